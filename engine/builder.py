@@ -1,0 +1,130 @@
+"""Build a graph node by node; types are inferred and checked as nodes are added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trireme.check import check, check_value, infer_types
+from trireme.dtypes import Array, dtype_name
+from trireme.errors import GraphError
+from trireme.graph import Graph, Node, Quant, TensorType, Value
+from trireme.op import get_op
+
+
+class GraphBuilder:
+    """Collects values and nodes, then makes a checked Graph.
+
+    Values are named by id. An op with an effect is ordered after the effects added before it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.values: dict[int, Value] = {}
+        self.nodes: list[Node] = []
+        self.inputs: list[int] = []
+        self.symbols: dict[str, tuple[int, int | None]] = {}
+        self._last_effect: int | None = None
+
+    def input(self, name: str, type: TensorType) -> int:
+        """Add a value that the caller feeds and return its id."""
+        value = self._value(name, type)
+        self.inputs.append(value)
+        return value
+
+    def constant(self, name: str, data: Array, quant: Quant | None = None) -> int:
+        """Add a constant and return its id; the data is kept, not copied, and made read-only."""
+        if data.flags.writeable:
+            data = data.view()
+            data.flags.writeable = False
+        return self._value(name, TensorType(data.shape, dtype_name(data.dtype), quant), data)
+
+    def add(self, op: str, *inputs: int | None, **options: Any) -> int:
+        """Add a node and return the id of its first output; see `add_node` for the options."""
+        node_options = {key: options.pop(key) for key in _NODE_OPTIONS if key in options}
+        return self.add_node(op, inputs, options, **node_options)[0]
+
+    def add_node(
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, Any],
+        *,
+        outputs: int = 1,
+        names: Sequence[str] = (),
+        quants: Sequence[Quant | None] = (),
+        source: str = "",
+        pin: str | None = None,
+        after: Sequence[int] = (),
+    ) -> tuple[int, ...]:
+        """Add a node with `outputs` outputs and return their ids.
+
+        `names` and `quants` name and quantise the outputs; `source` says where the node came from
+        ("onnx:Conv_17"). Errors: GraphError or ShapeError, naming the source.
+        """
+        definition = get_op(op)
+        where = f"{op} '{names[0]}' ({source})" if names else f"{op} ({source})"
+        try:
+            bound = definition.bind(attrs)
+        except GraphError as error:
+            raise GraphError(f"{where}: {error.summary}", facts=error.facts) from error
+        operands = list(inputs)
+        while operands and operands[-1] is None:
+            operands.pop()
+        values = [None if i is None else self.values[i] for i in operands]
+        types = infer_types(definition, values, bound, outputs, where)
+        made = []
+        for position, inferred in enumerate(types):
+            quant = quants[position] if position < len(quants) else inferred.quant
+            name = names[position] if position < len(names) else ""
+            made.append(
+                self._value(
+                    name or f"{op}_{len(self.values)}",
+                    TensorType(inferred.shape, inferred.dtype, quant),
+                )
+            )
+        node_id = len(self.nodes)
+        waits = [*after]
+        if definition.effect:
+            if self._last_effect is not None and self._last_effect not in waits:
+                waits.append(self._last_effect)
+            self._last_effect = node_id
+        self.nodes.append(
+            Node(node_id, op, tuple(operands), tuple(made), bound, source, pin, tuple(waits))
+        )
+        return tuple(made)
+
+    def type(self, value: int) -> TensorType:
+        """Return the type of a value added so far."""
+        return self.values[value].type
+
+    def finish(self, *outputs: int) -> Graph:
+        """Return the checked graph with these outputs."""
+        symbols = {
+            dim: self.symbols.get(dim, (0, None))
+            for value in self.values.values()
+            for dim in value.type.shape
+            if isinstance(dim, str) and dim != "?"
+        }
+        return check(
+            Graph(
+                self.name, tuple(self.inputs), tuple(outputs), tuple(self.nodes),
+                dict(self.values), symbols,
+            )
+        )  # fmt: skip
+
+    def _value(self, name: str, type: TensorType, data: Array | None = None) -> int:
+        value = Value(len(self.values), name, type, data)
+        check_value(value)
+        self.values[value.id] = value
+        return value.id
+
+
+_NODE_OPTIONS = ("names", "quants", "source", "pin", "after")
+
+
+def scalar(value: float, dtype: str = "float32") -> Array:
+    """Return a 0-d array, for constants of elementwise ops."""
+    return np.asarray(value, dtype=dtype)

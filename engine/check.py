@@ -1,0 +1,113 @@
+"""The rules every graph keeps, checked after each stage that makes one.
+
+Each value has one producer and is made before it is used; each node's attributes, arity and types
+are what its op says; effects name nodes that come earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trireme.dtypes import dtype_name
+from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
+from trireme.graph import Graph, Node, Quant, TensorType, Value
+from trireme.op import OpDef, get_op
+
+
+def infer_types(
+    op: OpDef, inputs: Sequence[Value | None], attrs: Mapping[str, Any], outputs: int, where: str
+) -> tuple[TensorType, ...]:
+    """Return the types of the first `outputs` outputs, naming the node in any error.
+
+    Errors: ShapeError or GraphError, with `where` and the inputs' types in front of the facts
+    """
+    least, most = op.arity
+    if len(inputs) < least or (most is not None and len(inputs) > most):
+        raise GraphError(f"{where}: {len(inputs)} inputs, expected ({op.inputs})")
+    required = [name for name in op.inputs.split() if not name.endswith(("?", "*"))]
+    for name, value in zip(required, inputs, strict=False):
+        if value is None:
+            raise GraphError(f"{where}: input {name} is missing")
+    try:
+        types = op.infer(*inputs, **attrs)
+    except TriremeError as error:
+        seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
+        kind = ShapeError if isinstance(error, ShapeError) else GraphError
+        facts = [seen, *error.facts]
+        raise kind(f"{where}: {error.summary}", facts=facts, fix=error.fix) from error
+    if len(types) < outputs:
+        raise GraphError(f"{where}: {outputs} outputs asked for, the op makes {len(types)}")
+    return tuple(types[:outputs])
+
+
+def check(graph: Graph) -> Graph:
+    """Return the graph if it keeps the rules; raise GraphError naming the node if not."""
+    defined = set(graph.inputs)
+    if len(defined) != len(graph.inputs):
+        raise GraphError(f"graph {graph.name!r}: an input is listed twice")
+    for value in graph.values.values():
+        check_value(value)
+        if value.is_constant:
+            if value.id in defined:
+                raise GraphError(f"%{value.id} '{value.name}' is both an input and a constant")
+            defined.add(value.id)
+    seen: set[int] = set()
+    for node in graph.nodes:
+        _check_node(graph, node, defined, seen)
+    for out in graph.outputs:
+        if out not in defined:
+            raise GraphError(f"graph {graph.name!r}: output %{out} is never made")
+    return graph
+
+
+def check_value(value: Value) -> None:
+    """Raise GraphError when a value's data or quantisation contradicts its type."""
+    where, quant = f"%{value.id} '{value.name}'", value.type.quant
+    if value.data is not None:
+        if value.data.shape != value.type.shape:
+            raise GraphError(f"{where}: data has shape {value.data.shape}, type is {value.type}")
+        if dtype_name(value.data.dtype) != value.type.dtype:
+            raise GraphError(f"{where}: data is {value.data.dtype}, type is {value.type}")
+    if quant is not None:
+        _check_quant(where, value.type, quant)
+
+
+def _check_quant(where: str, type: TensorType, quant: Quant) -> None:
+    if not quant.scales or len(quant.scales) != len(quant.zero_points):
+        counts = f"{len(quant.scales)} scales and {len(quant.zero_points)} zero points"
+        raise GraphError(f"{where}: {counts} in {type}")
+    if not all(0 < scale < float("inf") for scale in quant.scales):
+        raise GraphError(f"{where}: a scale is not a positive finite number in {type}")
+    if quant.axis is None:
+        if len(quant.scales) != 1:
+            raise GraphError(f"{where}: {len(quant.scales)} scales but no axis in {type}")
+        return
+    if not 0 <= quant.axis < len(type.shape):
+        raise GraphError(f"{where}: quantisation axis {quant.axis} of {type}")
+    if type.shape[quant.axis] != len(quant.scales):
+        raise GraphError(f"{where}: {len(quant.scales)} scales along axis {quant.axis} of {type}")
+
+
+def _check_node(graph: Graph, node: Node, defined: set[int], seen: set[int]) -> None:
+    if node.id in seen:
+        raise GraphError(f"{node.label}: a node with this id came before")
+    for value in node.used:
+        if value not in defined:
+            raise GraphError(f"{node.label}: input %{value} is used before it is made")
+    for other in node.after:
+        if other not in seen:
+            raise GraphError(f"{node.label}: waits for node #{other}, which does not come before")
+    op = get_op(node.op)
+    if op.bind(node.attrs) != dict(node.attrs):
+        raise InternalError(f"{node.label}: attributes are not in normal form: {dict(node.attrs)}")
+    values = [None if i is None else graph.values[i] for i in node.inputs]
+    types = infer_types(op, values, node.attrs, len(node.outputs), node.label)
+    for out, inferred in zip(node.outputs, types, strict=True):
+        if out in defined:
+            raise GraphError(f"{node.label}: output %{out} is already made")
+        stored = graph.values[out].type
+        if stored.without_quant() != inferred.without_quant():
+            raise GraphError(f"{node.label}: output %{out} is {stored}, the op makes {inferred}")
+        defined.add(out)
+    seen.add(node.id)

@@ -1,0 +1,209 @@
+"""The contract of a device: what it is (DeviceSpec), what it can run, and how it runs it.
+
+A device compiles Graphs, one node or many, into Executables. The session allocates one arena a
+device, binds each executable once to places in the arenas, and launches the bound calls run after
+run. Devices are found by name in a table of "module:factory" strings, so that nothing is imported
+(and no driver touched) before a device is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from trireme.dtypes import Array
+from trireme.errors import DeviceError
+from trireme.graph import Graph, Node
+
+Clock = Literal["wall", "virtual"]
+HOST = "host"
+"""The memory space of numpy arrays; the cpu device works in it."""
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What a device is, in the terms that placement and planning need.
+
+    flops: operations a second by dtype (a multiply-add counts as two)
+    bandwidth: bytes a second to and from its own memory
+    launch_s: seconds that a task costs beyond its work
+    alignment: bytes to which values in its arena are aligned
+    memory: the memory space it works in; values cross between spaces by copies only
+    memory_bytes: the size of that space, 0 when unlimited
+    link_latency_s, link_bandwidth: of a copy between its memory and the host's
+    resource_group: devices of one group share silicon and cannot overlap
+    sinks: whether it takes regions of many nodes as one task
+    clock: whether its times are measured (wall) or modelled (virtual)
+    """
+
+    name: str
+    description: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    launch_s: float
+    alignment: int = 64
+    memory: str = HOST
+    memory_bytes: int = 0
+    link_latency_s: float = 0.0
+    link_bandwidth: float = float("inf")
+    resource_group: str = ""
+    sinks: bool = True
+    clock: Clock = "wall"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A stretch of a device's memory: `handle` is the device's own, offset and nbytes in bytes."""
+
+    memory: str
+    handle: Any
+    offset: int
+    nbytes: int
+
+    def at(self, offset: int, nbytes: int) -> Buffer:
+        """Return the part of this buffer that starts `offset` bytes in."""
+        return Buffer(self.memory, self.handle, self.offset + offset, nbytes)
+
+
+@dataclass(frozen=True)
+class NodeSpan:
+    """When one node (or several fused into one kernel) of a launch ran, in seconds.
+
+    Wall times are on the clock of time.perf_counter; virtual ones count from the launch. `cycles`
+    and `detail` (a device's own figures, such as DMA bytes) are there where the device has them.
+    """
+
+    nodes: tuple[int, ...]
+    kernel: str
+    start_s: float
+    end_s: float
+    clock: Clock = "wall"
+    cycles: int = 0
+    detail: Mapping[str, float] = field(default_factory=dict)
+
+
+class Event(Protocol):
+    """A launch under way. The launch is over, and errors come out, when `wait` returns."""
+
+    def wait(self) -> None:
+        """Return when the launch is complete; raise DeviceError when it failed."""
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return what ran when, after `wait`; empty unless launched with profile=True."""
+
+
+class Done:
+    """The event of a launch that was complete when it returned."""
+
+    def __init__(self, spans: Sequence[NodeSpan] = ()) -> None:
+        self._spans = spans
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return the spans given at launch."""
+        return self._spans
+
+
+class BoundCall(Protocol):
+    """An executable bound to memory: one session's use of it. Launches allocate nothing."""
+
+    def launch(self, profile: bool = False) -> Event:
+        """Start the work on the bound memory and return without waiting where the device can."""
+
+
+class Executable(ABC):
+    """Compiled code of one graph; immutable, shared by sessions and threads.
+
+    scratch_bytes: memory that each bound call needs beside its arguments, in the device's space
+    constant_bytes: memory that its packed weights take, shared by all bound calls
+    kernels: which kernel runs each node, by node id ("conv_f32_12x2__avx512", "numpy reference")
+    """
+
+    scratch_bytes: int = 0
+    constant_bytes: int = 0
+    kernels: Mapping[int, str]
+
+    @abstractmethod
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
+        """Return a call on these places: the graph's inputs in order, then its outputs."""
+
+
+class Device(ABC):
+    """A place where nodes run. Methods other than `compile` may be called from any thread."""
+
+    spec: DeviceSpec
+
+    @abstractmethod
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None if the device can run the node, else one sentence saying why not."""
+
+    @abstractmethod
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Return an executable for each graph, all compiled together.
+
+        Every input, output and intermediate is static; constants come with their data.
+        Errors: CompileError
+        """
+
+    @abstractmethod
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new memory, aligned to spec.alignment; raise DeviceError when there is none."""
+
+    @abstractmethod
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into device memory and wait for it."""
+
+    @abstractmethod
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy device memory into a C-contiguous array and wait for it."""
+
+    def kernel_note(self, graph: Graph, node: Node) -> str:
+        """Return a remark on how the node would run here ("numpy reference"), or nothing."""
+        return ""
+
+    def estimate_s(self, graph: Graph, node: Node) -> float | None:
+        """Return the device's own estimate of a node's seconds; None leaves it to the roofline."""
+        return None
+
+    def close(self) -> None:
+        """Give back threads and memory; further use is an error."""
+
+
+Factory = Callable[..., Device]
+_FACTORIES: dict[str, str] = {
+    "cpu": "trireme.devices.cpu:open_device",
+    "opencl": "trireme.devices.opencl:open_device",
+    "npu": "trireme.devices.npu:open_device",
+}
+
+
+def register_device(name: str, factory: str) -> None:
+    """Make "module:factory" the device called `name`, for devices that live outside trireme."""
+    _FACTORIES[name] = factory
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names that `open_device` knows."""
+    return tuple(_FACTORIES)
+
+
+def open_device(name: str, **options: Any) -> Device:
+    """Open the device called `name`.
+
+    Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
+    """
+    if name not in _FACTORIES:
+        raise DeviceError(
+            f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_FACTORIES))}"]
+        )
+    module, _, attribute = _FACTORIES[name].partition(":")
+    try:
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
+    return factory(**options)

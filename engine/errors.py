@@ -1,0 +1,69 @@
+"""The errors trireme raises: one tree, each message a sentence with the facts and at most one fix.
+
+Every stage raises the class of its own name where the names of the things involved are known;
+callers add context outward with `raise ... from`. The command line maps the classes to exit codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TriremeError(Exception):
+    """Base of all errors: a summary line, then facts, then at most one fix.
+
+    Printed as
+
+        summary
+          fact
+          fix: what to do
+    """
+
+    def __init__(self, summary: str, *, facts: Iterable[str] = (), fix: str = "") -> None:
+        self.summary = summary
+        self.facts = tuple(facts)
+        self.fix = fix
+        lines = [summary, *(f"  {fact}" for fact in self.facts)]
+        if fix:
+            lines.append(f"  fix: {fix}")
+        super().__init__("\n".join(lines))
+
+
+class ConvertError(TriremeError):
+    """A model holds something that the converter cannot express."""
+
+
+class ModelFileError(TriremeError):
+    """A file is not what it claims to be: truncated, damaged, hostile or of another kind."""
+
+
+class GraphError(TriremeError):
+    """A graph breaks a rule: an unknown op or attribute, a value used before it is made."""
+
+
+class ShapeError(GraphError):
+    """Shapes or dtypes of a node's inputs do not fit its op."""
+
+
+class PlacementError(TriremeError):
+    """Some node can run on none of the devices asked for, or a pin cannot be honoured."""
+
+
+class PlanError(TriremeError):
+    """A placement cannot be turned into tasks and memory (an unknown shape, short memory)."""
+
+
+class CompileError(TriremeError):
+    """A device could not turn its part of the plan into code."""
+
+
+class DeviceError(TriremeError):
+    """A device cannot be opened, or failed while it worked."""
+
+
+class RunError(TriremeError):
+    """A run was asked for with inputs that do not fit, or on a closed session."""
+
+
+class InternalError(TriremeError):
+    """An invariant of trireme itself is broken; please report it with the model."""

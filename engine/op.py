@@ -1,0 +1,218 @@
+"""What an op is: one OpDef holds its signature, meaning, types, cost, samples and tolerance.
+
+The registry is filled when `trireme.ops` is imported. Tests, the constant folder, the supported-ops
+table and the docs are loops over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import GraphError, InternalError
+from trireme.graph import Graph, Node, Quant, TensorType, Value
+
+REQUIRED: Any = object()
+"""The default of an attribute that has none."""
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int, np.integer),
+    "float": (float, int, np.floating, np.integer),
+    "str": (str,),
+    "bool": (bool,),
+    "ints": (tuple, list),
+    "floats": (tuple, list),
+    "strs": (tuple, list),
+    "array": (np.ndarray,),
+    "graph": (Graph,),
+}
+_NORMAL: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "ints": lambda value: tuple(int(v) for v in value),
+    "floats": lambda value: tuple(float(v) for v in value),
+    "strs": lambda value: tuple(str(v) for v in value),
+}
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute: its kind, its default (None means "not given") and, for text, its choices."""
+
+    kind: str
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+
+    def check(self, op: str, name: str, value: Any) -> Any:
+        """Return the value in its normal form; raise GraphError when it is of another kind."""
+        wrong_bool = isinstance(value, bool) and self.kind != "bool"
+        if wrong_bool or not isinstance(value, _KINDS[self.kind]):
+            raise GraphError(f"{op}: attribute {name}={value!r} is not of kind {self.kind}")
+        if self.choices and value not in self.choices:
+            known = ", ".join(map(repr, self.choices))
+            raise GraphError(f"{op}: attribute {name}={value!r} is not one of {known}")
+        try:
+            return _NORMAL[self.kind](value) if self.kind in _NORMAL else value
+        except (TypeError, ValueError) as error:
+            raise GraphError(f"{op}: attribute {name}={value!r}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an op as its functions see it: values in, types out, attributes filled in."""
+
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[TensorType, ...]
+    attrs: Mapping[str, Any]
+
+    def input(self, position: int) -> Value | None:
+        """Return the input at a position, None when it was left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def type(self, position: int) -> TensorType:
+        """Return the type of an input that must be there."""
+        value = self.inputs[position]
+        if value is None:
+            raise InternalError(f"input {position} was left out")
+        return value.type
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs that every device must get right, for the op x device x sample test.
+
+    `quants` and `out_quants` give the quantisation of inputs and outputs; `constants` the positions
+    that are constants (weights); `note` says what the sample is after ("NaN", "odd sizes").
+    """
+
+    inputs: tuple[Array | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    constants: frozenset[int] = frozenset()
+    quants: tuple[Quant | None, ...] = ()
+    out_quants: tuple[Quant | None, ...] = ()
+    note: str = ""
+
+
+def _no_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return ()
+
+
+def output_elements(call: Call) -> int:
+    """Cost of an op that does one operation an output element."""
+    return call.outputs[0].elements
+
+
+def no_flops(call: Call) -> int:
+    """Cost of an op that only moves bytes."""
+    return 0
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """An op, whole.
+
+    inputs / outputs: names in order; "bias?" may be left out, "xs*" takes any number (last only)
+    doc: the formula, the shapes and the source
+    infer: (*input Values or None, **attrs) -> output types without quantisation; raises ShapeError
+    reference: (*arrays or None, **attrs) -> array or tuple of arrays; slow, obviously right: THE
+        meaning of the op
+    quantized: (call, *arrays or None) -> the same over stored integers when input 0 is quantised;
+        None where the op does not have a quantised form; ops with `moves` True reuse `reference`
+    flops: arithmetic operations of one call (a multiply-add counts as two)
+    family: the kind of work, which calibration fits a cost curve to
+    moves: the op only rearranges or selects elements, so it is right on stored integers as it is
+    effect: the op does more than compute its outputs, so its order among effects is kept
+    rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
+    """
+
+    name: str
+    inputs: str
+    doc: str
+    infer: Callable[..., tuple[TensorType, ...]]
+    reference: Callable[..., Any]
+    outputs: str = "y"
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    quantized: Callable[..., Any] | None = None
+    flops: Callable[[Call], int] = output_elements
+    samples: Callable[[np.random.Generator], Iterable[Sample]] = _no_samples
+    family: str = "elementwise"
+    moves: bool = False
+    effect: bool = False
+    rtol: float = 0.0
+
+    def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return attributes in normal form with defaults filled in.
+
+        Errors: GraphError, if one is missing, unknown or of the wrong kind
+        """
+        unknown = sorted(set(given) - set(self.attrs))
+        if unknown:
+            raise GraphError(
+                f"{self.name}: unknown attribute {', '.join(unknown)}",
+                facts=[f"known: {', '.join(sorted(self.attrs)) or 'none'}"],
+            )
+        bound: dict[str, Any] = {}
+        for key, attr in self.attrs.items():
+            value = given.get(key, attr.default)
+            if value is REQUIRED:
+                raise GraphError(f"{self.name}: attribute {key!r} is required")
+            bound[key] = None if value is None else attr.check(self.name, key, value)
+        return bound
+
+    @property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the most inputs; the most is None when the last takes any number."""
+        return _arity(self.inputs)
+
+    @property
+    def out_arity(self) -> tuple[int, int | None]:
+        """The least and the most outputs, in the same way."""
+        return _arity(self.outputs)
+
+
+def _arity(signature: str) -> tuple[int, int | None]:
+    names = signature.split()
+    least = sum(not name.endswith(("?", "*")) for name in names)
+    return least, None if names and names[-1].endswith("*") else len(names)
+
+
+_OPS: dict[str, OpDef] = {}
+
+
+def define(op: OpDef) -> OpDef:
+    """Add an op to the registry; raise InternalError when the name is taken."""
+    if op.name in _OPS:
+        raise InternalError(f"op {op.name!r} is defined twice")
+    _OPS[op.name] = op
+    return op
+
+
+def get_op(name: str) -> OpDef:
+    """Return the op called `name`; raise GraphError when there is none."""
+    try:
+        return _OPS[name]
+    except KeyError:
+        raise GraphError(f"unknown op {name!r}", facts=[f"{len(_OPS)} ops are known"]) from None
+
+
+def has_op(name: str) -> bool:
+    """Whether the registry has an op of that name."""
+    return name in _OPS
+
+
+def all_ops() -> Sequence[OpDef]:
+    """Return every op, sorted by name."""
+    return [_OPS[name] for name in sorted(_OPS)]
+
+
+def call_of(graph: Graph, node: Node) -> Call:
+    """Return what the functions of the node's OpDef see of it."""
+    return Call(
+        tuple(None if i is None else graph.values[i] for i in node.inputs),
+        tuple(graph.values[i].type for i in node.outputs),
+        node.attrs,
+    )

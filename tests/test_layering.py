@@ -1,0 +1,87 @@
+"""Imports point one way: tools -> converters, devices -> engine; inside engine, down the story."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+MAY_IMPORT = {
+    "engine": {"schema"},
+    "schema": set(),
+    "devices": {"engine", "schema"},
+    "converters": {"engine"},
+    "tools": {"engine", "devices", "converters"},
+}
+ENGINE_ORDER = [
+    "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "ops", "passes", "optimise",
+    "model_file", "device", "cost", "placement", "place", "memory", "plan", "compile", "profile",
+    "session", "registry",
+]  # fmt: skip
+MODULES = [
+    path
+    for top in MAY_IMPORT
+    for path in sorted((ROOT / top).rglob("*.py"))
+    if "generated" not in path.parts and "__pycache__" not in path.parts
+]
+by_path = pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+
+
+def module_name(path: pathlib.Path) -> str:
+    top, *rest = path.relative_to(ROOT).with_suffix("").parts
+    parts = ["trireme", *([] if top == "engine" else [top]), *rest]
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imported(path: pathlib.Path) -> set[str]:
+    """Every dotted name imported anywhere in the file, inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: use absolute imports"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.split(".")[0] == "trireme"}
+
+
+def split(name: str) -> tuple[str, list[str]]:
+    """The top folder of a dotted name, and the rest of it."""
+    parts = name.split(".")[1:]
+    if parts and parts[0] in MAY_IMPORT and parts[0] != "engine":
+        return parts[0], parts[1:]
+    return "engine", parts
+
+
+@by_path
+def test_imports_point_down(path):
+    top, mine = split(module_name(path))
+    for name in imported(path):
+        other, theirs = split(name)
+        if other != top:
+            assert other in MAY_IMPORT[top], f"{top}/ may not import {name}"
+        if top == other == "devices" and mine and theirs:
+            assert theirs[0] == mine[0], f"devices/{mine[0]} may not import {name}"
+        if top == other == "engine" and mine and theirs and theirs[0] in ENGINE_ORDER:
+            assert mine[0] in ENGINE_ORDER, f"{mine[0]} has no place in ENGINE_ORDER"
+            assert ENGINE_ORDER.index(theirs[0]) <= ENGINE_ORDER.index(mine[0]), (
+                f"engine/{mine[0]} may not import {name}: it comes later in the story"
+            )
+
+
+def test_every_module_imports_alone():
+    code = (
+        "import importlib, subprocess, sys\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def alone(name):\n"
+        "    run = subprocess.run([sys.executable, '-c', f'import {name}'], capture_output=True)\n"
+        "    return name, run.returncode, run.stderr.decode()\n"
+        "with ThreadPoolExecutor(2) as pool:\n"
+        "    bad = [r for r in pool.map(alone, sys.argv[1:]) if r[1]]\n"
+        "sys.exit('\\n'.join(f'{name}: {text}' for name, _, text in bad) if bad else 0)\n"
+    )
+    names = sorted({module_name(path) for path in MODULES})
+    run = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
