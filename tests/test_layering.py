@@ -16,9 +16,9 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "ops", "passes", "optimise",
-    "model_file", "device", "cost", "placement", "place", "memory", "plan", "compile", "profile",
-    "session", "registry",
+    "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "quantize", "ops", "passes",
+    "optimise", "model_file", "device", "cost", "placement", "place", "memory", "plan", "compile",
+    "profile", "session", "registry",
 ]  # fmt: skip
 MODULES = [
     path
