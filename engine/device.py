@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from trireme.dtypes import Array
+import numpy as np
+
+from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import DeviceError
-from trireme.graph import Graph, Node
+from trireme.graph import Graph, Node, TensorType
 
 Clock = Literal["wall", "virtual"]
 HOST = "host"
-"""The memory space of numpy arrays; the cpu device works in it."""
+"""The memory space of numpy arrays; the handle of its buffers is a 1-D uint8 array."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,19 @@ class Buffer:
     def at(self, offset: int, nbytes: int) -> Buffer:
         """Return the part of this buffer that starts `offset` bytes in."""
         return Buffer(self.memory, self.handle, self.offset + offset, nbytes)
+
+
+def host_alloc(nbytes: int, alignment: int = 64) -> Buffer:
+    """Return new zeroed host memory; its handle is a 1-D uint8 array that starts aligned."""
+    raw = np.zeros(nbytes + alignment, np.uint8)
+    skip = -raw.ctypes.data % alignment
+    return Buffer(HOST, raw[skip : skip + nbytes], 0, nbytes)
+
+
+def host_view(buffer: Buffer, type: TensorType) -> Array:
+    """Return the host memory of a buffer as an array of the type, without a copy."""
+    flat: Array = buffer.handle[buffer.offset : buffer.offset + type.nbytes]
+    return flat.view(numpy_dtype(type.dtype)).reshape(type.dims)
 
 
 @dataclass(frozen=True)
