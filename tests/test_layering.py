@@ -16,9 +16,10 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "quantize", "ops", "passes",
-    "optimise", "model_file", "device", "cost", "placement", "place", "memory", "plan", "compile",
-    "profile", "session", "registry",
+    "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "rewrite", "quantize",
+    "ops", "passes", "optimise", "model_file", "convert", "device", "calibration", "cost",
+    "placement", "makespan", "place", "explain", "memory", "plan", "plan_check", "virtual",
+    "compile", "copies", "execute", "profile", "trace", "calibrate", "session",
 ]  # fmt: skip
 MODULES = [
     path

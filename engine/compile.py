@@ -1,0 +1,93 @@
+"""Turn a plan into a program: each device compiles its tasks, all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trireme.device import Device, Executable
+from trireme.errors import CompileError, InternalError, TriremeError
+from trireme.graph import Graph
+from trireme.plan import Plan, Task
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan with code: immutable, shared by sessions and threads. A copy has no executable."""
+
+    plan: Plan
+    devices: Mapping[str, Device]
+    executables: tuple[Executable | None, ...]
+
+    def scratch_bytes(self) -> dict[str, int]:
+        """Return, by device, the bytes that intermediates inside its regions need."""
+        needs = dict.fromkeys(self.devices, 0)
+        for task, executable in zip(self.plan.tasks, self.executables, strict=True):
+            if executable is not None:
+                needs[task.device] = max(needs[task.device], executable.scratch_bytes)
+        return needs
+
+    def constant_bytes(self) -> dict[str, int]:
+        """Return, by device, the bytes its packed weights take."""
+        total = dict.fromkeys(self.devices, 0)
+        for task, executable in zip(self.plan.tasks, self.executables, strict=True):
+            if executable is not None:
+                total[task.device] += executable.constant_bytes
+        return total
+
+
+def compile_plan(plan: Plan, devices: Mapping[str, Device]) -> Program:
+    """Return the program of a plan.
+
+    Errors: CompileError, when a device cannot compile what it said it supports
+    """
+    executables: dict[int, Executable] = {}
+    for name, device in devices.items():
+        executables.update(compile_tasks(plan, name, device))
+    return make_program(plan, devices, executables)
+
+
+def make_program(
+    plan: Plan, devices: Mapping[str, Device], executables: Mapping[int, Executable]
+) -> Program:
+    """Return the program of a plan, given an executable for every task that is not a copy."""
+    return Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
+
+
+def compile_tasks(plan: Plan, name: str, device: Device) -> dict[int, Executable]:
+    """Return the executables of one device's tasks, by task index.
+
+    Errors: CompileError, naming the device
+    """
+    mine = [task for task in plan.tasks if task.device == name]
+    if not mine:
+        return {}
+    try:
+        made = device.compile([task_graph(plan, task) for task in mine])
+    except TriremeError:
+        raise
+    except Exception as error:
+        ops = ", ".join(sorted({node.op for task in mine for node in task.nodes}))
+        raise CompileError(
+            f"{name} failed to compile {len(mine)} tasks: {error}", facts=[f"ops: {ops}"]
+        ) from error
+    if len(made) != len(mine):
+        raise InternalError(f"{name} made {len(made)} executables of {len(mine)} tasks")
+    return dict(zip((task.index for task in mine), made, strict=True))
+
+
+def task_graph(plan: Plan, task: Task) -> Graph:
+    """Return the graph a device compiles for a task: its nodes, with constants and their data."""
+    used = {value for node in task.nodes for value in (*node.used, *node.outputs)}
+    inside = {node.id for node in task.nodes}
+    nodes = tuple(
+        replace(node, after=tuple(other for other in node.after if other in inside))
+        for node in task.nodes
+    )
+    return Graph(
+        f"{plan.graph.name}.task{task.index}",
+        task.inputs,
+        task.outputs,
+        nodes,
+        {value: plan.graph.values[value] for value in sorted(used)},
+    )

@@ -1,0 +1,215 @@
+"""What a run took, next to what it was predicted to take: table, JSON and a Chrome trace.
+
+Two clocks that are never added. Wall time is measured here; virtual time is what the described
+machine would take, a discrete-event run of the plan with measured durations for real devices and
+modelled ones for simulated devices.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.device import Clock
+from trireme.execute import TaskSpan
+from trireme.plan import Plan, Task
+from trireme.virtual import Slice, makespan_s, timeline
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node, or several fused into one kernel: prediction beside measurement, in seconds."""
+
+    nodes: tuple[int, ...]
+    task: int
+    label: str
+    device: str
+    kernel: str
+    clock: Clock
+    estimate_s: float
+    seconds: float
+    cycles: int
+    detail: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves."""
+
+    task: int
+    device: str
+    label: str
+    clock: Clock
+    estimate_s: float
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Bytes of a memory space: values between tasks, scratch inside tasks, packed constants."""
+
+    memory: str
+    arena_bytes: int
+    lower_bound_bytes: int
+    scratch_bytes: int
+    constant_bytes: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The profile of some runs of one program; rows hold medians over the runs."""
+
+    model: str
+    runs: int
+    wall_s: tuple[float, ...]
+    simulating_s: float
+    predicted_s: float
+    virtual_s: float
+    tasks: tuple[TaskRow, ...]
+    nodes: tuple[NodeRow, ...]
+    memory: tuple[MemoryRow, ...]
+    predicted: tuple[Slice, ...]
+    virtual: tuple[Slice, ...]
+    last_run: tuple[TaskSpan, ...]
+
+    @property
+    def copied_bytes(self) -> dict[str, int]:
+        """Bytes copied a run, by "from>to"."""
+        pairs: dict[str, int] = {}
+        for row in self.tasks:
+            if row.nbytes:
+                pairs[row.device] = pairs.get(row.device, 0) + row.nbytes
+        return pairs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile as plain data."""
+        return {
+            "model": self.model,
+            "runs": self.runs,
+            "wall_s": {
+                "median": statistics.median(self.wall_s),
+                "best": min(self.wall_s),
+                "all": list(self.wall_s),
+                "simulating": self.simulating_s,
+            },
+            "virtual_s": {"predicted": self.predicted_s, "measured": self.virtual_s},
+            "tasks": [vars(row) for row in self.tasks],
+            "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
+            "memory": [vars(row) for row in self.memory],
+            "copied_bytes": self.copied_bytes,
+        }
+
+    def __str__(self) -> str:
+        from_wall = f"median {_ms(statistics.median(self.wall_s))}, best {_ms(min(self.wall_s))}"
+        lines = [
+            f"profile of {self.model!r}, {self.runs} runs",
+            f"  wall clock     {from_wall}"
+            + (f", of which simulating {_ms(self.simulating_s)}" if self.simulating_s else ""),
+            f"  virtual clock  predicted {_ms(self.predicted_s)}, measured {_ms(self.virtual_s)}",
+            "",
+            f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'measured':>12}  what",
+        ]
+        lines += [
+            f"  {r.task:4} {r.device:12} {r.clock:8} {_ms(r.estimate_s):>12} {_ms(r.seconds):>12}"
+            f"  {r.label}"
+            for r in self.tasks
+        ]
+        lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
+        lines += [
+            f"  {r.device:8} {r.clock:8} {_ms(r.estimate_s):>12} {_ms(r.seconds):>12}"
+            f"  {r.label}, {r.kernel}"
+            for r in self.nodes
+        ]
+        lines += [
+            "",
+            f"  {'memory':8} {'arena':>12} {'bound':>12} {'scratch':>12} {'constants':>12}",
+        ]
+        lines += [
+            f"  {r.memory:8} {r.arena_bytes:12} {r.lower_bound_bytes:12} {r.scratch_bytes:12}"
+            f" {r.constant_bytes:12}"
+            for r in self.memory
+        ]
+        lines += [f"  copied {pair}: {n} bytes a run" for pair, n in self.copied_bytes.items()]
+        return "\n".join(lines)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"
+
+
+def make_profile(
+    plan: Plan,
+    runs: Sequence[Sequence[TaskSpan]],
+    wall_s: Sequence[float],
+    memory: Sequence[MemoryRow],
+) -> Profile:
+    """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds."""
+    tasks = [_task_row(plan, task, [run[task.index] for run in runs]) for task in plan.tasks]
+    nodes = [
+        row
+        for task in plan.tasks
+        if not task.is_copy
+        for row in _node_rows(plan, task, [run[task.index] for run in runs])
+    ]
+    predicted = timeline(plan, [task.estimate_s for task in plan.tasks])
+    virtual = timeline(plan, [row.seconds for row in tasks])
+    simulating = sum(
+        statistics.median(run[row.task].end_s - run[row.task].start_s for run in runs)
+        for row in tasks
+        if row.clock == "virtual"
+    )
+    return Profile(
+        plan.graph.name, len(runs), tuple(wall_s), simulating, makespan_s(predicted),
+        makespan_s(virtual), tuple(tasks), tuple(nodes), tuple(memory), tuple(predicted),
+        tuple(virtual), tuple(runs[-1]),
+    )  # fmt: skip
+
+
+def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
+    if task.is_copy:
+        label = f"copy {plan.graph.values[task.inputs[0]].name}"
+        nbytes = plan.graph.type(task.outputs[0]).nbytes
+    else:
+        label, nbytes = f"{len(task.nodes)} nodes, {task.nodes[0].label} ...", 0
+    clock = clock_of(plan, task)
+    if clock == "virtual":
+        launch = plan.placement.launch_s.get(task.device, 0.0)
+        seconds = launch + max((n.end_s for n in spans[-1].nodes), default=0.0)
+        if task.is_copy:
+            seconds = task.estimate_s
+    else:
+        seconds = statistics.median(span.end_s - span.start_s for span in spans)
+    return TaskRow(task.index, task.device, label, clock, task.estimate_s, seconds, nbytes)
+
+
+def clock_of(plan: Plan, task: Task) -> Clock:
+    """Return the clock of a task; a copy is virtual when it touches a simulated memory."""
+    specs = plan.placement.specs
+    if not task.is_copy:
+        return specs[task.device].clock
+    virtual = {spec.memory for spec in specs.values() if spec.clock == "virtual"}
+    return "virtual" if virtual & set(task.device.split(">")) else "wall"
+
+
+def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRow]:
+    rows = []
+    for position, last in enumerate(spans[-1].nodes):
+        same = [s.nodes[position] for s in spans if len(s.nodes) == len(spans[-1].nodes)]
+        estimates = [
+            plan.placement.choices[n].estimates[task.device].seconds
+            for n in last.nodes
+            if n in plan.placement.choices
+        ]
+        label = "+".join(plan.graph.node(n).op for n in last.nodes)
+        first = plan.graph.node(last.nodes[0]) if last.nodes else task.nodes[0]
+        rows.append(
+            NodeRow(
+                last.nodes, task.index, f"{label or first.op} ({first.source})", task.device,
+                last.kernel, last.clock, sum(estimates),
+                statistics.median(n.end_s - n.start_s for n in same), last.cycles, last.detail,
+            )
+        )  # fmt: skip
+    return rows

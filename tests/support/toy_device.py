@@ -1,0 +1,110 @@
+"""Devices for tests of placement, plans and sessions: the numpy references behind the contract.
+
+A toy counts its launches, can be given its own memory space, a set of ops, slowness and faults.
+"""
+
+import threading
+import time
+
+import numpy as np
+
+from trireme.device import (
+    HOST,
+    Buffer,
+    Device,
+    DeviceSpec,
+    Done,
+    Executable,
+    NodeSpan,
+    host_alloc,
+    host_view,
+)
+from trireme.errors import CompileError, DeviceError
+from trireme.interpret import interpret
+
+
+class ToyDevice(Device):
+    def __init__(
+        self, name, *, memory=None, ops=None, flops=1e9, bandwidth=1e9, launch_s=1e-6,
+        link_bandwidth=1e9, resource_group="", delay_s=0.0, fail_compile=False, fail_launch=False,
+        memory_bytes=0,
+    ):  # fmt: skip
+        memory = memory or (HOST if name == "cpu" else name)
+        self.spec = DeviceSpec(
+            name, f"toy {name}", {"float32": flops}, bandwidth, launch_s, memory=memory,
+            link_latency_s=0.0 if memory == HOST else 1e-6, link_bandwidth=link_bandwidth,
+            resource_group=resource_group, memory_bytes=memory_bytes,
+        )  # fmt: skip
+        self.ops = ops
+        self.delay_s = delay_s
+        self.fail_compile, self.fail_launch = fail_compile, fail_launch
+        self.launches = 0
+        self.closed = False
+        self.busy = threading.Lock()
+
+    def unsupported_reason(self, graph, node):
+        if self.ops is not None and node.op not in self.ops:
+            return f"op {node.op} has no {self.spec.name} kernel"
+        return None
+
+    def compile(self, graphs):
+        if self.fail_compile:
+            raise CompileError(f"{self.spec.name} was told to fail")
+        return [_ToyExecutable(self, graph) for graph in graphs]
+
+    def alloc(self, nbytes):
+        inner = host_alloc(nbytes)
+        inner.handle[:] = 0xA5
+        return Buffer(self.spec.memory, inner.handle, 0, nbytes)
+
+    def write(self, target, source):
+        flat = np.ascontiguousarray(source).view(np.uint8).reshape(-1)
+        target.handle[target.offset : target.offset + target.nbytes] = flat
+
+    def read(self, source, target):
+        flat = source.handle[source.offset : source.offset + source.nbytes]
+        target[...] = flat.view(target.dtype).reshape(target.shape)
+
+    def close(self):
+        self.closed = True
+
+
+class _ToyExecutable(Executable):
+    def __init__(self, device, graph):
+        self.device, self.graph = device, graph
+        self.kernels = {node.id: "numpy reference" for node in graph.nodes}
+
+    def bind(self, args, scratch):
+        assert len(args) == len(self.graph.inputs) + len(self.graph.outputs)
+        assert all(arg.memory == self.device.spec.memory for arg in args)
+        return _ToyCall(self, args)
+
+
+class _ToyCall:
+    def __init__(self, executable, args):
+        self.executable, self.args = executable, args
+
+    def launch(self, profile=False):
+        device, graph = self.executable.device, self.executable.graph
+        if device.fail_launch:
+            raise DeviceError(f"{device.spec.name} was told to fail")
+        if not device.busy.acquire(blocking=False):
+            raise DeviceError(f"two tasks at once on {device.spec.name}")
+        try:
+            device.launches += 1
+            start = time.perf_counter()
+            ids = (*graph.inputs, *graph.outputs)
+            views = {
+                i: host_view(arg, graph.type(i)) for i, arg in zip(ids, self.args, strict=True)
+            }
+            feeds = {i: views[i].copy() for i in graph.inputs}
+            if device.delay_s:
+                time.sleep(device.delay_s)
+            results = interpret(graph, feeds)
+            for i in graph.outputs:
+                views[i][...] = results[i]
+            nodes = tuple(node.id for node in graph.nodes)
+            spans = [NodeSpan(nodes, "toy", start, time.perf_counter())] if profile else ()
+            return Done(spans)
+        finally:
+            device.busy.release()
