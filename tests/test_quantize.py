@@ -73,6 +73,16 @@ def test_quantize_multiplier(real):
         assert (multiplier, shift) in [(0, 0), (2**31 - 1, 30)]
 
 
+def test_rounding_once_is_the_nearest_integer():
+    rng = np.random.default_rng(SEED)
+    x = rng.integers(-(2**20), 2**20, 500)
+    for real in (0.0007, 0.3, 1.7, 900.0):
+        multiplier, shift = q.quantize_multiplier(real)
+        exact = [(2 * int(v) * multiplier * 2**40 // 2 ** (31 - shift)) for v in x]
+        nearest = [(e + 2**40) // 2**41 for e in exact]
+        assert q.multiply_rounding_once(x, multiplier, shift).tolist() == nearest, real
+
+
 def test_requantize_broadcasts_over_channels():
     acc = np.array([[1000, -1000], [77, 78]])
     pairs = [q.quantize_multiplier(0.01), q.quantize_multiplier(2.5)]

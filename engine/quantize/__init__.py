@@ -11,6 +11,7 @@ A node that cannot be lowered is a GraphError with the sentence that a device ca
 from trireme.quantize.arithmetic import (
     divide_rounding,
     multiply_by_quantized,
+    multiply_rounding_once,
     quantize_multiplier,
     requantize,
     round_half_away,
@@ -79,6 +80,7 @@ __all__ = [
     "matmul_params",
     "mul_params",
     "multiply_by_quantized",
+    "multiply_rounding_once",
     "pad_value",
     "pool_params",
     "prelu_params",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,8 @@ class LinearParams:
         acc[o] = bias[o] + sum over the window of (x - x_zero) * (w[o] - w_zero)      int32
         y[o] = clamp(multiply_by_quantized(acc[o], multipliers[o], shifts[o]) + y_zero, low, high)
 
+    Where `rounding_once` is set (fully_connected, nothing else), multiply_rounding_once takes the
+    place of multiply_by_quantized: LiteRT's kernels differ in this, by one unit in a few hundred.
     Padding contributes nothing: a padded x is x_zero. w_zero is 0 for int8 weights from TFLite.
 
     Shapes: multipliers, shifts int32 [O], one an output channel, also where the scale is shared
@@ -34,6 +36,7 @@ class LinearParams:
     shifts: Array
     low: int
     high: int
+    rounding_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def fully_connected_params(call: Call) -> LinearParams:
         raise GraphError("a residual cannot be fused on quantised values")
     weights = call.type(1)
     one_scale = weights.quant is not None and len(weights.quant.scales) == 1
-    return _linear(call, weights.dims[0], float_product=one_scale)
+    return replace(_linear(call, weights.dims[0], float_product=one_scale), rounding_once=True)
 
 
 def matmul_params(call: Call) -> LinearParams:

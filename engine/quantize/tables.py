@@ -117,6 +117,14 @@ def _relu(call: Call, stored: Array) -> Array:
     return _clamped(call, stored, 0.0, None)
 
 
+def _relu6(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, 0.0, 6.0)
+
+
+def _relu_n1_to_1(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, -1.0, 1.0)
+
+
 def _clip(call: Call, stored: Array) -> Array:
     return _clamped(call, stored, *(_constant(call, position) for position in (1, 2)))
 
@@ -213,6 +221,8 @@ def _concat_table(x: TensorType, y: TensorType) -> Array | None:
 _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "quantize": _requantized,
     "relu": _relu,
+    "relu6": _relu6,
+    "relu_n1_to_1": _relu_n1_to_1,
     "clip": _clip,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,

@@ -1,0 +1,138 @@
+"""Write .tflite files of a few operators, for tests of the converter and of op arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import tflite
+
+KINDS = {
+    "float32": "FLOAT32", "float16": "FLOAT16", "int8": "INT8", "uint8": "UINT8", "int32": "INT32",
+    "int64": "INT64", "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass
+class T:
+    """A tensor: constant when it has data; `scales` and `zeros` quantise it, along `axis`."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    scales: tuple[float, ...] = ()
+    zeros: tuple[int, ...] = (0,)
+    axis: int = 0
+    data: np.ndarray | None = None
+
+
+def constant(data: np.ndarray, *scales: float, zero: int = 0, axis: int = 0) -> T:
+    """A constant tensor."""
+    return T(data.shape, str(data.dtype), scales, (zero,) * max(len(scales), 1), axis, data)
+
+
+@dataclass
+class Op:
+    """An operator on tensor indexes; `options` are fields of the table `kind`."""
+
+    code: str
+    inputs: list[int]
+    outputs: list[int]
+    kind: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    custom: bytes = b""
+
+
+def model(tensors: list[T], operators: list[Op], inputs: list[int], outputs: list[int]) -> bytes:
+    """The bytes of a .tflite file; tensor i is called t<i>."""
+    b = flatbuffers.Builder(1024)
+    buffers = [np.zeros(0, np.uint8)]
+    made = [_tensor(b, i, t, buffers) for i, t in enumerate(tensors)]
+    codes = list(dict.fromkeys(op.code for op in operators))
+    ops = [_operator(b, op, codes.index(op.code)) for op in operators]
+    vectors = {"Tensors": _offsets(b, made), "Operators": _offsets(b, ops)}
+    vectors |= {"Inputs": _ints(b, inputs), "Outputs": _ints(b, outputs)}
+    sub = _table(b, "SubGraph", **vectors)
+    code_tables = [_code(b, code) for code in codes]
+    data = [_table(b, "Buffer", Data=b.CreateNumpyVector(raw)) for raw in buffers]
+    root = _table(
+        b, "Model", Version=3, OperatorCodes=_offsets(b, code_tables),
+        Subgraphs=_offsets(b, [sub]), Buffers=_offsets(b, data),
+    )  # fmt: skip
+    b.Finish(root, file_identifier=b"TFL3")
+    return bytes(b.Output())
+
+
+def one_op(
+    code: str,
+    inputs: list[T],
+    outputs: list[T],
+    kind: str = "",
+    custom: bytes = b"",
+    **options: Any,
+) -> bytes:
+    """A model of one operator; tensors without data are its inputs."""
+    tensors = [*inputs, *outputs]
+    ins = list(range(len(inputs)))
+    outs = list(range(len(inputs), len(tensors)))
+    operator = Op(code, ins, outs, kind, options, custom)
+    return model(tensors, [operator], [i for i in ins if tensors[i].data is None], outs)
+
+
+def _table(b: flatbuffers.Builder, name: str, **fields: Any) -> int:
+    getattr(tflite, f"{name}Start")(b)
+    for key, value in fields.items():
+        getattr(tflite, f"{name}Add{key}")(b, value)
+    return getattr(tflite, f"{name}End")(b)
+
+
+def _ints(b: flatbuffers.Builder, values: list[int], dtype: type = np.int32) -> int:
+    return b.CreateNumpyVector(np.array(values, dtype))
+
+
+def _offsets(b: flatbuffers.Builder, offsets: list[int]) -> int:
+    b.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        b.PrependUOffsetTRelative(offset)
+    return b.EndVector()
+
+
+def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray]) -> int:
+    fields = {"Shape": _ints(b, list(t.shape)), "Name": b.CreateString(f"t{index}"), "Buffer": 0}
+    if t.data is not None:
+        fields["Buffer"] = len(buffers)
+        buffers.append(np.ascontiguousarray(t.data).view(np.uint8).reshape(-1))
+    if t.scales:
+        scale = b.CreateNumpyVector(np.array(t.scales, np.float32))
+        zeros = t.zeros * (len(t.scales) if len(t.zeros) == 1 else 1)
+        fields["Quantization"] = _table(
+            b, "QuantizationParameters", Scale=scale, ZeroPoint=_ints(b, list(zeros), np.int64),
+            QuantizedDimension=t.axis,
+        )  # fmt: skip
+    fields["Type"] = getattr(tflite.TensorType, KINDS[t.dtype])
+    return _table(b, "Tensor", **fields)
+
+
+def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
+    fields = {
+        "OpcodeIndex": position, "Inputs": _ints(b, op.inputs), "Outputs": _ints(b, op.outputs),
+    }  # fmt: skip
+    if op.kind:
+        made = {
+            key: _ints(b, list(value)) if isinstance(value, tuple | list) else value
+            for key, value in op.options.items()
+        }
+        fields["BuiltinOptions"] = _table(b, op.kind, **made)
+        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.kind)
+    if op.custom:
+        fields["CustomOptions"] = b.CreateByteVector(op.custom)
+    return _table(b, "Operator", **fields)
+
+
+def _code(b: flatbuffers.Builder, code: str) -> int:
+    number = getattr(tflite.BuiltinOperator, code, tflite.BuiltinOperator.CUSTOM)
+    fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number, "Version": 1}
+    if number == tflite.BuiltinOperator.CUSTOM:
+        fields["CustomCode"] = b.CreateString(code)
+    return _table(b, "OperatorCode", **fields)
