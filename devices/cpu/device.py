@@ -1,0 +1,129 @@
+"""The cpu device: the engine's contract on top of generated programs and the worker pool."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from trireme.device import Buffer, Device, DeviceSpec, Executable
+from trireme.devices.cpu import table
+from trireme.devices.cpu.jit import Jit, ObjectCache
+from trireme.devices.cpu.memory import host_buffer
+from trireme.devices.cpu.pool import SPINS, Pool
+from trireme.devices.cpu.program import ALIASES, REFERENCE, CpuExecutable, build
+from trireme.devices.cpu.target import Isa, choose_isa, host_cpu, physical_threads
+from trireme.dtypes import Array
+from trireme.errors import DeviceError
+from trireme.graph import Graph, Node
+from trireme.op import get_op
+
+NO_CACHE = pathlib.Path()
+"""As `cache_dir`: keep no object code on disk."""
+
+
+class CpuDevice(Device):
+    """CPU threads running native programs; see open_device."""
+
+    def __init__(self, isa: Isa, threads: int, jit: Jit, pool: Pool) -> None:
+        self.isa, self.threads = isa, threads
+        self._jit, self._pool = jit, pool
+        self.spec = _spec(isa, threads)
+
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None if the device can run the node, natively or on the numpy reference."""
+        if any(isinstance(value, Graph) for value in node.attrs.values()):
+            return f"{node.op} is control flow, which cpu does not compile"
+        if get_op(node.op).effect:
+            return f"{node.op} has an effect, which a compiled region cannot keep in order"
+        for value in (*node.used, *node.outputs):
+            type = graph.type(value)
+            if not type.is_static:
+                return f"shape {list(type.shape)} is dynamic; cpu compiles exact shapes"
+            if type.dtype == "string":
+                return "cpu has no memory for strings"
+        return None
+
+    def kernel_note(self, graph: Graph, node: Node) -> str:
+        """Return "numpy reference" and why, when no native kernel runs the node."""
+        if node.op in ALIASES:
+            return ""
+        reason = table.native_reason(graph, node)
+        return f"{REFERENCE}: {reason}" if reason else ""
+
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Return an executable for each graph."""
+        programs = [build(graph, self.isa, self.threads) for graph in graphs]
+        return [CpuExecutable(program, self._jit, self._pool) for program in programs]
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new host memory on a 64-byte boundary."""
+        return host_buffer(nbytes)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into memory."""
+        end = target.offset + source.nbytes
+        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy memory into a C-contiguous array."""
+        end = source.offset + target.nbytes
+        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
+
+    def close(self) -> None:
+        """End the worker threads."""
+        self._pool.close()
+
+
+def _spec(isa: Isa, threads: int) -> DeviceSpec:
+    """Describe the device by rule of thumb; calibration measures better."""
+    flops = 2 * isa.lanes * isa.fma_per_cycle * 2.4e9 * threads
+    return DeviceSpec(
+        name="cpu",
+        description=f"{threads} threads of {host_cpu()[0]}, {isa.name}",
+        flops={"float32": flops, "int8": flops, "uint8": flops},
+        bandwidth=8e9 * min(threads, 2),
+        launch_s=4e-6,
+        resource_group="cpu",
+    )
+
+
+def _engine_version() -> str:
+    try:
+        return version("trireme")
+    except PackageNotFoundError:
+        return "0"
+
+
+def open_device(
+    threads: int | None = None,
+    isa: str = "auto",
+    cache_dir: str | pathlib.Path | None = None,
+    spins: int = SPINS,
+    futex: bool | None = None,
+) -> CpuDevice:
+    """Open the cpu device.
+
+    threads: threads that share a region's work, the caller's among them; all CPUs when None
+    isa: "auto" or the instruction set to generate code for ("avx512", "avx2", "neon", "generic")
+    cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
+    spins: how often an idle worker looks for work before it sleeps
+    futex: whether workers sleep in native code (Linux) or in Python; None for what fits
+    Errors: DeviceError
+    """
+    count = physical_threads() if threads is None else threads
+    if count < 1:
+        raise DeviceError(f"cpu: {count} threads, expected at least 1")
+    chosen = choose_isa(isa)
+    folder = _default_cache() if cache_dir is None else pathlib.Path(cache_dir)
+    jit = Jit(chosen, _engine_version(), ObjectCache(None if folder == NO_CACHE else folder))
+    return CpuDevice(chosen, count, jit, Pool(jit, count, spins=spins, futex=futex))
+
+
+def _default_cache() -> pathlib.Path:
+    try:
+        return pathlib.Path.home() / ".cache" / "trireme" / "cpu"
+    except RuntimeError:
+        return NO_CACHE

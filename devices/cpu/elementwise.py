@@ -1,0 +1,325 @@
+"""Elementwise kernels: one op, or a chain fused into one pass over memory, with broadcasting.
+
+An expression is a list of calls in order; each reads operands (arrays from memory) or results of
+earlier calls, and the last result is stored. Broadcasting is a matter of strides: dimensions that
+all operands walk alike are merged, the innermost is done in vectors, the others give rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.devices.cpu import mathfn
+from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.jit import Code
+from trireme.devices.cpu.kernels import (
+    CHUNK_ELEMENTS,
+    RULES,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    finish,
+    float_reason,
+    split_evenly,
+)
+from trireme.devices.cpu.target import Isa
+from trireme.graph import Graph, Node
+
+Emit = Callable[..., Value]
+"""(fn, attrs, *operands) -> result, on vectors of float32."""
+
+
+def _activated(emit: Emit) -> Emit:
+    def with_activation(fn: Function, attrs: Mapping[str, Any], *operands: Value) -> Value:
+        return activate(fn, attrs.get("activation", ""), emit(fn, attrs, *operands), attrs)
+
+    return with_activation
+
+
+ACTIVATIONS: dict[str, Callable[[Function, Value], Value]] = {
+    "": lambda fn, x: x,
+    "relu": lambda fn, x: mathfn.clamp(fn, x, 0.0, math.inf),
+    "relu6": lambda fn, x: mathfn.clamp(fn, x, 0.0, 6.0),
+    "relu_n1_to_1": lambda fn, x: mathfn.clamp(fn, x, -1.0, 1.0),
+    "tanh": mathfn.tanh,
+    "sigmoid": mathfn.sigmoid,
+    "hard_sigmoid": lambda fn, x: _hard_sigmoid(fn, x, 1 / 6, 0.5),
+    "hard_swish": lambda fn, x: x * _hard_sigmoid(fn, x, 1 / 6, 0.5),
+    "swish": lambda fn, x: x * mathfn.sigmoid(fn, x),
+    "gelu": lambda fn, x: _gelu(fn, {"approximate": "none"}, x),
+    "gelu_tanh": lambda fn, x: _gelu(fn, {"approximate": "tanh"}, x),
+}
+"""What an `activation` attribute does to a vector, by its name."""
+
+
+def activate(fn: Function, name: str, x: Value, attrs: Mapping[str, Any] | None = None) -> Value:
+    """Return the named activation of a vector."""
+    return ACTIVATIONS[name](fn, x)
+
+
+def _hard_sigmoid(fn: Function, x: Value, alpha: float, beta: float) -> Value:
+    return mathfn.clamp(fn, fn.fma(x, alpha, beta), 0.0, 1.0)
+
+
+def _gelu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    half = x * 0.5
+    if attrs.get("approximate", "none") == "tanh":
+        inner = fn.fma(x * x * x, 0.044715, x) * math.sqrt(2 / math.pi)
+        return fn.fma(half, mathfn.tanh(fn, inner), half)
+    return fn.fma(half, mathfn.erf(fn, x * math.sqrt(0.5)), half)
+
+
+def _leaky(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    return fn.select(fn.compare("olt", x, 0.0), x * float(attrs["alpha"]), x)
+
+
+def _elu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    below = (mathfn.exp(fn, x) - 1.0) * float(attrs["alpha"])
+    small = fn.fma(x, x * 0.5, x) * float(attrs["alpha"])  # e^x - 1 cancels near 0
+    below = fn.select(fn.compare("ogt", x, -2e-3), small, below)
+    return fn.select(fn.compare("olt", x, 0.0), below, x)
+
+
+def _fold(emit: Callable[[Function, Value, Value], Value]) -> Emit:
+    def over_all(fn: Function, attrs: Mapping[str, Any], *operands: Value) -> Value:
+        result = operands[0]
+        for operand in operands[1:]:
+            result = emit(fn, result, operand)
+        return result
+
+    return over_all
+
+
+def _plain(emit: Callable[[Function, Value], Value]) -> Emit:
+    return lambda fn, attrs, x: emit(fn, x)
+
+
+def _clip(fn: Function, attrs: Mapping[str, Any], x: Value, *limits: Value) -> Value:
+    if attrs["_has_low"]:
+        x = mathfn.maximum(fn, x, limits[0])
+    return mathfn.minimum(fn, x, limits[-1]) if attrs["_has_high"] else x
+
+
+EXPRESSIONS: dict[str, Emit] = {
+    "add": _activated(lambda fn, attrs, a, b: a + b),
+    "sub": _activated(lambda fn, attrs, a, b: a - b),
+    "mul": _activated(lambda fn, attrs, a, b: a * b),
+    "div": _activated(lambda fn, attrs, a, b: a / b),
+    "max": _fold(mathfn.maximum),
+    "min": _fold(mathfn.minimum),
+    "sum": _fold(lambda fn, a, b: a + b),
+    "relu": _plain(ACTIVATIONS["relu"]),
+    "sigmoid": _plain(mathfn.sigmoid),
+    "tanh": _plain(mathfn.tanh),
+    "exp": _plain(mathfn.exp),
+    "log": _plain(mathfn.log),
+    "erf": _plain(mathfn.erf),
+    "neg": _plain(lambda fn, x: -x),
+    "abs": _plain(lambda fn, x: fn.unary("fabs", x)),
+    "sqrt": _plain(lambda fn, x: fn.unary("sqrt", x)),
+    "rsqrt": _plain(lambda fn, x: 1.0 / fn.unary("sqrt", x)),
+    "reciprocal": _plain(lambda fn, x: 1.0 / x),
+    "floor": _plain(lambda fn, x: fn.unary("floor", x)),
+    "ceil": _plain(lambda fn, x: fn.unary("ceil", x)),
+    "round": _plain(lambda fn, x: fn.unary("roundeven", x)),
+    "square": _plain(lambda fn, x: x * x),
+    "hard_swish": _plain(ACTIVATIONS["hard_swish"]),
+    "hard_sigmoid": lambda fn, attrs, x: _hard_sigmoid(fn, x, attrs["alpha"], attrs["beta"]),
+    "swish": lambda fn, attrs, x: x * mathfn.sigmoid(fn, x * float(attrs.get("alpha", 1.0))),
+    "leaky_relu": _leaky,
+    "elu": _elu,
+    "gelu": _gelu,
+    "clip": _clip,
+}
+COSTS = {"exp": 10, "tanh": 16, "sigmoid": 12, "erf": 20, "gelu": 20, "log": 14, "swish": 12}
+"""Vector instructions of a call, where it is not about two."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One call of an expression; arguments below zero are operands (~0, ~1, ...)."""
+
+    op: str
+    attrs: Mapping[str, Any]
+    arguments: tuple[int, ...]
+
+
+def term_attrs(node: Node) -> Mapping[str, Any]:
+    """Return a node's attributes, with what the presence of its inputs says."""
+    if node.op != "clip":
+        return node.attrs
+    given = [i is not None for i in node.inputs] + [False, False]
+    return {**node.attrs, "_has_low": given[1], "_has_high": given[2]}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How an expression walks its arrays: merged dimensions, and each operand's strides in them."""
+
+    dims: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk:
+    """Merge the dimensions of an output that all dense, broadcast operands walk alike."""
+    columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
+    dims: list[int] = []
+    strides: list[list[int]] = [[] for _ in columns]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if dims and all(s[-1] == c[axis] * size for s, c in zip(strides, columns, strict=True)):
+            dims[-1] *= size
+            for s, c in zip(strides, columns, strict=True):
+                s[-1] = c[axis]
+            continue
+        dims.append(size)
+        for s, c in zip(strides, columns, strict=True):
+            s.append(c[axis])
+    if not dims:
+        dims, strides = [1], [[0 if math.prod(o) == 1 else 1] for o in (*operands, shape)]
+        strides[-1] = [1]
+    return Walk(tuple(dims), tuple(tuple(s) for s in strides))
+
+
+def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Strides of a dense operand along the output's axes, 0 where it is broadcast."""
+    padded = [1] * (len(shape) - len(operand)) + list(operand)
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(range(len(shape))):
+        strides[axis] = step if padded[axis] != 1 else 0
+        step *= padded[axis]
+    return strides
+
+
+def expression_kernel(isa: Isa, name: str, terms: Sequence[Term], walk: Walk) -> tuple[Code, int]:
+    """Return the kernel of an expression over a walk, and its number of chunks.
+
+    Operands: the arrays read, then the array written
+    """
+    fn, pointers, chunk, _ = begin(name, isa, len(walk.strides))
+    inner = walk.dims[-1]
+    if len(walk.dims) == 1:
+        size, chunks = split_evenly(-(-inner // isa.lanes), CHUNK_ELEMENTS // isa.lanes)
+        _flat(fn, pointers, chunk, terms, walk, (size * isa.lanes, chunks))
+        return finish(fn), chunks
+    rows = math.prod(walk.dims[:-1])
+    size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
+    first = chunk * size
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        bases = [fn.at(p, _row_offset(fn, row, walk, k)) for k, p in enumerate(pointers)]
+        _span(fn, bases, terms, walk, inner)
+    return finish(fn), chunks
+
+
+def _row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
+    """The element offset at which an operand's part of a row begins."""
+    offset: Index = 0
+    rest = row
+    for axis in reversed(range(len(walk.dims) - 1)):
+        index = fn.integer("urem", rest, walk.dims[axis]) if axis else rest
+        rest = fn.integer("udiv", rest, walk.dims[axis]) if axis else 0
+        stride = walk.strides[operand][axis]
+        if stride:
+            offset = index * stride + offset
+    return offset
+
+
+def _flat(
+    fn: Function, pointers: Sequence[Value], chunk: Value, terms: Sequence[Term], walk: Walk,
+    cut: tuple[int, int],
+) -> None:  # fmt: skip
+    """Emit a walk of one dimension, cut into chunks of whole vectors; the last has the tail."""
+    size, chunks = cut
+    inner, lanes = walk.dims[-1], fn.isa.lanes
+    first = chunk * size if chunks > 1 else 0
+    whole = inner // lanes * lanes
+    bases = pointers if chunks == 1 else [
+        fn.at(p, chunk * (size * walk.strides[k][-1])) for k, p in enumerate(pointers)
+    ]  # fmt: skip
+    high: Index = whole if chunks == 1 else fn.minimum(size, whole - first)
+    for i in fn.range(0, high, lanes):
+        _vector(fn, bases, terms, walk, i, lanes)
+    if whole < inner:
+        if chunks == 1:
+            _vector(fn, bases, terms, walk, whole, inner - whole)
+        else:
+            with fn.when(fn.compare("eq", chunk, chunks - 1)):
+                _vector(fn, pointers, terms, walk, whole, inner - whole)
+
+
+def _span(
+    fn: Function, bases: Sequence[Value], terms: Sequence[Term], walk: Walk, count: int
+) -> None:
+    lanes = fn.isa.lanes
+    whole = count // lanes * lanes
+    for i in fn.range(0, whole, lanes):
+        _vector(fn, bases, terms, walk, i, lanes)
+    if whole < count:
+        _vector(fn, bases, terms, walk, whole, count - whole)
+
+
+def _vector(
+    fn: Function, bases: Sequence[Value], terms: Sequence[Term], walk: Walk, at: Index, count: int
+) -> None:
+    """Emit the expression for `count` elements, at most one vector, from element `at`."""
+    lanes = fn.isa.lanes
+    type = vector(lanes, "float")
+    operands = []
+    for base, strides in zip(bases[:-1], walk.strides, strict=False):
+        if strides[-1]:
+            operands.append(fn.load_some(type, fn.at(base, at), count))
+        else:
+            operands.append(fn.splat(fn.load("float", base), lanes))
+    results: list[Value] = []
+    for term in terms:
+        arguments = [operands[~a] if a < 0 else results[a] for a in term.arguments]
+        results.append(EXPRESSIONS[term.op](fn, term.attrs, *arguments))
+    fn.store_some(results[-1], fn.at(bases[-1], at), count)
+
+
+def expression_step(
+    context: Context, name: str, terms: Sequence[Term], inputs: Sequence[int], output: int,
+    nodes: tuple[int, ...],
+) -> Step:  # fmt: skip
+    """Return the step that computes an expression of values of the graph."""
+    type = context.type(output)
+    walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
+    code, chunks = expression_kernel(context.isa, name, terms, walk)
+    reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
+    work = sum(COSTS.get(term.op, 2) for term in terms) + 2 * len(inputs)
+    return Step(
+        code, reads, (output,), chunks,
+        seconds=work * type.elements / context.isa.lanes / 2e9, nodes=nodes,
+    )  # fmt: skip
+
+
+def node_term(node: Node) -> Term:
+    """Return a node alone as a term over its inputs."""
+    return Term(node.op, term_attrs(node), tuple(~k for k in range(len(node.used))))
+
+
+def _lower(context: Context, node: Node) -> Sequence[Step]:
+    terms = [node_term(node)]
+    name = f"{node.op}_f32"
+    return [expression_step(context, name, terms, node.used, node.outputs[0], (node.id,))]
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    activation = str(node.attrs.get("activation") or "")
+    if activation not in ACTIVATIONS:
+        return f"{node.op} has no native kernel with activation {activation}"
+    return float_reason(graph, node)
+
+
+for _op in EXPRESSIONS:
+    RULES[_op] = Rule(_reason, _lower)
+
+FLOAT32 = np.float32

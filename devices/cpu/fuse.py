@@ -1,0 +1,83 @@
+"""Which nodes become one kernel: chains of elementwise nodes whose results nobody else reads.
+
+A chain computes in registers what would go through memory. A node joins the chain of its consumer
+when the consumer is its only reader and makes an output of the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
+from trireme.devices.cpu.kernels import RULES, Context, Step, native_reason
+from trireme.graph import Graph, Node
+
+MOST_INPUTS = 8
+"""Arrays that one kernel reads; more would run out of address registers."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that become one kernel; the last one, `node`, makes the result."""
+
+    nodes: tuple[Node, ...]
+    native: bool
+
+    @property
+    def node(self) -> Node:
+        """The node whose outputs the group leaves behind."""
+        return self.nodes[-1]
+
+
+def grouped(graph: Graph) -> Iterator[Group]:
+    """Yield the nodes of a graph in groups, each when its last node comes."""
+    pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
+    for node in graph.nodes:
+        native = native_reason(graph, node) is None
+        chain: tuple[Node, ...] = (node,)
+        if native and node.op in EXPRESSIONS:
+            for value in dict.fromkeys(node.used):
+                if value in pending:
+                    before = pending.pop(value)
+                    if len(_inputs(before + chain)) <= MOST_INPUTS:
+                        chain = before + chain
+                    else:
+                        yield Group(before, True)
+            if _joins_its_reader(graph, node):
+                pending[node.outputs[0]] = chain
+                continue
+        yield Group(chain, native)
+
+
+def _joins_its_reader(graph: Graph, node: Node) -> bool:
+    """Whether the only reader of a node's result is an elementwise node of the same shape."""
+    value = node.outputs[0]
+    readers = graph.users(value)
+    if value in graph.outputs or len(readers) != 1 or readers[0].op not in EXPRESSIONS:
+        return False
+    reader = readers[0]
+    same = graph.type(reader.outputs[0]).shape == graph.type(value).shape
+    return same and native_reason(graph, reader) is None
+
+
+def _inputs(nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Return the values that a chain reads from memory, in order."""
+    made = {node.outputs[0] for node in nodes}
+    return tuple(dict.fromkeys(i for node in nodes for i in node.used if i not in made))
+
+
+def lower_group(context: Context, group: Group) -> Sequence[Step]:
+    """Return the steps of a native group."""
+    if len(group.nodes) == 1:
+        return RULES[group.node.op].lower(context, group.node)
+    inputs = _inputs(group.nodes)
+    place = {value: ~k for k, value in enumerate(inputs)}
+    terms = []
+    for k, node in enumerate(group.nodes):
+        terms.append(Term(node.op, term_attrs(node), tuple(place[i] for i in node.used)))
+        place[node.outputs[0]] = k
+    name = "_".join(node.op for node in group.nodes)
+    name = name if len(name) < 60 else f"chain_of_{len(terms)}"
+    nodes = tuple(node.id for node in group.nodes)
+    return [expression_step(context, f"{name}_f32", terms, inputs, group.node.outputs[0], nodes)]

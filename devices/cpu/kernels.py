@@ -1,0 +1,135 @@
+"""What a kernel is to the rest of the device, and the table of lowerings that makers fill.
+
+A lowering turns one node (or several fused) into Steps: a kernel's code, the operands it reads and
+writes, and the number of chunks it is cut into. Chunks may run on any thread in any order, so the
+cut never decides what is added to what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trireme.devices.cpu.ir import Function, Value
+from trireme.devices.cpu.jit import Code
+from trireme.devices.cpu.target import Isa
+from trireme.dtypes import Array
+from trireme.graph import Graph, Node, TensorType
+
+CHUNK_ELEMENTS = 16 << 10
+"""Elements that one chunk of a simple kernel works on: some microseconds."""
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Memory that lives from one step of a node to another."""
+
+    key: str
+    nbytes: int
+
+
+Operand = int | Array | Temp
+"""What a kernel is given the address of: a value by id, packed constants, or a Temp."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One native step.
+
+    reads, writes: addresses are passed in this order, reads first
+    chunks: how often the kernel is called, with chunk = 0, 1, ...
+    local_bytes: memory of its own that each thread needs meanwhile
+    seconds: a rough guess, which decides how often Python looks after signals
+    """
+
+    code: Code
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    chunks: int = 1
+    local_bytes: int = 0
+    seconds: float = 1e-5
+    nodes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What lowerings are told: the graph, the instruction set, the number of threads."""
+
+    graph: Graph
+    isa: Isa
+    threads: int
+    packed: dict[tuple[int, str], Array] = field(default_factory=dict)
+    """Constants packed so far, by value id and layout, so that users share them."""
+
+    def type(self, value: int) -> TensorType:
+        """Return the type of a value."""
+        return self.graph.values[value].type
+
+    def operand(self, value: int) -> Operand:
+        """Return a value as an operand: its data when it is a constant."""
+        data = self.graph.values[value].data
+        return value if data is None else data
+
+    def pack(self, value: int, layout: str, make: Callable[[], Array]) -> Array:
+        """Return a constant in a kernel's layout, made once for all its users."""
+        key = (value, layout)
+        if key not in self.packed:
+            self.packed[key] = make()
+        return self.packed[key]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op is lowered: `reason` says in a sentence why a node cannot be, else None."""
+
+    reason: Callable[[Graph, Node], str | None]
+    lower: Callable[[Context, Node], Sequence[Step]]
+
+
+RULES: dict[str, Rule] = {}
+"""Native kernels by op; filled by the modules that table.py imports."""
+
+
+def begin(name: str, isa: Isa, operands: int) -> tuple[Function, list[Value], Value, Value]:
+    """Return a new kernel function, its operands' addresses, the chunk and the thread's memory."""
+    fn = Function(f"{name}__{isa.name}", isa, ["ptr args", "i64 chunk", "ptr local"])
+    args, chunk, local = fn.arguments
+    pointers = [fn.load("ptr", fn.at(args, i, "ptr"), 8) for i in range(operands)]
+    return fn, pointers, chunk, local
+
+
+def finish(fn: Function) -> Code:
+    """Return the code of a kernel function that is written to its end."""
+    fn.ret()
+    return Code(fn.name, fn.text())
+
+
+def native_reason(graph: Graph, node: Node) -> str | None:
+    """Return why no native kernel runs the node here, None when one does."""
+    rule = RULES.get(node.op)
+    if rule is None:
+        return f"{node.op} has no native kernel"
+    return rule.reason(graph, node)
+
+
+def float_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a node cannot run on a float32 kernel; None when all its values are float32."""
+    for value in (*node.used, *node.outputs):
+        type = graph.type(value)
+        if type.quant is not None:
+            return f"{node.op} has no native kernel for quantised {type.dtype}"
+        if type.dtype != "float32":
+            return f"{node.op} has no native kernel for {type.dtype}"
+        if not type.elements:
+            return f"{node.op} has no native kernel for empty tensors"
+    return None
+
+
+def split_evenly(total: int, most: int) -> tuple[int, int]:
+    """Cut `total` into equal parts of at most `most`: returns (size of a part, parts)."""
+    parts = -(-total // max(most, 1))
+    size = -(-total // parts)
+    return size, -(-total // size)
+
+
+Attrs = Mapping[str, object]

@@ -1,0 +1,154 @@
+"""Functions of vectors as instructions: exp, log, tanh, erf and what is made of them.
+
+Each is right to a few units in the last place and for NaN, infinities and -0. The polynomials were
+fitted for these ranges by weighted least squares in float64; what is known of the error stands
+beside them. Range reductions follow W. Cody and W. Waite, Software Manual for the Elementary
+Functions, 1980.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trireme.devices.cpu.ir import Function, Operand, Value, lanes_of, vector
+
+_LN2_HIGH = 0.693359375  # 9 bits, so that n * _LN2_HIGH is exact for |n| < 2**15
+_LN2_LOW = math.log(2) - _LN2_HIGH
+# e^r = 1 + r + r^2 P(r), |r| <= ln2 / 2; error 7e-9
+_EXP = (0.5, 0.16666576266288757, 0.04166637361049652, 0.008363175205886364, 0.0013941109646111727)
+# tanh x = x + x^3 P(x^2), x^2 <= 0.42; error 2e-8
+_TANH = (
+    -0.333333283662796, 0.13332633674144745, -0.05383007973432541, 0.02089880406856537,
+    -0.005955418571829796,
+)  # fmt: skip
+# erf x = x + x P(x^2), x^2 <= 1; error 1e-9
+_ERF_NEAR = (
+    0.12837916612625122, -0.3761262595653534, 0.11283600330352783, -0.026854444295167923,
+    0.005189535208046436, -0.0008020841050893068, 7.889119297033176e-05,
+)  # fmt: skip
+# log2(1 - erf x) = P(x), 0.9 <= x <= 4.1; error 1e-7 of 1 - erf x
+_ERF_FAR = (
+    0.0001239871053257957, -1.6287734508514404, -0.9157558083534241, -0.15316706895828247,
+    0.033358920365571976, -0.004242393188178539, -8.588474156567827e-05, 0.00014918575470801443,
+    -2.577015766291879e-05, 1.602511474629864e-06,
+)  # fmt: skip
+# log(1 + f) = f - f^2 / 2 + f^3 P(f), sqrt(1/2) <= 1 + f <= sqrt(2); error 1e-9
+_LOG = (
+    0.3333331048488617, -0.24999986588954926, 0.20002226531505585, -0.16669251024723053,
+    0.14218658208847046, -0.1238434836268425, 0.11872976273298264, -0.11789807677268982,
+    0.06915368139743805,
+)  # fmt: skip
+
+
+def maximum(fn: Function, x: Value, other: Operand) -> Value:
+    """Return the larger; NaN when either is NaN."""
+    y = fn.as_value(x.type, other)
+    larger = fn.select(fn.compare("ogt", y, x), y, x)  # x when x is NaN
+    return larger if not isinstance(other, Value) else _keep_nan(fn, y, larger)
+
+
+def minimum(fn: Function, x: Value, other: Operand) -> Value:
+    """Return the smaller; NaN when either is NaN."""
+    y = fn.as_value(x.type, other)
+    smaller = fn.select(fn.compare("olt", y, x), y, x)
+    return smaller if not isinstance(other, Value) else _keep_nan(fn, y, smaller)
+
+
+def _keep_nan(fn: Function, y: Value, result: Value) -> Value:
+    return fn.select(fn.compare("uno", y, y), y, result)
+
+
+def clamp(fn: Function, x: Value, low: float, high: float) -> Value:
+    """Return x limited to [low, high]; an infinite limit costs nothing."""
+    if low != -math.inf:
+        x = maximum(fn, x, low)
+    return minimum(fn, x, high) if high != math.inf else x
+
+
+def polynomial(fn: Function, x: Value, coefficients: Sequence[float]) -> Value:
+    """Return the polynomial with these coefficients, lowest power first, by Horner's rule."""
+    total = fn.as_value(x.type, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = fn.fma(total, x, coefficient)
+    return total
+
+
+def exp(fn: Function, x: Value) -> Value:
+    """Return e to the x: n = round(x / ln 2), e^x = 2^n e^(x - n ln 2), denormals included."""
+    limited = clamp(fn, x, -104.0, 89.0)
+    n = fn.unary("floor", fn.fma(limited, 1 / math.log(2), 0.5))
+    r = fn.fma(n, -_LN2_LOW, fn.fma(n, -_LN2_HIGH, limited))
+    y = fn.fma(r * r, polynomial(fn, r, _EXP), r + 1.0)
+    return _scale(fn, y, n)
+
+
+def _scale(fn: Function, y: Value, n: Value) -> Value:
+    """Return y 2^n in two steps, as 2^n itself may be too large or too small; NaN stays NaN."""
+    whole = fn.convert("fptosi", n, _int_type(n))
+    whole = fn.emit(whole.type, f"freeze {whole}")  # a NaN converts to anything; y is NaN then
+    half = _as_value(fn.integer("ashr", whole, 1))
+    return y * _power_of_two(fn, half) * _power_of_two(fn, whole - half)
+
+
+def _power_of_two(fn: Function, n: Value) -> Value:
+    bits = _as_value(fn.integer("shl", n + 127, 23))
+    return fn.convert("bitcast", bits, vector(lanes_of(n.type), "float"))
+
+
+def _as_value(value: Value | int) -> Value:
+    assert isinstance(value, Value)
+    return value
+
+
+def _int_type(x: Value) -> str:
+    return vector(lanes_of(x.type), "i32")
+
+
+def log(fn: Function, x: Value) -> Value:
+    """Return the natural logarithm: x = m 2^e with m near 1, log x = log m + e ln 2."""
+    tiny = fn.compare("olt", x, 2.0**-126)
+    scaled = fn.select(tiny, x * 2.0**23, x)
+    bits = fn.convert("bitcast", scaled, _int_type(x))
+    shifted = bits - 0x3F3504F3  # the bits of sqrt(1/2)
+    e = fn.convert("sitofp", _as_value(fn.integer("ashr", shifted, 23)), x.type)
+    e = fn.select(tiny, e - 23.0, e)
+    mantissa = _as_value(fn.integer("and", shifted, 0x007FFFFF)) + 0x3F3504F3
+    f = fn.convert("bitcast", mantissa, x.type) - 1.0
+    f2 = f * f
+    small = fn.fma(e, _LN2_LOW, fn.fma(f2 * f, polynomial(fn, f, _LOG), f2 * -0.5))
+    result = fn.fma(e, _LN2_HIGH, f + small)
+    result = fn.select(fn.compare("oeq", x, 0.0), -math.inf, result)
+    result = fn.select(fn.compare("olt", x, 0.0), math.nan, result)
+    ordinary = fn.compare("olt", x, math.inf)
+    return fn.select(ordinary, result, x)  # infinity and NaN are their own
+
+
+def tanh(fn: Function, x: Value) -> Value:
+    """Return the hyperbolic tangent: a polynomial near 0, 1 - 2 / (e^2|x| + 1) elsewhere."""
+    u = x * x
+    near = fn.fma(u * x, polynomial(fn, u, _TANH), x)
+    size = fn.unary("fabs", x)
+    far = 1.0 - 2.0 / (exp(fn, size + size) + 1.0)
+    return fn.select(fn.compare("olt", size, 0.625), near, copysign(fn, far, x))
+
+
+def copysign(fn: Function, size: Value, sign: Value) -> Value:
+    """Return size with the sign of `sign`."""
+    lanes = lanes_of(size.type)
+    name = f"llvm.copysign.v{lanes}f32" if lanes > 1 else "llvm.copysign.f32"
+    return fn.call(size.type, name, size, sign)
+
+
+def sigmoid(fn: Function, x: Value) -> Value:
+    """Return 1 / (1 + e^-x)."""
+    return 1.0 / (exp(fn, -x) + 1.0)
+
+
+def erf(fn: Function, x: Value) -> Value:
+    """Return the error function: a polynomial near 0, 1 - 2^P(|x|) elsewhere."""
+    size = fn.unary("fabs", x)
+    near = fn.fma(x, polynomial(fn, x * x, _ERF_NEAR), x)
+    power = polynomial(fn, minimum(fn, size, 4.1), _ERF_FAR)
+    far = 1.0 - exp(fn, power * math.log(2))
+    return fn.select(fn.compare("olt", size, 0.95), near, copysign(fn, far, x))

@@ -1,0 +1,336 @@
+"""A region of a graph as one program: steps in order, memory for what flows between them.
+
+`build` lowers each node to native steps, or to a step on the numpy reference where there is no
+kernel, and plans the scratch memory. `Program.bind` turns it into a table of addresses that native
+code walks; runs of native steps between two reference steps are one call each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import numpy as np
+
+from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
+from trireme.devices.cpu import runtime
+from trireme.devices.cpu.fuse import Group, grouped, lower_group
+from trireme.devices.cpu.jit import Code, Jit
+from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
+from trireme.devices.cpu.memory import address, aligned_copy, view
+from trireme.devices.cpu.pool import Pool
+from trireme.devices.cpu.target import Isa
+from trireme.dtypes import Array
+from trireme.errors import InternalError
+from trireme.graph import Graph, Node
+from trireme.interpret import evaluate
+from trireme.memory import LiveRange, pack
+
+REFERENCE = "numpy reference"
+ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
+"""Ops whose output is their input's bytes under another shape."""
+_POLL_S = 2e-3
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceStep:
+    """A node that numpy runs between native steps."""
+
+    node: Node
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The values it reads."""
+        return self.node.used
+
+    @property
+    def writes(self) -> tuple[Operand, ...]:
+        """The values it writes."""
+        return self.node.outputs
+
+
+Item = Step | ReferenceStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `build` makes: everything about a region but addresses."""
+
+    graph: Graph
+    items: tuple[Item, ...]
+    symbols: tuple[str, ...]
+    homes: Mapping[int, int]
+    """The value in whose memory each value lies; itself where it has memory of its own."""
+    offsets: Mapping[int | str, int]
+    """Byte offsets in the scratch memory, by value or temp."""
+    scratch_bytes: int
+    local_bytes: int
+    kernels: Mapping[int, str]
+    constants: Mapping[int, Array] = field(default_factory=dict)
+    """Constants by the identity of the array that steps name; aligned and contiguous."""
+
+
+def build(graph: Graph, isa: Isa, threads: int) -> Program:
+    """Lower a graph to a program."""
+    context = Context(graph, isa, threads)
+    homes, copies = _homes(graph)
+    items: list[Item] = []
+    kernels: dict[int, str] = {}
+    for group in grouped(graph):
+        if group.node.op in ALIASES and homes[group.node.outputs[0]] != group.node.outputs[0]:
+            kernels[group.node.id] = "alias"
+            continue
+        made = _lower(context, group)
+        items += made
+        for node in group.nodes:
+            kernels[node.id] = _kernel_name(made)
+    items += [_copy_step(context, source, target) for source, target in copies]
+    offsets, nbytes = _place(graph, items, homes)
+    return Program(
+        graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
+        homes, offsets, nbytes,
+        max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
+        kernels, _constants(items),
+    )  # fmt: skip
+
+
+def _kernel_name(items: Sequence[Item]) -> str:
+    names = dict.fromkeys(i.code.name for i in items if isinstance(i, Step))
+    return " + ".join(names) or REFERENCE
+
+
+def _lower(context: Context, group: Group) -> list[Item]:
+    if not group.native:
+        return [ReferenceStep(group.node)]
+    nodes = tuple(node.id for node in group.nodes)
+    return [replace(step, nodes=nodes) for step in lower_group(context, group)]
+
+
+def _copy_step(context: Context, source: int, target: int) -> Step:
+    nbytes = context.type(source).nbytes
+    fn, (x, y), _, _ = begin(f"copy_{nbytes}", context.isa, 2)
+    fn.line(f"call void @llvm.memcpy.p0.p0.i64({y}, {x}, i64 {nbytes}, i1 false)")
+    fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    return Step(finish(fn), (context.operand(source),), (target,), seconds=nbytes / 1e10)
+
+
+def _homes(graph: Graph) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Return whose memory each value lies in, and the outputs that must be copied at the end.
+
+    An alias lies in its input's memory; when it is an output of the graph, the input lies in the
+    output's, unless that one is given or an output too.
+    """
+    homes = {value: value for value in graph.values}
+    for node in graph.nodes:
+        if node.op in ALIASES:
+            homes[node.outputs[0]] = homes[node.used[0]]
+    given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
+    taken: dict[int, int] = {}
+    copies = []
+    for output in dict.fromkeys(graph.outputs):
+        home = homes[output]
+        if output in given or taken.get(home) == output:
+            continue  # the bound call copies it
+        if home in given or home in taken:
+            copies.append((taken.get(home, home), output))
+        else:
+            taken[home] = output
+    homes = {value: taken.get(home, home) for value, home in homes.items()}
+    return homes | {target: target for _, target in copies}, copies
+
+
+def _place(
+    graph: Graph, items: Sequence[Item], homes: Mapping[int, int]
+) -> tuple[dict[int | str, int], int]:
+    """Return offsets in the scratch memory of what is neither input, output nor constant."""
+    outside = {*graph.inputs, *graph.outputs}
+    spans: dict[int | str, tuple[int, int, int]] = {}
+    for position, item in enumerate(items):
+        for operand in (*item.reads, *item.writes):
+            key: int | str
+            if isinstance(operand, Temp):
+                key, nbytes = operand.key, operand.nbytes
+            elif isinstance(operand, int) and homes[operand] not in outside:
+                if graph.values[operand].is_constant:
+                    continue
+                key, nbytes = homes[operand], graph.type(homes[operand]).nbytes
+            else:
+                continue
+            first = spans[key][0] if key in spans else position
+            spans[key] = (first, position, nbytes)
+    keys = list(spans)
+    packing = pack([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
+    return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
+
+
+def _constants(items: Iterable[Item]) -> dict[int, Array]:
+    """Return aligned, contiguous constants by the identity of the array that a step names."""
+    found: dict[int, Array] = {}
+    for item in items:
+        for operand in item.reads:
+            if isinstance(operand, np.ndarray) and id(operand) not in found:
+                aligned = operand.ctypes.data % 64 == 0 and operand.flags.c_contiguous
+                found[id(operand)] = operand if aligned else aligned_copy(operand)
+    return found
+
+
+class CpuExecutable(Executable):
+    """A compiled program; immutable, shared by sessions."""
+
+    def __init__(self, program: Program, jit: Jit, pool: Pool) -> None:
+        self._program, self._pool = program, pool
+        native = [item for item in program.items if isinstance(item, Step)]
+        found = jit.addresses([step.code for step in native])
+        self._jit = jit
+        self._code = [found[symbol] for symbol in program.symbols]
+        self.scratch_bytes = program.scratch_bytes
+        self.constant_bytes = sum(array.nbytes for array in program.constants.values())
+        self.kernels = program.kernels
+        pool.reserve(program.local_bytes)
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The IR of the kernels, in the order of the steps."""
+        return tuple(item.code for item in self._program.items if isinstance(item, Step))
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
+        """Return a call on these places: the graph's inputs in order, then its outputs."""
+        graph = self._program.graph
+        ids = (*graph.inputs, *graph.outputs)
+        if len(args) != len(ids):
+            raise InternalError(f"cpu: {len(args)} buffers bound, the graph has {len(ids)}")
+        if self.scratch_bytes and (scratch is None or scratch.nbytes < self.scratch_bytes):
+            raise InternalError(f"cpu: scratch memory of {self.scratch_bytes} bytes is missing")
+        return _Bound(self._program, self._code, self._pool, args, scratch)
+
+
+class _Bound:
+    """A program on memory: a table of steps and pointers, and closures for reference steps."""
+
+    def __init__(
+        self, program: Program, code: Sequence[int], pool: Pool, args: Sequence[Buffer],
+        scratch: Buffer | None,
+    ) -> None:  # fmt: skip
+        self._program, self._pool, self._keep = program, pool, (args, scratch)
+        graph = program.graph
+        self._buffers: dict[int, Buffer] = {}
+        again = []  # outputs that are inputs, constants or listed twice
+        for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
+            if value in self._buffers or graph.values[value].is_constant:
+                again.append((value, buffer))
+            else:
+                self._buffers[value] = buffer
+        native = [item for item in program.items if isinstance(item, Step)]
+        pointers = [[self._address(o) for o in (*s.reads, *s.writes)] for s in native]
+        flat = np.array([p for row in pointers for p in row] or [0], np.int64)
+        self._pointers = flat
+        self._table = np.zeros((max(len(native), 1), runtime.STEP_WORDS), np.int64)
+        at, since_poll = flat.ctypes.data, 0.0
+        for k, (step, row) in enumerate(zip(native, pointers, strict=True)):
+            since_poll += step.seconds
+            self._table[k] = (code[k], at, step.chunks, since_poll > _POLL_S)
+            since_poll = 0.0 if since_poll > _POLL_S else since_poll
+            at += 8 * len(row)
+        self._native = native
+        self._stamps = np.zeros((max(len(native), 1), 2), np.int64)
+        self._parts = list(self._segments())
+        self._calls = [call for call, _ in self._parts]
+        self._calls += [self._copy(value, buffer) for value, buffer in again]
+
+    def launch(self, profile: bool = False) -> Event:
+        """Run the program; it is complete when this returns."""
+        if profile:
+            return Done(self._profiled())
+        for call in self._calls:
+            call(0)
+        return _DONE
+
+    def _profiled(self) -> list[NodeSpan]:
+        spans: list[NodeSpan] = []
+        at = self._stamps.ctypes.data
+        for call, steps in self._parts:
+            if isinstance(steps, ReferenceStep):
+                start = perf_counter()
+                call(0)
+                spans.append(NodeSpan((steps.node.id,), REFERENCE, start, perf_counter()))
+                continue
+            call(at)
+            for k in steps:
+                step, (start_ns, end_ns) = self._native[k], self._stamps[k].tolist()
+                span = NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
+                spans.append(span)
+        for call in self._calls[len(self._parts) :]:
+            call(0)
+        return spans
+
+    def _copy(self, value: int, target: Buffer) -> Callable[[int], None]:
+        source, place = self._array(value), view(target, self._program.graph.type(value))
+
+        def call(stamps: int) -> None:
+            place[...] = source
+
+        return call
+
+    def _segments(self) -> Iterable[tuple[Callable[[int], None], ReferenceStep | range]]:
+        """Yield runs of native steps and single reference steps as calls, in order."""
+        first = last = 0
+        for item in self._program.items:
+            if isinstance(item, Step):
+                last += 1
+                continue
+            if last > first:
+                yield self._native_call(first, last), range(first, last)
+            first = last
+            yield self._reference_call(item.node), item
+        if last > first:
+            yield self._native_call(first, last), range(first, last)
+
+    def _native_call(self, first: int, last: int) -> Callable[[int], None]:
+        run, table = self._pool.run, self._table.ctypes.data
+
+        def call(stamps: int) -> None:
+            run(table, first, last, stamps)
+
+        return call
+
+    def _reference_call(self, node: Node) -> Callable[[int], None]:
+        graph = self._program.graph
+        inputs = [None if i is None else self._array(i) for i in node.inputs]
+        outputs = [self._array(i) for i in node.outputs]
+
+        def call(stamps: int) -> None:
+            for out, result in zip(outputs, evaluate(graph, node, inputs), strict=True):
+                out[...] = result
+
+        return call
+
+    def _buffer(self, value: int) -> Buffer:
+        home = self._program.homes[value]
+        if home in self._buffers:
+            return self._buffers[home]
+        scratch = self._keep[1]
+        if scratch is None:
+            raise InternalError(f"cpu: %{value} has no memory")
+        nbytes = self._program.graph.type(home).nbytes
+        return scratch.at(self._program.offsets[home], nbytes)
+
+    def _array(self, value: int) -> Array:
+        constant = self._program.graph.values[value].data
+        if constant is not None:
+            return constant
+        return view(self._buffer(value), self._program.graph.type(value))
+
+    def _address(self, operand: Operand) -> int:
+        if isinstance(operand, np.ndarray):
+            where: int = self._program.constants[id(operand)].ctypes.data
+            return where
+        if isinstance(operand, Temp):
+            scratch = self._keep[1]
+            if scratch is None:
+                raise InternalError(f"cpu: temp {operand.key} has no memory")
+            return address(scratch) + self._program.offsets[operand.key]
+        return address(self._buffer(operand))
+
+
+_DONE = Done()

@@ -1,0 +1,165 @@
+"""The cpu device's workers and its object cache: sleep, forks, exits, several callers, damage."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.devices.cpu import open_device
+from trireme.devices.cpu.device import NO_CACHE
+from trireme.errors import DeviceError
+from trireme.graph import TensorType
+
+SHAPE = (300_000,)
+
+
+def tanh_graph():
+    builder = GraphBuilder("tanh")
+    x = builder.input("x", TensorType(SHAPE, "float32"))
+    return builder.finish(builder.add("tanh", x))
+
+
+def bound(device, seed=0):
+    """A bound call, its input and its output as arrays."""
+    executable = device.compile([tanh_graph()])[0]
+    x, y = (device.alloc(4 * SHAPE[0]) for _ in range(2))
+    x.handle.view(np.float32)[:] = np.random.default_rng(seed).standard_normal(SHAPE)
+    return executable.bind([x, y], None), x.handle.view(np.float32), y.handle.view(np.float32)
+
+
+@pytest.fixture(params=["futex", "python"])
+def device(request, tmp_path):
+    opened = open_device(
+        threads=3, cache_dir=tmp_path / "cache", spins=500,
+        futex=None if request.param == "futex" else False,
+    )  # fmt: skip
+    yield opened
+    opened.close()
+
+
+def test_an_idle_session_costs_no_cpu(device):
+    call, x, y = bound(device)
+    for _ in range(3):
+        call.launch()
+    time.sleep(0.05)  # spinning ends
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.02
+    call.launch()
+    np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+
+
+def test_several_callers_take_turns(device):
+    calls = [bound(device, seed) for seed in range(4)]
+
+    def work(call):
+        for _ in range(50):
+            call.launch()
+
+    threads = [threading.Thread(target=work, args=(call,)) for call, _, _ in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    for _, x, y in calls:
+        np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+
+
+def test_a_closed_device_says_so(device):
+    call, _, _ = bound(device)
+    call.launch()
+    device.close()
+    with pytest.raises(DeviceError, match="closed"):
+        call.launch()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_runs(device):
+    call, x, y = bound(device)
+    call.launch()
+    y[:] = 0
+    child = os.fork()
+    if child == 0:
+        ok = False
+        try:
+            call.launch()
+            ok = bool(np.allclose(y, np.tanh(x), rtol=2e-6))
+        finally:
+            os._exit(0 if ok else 1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(child, 9)
+        pytest.fail("the forked child hangs")
+    call.launch()
+    np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+
+
+@pytest.mark.parametrize("close", ["device.close()", "pass", "del device, call"])
+def test_the_interpreter_ends(close, tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import test_cpu_pool as t, pathlib\n"
+        "device = t.open_device(threads=3, cache_dir=pathlib.Path(sys.argv[2]))\n"
+        "call, x, y = t.bound(device)\n"
+        "call.launch()\n"
+        f"{close}\n"
+    )
+    here = os.path.dirname(__file__)
+    done = subprocess.run(
+        [sys.executable, "-c", code, here, str(tmp_path)], timeout=60, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_damaged_objects_are_compiled_again(tmp_path, caplog):
+    folder = tmp_path / "cache"
+    for damage in (lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-1]):
+        device = open_device(threads=1, cache_dir=folder)
+        bound(device)[0].launch()
+        device.close()
+        objects = list(folder.glob("*.o"))
+        assert objects
+        for path in objects:
+            path.write_bytes(damage(path.read_bytes()))
+        with caplog.at_level(logging.WARNING):
+            device = open_device(threads=1, cache_dir=folder)
+            call, x, y = bound(device)
+        call.launch()
+        device.close()
+        np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+        assert "damaged" in caplog.text
+
+
+def test_a_cache_others_can_write_is_not_used(tmp_path, caplog):
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with caplog.at_level(logging.WARNING):
+        device = open_device(threads=1, cache_dir=folder)
+        bound(device)[0].launch()
+    device.close()
+    assert not list(folder.iterdir())
+    assert "can be written by others" in caplog.text
+
+
+def test_options_are_checked():
+    with pytest.raises(DeviceError, match="threads"):
+        open_device(threads=0)
+    with pytest.raises(DeviceError, match="unknown instruction set"):
+        open_device(isa="sse9")
+    open_device(threads=1, cache_dir=NO_CACHE).close()
