@@ -1,0 +1,211 @@
+"""Reading arithmetic out of a graph: polynomials with constant coefficients, products, clamps.
+
+Exporters write x * 0.5 * (1 + erf(x / 1.414)) in a dozen ways. The patterns compare what such nodes
+compute, a polynomial or a product, instead of listing the ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trireme.graph import Node
+from trireme.rewrite import Draft
+
+ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
+CLOSE = 1e-4
+"""Relative difference at which a constant of a model is taken for the one of a formula."""
+MAX_DEPTH = 12
+MAX_POWER = 4
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """sum of coefs[n] * base ** n, and the nodes that compute it; a constant has no base."""
+
+    base: int | None
+    coefs: Mapping[int, float]
+    nodes: tuple[Node, ...] = ()
+
+    def is_close(self, coefs: Mapping[int, float]) -> bool:
+        """Whether the coefficients are those given."""
+        mine = {power: c for power, c in self.coefs.items() if c}
+        return mine.keys() == coefs.keys() and all(close(mine[n], coefs[n]) for n in coefs)
+
+    @property
+    def constant(self) -> float | None:
+        """The value of a polynomial without a base."""
+        return self.coefs.get(0, 0.0) if self.base is None else None
+
+
+def close(a: float, b: float) -> bool:
+    """Whether a model's constant is meant to be b."""
+    return math.isclose(a, b, rel_tol=CLOSE)
+
+
+def scalar(g: Draft, value: int | None) -> float | None:
+    """Return the number a constant of one element holds, None for any other value."""
+    data = g.data(value)
+    if data is None or data.size != 1 or data.dtype.kind not in "fiu":
+        return None
+    if value is not None and g.type(value).quant is not None:
+        return None
+    return float(data.reshape(()))
+
+
+def polynomial(
+    g: Draft, value: int, root: Node, stop: int | None = None, depth: int = 0
+) -> Polynomial:
+    """Return what a value is as a polynomial of `stop`.
+
+    Without `stop` the base is where arithmetic begins, or a value that others read too.
+    """
+    itself = Polynomial(value, {1: 1.0})
+    number = scalar(g, value)
+    if number is not None:
+        return Polynomial(None, {0: number})
+    node = g.made_by(value, root, *ARITHMETIC)
+    if value == stop or node is None or depth > MAX_DEPTH or g.is_quantized(node):
+        return itself
+    if stop is None and depth and g.uses(value) > 1:
+        return itself
+    if node.attrs.get("activation") or g.type(value).dtype not in ("float32", "float64", "float16"):
+        return itself
+    operands = [polynomial(g, i, root, stop, depth + 1) for i in node.used]
+    bases = {p.base for p in operands if p.base is not None}
+    if len(bases) != 1:
+        return itself
+    coefs = _combined(node.op, [p.coefs for p in operands])
+    if coefs is None or max(coefs) > MAX_POWER:
+        return itself
+    nodes = dict.fromkeys(n for p in operands for n in p.nodes)
+    return Polynomial(bases.pop(), coefs, (*nodes, node))
+
+
+def _combined(op: str, operands: list[Mapping[int, float]]) -> Mapping[int, float] | None:
+    """Return the coefficients of op(operands); None when that is no polynomial."""
+    if op == "neg":
+        return _scaled(operands[0], -1.0)
+    a, b = operands
+    if op in ("add", "sub"):
+        b = _scaled(b, -1.0 if op == "sub" else 1.0)
+        return {n: a.get(n, 0.0) + b.get(n, 0.0) for n in {*a, *b}}
+    if op == "mul":
+        return _product(a, b)
+    if set(b) != {0}:  # division by, or a power of, what is not a number
+        return None
+    if op == "div":
+        return _scaled(a, 1.0 / b[0]) if b[0] else None
+    if b[0] not in (1.0, 2.0, 3.0):
+        return None
+    power = a
+    for _ in range(int(b[0]) - 1):
+        power = _product(power, a)
+    return power
+
+
+def _scaled(a: Mapping[int, float], factor: float) -> dict[int, float]:
+    return {n: c * factor for n, c in a.items()}
+
+
+def _product(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]:
+    out: dict[int, float] = {}
+    for n, c in a.items():
+        for m, d in b.items():
+            out[n + m] = out.get(n + m, 0.0) + c * d
+    return out
+
+
+@dataclass
+class Product:
+    """number * leaves[0] * leaves[1] ..., and the nodes that compute it."""
+
+    number: float = 1.0
+    leaves: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+
+def product(g: Draft, root: Node) -> Product:
+    """Return the factors of a tree of mul and of div by a number, read by the root alone."""
+    found = Product()
+    _factors(g, root, root, found, 0)
+    return found
+
+
+def _factors(g: Draft, node: Node, root: Node, found: Product, depth: int) -> None:
+    for position, value in enumerate(node.used):
+        number = scalar(g, value)
+        inner = g.only_for(value, root, "mul", "div") if depth < MAX_DEPTH else None
+        if number is not None:
+            found.number = _times(found.number, number, node.op == "div" and position == 1)
+        elif node.op == "div" and position == 1:
+            found.number = math.nan  # a quotient, which is close to no formula
+        elif inner is not None and not inner.attrs.get("activation") and not g.is_quantized(inner):
+            _factors(g, inner, root, found, depth + 1)
+        else:
+            found.leaves.append(value)
+    found.nodes.append(node)
+
+
+def _times(a: float, b: float, divide: bool) -> float:
+    if not divide:
+        return a * b
+    return a / b if b else math.nan
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """min(max(inner, low), high) of a polynomial, and the nodes that compute it."""
+
+    low: float
+    high: float
+    inner: Polynomial
+    nodes: tuple[Node, ...]
+
+
+def clamp(g: Draft, value: int, root: Node, stop: int | None = None) -> Clamp | None:
+    """Return the clamp that makes a value, whether clip, relu or an op's own activation."""
+    node = g.made_by(value, root, *CLAMPS, "add", "sub", "mul")
+    return clamp_of(g, node, root, stop) if node else None
+
+
+def clamp_of(g: Draft, node: Node, root: Node, stop: int | None = None) -> Clamp | None:
+    """Return the clamp that a node is, None when it is none."""
+    limits = None if g.is_quantized(node) else clamp_limits(g, node)
+    if limits is None:
+        return None
+    if node.op in CLAMPS:
+        inner = polynomial(g, node.used[0], root, stop, depth=1)
+        return Clamp(*limits, inner, (*inner.nodes, node))
+    operands = [polynomial(g, i, root, stop, depth=1) for i in node.used]
+    bases = {p.base for p in operands if p.base is not None}
+    coefs = _combined(node.op, [p.coefs for p in operands])
+    if len(bases) != 1 or coefs is None:
+        return None
+    nodes = (*dict.fromkeys(n for p in operands for n in p.nodes), node)
+    return Clamp(*limits, Polynomial(bases.pop(), coefs, nodes), nodes)
+
+
+CLAMPS = ("clip", "relu", "relu6", "relu_n1_to_1")
+NAMED_CLAMPS = {
+    "relu": (0.0, math.inf),
+    "relu6": (0.0, 6.0),
+    "relu_n1_to_1": (-1.0, 1.0),
+}
+
+
+def clamp_limits(g: Draft, node: Node) -> tuple[float, float] | None:
+    """Return (low, high) of a relu, of a clip by numbers, or of an activation that clamps."""
+    if node.op in NAMED_CLAMPS:
+        return NAMED_CLAMPS[node.op]
+    if node.op != "clip":
+        return NAMED_CLAMPS.get(node.attrs.get("activation", ""))
+    limits = [-math.inf, math.inf]
+    for position, value in enumerate(node.inputs[1:]):
+        if value is not None:
+            number = scalar(g, value)
+            if number is None:
+                return None
+            limits[position] = number
+    return limits[0], limits[1]

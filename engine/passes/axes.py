@@ -1,0 +1,167 @@
+"""How ops that name axes do the same on an untransposed input, for the layout pass.
+
+Each entry is given a node that reads y = transpose(u, perm) as its first input and returns what the
+node must say of u: inputs and attributes with axis a of y called axis perm[a] of u.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.graph import Node
+from trireme.passes.views import Perm
+from trireme.rewrite import Draft
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """Inputs and attributes for the untransposed input, and the perm of the outputs."""
+
+    inputs: Sequence[int | None]
+    attrs: Mapping[str, Any]
+    perm: Perm
+
+
+Renumber = Callable[[Draft, Node, Perm], Renumbered | None]
+
+
+def _without(perm: Perm, axes: set[int]) -> Perm:
+    """Return the perm of what is left when axes of y (and theirs of u) are taken out."""
+    left = [perm[a] for a in range(len(perm)) if a not in axes]
+    order = sorted(left)
+    return tuple(order.index(axis) for axis in left)
+
+
+def _axis_attr(g: Draft, node: Node, perm: Perm) -> Renumbered:
+    attrs = dict(node.attrs) | {"axis": perm[node.attrs["axis"]]}
+    return Renumbered(node.inputs, attrs, perm)
+
+
+def _arg(g: Draft, node: Node, perm: Perm) -> Renumbered:
+    axis = node.attrs["axis"] % len(perm)
+    attrs = dict(node.attrs) | {"axis": perm[axis]}
+    out = perm if node.attrs["keepdims"] else _without(perm, {axis})
+    return Renumbered(node.inputs, attrs, out)
+
+
+def _reduce(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = g.data(given)
+    if given is not None and axes is None:
+        return None
+    if axes is None or not axes.size:
+        same = bool(node.attrs["noop_with_empty_axes"]) or bool(node.attrs["keepdims"])
+        return Renumbered(node.inputs, node.attrs, perm if same else ())
+    named = {int(a) % len(perm) for a in axes.ravel()}
+    moved = g.constant(np.array(sorted(perm[a] for a in named), np.int64))
+    out = perm if node.attrs["keepdims"] else _without(perm, named)
+    return Renumbered([node.used[0], moved], node.attrs, out)
+
+
+def _gather(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    axis, indices = node.attrs["axis"] % len(perm), g.type(node.used[1])
+    if len(indices.shape) > 1:
+        return None
+    out = perm if len(indices.shape) == 1 else _without(perm, {axis})
+    return Renumbered(node.inputs, dict(node.attrs) | {"axis": perm[axis]}, out)
+
+
+def _slice(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    inputs = [*node.inputs, None, None][:5]
+    axes = _axes_or_all(g, inputs[3], inputs[1], perm)
+    if axes is None:
+        return None
+    inputs[3] = g.constant(np.array([perm[a] for a in axes], np.int64))
+    return Renumbered(inputs, node.attrs, perm)
+
+
+def _axes_or_all(g: Draft, axes: int | None, counted: int | None, perm: Perm) -> list[int] | None:
+    """Return the axes an input names, or the first ones, as many as another input counts."""
+    data = g.data(axes)
+    if data is not None:
+        return [int(a) % len(perm) for a in data.ravel()]
+    count = g.type(counted).shape[0] if counted is not None else None
+    return list(range(count)) if axes is None and isinstance(count, int) else None
+
+
+def _pad(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    inputs = [*node.inputs, None, None][:4]
+    axes, pads = g.data(inputs[3]), g.data(inputs[1])
+    if axes is not None:
+        inputs[3] = g.constant(np.array([perm[int(a)] for a in axes.ravel()], np.int64))
+        return Renumbered(inputs, node.attrs, perm)
+    if inputs[3] is not None or pads is None:
+        return None
+    before, after = pads.reshape(2, -1)
+    inputs[1] = g.constant(np.concatenate([_moved(before, perm), _moved(after, perm)]))
+    return Renumbered(inputs, node.attrs, perm)
+
+
+def _moved(numbers: Array, perm: Perm) -> Array:
+    """Return one number an axis of u, given one an axis of y."""
+    out = np.empty_like(numbers)
+    out[list(perm)] = numbers
+    return out
+
+
+def _number_an_axis(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    numbers = g.data(node.used[1])
+    if numbers is None or numbers.size != len(perm):
+        return None
+    inputs = [node.inputs[0], g.constant(_moved(numbers, perm))]
+    return Renumbered(inputs, node.attrs, perm)
+
+
+def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    inputs = [*node.inputs, None, None, None][:4]
+    roi = g.data(inputs[1])
+    if inputs[1] is not None and (roi is None or roi.size):
+        return None
+    if node.attrs["axes"]:
+        attrs = dict(node.attrs) | {"axes": tuple(perm[a] for a in node.attrs["axes"])}
+        return Renumbered(inputs, attrs, perm)
+    for position in (2, 3):
+        numbers = g.data(inputs[position])
+        if numbers is not None and numbers.size == len(perm):
+            inputs[position] = g.constant(_moved(numbers, perm))
+        elif inputs[position] is not None and (numbers is None or numbers.size):
+            return None
+    return Renumbered(inputs, node.attrs, perm)
+
+
+def _cumsum(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    axis = g.data(node.used[1])
+    if axis is None or axis.size != 1:
+        return None
+    moved = np.asarray(perm[int(axis.ravel()[0])], axis.dtype).reshape(axis.shape)
+    return Renumbered([node.inputs[0], g.constant(moved)], node.attrs, perm)
+
+
+REDUCTIONS = (
+    "reduce_l1", "reduce_l2", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
+    "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square", "reduce_any", "reduce_all",
+)  # fmt: skip
+
+ON_AXES: Mapping[str, Renumber] = {
+    "concat": _axis_attr,
+    "split": _axis_attr,
+    "softmax": _axis_attr,
+    "log_softmax": _axis_attr,
+    "hardmax": _axis_attr,
+    "arg_max": _arg,
+    "arg_min": _arg,
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    "gather": _gather,
+    "slice": _slice,
+    "pad": _pad,
+    "tile": _number_an_axis,
+    "expand": _number_an_axis,
+    "resize": _resize,
+    "cum_sum": _cumsum,
+    "cumsum": _cumsum,
+}

@@ -1,0 +1,282 @@
+"""canonicalise: one form for what can be said in several.
+
+Products with constant weights become fully_connected; constants before and after linear nodes go
+into their weights and biases; x - c is x + (-c), x / c is x * (1 / c) where c is a power of two.
+Both of the latter, and the moves of weights, leave every bit as it is; scaled and shifted weights
+are rounded once, so results differ in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trireme.dtypes import FLOATS, Array
+from trireme.graph import Graph, Node, Quant
+from trireme.passes.algebra import clamp_limits, scalar
+from trireme.passes.linear import (
+    LINEAR,
+    Linear,
+    as_linear,
+    channel_axis,
+    per_channel,
+)
+from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+
+
+def canonicalise(graph: Graph) -> Rewritten:
+    """Make fully_connected of products with constants; fold constants into linear nodes."""
+    return apply(graph, CANONICAL)
+
+
+def matmul_of_weights(g: Draft, root: Node) -> tuple[int] | None:
+    """matmul(x, constant [I,O]) -> fully_connected(x, its transpose [O,I])."""
+    x, w = root.used
+    quant = g.type(w).quant
+    weights = g.data(w)
+    if weights is None or weights.ndim != 2 or len(g.type(x).shape) < 2 or g.data(x) is not None:
+        return None
+    if quant is None and g.type(w).dtype not in FLOATS:
+        return None
+    turned = _turned(quant)
+    if quant is not None and (turned is None or g.type(x).quant is None):
+        return None
+    inputs = [x, g.constant(np.ascontiguousarray(weights.T), quant=turned)]
+    return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
+
+
+def _turned(quant: Quant | None) -> Quant | None:
+    """Return the quantisation of transposed weights, None if it is one that no op has."""
+    if quant is None or quant.axis is None:
+        return quant
+    return Quant(quant.scales, quant.zero_points, 0) if quant.axis == 1 else None
+
+
+def gemm_of_weights(g: Draft, root: Node) -> tuple[int] | None:
+    """alpha a b + beta c, b constant -> fully_connected(a, alpha b, beta c), or add after it."""
+    a, b = root.used[:2]
+    weights = g.data(b)
+    c = root.used[2] if len(root.used) > 2 else None
+    alpha, beta = root.attrs["alpha"], root.attrs["beta"]
+    if weights is None or g.is_quantized(root) or g.type(b).dtype not in FLOATS:
+        return None
+    weights = weights if root.attrs["trans_b"] else weights.T
+    if alpha != 1:
+        weights = (weights.astype(np.float64) * alpha).astype(weights.dtype)
+    if root.attrs["trans_a"]:
+        a = g.add("transpose", [a], {"perm": (1, 0)}, [root])
+    inputs = [a, g.constant(np.ascontiguousarray(weights))]
+    offset = _offset(g, c, beta)
+    if c is None or offset is not None and offset.size in (1, len(weights)) and (
+        offset.size == 1 or offset.shape[-1] == len(weights)
+    ):  # fmt: skip
+        if offset is not None:
+            wide = np.broadcast_to(offset.reshape(-1), (len(weights),))
+            inputs.append(g.constant(np.ascontiguousarray(wide)))
+        return (g.add("fully_connected", inputs, {}, [root]),)
+    product = g.add("fully_connected", inputs, {}, [root])
+    if offset is not None:
+        c = g.constant(offset)
+    elif beta != 1:
+        c = g.add("mul", [c, g.constant(np.asarray(beta, weights.dtype))], {}, [root])
+    return (g.add("add", [product, c], {}, [root]),)
+
+
+def _offset(g: Draft, c: int | None, beta: float) -> Array | None:
+    data = g.data(c)
+    if data is None or beta == 1:
+        return data
+    return (data.astype(np.float64) * beta).astype(data.dtype)
+
+
+def gemm_quantized(g: Draft, root: Node) -> tuple[int] | None:
+    """Quantised gemm of constant weights, alpha = beta = 1 -> fully_connected."""
+    weights, quant = g.data(root.used[1]), g.type(root.used[1]).quant
+    plain = root.attrs["alpha"] == root.attrs["beta"] == 1 and not root.attrs["trans_a"]
+    if weights is None or quant is None or not plain or not _is_vector(g, root.used[2:]):
+        return None
+    w = root.used[1]
+    if not root.attrs["trans_b"]:
+        turned = _turned(quant)
+        if turned is None:
+            return None
+        w = g.constant(np.ascontiguousarray(weights.T), quant=turned)
+    inputs = [root.used[0], w, *root.used[2:]]
+    return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
+
+
+def _is_vector(g: Draft, values: tuple[int, ...]) -> bool:
+    return all(len(g.type(i).shape) == 1 for i in values)
+
+
+def bias_of_add(g: Draft, root: Node) -> tuple[int] | None:
+    """conv or fully_connected + constant a channel -> its bias."""
+    for value, other in _operands(root, ("add",)):
+        found = _linear_and_constant(g, root, value, other)
+        if found is not None:
+            linear, offset = found
+            offset = -offset if root.op == "sub" else offset
+            return _one(linear.shifted(offset).added_to(g, [linear.node, root], **_active(root)))
+    return None
+
+
+def weights_of_mul(g: Draft, root: Node) -> tuple[int] | None:
+    """conv or fully_connected * constant a channel -> its weights and bias."""
+    for value, other in _operands(root, ("mul",)):
+        found = _linear_and_constant(g, root, value, other)
+        if found is None or found[0].residual is not None:
+            continue
+        linear, factor = found
+        if root.op == "div":
+            if not np.all(factor):
+                return None
+            factor = 1 / factor
+        return _one(linear.scaled(factor).added_to(g, [linear.node, root], **_active(root)))
+    return None
+
+
+def _operands(root: Node, commute: tuple[str, ...]) -> list[tuple[int, int]]:
+    a, b = root.used
+    return [(a, b), (b, a)] if root.op in commute else [(a, b)]
+
+
+def _active(root: Node) -> dict[str, str]:
+    return {"activation": root.attrs["activation"]}
+
+
+def _one(value: int | None) -> tuple[int] | None:
+    return None if value is None else (value,)
+
+
+def _linear_and_constant(
+    g: Draft, root: Node, value: int, other: int
+) -> tuple[Linear, Array] | None:
+    """Return a linear node that only the root reads and a constant of one number a channel."""
+    data = g.data(other)
+    if data is None or g.type(value) != g.type(root.outputs[0]):
+        return None
+    if root.attrs["activation"] and g.type(value).dtype not in FLOATS:
+        return None
+    linear = as_linear(g, g.only_for(value, root, *LINEAR))
+    if linear is None:
+        return None
+    shape = g.type(value).shape
+    vector = per_channel(data, shape, channel_axis(linear.node, len(shape)))
+    return None if vector is None else (linear, vector)
+
+
+def scale_before(g: Draft, root: Node) -> tuple[int] | None:
+    """conv or fully_connected of x * constant a channel -> its weights (0 stays 0 in the pads)."""
+    found = _constant_before(g, root, ("mul", "div"))
+    if found is None:
+        return None
+    linear, before, x, factor = found
+    if before.op == "div":
+        if not np.all(factor):
+            return None
+        factor = 1 / factor
+    return _one(_reading(linear.scaled_input(factor), x).added_to(g, [before, root]))
+
+
+def shift_before(g: Draft, root: Node) -> tuple[int] | None:
+    """conv without pads, or fully_connected, of x + constant a channel -> its bias."""
+    if any(root.attrs.get("pads") or ()):
+        return None
+    found = _constant_before(g, root, ("add", "sub"))
+    if found is None:
+        return None
+    linear, before, x, offset = found
+    offset = -offset if before.op == "sub" else offset
+    return _one(_reading(linear.shifted_input(offset), x).added_to(g, [before, root]))
+
+
+def _reading(linear: Linear, x: int) -> Linear:
+    node = linear.node
+    inputs = (x, *node.inputs[1:])
+    turned = Node(node.id, node.op, inputs, node.outputs, node.attrs, node.source, node.pin)
+    return Linear(turned, linear.weights, linear.bias, linear.residual)
+
+
+def _constant_before(
+    g: Draft, root: Node, ops: tuple[str, ...]
+) -> tuple[Linear, Node, int, Array] | None:
+    before = g.only_for(root.used[0], root, *ops)
+    if before is None or before.attrs["activation"]:
+        return None
+    linear = as_linear(g, root, active=True)
+    if linear is None:
+        return None
+    for x, other in _operands(before, ("add", "mul")):
+        data, type = g.data(other), g.type(x)
+        if data is None or type != g.type(root.used[0]):
+            continue
+        vector = per_channel(data, type.shape, channel_axis(root, len(type.shape)))
+        if vector is not None and np.all(np.isfinite(vector)):
+            return linear, before, x, vector
+    return None
+
+
+def sub_to_add(g: Draft, root: Node) -> tuple[int] | None:
+    """x - c -> x + (-c): the same bits."""
+    data = g.data(root.used[1])
+    if data is None or g.type(root.used[0]).dtype not in FLOATS or g.is_quantized(root):
+        return None
+    return (g.add("add", [root.used[0], g.constant(-data)], root.attrs, [root]),)
+
+
+def div_to_mul(g: Draft, root: Node) -> tuple[int] | None:
+    """x / c -> x * (1 / c) where every c is a power of two, so that no bit changes."""
+    data = g.data(root.used[1])
+    if data is None or g.type(root.used[0]).dtype not in FLOATS or g.is_quantized(root):
+        return None
+    with np.errstate(all="ignore"):
+        mantissa, exponent = np.frexp(data.astype(np.float32))
+    if not np.all((np.abs(mantissa) == 0.5) & (np.abs(exponent) < 14)):
+        return None
+    inverse = g.constant((1 / data).astype(data.dtype))
+    return (g.add("mul", [root.used[0], inverse], root.attrs, [root]),)
+
+
+def square(g: Draft, root: Node) -> tuple[int] | None:
+    """x ^ 2 -> x * x."""
+    x, exponent = root.used
+    if scalar(g, exponent) != 2.0 or g.type(x).dtype not in FLOATS or g.is_quantized(root):
+        return None
+    return (g.add("mul", [x, x], {}, [root]),) if g.type(x) == g.type(root.outputs[0]) else None
+
+
+def clip_to_relu(g: Draft, root: Node) -> tuple[int] | None:
+    """clip(x, 0) -> relu(x); clip(x) -> x."""
+    low, high = clamp_limits(g, root) or (math.nan, math.nan)
+    if high != math.inf or g.is_quantized(root):
+        return None
+    if low == -math.inf:
+        return (root.used[0],)
+    return (g.add("relu", [root.used[0]], {}, [root]),) if low == 0 else None
+
+
+def max_to_relu(g: Draft, root: Node) -> tuple[int] | None:
+    """max(x, 0) -> relu(x)."""
+    if len(root.used) != 2 or g.is_quantized(root):
+        return None
+    for x, other in (root.used, root.used[::-1]):
+        if scalar(g, other) == 0 and g.type(x) == g.type(root.outputs[0]):
+            return (g.add("relu", [x], {}, [root]),) if g.type(x).dtype in FLOATS else None
+    return None
+
+
+CANONICAL = rules_by_op(
+    (["matmul"], matmul_of_weights),
+    (["gemm"], gemm_of_weights),
+    (["gemm"], gemm_quantized),
+    (["add", "sub"], bias_of_add),
+    (["mul", "div"], weights_of_mul),
+    (["conv", "fully_connected"], scale_before),
+    (["conv", "fully_connected"], shift_before),
+    (["sub"], sub_to_add),
+    (["div"], div_to_mul),
+    (["pow"], square),
+    (["clip"], clip_to_relu),
+    (["max"], max_to_relu),
+)

@@ -1,0 +1,208 @@
+"""dead_code, common_subexpressions and simplify: what need not be there goes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trireme.graph import Graph, Node, Value
+from trireme.passes.constants import NOT_REPEATABLE
+from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+
+
+def dead_code(graph: Graph) -> Rewritten:
+    """Drop nodes without an effect whose outputs nothing reads."""
+    draft = Draft(graph)
+    draft.walk({})
+    dropped = draft.drop_dead()
+    unread = len(graph.values) - len(draft.read_values())
+    if not dropped and not unread:
+        return Rewritten(graph)
+    counts = {"dead node": dropped, "unread constant": unread - dropped}
+    return Rewritten(draft.finish(), Counter({k: n for k, n in counts.items() if n > 0}))
+
+
+def common_subexpressions(graph: Graph) -> Rewritten:
+    """Compute once what several nodes compute: same op, inputs, attributes, types and pin."""
+    seen: dict[Hashable, tuple[int, ...]] = {}
+    keys: dict[int, Hashable] = {}
+
+    def same_work(g: Draft, node: Node) -> tuple[int, ...] | None:
+        if node.op in NOT_REPEATABLE:
+            return None
+        inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
+        types = tuple(g.type(i) for i in node.outputs)
+        key = (node.op, inputs, _frozen(node.attrs), types, node.pin)
+        first = seen.setdefault(key, node.outputs)
+        return None if first == node.outputs else first
+
+    ops = sorted({node.op for node in graph.nodes})
+    draft = Draft(graph)
+    draft.walk(rules_by_op((ops, same_work)))
+    if not draft.counts:
+        return Rewritten(graph)
+    return Rewritten(draft.finish(), draft.counts)
+
+
+def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
+    """Return the id of a value that is made, the type and the content of a constant."""
+    if value.data is None:
+        return value.id
+    if value.id not in keys:
+        keys[value.id] = (value.type, _digest(value.data))
+    return keys[value.id]
+
+
+def _digest(data: np.ndarray[Any, Any]) -> Hashable:
+    if data.dtype == object:
+        return tuple(data.ravel().tolist())
+    return hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=16).digest()
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return a hashable stand-in for an attribute; a graph is equal to itself only."""
+    if isinstance(value, Mapping):
+        return tuple((key, _frozen(value[key])) for key in sorted(value))
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, _digest(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_frozen, value))
+    if isinstance(value, float):  # -0.0 == 0.0, but they are not the same attribute
+        return ("float", value.hex())
+    return value if isinstance(value, Hashable) else id(value)
+
+
+def simplify(graph: Graph) -> Rewritten:
+    """Drop nodes that change nothing; make one reshape or transpose of several in a row."""
+    return apply(graph, SIMPLIFY)
+
+
+def same_value(g: Draft, node: Node) -> tuple[int] | None:
+    """identity(x), or an op that keeps one input as it is when that is its only one -> x."""
+    if node.attrs.get("activation") or not len(node.used) == len(node.outputs) == 1:
+        return None
+    return (node.used[0],)
+
+
+def dropout_at_rest(g: Draft, node: Node) -> tuple[int] | None:
+    """dropout(x), not in training and with its mask unread -> x."""
+    training = node.inputs[2] if len(node.inputs) > 2 else None
+    if training is not None and (g.data(training) is None or np.any(g.data(training))):
+        return None
+    return (node.used[0],) if len(node.outputs) == 1 or not g.uses(node.outputs[1]) else None
+
+
+def same_type(g: Draft, node: Node) -> tuple[int] | None:
+    """An op of which only the output's type can differ from x, when it does not -> x."""
+    x, y = g.type(node.used[0]), g.type(node.outputs[0])
+    return (node.used[0],) if x == y and x.is_static and len(node.outputs) == 1 else None
+
+
+def same_dtype(g: Draft, node: Node) -> tuple[int] | None:
+    """cast(x) to the dtype it has -> x."""
+    return (node.used[0],) if g.type(node.used[0]) == g.type(node.outputs[0]) else None
+
+
+def view_to_reshape(g: Draft, node: Node) -> tuple[int] | None:
+    """squeeze, unsqueeze and flatten to a static shape -> reshape."""
+    return _reshape(g, node.used[0], node)
+
+
+def reshape_of_reshape(g: Draft, node: Node) -> tuple[int] | None:
+    """reshape(reshape(x)) -> reshape(x)."""
+    first = g.made_by(node.used[0], node, "reshape")
+    return _reshape(g, first.used[0], first, node) if first else None
+
+
+def _reshape(g: Draft, x: int, *of: Node) -> tuple[int] | None:
+    type = g.type(of[-1].outputs[0])
+    if not type.is_static or 0 in type.dims:
+        return None
+    if type.quant is not None and type.quant.axis is not None:
+        return None
+    shape = g.constant(np.asarray(type.dims, np.int64))
+    return (g.add("reshape", [x, shape], {}, of, type.quant),)
+
+
+def idle_transpose(g: Draft, node: Node) -> tuple[int] | None:
+    """transpose(x) by 0, 1, 2... -> x."""
+    perm = node.attrs["perm"]
+    return (node.used[0],) if perm is not None and perm == tuple(range(len(perm))) else None
+
+
+def transpose_of_transpose(g: Draft, node: Node) -> tuple[int] | None:
+    """transpose(transpose(x)) -> transpose(x)."""
+    first = g.made_by(node.used[0], node, "transpose")
+    if first is None:
+        return None
+    rank = len(g.type(node.outputs[0]).shape)
+    inner, outer = (perm_of(n, rank) for n in (first, node))
+    perm = tuple(inner[i] for i in outer)
+    quant = g.type(node.outputs[0]).quant
+    return (g.add("transpose", [first.used[0]], {"perm": perm}, [first, node], quant),)
+
+
+def perm_of(node: Node, rank: int) -> tuple[int, ...]:
+    """Return the permutation of a transpose, which reverses the axes when it has none."""
+    perm = node.attrs["perm"]
+    return tuple(range(rank))[::-1] if perm is None else tuple(perm)
+
+
+def transpose_of_ones(g: Draft, node: Node) -> tuple[int] | None:
+    """transpose(x) that keeps the order of all axes longer than 1 -> reshape(x)."""
+    type = g.type(node.used[0])
+    if not type.is_static:
+        return None
+    long = [i for i in perm_of(node, len(type.shape)) if type.dims[i] != 1]
+    return _reshape(g, node.used[0], node) if long == sorted(long) else None
+
+
+NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
+COMMUTES = frozenset({"add", "mul"})
+
+
+def neutral_operand(g: Draft, node: Node) -> tuple[int] | None:
+    """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x (of all these only -0 + 0 has another sign)."""
+    if node.attrs.get("activation") or g.is_quantized(node):
+        return None
+    a, b = node.used
+    for x, other in ((a, b), (b, a)) if node.op in COMMUTES else ((a, b),):
+        data = g.data(other)
+        if data is None or data.dtype.kind not in "fiu" or not np.all(data == NEUTRAL[node.op]):
+            continue
+        if g.type(x) == g.type(node.outputs[0]):
+            return (x,)
+    return None
+
+
+def zero_pad(g: Draft, node: Node) -> tuple[int] | None:
+    """pad(x) by nothing -> x."""
+    pads = g.data(node.inputs[1])
+    return (node.used[0],) if pads is not None and not np.any(pads) else None
+
+
+def whole_slice(g: Draft, node: Node) -> tuple[int] | None:
+    """slice(x) of everything, forwards -> x."""
+    steps = g.data(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
+    return same_type(g, node) if steps is not None and np.all(steps == 1) else None
+
+
+SIMPLIFY = rules_by_op(
+    (["identity", "concat", "max", "min", "sum", "mean"], same_value),
+    (["dropout"], dropout_at_rest),
+    (["reshape", "squeeze", "unsqueeze", "flatten", "expand", "tile"], same_type),
+    (["split"], same_type),
+    (["cast", "cast_like", "quantize"], same_dtype),
+    (["squeeze", "unsqueeze", "flatten"], view_to_reshape),
+    (["reshape"], reshape_of_reshape),
+    (["transpose"], idle_transpose),
+    (["transpose"], transpose_of_transpose),
+    (["transpose"], transpose_of_ones),
+    (sorted(NEUTRAL), neutral_operand),
+    (["pad"], zero_pad),
+    (["slice"], whole_slice),
+)

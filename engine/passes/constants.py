@@ -1,0 +1,103 @@
+"""constant_folding: what can be known before anything runs is computed once, on the references.
+
+A node whose inputs are all constants becomes constants, unless that makes the model larger than a
+limit allows. The shape and the size of a value become constants as far as its type tells them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trireme.errors import TriremeError
+from trireme.graph import Graph, Node
+from trireme.interpret import evaluate
+from trireme.op import get_op
+from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+
+FOLD_LIMIT_BYTES = 16 << 20
+"""Bytes that folding one node may add to the constants it replaces."""
+
+NOT_REPEATABLE = frozenset(
+    {"random_normal", "random_normal_like", "random_uniform", "random_uniform_like", "bernoulli",
+     "multinomial", "python", "copy"}
+)  # fmt: skip
+"""Ops whose outputs are not told by their inputs, or whose place is the point of them."""
+
+
+def constant_folding(graph: Graph, limit_bytes: int = FOLD_LIMIT_BYTES) -> Rewritten:
+    """Compute nodes of constant inputs; shapes and sizes that types tell become constants."""
+
+    def constant_inputs(g: Draft, node: Node) -> tuple[int, ...] | None:
+        return _evaluated(g, node, limit_bytes)
+
+    ops = {node.op for node in graph.nodes} - NOT_REPEATABLE
+    rules = rules_by_op(
+        (["shape", "size"], static_shape),
+        (["gather", "slice"], part_of_shape),
+        (sorted(ops), constant_inputs),
+    )
+    return apply(graph, rules)
+
+
+def _evaluated(g: Draft, node: Node, limit_bytes: int) -> tuple[int, ...] | None:
+    arrays = [g.data(i) for i in node.inputs]
+    if any(i is not None and a is None for i, a in zip(node.inputs, arrays, strict=True)):
+        return None
+    if any(isinstance(value, Graph) for value in node.attrs.values()):
+        return None
+    types = [g.type(i) for i in node.outputs]
+    budget = limit_bytes + sum(g.type(i).nbytes for i in node.used)
+    if any(g.is_output(i) for i in node.outputs):
+        return None
+    if all(type.is_static for type in types) and sum(type.nbytes for type in types) > budget:
+        return None
+    try:
+        made = evaluate(Graph("folded", (), (), (), g.values), node, arrays)
+    except TriremeError:  # the same error, with all it can tell, comes when the node runs
+        return None
+    if sum(array.nbytes for array in made) > budget:
+        return None
+    return tuple(
+        g.constant(np.ascontiguousarray(array).reshape(array.shape), quant=type.quant)
+        for array, type in zip(made, types, strict=True)
+    )
+
+
+def static_shape(g: Draft, node: Node) -> tuple[int] | None:
+    """Replace the shape or the size of a static type by a constant."""
+    type = g.type(node.used[0])
+    if node.op == "size":
+        return (g.constant(np.asarray(type.elements, np.int64)),) if type.is_static else None
+    dims = type.shape[_span(node, len(type.shape))]
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    return (g.constant(np.asarray(dims, np.int64)),)
+
+
+def _span(node: Node, rank: int) -> slice:
+    start, end = node.attrs.get("start") or 0, node.attrs.get("end")
+    return slice(*slice(start, end).indices(rank)[:2])
+
+
+def part_of_shape(g: Draft, node: Node) -> tuple[int] | None:
+    """Replace chosen dimensions of a partly known shape, if the chosen ones are known.
+
+    The node is evaluated on the positions instead of the dimensions, so whatever it chooses, and in
+    whatever order, comes out as positions to look up.
+    """
+    shape = g.producer(node.used[0])
+    rest = [g.data(i) for i in node.inputs[1:]]
+    if shape is None or shape.op != "shape":
+        return None
+    if any(i is not None and a is None for i, a in zip(node.inputs[1:], rest, strict=True)):
+        return None
+    type = g.type(shape.used[0])
+    dims = type.shape[_span(shape, len(type.shape))]
+    try:
+        chosen = get_op(node.op).reference(np.arange(len(dims)), *rest, **node.attrs)
+    except Exception:  # an index out of range: the node itself will say so
+        return None
+    found = [dims[int(position)] for position in np.ravel(chosen)]
+    if not all(isinstance(dim, int) for dim in found):
+        return None
+    return (g.constant(np.asarray(found, np.int64).reshape(np.shape(chosen))),)

@@ -1,0 +1,228 @@
+"""layout: channels last everywhere, and as few transposes as that leaves.
+
+A node with layout NCHW becomes one with layout NHWC between transposes. Transposes then sink: a
+node that reads transposed values works on the untransposed ones, its axes renumbered, and its
+output is transposed instead. A transpose that meets its opposite goes; what is left is a node that
+anyone can see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.graph import Graph, Node
+from trireme.passes.axes import ON_AXES
+from trireme.passes.views import (
+    Perm,
+    add_under,
+    channels_first,
+    inverse,
+    is_available,
+    nbytes,
+    transposed,
+    under,
+    view_of,
+)
+from trireme.passes.views_reshape import flatten_into_weights, reshape_under
+from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+
+TENSORS = {
+    "conv": (0, 1, 3),
+    "conv_transpose": (0, 1),
+    "max_pool": (0,),
+    "average_pool": (0,),
+    "lp_pool": (0,),
+    "batch_normalization": (0,),
+    "instance_normalization": (0,),
+    "group_normalization": (0,),
+    "lrn": (0,),
+    "depth_to_space": (0,),
+    "space_to_depth": (0,),
+    "grid_sample": (0,),
+}
+"""Ops with a layout, and which inputs have it (weights OIHW turn into OHWI in the same way)."""
+
+ELEMENTWISE = frozenset({
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bit_shift",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "ceil", "celu", "clip",
+    "cos", "cosh", "dequantize", "div", "elu", "equal", "erf", "exp", "floor", "floor_div",
+    "gelu", "greater", "greater_or_equal", "hard_sigmoid", "hard_swish", "identity", "is_inf",
+    "is_nan", "leaky_relu", "less", "less_or_equal", "log", "max", "mean", "min", "mish", "mod",
+    "mul", "neg", "not", "not_equal", "or", "pow", "prelu", "quantize", "reciprocal", "relu",
+    "relu6", "relu_n1_to_1", "round", "rsqrt", "selu", "shrink", "sigmoid", "sign", "sin", "sinh",
+    "softplus", "softsign", "sqrt", "square", "squared_difference", "sub", "sum", "swish", "tan",
+    "tanh", "thresholded_relu", "where", "xor",
+})  # fmt: skip
+"""Ops on each element by itself, their inputs broadcast."""
+
+
+def layout(graph: Graph) -> Rewritten:
+    """Turn NCHW nodes into NHWC ones; sink and cancel transposes."""
+    return apply(graph, LAYOUT)
+
+
+def channels_last(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """op of layout NCHW -> transpose(op of layout NHWC)."""
+    if root.attrs.get("layout") != "NCHW" or len(root.outputs) > 1:
+        return None
+    perm = channels_first(len(g.type(root.used[0]).shape))
+    if len(perm) < 3:
+        return None
+    inputs = list(root.inputs)
+    for position in TENSORS[root.op]:
+        value = inputs[position] if position < len(inputs) else None
+        if value is not None:
+            inputs[position] = under(g, value, perm, root)
+    return add_under(g, root, inputs, dict(root.attrs) | {"layout": "NHWC"}, perm)
+
+
+def transpose_of_view(g: Draft, root: Node) -> tuple[int] | None:
+    """transpose(transpose(u)) -> transpose(u), or u."""
+    if root.pin is not None:
+        return None
+    view = view_of(g, root.outputs[0]) or (root.used[0], _perm(g, root))
+    if view_of(g, root.used[0]) is not None:
+        return (transposed(g, root.used[0], view[1], root),)
+    g.memo.setdefault(("transposed", root.used[0], view[1]), root.outputs[0])
+    return None
+
+
+def _perm(g: Draft, root: Node) -> Perm:
+    perm = root.attrs["perm"]
+    return tuple(range(len(g.type(root.used[0]).shape)))[::-1] if perm is None else tuple(perm)
+
+
+def sink_elementwise(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """op(transpose(u), ...) -> transpose(op(u, ...)), for ops on each element by itself."""
+    rank = len(g.type(root.outputs[0]).shape)
+    if len(root.outputs) != 1 or not all(_widens(g, value, rank) for value in root.used):
+        return None
+    full = [v for v in root.used if len(g.type(v).shape) == rank and not _is_single(g, v)]
+    perm = choose(g, root, full)
+    if perm is None:
+        return None
+    inputs = [None if v is None else _operand(g, v, perm, root) for v in root.inputs]
+    return add_under(g, root, inputs, dict(root.attrs), perm)
+
+
+def _is_single(g: Draft, value: int) -> bool:
+    return all(dim == 1 for dim in g.type(value).shape)
+
+
+def _widens(g: Draft, value: int, rank: int) -> bool:
+    """Whether a value can be given the rank of the output by leading ones."""
+    type = g.type(value)
+    if type.quant is not None and type.quant.axis is not None and len(type.shape) != rank:
+        return False
+    return len(type.shape) == rank or type.is_static or g.data(value) is not None
+
+
+def _operand(g: Draft, value: int, perm: Perm, root: Node) -> int:
+    type, data = g.type(value), g.data(value)
+    if _is_single(g, value):
+        return value
+    if data is None:
+        if len(type.shape) < len(perm):
+            shape = np.array([1] * (len(perm) - len(type.shape)) + list(type.dims), np.int64)
+            value = g.add("reshape", [value, g.constant(shape)], {}, [root], type.quant)
+        return under(g, value, perm, root)
+    if type.quant is not None and type.quant.axis is not None:
+        return under(g, value, perm, root)
+    wide = data.reshape((1,) * (len(perm) - data.ndim) + data.shape).transpose(inverse(perm))
+    while wide.ndim > 1 and wide.shape[0] == 1:
+        wide = wide[0]
+    return g.constant(np.ascontiguousarray(wide), g.values[value].name, type.quant)
+
+
+def sink_axes(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """op along axes of transpose(u) -> transpose(op along the same axes of u)."""
+    values = root.used if root.op == "concat" else root.used[:1]
+    perm = choose(g, root, values)
+    if perm is None:
+        return None
+    renumbered = ON_AXES[root.op](g, root, perm)
+    if renumbered is None:
+        return None
+    inputs = list(renumbered.inputs)
+    for position in range(len(values)):
+        inputs[position] = under(g, values[position], perm, root)
+    return add_under(g, root, inputs, dict(renumbered.attrs), renumbered.perm)
+
+
+def choose(g: Draft, root: Node, values: Sequence[int]) -> Perm | None:
+    """Return the perm whose transposes should sink past the root, None when none should.
+
+    They should if fewer bytes are transposed then, or if as many are and the transpose is one that
+    this pass put after a node of layout NCHW, or one that may meet its opposite further on.
+    """
+    views = {value: view for value in values if (view := view_of(g, value)) is not None}
+    saved = sum(nbytes(g, value) for value in views)
+    best: tuple[int, Perm] | None = None
+    for _, perm in views.values():
+        new = sum(nbytes(g, v) for v in dict.fromkeys(values) if not is_available(g, v, perm))
+        if best is None or new < best[0]:
+            best = new, perm
+    if best is None:
+        return None
+    new, perm = best
+    first = perm == channels_first(len(perm)) and len(perm) > 2
+    if new > saved or (new == saved and not first):
+        return None
+    made = sum(nbytes(g, out) for out in root.outputs)
+    if made < saved - new or (made <= saved and first) or meets(g, root):
+        return perm
+    return None
+
+
+def meets(g: Draft, root: Node) -> bool:
+    """Whether a transpose that sinks past the root may come to one that it cancels."""
+    found: set[int] | None = g.memo.get("meets")
+    if found is None:
+        found = g.memo["meets"] = _before_transposes(g.graph)
+    return any(out in found for out in root.outputs)
+
+
+def _before_transposes(graph: Graph) -> set[int]:
+    """Return the values from which movable nodes lead to a transpose or to a node of NCHW."""
+    found: set[int] = set()
+    for node in reversed(graph.nodes):
+        movable = node.op in ELEMENTWISE or node.op in ON_AXES or node.op == "reshape"
+        if node.op == "transpose" or node.attrs.get("layout") == "NCHW":
+            found.add(node.used[0])
+        elif movable and any(out in found for out in node.outputs):
+            found.update(node.used)
+    return found
+
+
+def sink_reshape(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """reshape(transpose(u)) -> transpose(reshape(u)) when whole groups of axes move."""
+    view = view_of(g, root.used[0])
+    if view is None:
+        return None
+    return reshape_under(g, root, *view, meets(g, root))
+
+
+def sink_rows(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """fully_connected(transpose(u)) -> transpose(fully_connected(u)), the last axis staying."""
+    view = view_of(g, root.used[0])
+    if view is None or len(root.inputs) > 3 or not meets(g, root):
+        return None
+    u, perm = view
+    rank = len(perm)
+    if perm[-1] != rank - 1 or math.prod(perm[:1]) == rank - 1:
+        return None
+    return add_under(g, root, [u, *root.inputs[1:]], dict(root.attrs), perm)
+
+
+LAYOUT = rules_by_op(
+    (sorted(TENSORS), channels_last),
+    (["transpose"], transpose_of_view),
+    (sorted(ELEMENTWISE), sink_elementwise),
+    (sorted(ON_AXES), sink_axes),
+    (["reshape"], sink_reshape),
+    (["fully_connected"], flatten_into_weights),
+    (["fully_connected"], sink_rows),
+)

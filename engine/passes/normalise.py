@@ -1,0 +1,234 @@
+"""Patterns of normalisation: layer norm, RMS norm and softmax written out in small ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.dtypes import Array, numpy_dtype
+from trireme.graph import Node
+from trireme.op import has_op
+from trireme.passes.algebra import close, scalar
+from trireme.rewrite import Draft, Rule
+
+
+def layer_norm(g: Draft, root: Node) -> tuple[int] | None:
+    """(x - mean x) / sqrt(mean (x - mean x)^2 + epsilon) -> layer_normalization(x, 1)."""
+    found = _over_deviation(g, root)
+    if found is None:
+        return None
+    centred, square_mean, epsilon, nodes = found
+    centre = _centre(g, centred, root)
+    spread = _mean_of_square(g, square_mean, root)
+    if centre is None or spread is None:
+        return None
+    x, axis, centre_nodes = centre
+    deviation, spread_axis, spread_nodes = spread
+    again = (x, axis, centre_nodes) if deviation == centred else _centre(g, deviation, root)
+    if again is None or again[:2] != (x, axis) or spread_axis != axis:
+        return None
+    scale = _ones(g, x, axis)
+    if scale is None:
+        return None
+    attrs = {"axis": axis, "epsilon": epsilon}
+    of = [*centre_nodes, *again[2], *spread_nodes, *nodes]
+    return (g.add("layer_normalization", [x, scale], attrs, of),)
+
+
+def rms_norm(g: Draft, root: Node) -> tuple[int] | None:
+    """x / sqrt(mean x^2 + epsilon) -> rms_normalization(x, 1)."""
+    found = _over_deviation(g, root)
+    if found is None or not has_op("rms_normalization"):
+        return None
+    x, square_mean, epsilon, nodes = found
+    spread = _mean_of_square(g, square_mean, root)
+    if spread is None or spread[0] != x:
+        return None
+    scale = _ones(g, x, spread[1])
+    if scale is None:
+        return None
+    attrs = {"axis": spread[1], "epsilon": epsilon}
+    return (g.add("rms_normalization", [x, scale], attrs, [*spread[2], *nodes]),)
+
+
+def _over_deviation(g: Draft, root: Node) -> tuple[int, int, float, list[Node]] | None:
+    """Return (d, v, epsilon, nodes) if the root is d / sqrt(v + epsilon), however written."""
+    if root.attrs.get("activation") or g.is_quantized(root):
+        return None
+    if g.type(root.outputs[0]).dtype != "float32":
+        return None
+    a, b = root.used
+    orders = [(a, b)] if root.op == "div" else [(a, b), (b, a)]
+    for d, factor in orders:
+        root_of = _square_root(g, factor, root, inverse=root.op == "mul")
+        if root_of is None:
+            continue
+        shifted = g.made_by(root_of[0], root, "add")
+        if shifted is None or shifted.attrs.get("activation"):
+            continue
+        for v, other in (shifted.used, shifted.used[::-1]):
+            epsilon = scalar(g, other)
+            if epsilon is not None and 0 <= epsilon < 1:
+                return d, v, epsilon, [shifted, *root_of[1], root]
+    return None
+
+
+def _square_root(
+    g: Draft, value: int, root: Node, inverse: bool
+) -> tuple[int, list[Node]] | None:  # fmt: skip
+    """Return (x, nodes) if the value is sqrt(x), or 1 / sqrt(x) when `inverse`."""
+    node = g.made_by(value, root, "rsqrt" if inverse else "sqrt", "pow", "reciprocal", "div")
+    if node is None:
+        return None
+    if node.op == "pow":
+        exponent = scalar(g, node.used[1])
+        return (node.used[0], [node]) if exponent == (-0.5 if inverse else 0.5) else None
+    if node.op in ("rsqrt", "sqrt"):
+        return node.used[0], [node]
+    if not inverse or (node.op == "div" and scalar(g, node.used[0]) != 1.0):
+        return None
+    inner = _square_root(g, node.used[-1], root, inverse=False)
+    return (inner[0], [*inner[1], node]) if inner else None
+
+
+def _mean_of_square(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
+    """Return (x, first axis, nodes) if the value is the mean of x^2 over the last axes."""
+    mean = g.made_by(value, root, "reduce_mean")
+    axis = _last_axes(g, mean) if mean else None
+    square = g.made_by(mean.used[0], root, "pow", "mul") if mean else None
+    if mean is None or square is None or axis is None or square.attrs.get("activation"):
+        return None
+    x, other = square.used
+    is_square = scalar(g, other) == 2.0 if square.op == "pow" else x == other
+    return (x, axis, [square, mean]) if is_square else None
+
+
+def _centre(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
+    """Return (x, first axis, nodes) if the value is x minus its mean over the last axes."""
+    minus = g.made_by(value, root, "sub")
+    if minus is None or minus.attrs.get("activation"):
+        return None
+    mean = g.made_by(minus.used[1], root, "reduce_mean")
+    axis = _last_axes(g, mean) if mean else None
+    if mean is None or axis is None or mean.used[0] != minus.used[0]:
+        return None
+    return minus.used[0], axis, [mean, minus]
+
+
+def _last_axes(g: Draft, node: Node) -> int | None:
+    """Return -n when a reduction that keeps its dimensions goes over the last n axes."""
+    axes = g.data(node.inputs[1]) if len(node.inputs) > 1 else None
+    if axes is None or not node.attrs["keepdims"]:
+        return None
+    rank = len(g.type(node.used[0]).shape)
+    numbers = sorted(int(a) % rank for a in axes.ravel())
+    return -len(numbers) if numbers and numbers == list(range(numbers[0], rank)) else None
+
+
+def _ones(g: Draft, x: int, axis: int) -> int | None:
+    type = g.type(x)
+    dims = type.shape[axis:]
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    return g.constant(np.ones([int(dim) for dim in dims], numpy_dtype(type.dtype)))
+
+
+def norm_scale(g: Draft, root: Node) -> tuple[int] | None:
+    """layer_normalization(x, scale) * constant -> layer_normalization(x, scale * constant)."""
+    found = _norm_and_constant(g, root)
+    if found is None:
+        return None
+    norm, factor = found
+    scale = g.data(norm.used[1])
+    if scale is None or len(norm.used) > 2:
+        return None
+    inputs = [norm.used[0], g.constant(scale * factor)]
+    return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
+
+
+def norm_bias(g: Draft, root: Node) -> tuple[int] | None:
+    """layer_normalization(x, scale) + constant -> layer_normalization(x, scale, constant)."""
+    found = _norm_and_constant(g, root)
+    if found is None or found[0].op != "layer_normalization" or len(found[0].used) > 2:
+        return None
+    norm, bias = found
+    inputs = [*norm.used, g.constant(np.array(bias))]
+    return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
+
+
+def _norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
+    """Return a normalisation only the root reads and a constant of its scale's shape."""
+    if root.attrs.get("activation") or g.is_quantized(root):
+        return None
+    for value, other in (root.used, root.used[::-1]):
+        norm = g.only_for(value, root, "layer_normalization", "rms_normalization")
+        data = g.data(other)
+        if norm is None or data is None or g.type(value) != g.type(root.outputs[0]):
+            continue
+        shape = g.type(norm.used[1]).dims
+        if data.ndim > len(shape) and set(data.shape[: data.ndim - len(shape)]) <= {1}:
+            data = data.reshape(data.shape[data.ndim - len(shape) :])
+        if data.ndim <= len(shape) and np.broadcast_shapes(data.shape, shape) == shape:
+            return norm, np.broadcast_to(data, shape)
+    return None
+
+
+def softmax(g: Draft, root: Node) -> tuple[int] | None:
+    """exp(x - max x) / sum exp(x - max x) -> softmax(x)."""
+    if root.attrs.get("activation") or g.is_quantized(root):
+        return None
+    total = g.made_by(root.used[1], root, "reduce_sum")
+    power = g.made_by(root.used[0], root, "exp")
+    axis = _one_axis(g, total) if total else None
+    if total is None or power is None or axis is None or total.used[0] != root.used[0]:
+        return None
+    minus = g.made_by(power.used[0], root, "sub")
+    most = g.made_by(minus.used[1], root, "reduce_max") if minus else None
+    if minus is None or most is None or most.used[0] != minus.used[0]:
+        return None
+    if minus.attrs.get("activation") or _one_axis(g, most) != axis:
+        return None
+    of = [most, minus, power, total, root]
+    return (g.add("softmax", [minus.used[0]], {"axis": axis}, of),)
+
+
+def _one_axis(g: Draft, node: Node) -> int | None:
+    axes = g.data(node.inputs[1]) if len(node.inputs) > 1 else None
+    if axes is None or axes.size != 1 or not node.attrs["keepdims"]:
+        return None
+    return int(axes.ravel()[0]) % len(g.type(node.used[0]).shape)
+
+
+def softmax_beta(g: Draft, root: Node) -> tuple[int] | None:
+    """softmax(c x), c > 0 -> softmax(x) with beta c."""
+    scaled = g.only_for(root.used[0], root, "mul", "div")
+    if scaled is None or scaled.attrs.get("activation") or g.is_quantized(root):
+        return None
+    for x, other in (scaled.used, scaled.used[::-1])[: 2 if scaled.op == "mul" else 1]:
+        number = scalar(g, other)
+        if number is None or not 0 < number < float("inf") or g.type(x) != g.type(root.used[0]):
+            continue
+        factor = number if scaled.op == "mul" else 1 / number
+        attrs = dict(root.attrs) | {"beta": root.attrs["beta"] * factor}
+        return (g.add("softmax", [x], attrs, [scaled, root]),)
+    return None
+
+
+def log_softmax(g: Draft, root: Node) -> tuple[int] | None:
+    """log(softmax(x)) -> log_softmax(x)."""
+    inner = g.only_for(root.used[0], root, "softmax")
+    if inner is None or g.is_quantized(root) or not close(inner.attrs["beta"], 1.0):
+        return None
+    return (g.add("log_softmax", [inner.used[0]], {"axis": inner.attrs["axis"]}, [inner, root]),)
+
+
+NORMALISE: Sequence[tuple[Sequence[str], Rule]] = (
+    (["div", "mul"], layer_norm),
+    (["div", "mul"], rms_norm),
+    (["mul"], norm_scale),
+    (["add"], norm_bias),
+    (["div"], softmax),
+    (["softmax"], softmax_beta),
+    (["log"], log_softmax),
+)
