@@ -1,41 +1,357 @@
-"""Ops that work on each element by itself: unary, binary with broadcasting, compare, choose."""
+"""Ops that work on each element by itself: unary, binary with broadcasting, clip, cast, choose."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.graph import TensorType, Value
-from trireme.op import Call, OpDef, Sample, define
+from trireme.dtypes import FLOATS, INTS, Array
+from trireme.graph import Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values, float_samples
+from trireme.ops.activation import in_double as _double
+from trireme.ops.shapes import (
+    Types,
+    broadcast,
+    expect_dtype,
+    one,
+    same_dtype,
+    same_type,
+)
+
+Function = Callable[..., Array]
+SIGNED = frozenset(name for name in INTS if name.startswith("int")) | FLOATS
+NUMBERS = FLOATS | INTS | {"complex64", "complex128"}
 
 
-def same_type(x: Value, *others: Value | None, **attrs: Any) -> tuple[TensorType, ...]:
-    """Infer: the output is of the first input's shape and dtype."""
-    return (x.type.without_quant(),)
+def _unary(
+    name: str, doc: str, reference: Function, cost: int, rtol: float = 0,
+    dtypes: frozenset[str] = FLOATS, **options: Any,
+) -> OpDef:  # fmt: skip
+    def infer(x: Value, **attrs: object) -> Types:
+        expect_dtype("x", x, dtypes)
+        return same_type(x)
 
-
-def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    """Yield odd sizes and the values that break shortcuts: NaN, infinities, -0, tiny, huge."""
-    yield Sample((rng.standard_normal((3, 7)).astype(np.float32),), note="small")
-    yield Sample((rng.standard_normal((2, 5, 5, 19)).astype(np.float32) * 4,), note="tail of lanes")
-    edge = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38, 88.8, -104.0]
-    yield Sample((np.array(edge, np.float32),), note="NaN, infinities, -0")
-
-
-def _unary(name: str, doc: str, reference: Callable[..., Array], cost: int, rtol: float) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
+    options.setdefault("samples", float_samples)
+    return define(OpDef(name, "x", doc, infer, reference, flops=flops, rtol=rtol, **options))
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.asarray(1 / np.sqrt(x))
+
+
+_unary("abs", "y = |x|. Source: ONNX Abs-13", np.abs, 1, dtypes=NUMBERS)
+_unary("neg", "y = -x. Source: ONNX Neg-13", np.negative, 1, dtypes=SIGNED)
+_unary("sign", "y = -1, 0 or 1; NaN stays. Source: ONNX Sign-13", np.sign, 2, dtypes=NUMBERS)
+_unary("floor", "y = the greatest integer <= x. Source: ONNX Floor-13", np.floor, 1)
+_unary("ceil", "y = the least integer >= x. Source: ONNX Ceil-13", np.ceil, 1)
+_unary("round", "y = x rounded, halves to even. Source: ONNX Round-22", np.rint, 1)
+_unary("exp", "y = e^x. Source: ONNX Exp-13", _double(np.exp), 10, 2e-6)
+_unary("log", "y = ln x. Source: ONNX Log-13", _double(np.log), 10, 2e-6)
+_unary("sqrt", "y = sqrt(x). Source: ONNX Sqrt-13", np.sqrt, 4, 1e-6)
+_unary("rsqrt", "y = 1 / sqrt(x). Source: TFLite RSQRT", _double(_rsqrt), 8, 2e-6)
+_unary("square", "y = x * x. Source: TFLite SQUARE", np.square, 1, dtypes=NUMBERS)
+_unary("reciprocal", "y = 1 / x. Source: ONNX Reciprocal-13", lambda x: 1 / x, 4, 1e-6)
+for _name in ("sin", "cos", "tan"):
+    _unary(
+        _name, f"y = {_name} x, x in radians. Source: ONNX {_name.title()}-22",
+        _double(getattr(np, _name)), 20, 2e-6,
+    )  # fmt: skip
+for _name in ("sinh", "cosh"):
+    _unary(_name, f"y = {_name} x. Source: ONNX", _double(getattr(np, _name)), 20, 2e-6)
+for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
+    _inverse = getattr(np, f"arc{_name[1:]}")
+    _unary(_name, f"y = {_name} x. Source: ONNX", _double(_inverse), 20, 2e-6)
+_unary("bitwise_not", "y = ~x. Source: ONNX BitwiseNot-18", np.invert, 1, dtypes=INTS,
+       samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))])  # fmt: skip
+_unary("not", "y = not x. Source: ONNX Not-1", np.logical_not, 1, dtypes=frozenset({"bool"}),
+       samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))])  # fmt: skip
+
+
+def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | None = None) -> OpDef:
+    def infer(x: Value, **attrs: object) -> Types:
+        expect_dtype("x", x, FLOATS)
+        return one(x.shape, "bool")
+
+    return define(OpDef(name, "x", doc, infer, reference, samples=float_samples, attrs=attrs or {}))
+
+
+def _is_inf(x: Array, detect_negative: int, detect_positive: int) -> Array:
+    return np.isinf(x) & np.where(x < 0, bool(detect_negative), bool(detect_positive))
+
+
+_flag("is_nan", "y = whether x is NaN. Source: ONNX IsNaN-20", np.isnan)
+_flag(
+    "is_inf", "y = whether x is infinite, of a sign asked for. Source: ONNX IsInf-20", _is_inf,
+    {"detect_negative": Attr("int", 1), "detect_positive": Attr("int", 1)},
+)  # fmt: skip
+
+
+def binary_samples(rng: np.random.Generator, dtype: Any = np.float32) -> Iterable[Sample]:
+    """Yield equal shapes, broadcasting of every kind, a constant operand and edge values."""
+
+    def draw(*shape: int) -> Array:
+        values = rng.standard_normal(shape) * 4
+        return np.asarray(np.where(np.abs(values) < 1, values + 3, values)).astype(dtype)
+
+    yield Sample((draw(3, 7), draw(3, 7)), note="equal shapes")
+    yield Sample((draw(2, 5, 5, 19), draw(19)), constants=frozenset({1}), note="per channel")
+    yield Sample((draw(2, 5, 1, 19), draw(2, 1, 3, 1)), note="both broadcast")
+    yield Sample((draw(1, 1), draw(4, 5)), note="first broadcasts")
+    yield Sample((draw(4, 3), draw()), constants=frozenset({1}), note="scalar")
+    if np.dtype(dtype).kind == "f":
+        edge = edge_values().astype(dtype)
+        yield Sample((edge[:, None], edge[None, :]), note="NaN, infinities, -0")
+
+
+def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from binary_samples(rng, np.int32)
+
+
+def _bool_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for sample in binary_samples(rng, np.int32):
+        signs = (np.asarray(x) > 0 for x in sample.inputs)
+        yield Sample(tuple(signs), note=sample.note)
+
+
+def _infer_binary(dtypes: frozenset[str]) -> Callable[..., Types]:
+    def infer(a: Value, b: Value, **attrs: object) -> Types:
+        same_dtype(a, b)
+        expect_dtype("a", a, dtypes)
+        return one(broadcast(a.shape, b.shape), a.dtype)
+
+    return infer
+
+
+def _activated_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from binary_samples(rng)
+    for name in ACTIVATIONS:
+        if name:
+            a, b = (rng.standard_normal((3, 7)).astype(np.float32) * 4 for _ in "ab")
+            yield Sample((a, np.sign(b) + b), {"activation": name}, note=name)
+
+
+def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDef:
+    def reference(a: Array, b: Array, activation: str) -> Array:
+        return activate(activation, function(a, b))
+
     return define(
         OpDef(
-            name, "x", doc, same_type, reference,
-            flops=flops, samples=float_samples, rtol=rtol,
+            name, "a b", f"y = activation({doc}), a and b broadcast. Source: ONNX",
+            _infer_binary(NUMBERS), reference, attrs={"activation": ACTIVATION},
+            samples=_activated_samples, rtol=2e-6, **options,
         )
     )  # fmt: skip
 
 
-_unary("relu", "y = max(x, 0). Source: ONNX Relu-14", lambda x: np.maximum(x, 0), 1, 0)
-_unary("tanh", "y = tanh(x). Source: ONNX Tanh-13", np.tanh, 10, 2e-6)
+def divide(a: Array, b: Array) -> Array:
+    """Return a / b; integers are cut toward zero, and x / 0 is 0 for them."""
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    divisor = np.where(b == 0, np.ones((), b.dtype), b)
+    quotient = a // divisor
+    cut = (quotient < 0) & (quotient * divisor != a)
+    return np.where(b == 0, np.zeros((), a.dtype), quotient + cut).astype(a.dtype)
+
+
+_arithmetic("add", "a + b", np.add)
+_arithmetic("sub", "a - b", np.subtract)
+_arithmetic("mul", "a * b", np.multiply)
+_arithmetic("div", "a / b, integers cut toward zero", divide)
+
+
+def _binary(
+    name: str, doc: str, reference: Function, dtypes: frozenset[str] = NUMBERS, **options: Any
+) -> OpDef:
+    options.setdefault("samples", binary_samples)
+    return define(OpDef(name, "a b", doc, _infer_binary(dtypes), reference, **options))
+
+
+def _modulo(a: Array, b: Array, fmod: int) -> Array:
+    return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
+
+
+def _bit_shift(a: Array, b: Array, direction: str) -> Array:
+    return np.left_shift(a, b) if direction == "LEFT" else np.right_shift(a, b)
+
+
+def _shift_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    a = rng.integers(0, 1 << 30, (3, 7), np.uint32)
+    for direction in ("LEFT", "RIGHT"):
+        yield Sample((a, rng.integers(0, 31, (7,), np.uint32)), {"direction": direction})
+
+
+_binary(
+    "mod", "y = a mod b: of b's sign, or of a's with fmod=1. Source: ONNX Mod-13", _modulo,
+    attrs={"fmod": Attr("int", 0)}, samples=_integer_samples,
+)  # fmt: skip
+_binary("floor_div", "y = floor(a / b). Source: TFLite FLOOR_DIV", np.floor_divide,
+        samples=_integer_samples)  # fmt: skip
+_binary("squared_difference", "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
+        lambda a, b: np.square(a - b), rtol=2e-6)  # fmt: skip
+_binary("atan2", "y = the angle of the point (b, a). Source: TFLite ATAN2", np.arctan2, FLOATS,
+        rtol=2e-6)  # fmt: skip
+_binary(
+    "bit_shift", "y = a << b or a >> b. Source: ONNX BitShift-11", _bit_shift, INTS,
+    attrs={"direction": Attr("str", choices=("LEFT", "RIGHT"))}, samples=_shift_samples,
+)  # fmt: skip
+for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
+    _binary(
+        f"bitwise_{_name}", f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
+        getattr(np, f"bitwise_{_name}"), INTS, samples=_integer_samples,
+    )  # fmt: skip
+    _binary(
+        _name, f"y = a {_name} b. Source: ONNX {_name.title()}-7",
+        getattr(np, f"logical_{_name}"), frozenset({"bool"}), samples=_bool_samples,
+    )  # fmt: skip
+
+
+def _infer_compare(a: Value, b: Value, **attrs: object) -> Types:
+    same_dtype(a, b)
+    return one(broadcast(a.shape, b.shape), "bool")
+
+
+def _compare_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from binary_samples(rng)
+    yield Sample(tuple(rng.integers(-2, 3, (2, 3, 7)).astype(np.int32)), note="ties")
+
+
+for _name, _sign, _compare in (
+    ("equal", "==", np.equal), ("not_equal", "!=", np.not_equal), ("less", "<", np.less),
+    ("less_or_equal", "<=", np.less_equal), ("greater", ">", np.greater),
+    ("greater_or_equal", ">=", np.greater_equal),
+):  # fmt: skip
+    define(
+        OpDef(
+            _name, "a b", f"y = a {_sign} b, a and b broadcast. Source: ONNX",
+            _infer_compare, _compare, samples=_compare_samples,
+        )
+    )  # fmt: skip
+
+
+def _infer_pow(a: Value, b: Value) -> Types:
+    return one(broadcast(a.shape, b.shape), a.dtype)
+
+
+def _pow(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu" and not (b < 0).any():
+        return np.asarray(np.power(a, b.astype(a.dtype)))
+    return np.asarray(np.power(a.astype(np.float64), b.astype(np.float64))).astype(a.dtype)
+
+
+define(
+    OpDef(
+        "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
+        _infer_pow, _pow, samples=binary_samples, rtol=4e-6,
+        flops=lambda call: 20 * call.outputs[0].elements,
+    )
+)  # fmt: skip
+
+
+def _infer_many(*xs: Value) -> Types:
+    return one(broadcast(*(x.shape for x in xs)), same_dtype(*xs))
+
+
+def _many(function: Function) -> Function:
+    return lambda *xs: functools.reduce(function, xs)
+
+
+def _many_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from binary_samples(rng)
+    draws = [rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 7), (7,), (3, 1))]
+    yield Sample(tuple(draws), note="three inputs")
+
+
+def _many_flops(call: Call) -> int:
+    return len(call.inputs) * call.outputs[0].elements
+
+
+for _name, _combine, _doc in (
+    ("max", _many(np.maximum), "the greatest of the inputs; NaN wins"),
+    ("min", _many(np.minimum), "the least of the inputs; NaN wins"),
+    ("sum", _many(np.add), "the sum of the inputs"),
+    ("mean", lambda *xs: _many(np.add)(*xs) / np.asarray(len(xs), xs[0].dtype), "their mean"),
+):
+    define(
+        OpDef(
+            _name, "x xs*", f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
+            _infer_many, _combine, samples=_many_samples, flops=_many_flops,
+            rtol=0 if _name in ("max", "min") else 2e-6,
+        )
+    )  # fmt: skip
+
+
+def _infer_clip(x: Value, low: Value | None = None, high: Value | None = None) -> Types:
+    same_dtype(x, low, high)
+    return same_type(x)
+
+
+def _clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    y = x if low is None else np.maximum(x, low.reshape(()))
+    return np.asarray(y if high is None else np.minimum(y, high.reshape(())))
+
+
+def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    x, low, high = edge_values(), np.array(-1, np.float32), np.array(6, np.float32)
+    both = frozenset({1, 2})
+    yield Sample((rng.standard_normal((3, 17)).astype(np.float32) * 9, low, high), constants=both)
+    yield Sample((x, low, high), constants=both, note="NaN, infinities, -0")
+    yield Sample((x, low), constants=both, note="no upper limit")
+    yield Sample((x, None, high), constants=both, note="no lower limit")
+    yield Sample((x, high, low), constants=both, note="low above high")
+
+
+define(
+    OpDef(
+        "clip", "x min? max?", "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
+        _infer_clip, _clip, samples=_clip_samples,
+    )
+)  # fmt: skip
+
+
+def _infer_prelu(x: Value, slope: Value) -> Types:
+    same_dtype(x, slope)
+    return one(broadcast(x.shape, slope.shape), x.dtype)
+
+
+def _prelu_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    x, slope = rng.standard_normal((2, 3, 5, 19)), rng.standard_normal(19)
+    fixed = frozenset({1})
+    yield Sample((x.astype(np.float32), slope.astype(np.float32)), constants=fixed)
+    yield Sample((edge_values(), slope[:1].astype(np.float32)), constants=fixed, note="NaN")
+
+
+define(
+    OpDef(
+        "prelu", "x slope",
+        "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
+        _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x), samples=_prelu_samples,
+    )
+)  # fmt: skip
+
+
+def _infer_where(condition: Value, x: Value, y: Value) -> Types:
+    expect_dtype("condition", condition, "bool")
+    return one(broadcast(condition.shape, x.shape, y.shape), same_dtype(x, y))
+
+
+def _where_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for sample in binary_samples(rng):
+        a, b = sample.inputs
+        if a is not None and b is not None:
+            condition = rng.integers(0, 2, np.broadcast_shapes(a.shape, b.shape)).astype(bool)
+            yield Sample((condition, a, b), note=sample.note)
+
+
+define(
+    OpDef(
+        "where", "condition x y", "out = x where condition, else y; all broadcast. Source: ONNX",
+        _infer_where, np.where, samples=_where_samples, moves=True,
+    )
+)  # fmt: skip

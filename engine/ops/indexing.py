@@ -1,0 +1,210 @@
+"""Ops that read or write elements by index: gather and scatter in their three kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import RunError, ShapeError
+from trireme.graph import UNKNOWN, Dim, Value
+from trireme.op import Attr, Sample
+from trireme.ops.movement import draw, ints, move
+from trireme.ops.shapes import Types, axis_of, expect, expect_dtype, one, same_type
+
+_INDEX = ("int32", "int64")
+
+
+def wrap_indices(indices: Array, size: int) -> Array:
+    """Return indices counted from the front; raise RunError for one outside -size..size-1."""
+    if indices.size and (indices.min() < -size or indices.max() >= size):
+        bad = indices[(indices < -size) | (indices >= size)].reshape(-1)[0]
+        raise RunError(f"index {bad} is outside the {size} elements of the axis")
+    return np.where(indices < 0, indices + size, indices)
+
+
+def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Types:
+    expect_dtype("indices", indices, _INDEX)
+    axis = axis_of(axis, len(x.shape))
+    if not 0 <= batch_dims <= min(axis, len(indices.shape)):
+        raise ShapeError(f"batch_dims {batch_dims} is outside 0..{axis}")
+    inner = indices.shape[batch_dims:]
+    return one((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _gather(x: Array, indices: Array, *, axis: int, batch_dims: int) -> Array:
+    axis = axis % x.ndim
+    found = wrap_indices(indices, x.shape[axis])
+    if not batch_dims:
+        return x.take(found, axis=axis)
+    lead = x.shape[:batch_dims]
+    rows = x.reshape(-1, *x.shape[batch_dims:])
+    picks = found.reshape(-1, *found.shape[batch_dims:])
+    parts = [row.take(pick, axis=axis - batch_dims) for row, pick in zip(rows, picks, strict=True)]
+    return np.stack(parts).reshape(*lead, *parts[0].shape)
+
+
+def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    x = draw(rng, 5, 4, 3)
+    yield Sample((x, ints(4, 0, -1)), {"axis": 0}, frozenset({1}), note="rows")
+    yield Sample((x, ints(1, 1, 0, 3).reshape(2, 2)), {"axis": 1}, note="matrix of indices")
+    yield Sample((x, np.array(2, np.int64)), {"axis": -1}, frozenset({1}), note="scalar index")
+    yield Sample((draw(rng, 50, 7), rng.integers(0, 50, (2, 9))), note="embedding")
+
+
+move(
+    "gather", "x indices",
+    "y = x's slices at `indices` along `axis`; the first batch_dims axes of both go together. "
+    "Shapes: x [..A,D,B..], indices [I..] -> y [..A,I..,B..]. Source: ONNX Gather-13, TFLite",
+    _infer_gather, _gather, samples=_gather_samples,
+    attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)},
+)  # fmt: skip
+
+
+def _infer_gather_elements(x: Value, indices: Value, *, axis: int) -> Types:
+    expect_dtype("indices", indices, _INDEX)
+    axis_of(axis, expect_same_rank(x, indices))
+    return one(indices.shape, x.dtype)
+
+
+def expect_same_rank(x: Value, indices: Value) -> int:
+    """Return the rank both share; raise ShapeError when they differ."""
+    if len(x.shape) != len(indices.shape):
+        raise ShapeError(f"indices have rank {len(indices.shape)}, expected {len(x.shape)}")
+    return len(x.shape)
+
+
+def element_places(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
+    """Return the index arrays at which gather_elements reads and scatter_elements writes."""
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
+    places[axis] = wrap_indices(indices, shape[axis])
+    return tuple(places)
+
+
+move(
+    "gather_elements", "x indices",
+    "y[i,j,..] = x[i,..,indices[i,j,..],..], the index standing at `axis`. Source: ONNX",
+    _infer_gather_elements,
+    lambda x, indices, axis: x[element_places(indices, x.shape, axis % x.ndim)],
+    attrs={"axis": Attr("int", 0)},
+    samples=lambda rng: [
+        Sample((draw(rng, 3, 4), ints(2, 0, -1, 1).reshape(1, 4)), {"axis": 0}),
+        Sample((draw(rng, 3, 4), ints(2, 0, 1, 3, 3, -4).reshape(3, 2)), {"axis": 1}),
+    ],
+)  # fmt: skip
+
+
+def _infer_gather_nd(x: Value, indices: Value, *, batch_dims: int) -> Types:
+    expect_dtype("indices", indices, _INDEX)
+    if not indices.shape:
+        raise ShapeError("indices are a scalar, expected at least one dimension")
+    depth = indices.shape[-1]
+    if not isinstance(depth, int):
+        raise ShapeError("the last dimension of indices is not known")
+    if not 0 <= batch_dims < len(indices.shape) or batch_dims + depth > len(x.shape):
+        raise ShapeError(f"indices of {depth} after {batch_dims} batch dims exceed x's rank")
+    return one((*indices.shape[:-1], *x.shape[batch_dims + depth :]), x.dtype)
+
+
+def nd_places(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return the last axis of indices as one index array for each leading axis of a shape."""
+    return tuple(wrap_indices(indices[..., i], shape[i]) for i in range(indices.shape[-1]))
+
+
+def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
+    if not batch_dims:
+        return np.asarray(x[nd_places(indices, x.shape)])
+    lead = x.shape[:batch_dims]
+    rows = x.reshape(-1, *x.shape[batch_dims:])
+    picks = indices.reshape(-1, *indices.shape[batch_dims:])
+    parts = [row[nd_places(pick, row.shape)] for row, pick in zip(rows, picks, strict=True)]
+    return np.stack(parts).reshape(*lead, *parts[0].shape)
+
+
+move(
+    "gather_nd", "x indices",
+    "y[i..] = x[indices[i..]], the last axis of indices naming leading axes of x after the "
+    "batch_dims that go together. Source: ONNX GatherND-13",
+    _infer_gather_nd, _gather_nd, attrs={"batch_dims": Attr("int", 0)},
+    samples=lambda rng: [
+        Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),
+        Sample((draw(rng, 2, 4, 5), ints(3, 0).reshape(2, 1)), {"batch_dims": 1}, note="batch"),
+    ],
+)  # fmt: skip
+
+_COMBINE: dict[str, Callable[..., None]] = {
+    "add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at,
+}  # fmt: skip
+_REDUCTION = {"reduction": Attr("str", "none", ("none", *_COMBINE))}
+
+
+def _write(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    y = x.copy()
+    if reduction == "none":
+        y[places] = updates
+    else:
+        _COMBINE[reduction](y, places, updates)
+    return y
+
+
+def _infer_scatter_elements(
+    x: Value, indices: Value, updates: Value, *, axis: int, reduction: str
+) -> Types:
+    expect_dtype("indices", indices, _INDEX)
+    axis_of(axis, expect_same_rank(x, indices))
+    for i, dim in enumerate(updates.shape):
+        expect(f"updates' dimension {i}", dim, indices.shape[i], "as of indices")
+    return same_type(x)
+
+
+def _scatter_elements(
+    x: Array, indices: Array, updates: Array, *, axis: int, reduction: str
+) -> Array:
+    return _write(x, element_places(indices, x.shape, axis % x.ndim), updates, reduction)
+
+
+move(
+    "scatter_elements", "x indices updates",
+    "y = x, but y[i,..,indices[i,j,..],..] = updates[i,j,..] (or combined with what is there). "
+    "Source: ONNX ScatterElements-18",
+    _infer_scatter_elements, _scatter_elements,
+    attrs={"axis": Attr("int", 0), **_REDUCTION},
+    samples=lambda rng: [
+        Sample((draw(rng, 3, 4), ints(2, 0, 1, 1).reshape(1, 4), draw(rng, 1, 4)), {"axis": 0}),
+        Sample(
+            (draw(rng, 3, 4), ints(0, 0, 1, 1, -1, -1).reshape(3, 2), draw(rng, 3, 2)),
+            {"axis": 1, "reduction": "add"},
+        ),
+    ],
+)  # fmt: skip
+
+
+def _infer_scatter_nd(x: Value, indices: Value, updates: Value, *, reduction: str) -> Types:
+    expect_dtype("indices", indices, _INDEX)
+    depth: Dim = indices.shape[-1] if indices.shape else UNKNOWN
+    if isinstance(depth, int):
+        if depth > len(x.shape):
+            raise ShapeError(f"indices name {depth} axes of x, which has {len(x.shape)}")
+        wanted = (*indices.shape[:-1], *x.shape[depth:])
+        if len(updates.shape) != len(wanted):
+            raise ShapeError(f"updates have rank {len(updates.shape)}, expected {len(wanted)}")
+        for i, dim in enumerate(updates.shape):
+            expect(f"updates' dimension {i}", dim, wanted[i])
+    return same_type(x)
+
+
+move(
+    "scatter_nd", "x indices updates",
+    "y = x, but y[indices[i..]] = updates[i..] (or combined with what is there). "
+    "Source: ONNX ScatterND-18",
+    _infer_scatter_nd,
+    lambda x, indices, updates, reduction: _write(
+        x, nd_places(indices, x.shape), updates, reduction
+    ),
+    attrs=_REDUCTION,
+    samples=lambda rng: [
+        Sample((draw(rng, 5, 3), ints(4, 1).reshape(2, 1), draw(rng, 2, 3))),
+        Sample((draw(rng, 5, 3), ints(0, 0).reshape(2, 1), draw(rng, 2, 3)), {"reduction": "add"}),
+    ],
+)  # fmt: skip

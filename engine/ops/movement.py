@@ -1,0 +1,357 @@
+"""Ops that rearrange: reshape, transpose, concat, split, pad, expand, tile and their kin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ops.activation import ACTIVATION, activate
+from trireme.ops.shapes import (
+    Shape,
+    Types,
+    axes_of,
+    axis_of,
+    broadcast,
+    expect,
+    ints_of,
+    known_length,
+    one,
+    product,
+    same_dtype,
+    same_type,
+    to_ints,
+    total,
+)
+
+Ints = tuple[int, ...]
+
+
+def draw(rng: np.random.Generator, *shape: int) -> Array:
+    """Return a float32 array of normal values."""
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> Array:
+    """Return an int64 array, for shape-like inputs."""
+    return np.array(values, np.int64)
+
+
+def move(name: str, inputs: str, doc: str, infer: Callable[..., Types],
+         reference: Callable[..., Any], **options: Any) -> OpDef:  # fmt: skip
+    """Define an op that only rearranges, selects or repeats elements."""
+    options.setdefault("moves", True)
+    return define(
+        OpDef(name, inputs, doc, infer, reference, flops=no_flops, family="move", **options)
+    )
+
+
+def resolve_shape(shape: Shape, wanted: Ints, allowzero: bool) -> Shape:
+    """Return the shape a reshape makes: 0 copies a dimension, -1 takes what is left.
+
+    Errors: ShapeError, if the element counts cannot be equal. Source: ONNX Reshape-25
+    """
+    if wanted.count(-1) > 1 or any(w < -1 for w in wanted):
+        raise ShapeError(f"shape {wanted} may hold one -1 and nothing below")
+    made: list[Dim] = []
+    for i, dim in enumerate(wanted):
+        if dim == 0 and not allowzero:
+            if i >= len(shape):
+                raise ShapeError(f"shape {wanted}: entry {i} copies a dimension that is not there")
+            made.append(shape[i])
+        else:
+            made.append(dim)
+    rest = [dim for i, dim in enumerate(made) if wanted[i] != -1]
+    if -1 in wanted:
+        made[wanted.index(-1)] = _left_over(shape, rest, wanted)
+    elif all(isinstance(dim, int) for dim in (*shape, *made)) and product(shape) != product(made):
+        raise ShapeError(f"{product(shape)} elements do not reshape to {wanted}")
+    return tuple(made)
+
+
+def _left_over(shape: Shape, rest: list[Dim], wanted: Ints) -> Dim:
+    left = [dim for dim in shape if isinstance(dim, str)]
+    for dim in rest:
+        if isinstance(dim, str):
+            if dim not in left or dim == UNKNOWN:
+                return UNKNOWN
+            left.remove(dim)
+    have = math.prod(dim for dim in shape if isinstance(dim, int))
+    used = math.prod(dim for dim in rest if isinstance(dim, int))
+    if not left:
+        if used == 0 or have % used:
+            raise ShapeError(f"{have} elements do not reshape to {wanted}")
+        return have // used
+    return left[0] if len(left) == 1 and have == used else UNKNOWN
+
+
+def _infer_reshape(x: Value, shape: Value, *, allowzero: int) -> Types:
+    wanted = ints_of(shape)
+    if wanted is None:
+        return one((UNKNOWN,) * known_length(shape, "shape"), x.dtype)
+    return one(resolve_shape(x.shape, wanted, bool(allowzero)), x.dtype)
+
+
+def _reshape(x: Array, shape: Array, *, allowzero: int) -> Array:
+    made = resolve_shape(x.shape, to_ints(shape), bool(allowzero))
+    return x.reshape(tuple(int(dim) for dim in made))
+
+
+def _reshape_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    fixed = frozenset({1})
+    yield Sample((draw(rng, 2, 3, 4), ints(4, -1)), constants=fixed)
+    yield Sample((draw(rng, 2, 3, 4), ints(0, 12, 1)), constants=fixed, note="copied dimension")
+
+
+move(
+    "reshape", "x shape",
+    "y = x's elements in order in another shape: 0 copies a dimension (unless allowzero), -1 "
+    "takes the rest. Source: ONNX Reshape-25",
+    _infer_reshape, _reshape, attrs={"allowzero": Attr("int", 0)}, samples=_reshape_samples,
+)  # fmt: skip
+
+
+def _order(rank: int, perm: Ints | None) -> Ints:
+    order = tuple(reversed(range(rank))) if perm is None else axes_of(perm, rank, "perm")
+    if len(order) != rank:
+        raise ShapeError(f"perm {perm} has {len(order)} entries, expected {rank}")
+    return order
+
+
+def _infer_transpose(x: Value, *, perm: Ints | None) -> Types:
+    return one(tuple(x.shape[i] for i in _order(len(x.shape), perm)), x.dtype)
+
+
+def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield Sample((draw(rng, 3, 5),), note="matrix")
+    for perm in ((0, 2, 3, 1), (0, 3, 1, 2), (3, 1, 0, 2)):
+        yield Sample((draw(rng, 2, 3, 5, 7),), {"perm": perm}, note=f"perm {perm}")
+
+
+move(
+    "transpose", "x", "y's axis i is x's axis perm[i]; reversed axes without. Source: ONNX",
+    _infer_transpose, lambda x, perm: np.ascontiguousarray(x.transpose(_order(x.ndim, perm))),
+    attrs={"perm": Attr("ints", None)}, samples=_transpose_samples,
+)  # fmt: skip
+
+
+def _infer_concat(*xs: Value, axis: int, activation: str) -> Types:
+    rank = len(xs[0].shape)
+    axis = axis_of(axis, rank)
+    shape = list(xs[0].shape)
+    for i, x in enumerate(xs):
+        if len(x.shape) != rank:
+            raise ShapeError(f"input {i} has rank {len(x.shape)}, expected {rank}")
+        for j, dim in enumerate(x.shape):
+            if j != axis:
+                shape[j] = expect(f"input {i}'s dimension {j}", dim, shape[j], "as of input 0")
+    shape[axis] = total([x.shape[axis] for x in xs])
+    return one(shape, same_dtype(*xs))
+
+
+def _concat(*xs: Array, axis: int, activation: str) -> Array:
+    return activate(activation, np.concatenate(xs, axis=axis))
+
+
+def _concat_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield Sample((draw(rng, 2, 3), draw(rng, 2, 5)), {"axis": 1}, note="two")
+    parts = tuple(draw(rng, 1, 4, 5, c) for c in (3, 8, 1))
+    yield Sample(parts, {"axis": -1, "activation": "relu"}, note="three along channels")
+    yield Sample((draw(rng, 2, 3, 4), draw(rng, 1, 3, 4)), {"axis": 0}, note="along batch")
+    yield Sample((draw(rng, 3),), {"axis": 0}, note="one input")
+
+
+move(
+    "concat", "x xs*", "y = activation(the inputs one after another along `axis`). Source: ONNX",
+    _infer_concat, _concat, attrs={"axis": Attr("int"), "activation": ACTIVATION},
+    samples=_concat_samples, moves=False,
+)  # fmt: skip
+
+
+def _split_sizes(dim: int, sizes: Ints | None, parts: int | None) -> Ints:
+    if sizes is None:
+        if not parts or parts < 1:
+            raise ShapeError("neither split nor num_outputs says how many parts there are")
+        each = -(-dim // parts)
+        return tuple(max(min(each, dim - i * each), 0) for i in range(parts))
+    if sum(sizes) != dim or min(sizes, default=0) < 0:
+        raise ShapeError(f"split {sizes} does not add up to {dim}")
+    return sizes
+
+
+def _infer_split(x: Value, split: Value | None = None, *, axis: int, num_outputs: int | None
+                 ) -> Types:  # fmt: skip
+    axis = axis_of(axis, len(x.shape))
+    dim, sizes = x.shape[axis], ints_of(split)
+    lengths: Shape
+    if split is not None and sizes is None:
+        lengths = (UNKNOWN,) * known_length(split, "split")
+    elif isinstance(dim, int):
+        lengths = _split_sizes(dim, sizes, num_outputs)
+    else:
+        lengths = sizes or (UNKNOWN,) * (num_outputs or 0)
+    return tuple(
+        TensorType((*x.shape[:axis], length, *x.shape[axis + 1 :]), x.dtype) for length in lengths
+    )
+
+
+def _split(x: Array, split: Array | None = None, *, axis: int, num_outputs: int | None
+           ) -> tuple[Array, ...]:  # fmt: skip
+    sizes = _split_sizes(x.shape[axis], None if split is None else to_ints(split), num_outputs)
+    return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
+
+
+def _split_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield Sample((draw(rng, 2, 9, 4),), {"axis": 1, "num_outputs": 3}, note="equal")
+    yield Sample((draw(rng, 7, 4),), {"axis": 0, "num_outputs": 3}, note="short last part")
+    yield Sample((draw(rng, 2, 9), ints(2, 0, 7)), {"axis": -1}, frozenset({1}), note="sizes")
+
+
+move(
+    "split", "x split?", "the parts of x along `axis`, of the sizes in `split` or num_outputs "
+    "parts of ceil(dim / num_outputs). Source: ONNX Split-18",
+    _infer_split, _split, outputs="y ys*", samples=_split_samples,
+    attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None)},
+)  # fmt: skip
+
+
+def _infer_squeeze(x: Value, axes: Value | None = None) -> Types:
+    if axes is not None and axes.data is None:
+        return one((UNKNOWN,) * (len(x.shape) - known_length(axes, "axes")), x.dtype)
+    return one(_squeezed(x.shape, ints_of(axes)), x.dtype)
+
+
+def _squeezed(shape: Shape, axes: Ints | None) -> Shape:
+    if axes is None:
+        return tuple(dim for dim in shape if dim != 1)
+    drop = axes_of(axes, len(shape))
+    for axis in drop:
+        expect(f"dimension {axis}", shape[axis], 1, "to be squeezed")
+    return tuple(dim for i, dim in enumerate(shape) if i not in drop)
+
+
+def _squeeze(x: Array, axes: Array | None = None) -> Array:
+    made = _squeezed(x.shape, None if axes is None else to_ints(axes))
+    return x.reshape(tuple(int(dim) for dim in made))
+
+
+move(
+    "squeeze", "x axes?", "y = x without the axes of length 1 (all, or those given). Source: ONNX",
+    _infer_squeeze, _squeeze,
+    samples=lambda rng: [
+        Sample((draw(rng, 1, 3, 1, 5), ints(0, -2)), constants=frozenset({1})),
+        Sample((draw(rng, 1, 3, 1),), note="all"),
+    ],
+)  # fmt: skip
+
+
+def _unsqueezed(shape: Shape, axes: Ints) -> Shape:
+    rank = len(shape) + len(axes)
+    added, rest = axes_of(axes, rank), iter(shape)
+    return tuple(1 if i in added else next(rest) for i in range(rank))
+
+
+def _infer_unsqueeze(x: Value, axes: Value) -> Types:
+    wanted = ints_of(axes)
+    if wanted is None:
+        return one((UNKNOWN,) * (len(x.shape) + known_length(axes, "axes")), x.dtype)
+    return one(_unsqueezed(x.shape, wanted), x.dtype)
+
+
+move(
+    "unsqueeze", "x axes", "y = x with new axes of length 1 at `axes` of y. Source: ONNX",
+    _infer_unsqueeze,
+    lambda x, axes: x.reshape(tuple(int(d) for d in _unsqueezed(x.shape, to_ints(axes)))),
+    samples=lambda rng: [Sample((draw(rng, 3, 5), ints(0, -2)), constants=frozenset({1}))],
+)  # fmt: skip
+
+
+def _flattened(shape: Shape, axis: int) -> Shape:
+    rank = len(shape)
+    if not -rank <= axis <= rank:
+        raise ShapeError(f"axis {axis} is outside rank {rank}")
+    axis = axis + rank if axis < 0 else axis
+    return product(shape[:axis]), product(shape[axis:])
+
+
+move(
+    "flatten", "x", "y = x as a matrix: axes before `axis` are rows, the rest columns. "
+    "Source: ONNX Flatten-25",
+    lambda x, axis: one(_flattened(x.shape, axis), x.dtype),
+    lambda x, axis: x.reshape(tuple(int(d) for d in _flattened(x.shape, axis))),
+    attrs={"axis": Attr("int", 1)},
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"axis": a}) for a in (0, 2, -1)],
+)  # fmt: skip
+
+
+def _infer_expand(x: Value, shape: Value) -> Types:
+    wanted = ints_of(shape)
+    if wanted is None:
+        rank = max(len(x.shape), known_length(shape, "shape"))
+        return one((UNKNOWN,) * rank, x.dtype)
+    return one(broadcast(x.shape, wanted), x.dtype)
+
+
+def _expand(x: Array, shape: Array) -> Array:
+    return np.array(np.broadcast_to(x, np.broadcast_shapes(x.shape, to_ints(shape))))
+
+
+move(
+    "expand", "x shape", "y = x broadcast with `shape`. Source: ONNX Expand-13",
+    _infer_expand, _expand,
+    samples=lambda rng: [
+        Sample((draw(rng, 3, 1), ints(2, 1, 6)), constants=frozenset({1})),
+        Sample((draw(rng, 3, 5), ints(1)), constants=frozenset({1}), note="already large"),
+    ],
+)  # fmt: skip
+
+
+def _infer_tile(x: Value, repeats: Value) -> Types:
+    counts = ints_of(repeats)
+    if counts is None:
+        return one((UNKNOWN,) * len(x.shape), x.dtype)
+    if len(counts) != len(x.shape):
+        raise ShapeError(f"repeats has {len(counts)} entries, expected {len(x.shape)}")
+    return one([product(pair) for pair in zip(x.shape, counts, strict=True)], x.dtype)
+
+
+move(
+    "tile", "x repeats", "y = x repeated repeats[i] times along axis i. Source: ONNX Tile-13",
+    _infer_tile, lambda x, repeats: np.tile(x, to_ints(repeats)),
+    samples=lambda rng: [Sample((draw(rng, 2, 3), ints(3, 2)), constants=frozenset({1}))],
+)  # fmt: skip
+
+
+def _infer_shape(x: Value, *, start: int, end: int | None) -> Types:
+    return one((len(x.shape[start:end]),), "int64")
+
+
+_ENDS = {"start": Attr("int", 0), "end": Attr("int", None)}
+move(
+    "shape", "x", "y = x's dimensions [start:end] as int64. Source: ONNX Shape-25", _infer_shape,
+    lambda x, start, end: ints(*x.shape[start:end]), attrs=_ENDS,
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"start": 1})],
+)  # fmt: skip
+move(
+    "size", "x", "y = the number of x's elements as int64. Source: ONNX Size-25",
+    lambda x: one((), "int64"), lambda x: np.array(x.size, np.int64),
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),))],
+)  # fmt: skip
+
+
+def _infer_reverse(x: Value, *, axes: Ints) -> Types:
+    axes_of(axes, len(x.shape))
+    return same_type(x)
+
+
+move(
+    "reverse", "x", "y = x back to front along `axes`. Source: TFLite REVERSE_V2", _infer_reverse,
+    lambda x, axes: np.ascontiguousarray(np.flip(x, axes)), attrs={"axes": Attr("ints")},
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 5),), {"axes": a}) for a in ((0,), (1, -1))],
+)  # fmt: skip

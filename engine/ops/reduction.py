@@ -1,0 +1,222 @@
+"""Reductions along axes, arg_max and arg_min, cumulative sums and products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import UNKNOWN, Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.movement import draw, ints
+from trireme.ops.shapes import Types, axes_of, axis_of, ints_of, one, same_type, to_ints
+
+Ints = tuple[int, ...]
+_ATTRS = {"keepdims": Attr("int", 1), "noop_with_empty_axes": Attr("int", 0)}
+
+
+def _chosen(rank: int, axes: Ints | None, noop: int) -> Ints:
+    if not axes:
+        return () if noop else tuple(range(rank))
+    return axes_of(axes, rank)
+
+
+def infer_reduce(
+    x: Value, axes: Value | None = None, *, keepdims: int, noop_with_empty_axes: int
+) -> Types:
+    """Infer: reduced axes become 1 or disappear; all of them are reduced when none is given."""
+    rank = len(x.shape)
+    if axes is not None and axes.data is None and axes.shape != (0,):
+        count = axes.shape[0] if axes.shape else 1
+        if keepdims:
+            return one((UNKNOWN,) * rank, x.dtype)
+        if not isinstance(count, int):
+            raise ShapeError("axes are not constant, so the rank of the output is not known")
+        return one((UNKNOWN,) * (rank - count), x.dtype)
+    chosen = _chosen(rank, ints_of(axes), noop_with_empty_axes)
+    if keepdims:
+        return one([1 if i in chosen else d for i, d in enumerate(x.shape)], x.dtype)
+    return one([d for i, d in enumerate(x.shape) if i not in chosen], x.dtype)
+
+
+def _flops(call: Call) -> int:
+    return call.type(0).elements
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind not in "iubc" else x
+
+
+def _log_sum_exp(x: Array, axis: Ints, keepdims: bool) -> Array:
+    wide = x.astype(np.float64)
+    top = wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    y = np.log(np.exp(wide - top).sum(axis=axis, keepdims=True)) + top
+    return np.asarray(y if keepdims else y.squeeze(axis))
+
+
+def _root(x: Array, axis: Ints, keepdims: bool) -> Array:
+    wide = x.astype(np.float64)
+    return np.asarray(np.sqrt((wide * wide).sum(axis=axis, keepdims=keepdims)))
+
+
+def _mean(x: Array, axis: Ints, keepdims: bool) -> Array:
+    if x.dtype.kind in "iu":
+        count = int(np.prod([x.shape[i] for i in axis]))
+        return np.asarray(x.astype(np.int64).sum(axis=axis, keepdims=keepdims) // max(count, 1))
+    return np.asarray(_wide(x).mean(axis=axis, keepdims=keepdims))
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "b":
+        return False
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+
+
+def _greatest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "b":
+        return True
+    return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+
+
+_KINDS: dict[str, tuple[str, Callable[..., Any], float]] = {
+    "sum": ("the sum", lambda x, **o: _wide(x).sum(**o), 4e-6),
+    "mean": ("the mean; integers are floored", _mean, 4e-6),
+    "max": ("the greatest; NaN wins", lambda x, **o: x.max(**o, initial=_lowest(x.dtype)), 0),
+    "min": ("the least; NaN wins", lambda x, **o: x.min(**o, initial=_greatest(x.dtype)), 0),
+    "prod": ("the product", lambda x, **o: _wide(x).prod(**o), 4e-6),
+    "l1": ("the sum of |x|", lambda x, **o: np.abs(_wide(x)).sum(**o), 4e-6),
+    "l2": ("sqrt of the sum of x^2", _root, 4e-6),
+    "sum_square": ("the sum of x^2", lambda x, **o: np.square(_wide(x)).sum(**o), 4e-6),
+    "log_sum": ("log of the sum", lambda x, **o: np.log(_wide(x).sum(**o)), 4e-6),
+    "log_sum_exp": ("log of the sum of e^x", _log_sum_exp, 4e-6),
+}
+
+
+def _samples(rng: np.random.Generator) -> Iterable[Sample]:
+    fixed = frozenset({1})
+    x = np.abs(draw(rng, 2, 5, 7, 19)) + np.float32(0.1)
+    yield Sample((x, ints(1, 2)), constants=fixed, note="global pooling")
+    yield Sample((x, ints(-1)), {"keepdims": 0}, fixed, note="last axis")
+    yield Sample((x, ints(0, 2)), constants=fixed, note="split axes")
+    yield Sample((x,), {"keepdims": 0}, note="everything")
+    yield Sample((draw(rng, 3, 4),), {"noop_with_empty_axes": 1}, note="no axes, no reduction")
+    broken = np.abs(draw(rng, 4, 3))
+    broken[0, 0], broken[1, 1], broken[2, 2] = np.nan, np.inf, 0
+    yield Sample((broken, ints(1)), constants=fixed, note="NaN, infinity")
+
+
+def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: float) -> None:
+    def reference(
+        x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
+    ) -> Array:
+        chosen = _chosen(x.ndim, None if axes is None else to_ints(axes), noop_with_empty_axes)
+        y = function(x, axis=chosen, keepdims=bool(keepdims))
+        return np.asarray(y).astype(x.dtype)
+
+    define(
+        OpDef(
+            f"reduce_{name}", "x axes?",
+            f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
+            infer_reduce, reference, attrs=_ATTRS, flops=_flops, samples=_samples,
+            family="reduce", rtol=rtol,
+        )
+    )  # fmt: skip
+
+
+for _name, (_doc, _function, _rtol) in _KINDS.items():
+    _define_reduction(_name, _doc, _function, _rtol)
+
+
+def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
+    def reference(
+        x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
+    ) -> Array:
+        chosen = _chosen(x.ndim, None if axes is None else to_ints(axes), noop_with_empty_axes)
+        return np.asarray(function(x, axis=chosen, keepdims=bool(keepdims)))
+
+    define(
+        OpDef(
+            f"reduce_{name}", "x axes?", f"y = whether {doc} of x is true. Source: TFLite",
+            infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
+        )
+    )  # fmt: skip
+
+
+_truth("any", "any", np.any)
+_truth("all", "all", np.all)
+
+
+def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:
+    axis = axis_of(axis, len(x.shape))
+    kept = (1,) if keepdims else ()
+    return one((*x.shape[:axis], *kept, *x.shape[axis + 1 :]), "int64")
+
+
+def _arg(function: Callable[..., Any]) -> Callable[..., Array]:
+    def reference(x: Array, *, axis: int, keepdims: int, select_last_index: int) -> Array:
+        if select_last_index:
+            found = x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis)
+        else:
+            found = function(x, axis=axis)
+        return np.expand_dims(found, axis) if keepdims else np.asarray(found)
+
+    return reference
+
+
+def _arg_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield Sample((draw(rng, 2, 5, 19),), {"axis": -1, "keepdims": 0}, note="last axis")
+    yield Sample((draw(rng, 7, 3),), {"axis": 0})
+    ties = np.array([[1, 3, 3], [2, 2, 1]], np.float32)
+    yield Sample((ties,), {"axis": 1, "select_last_index": 1}, note="last of ties")
+    yield Sample((ties,), {"axis": 1}, note="first of ties")
+
+
+for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
+    define(
+        OpDef(
+            f"arg_{_name}", "x",
+            f"y = the index of the {_name} along `axis`, the first of ties (or the last). "
+            "Source: ONNX ArgMax-13",
+            _infer_arg, _arg(_arg_function), flops=_flops, samples=_arg_samples, family="reduce",
+            moves=True,
+            attrs={
+                "axis": Attr("int", 0), "keepdims": Attr("int", 1),
+                "select_last_index": Attr("int", 0),
+            },
+        )
+    )  # fmt: skip
+
+
+def _running(function: Callable[..., Any], first: int) -> Callable[..., Array]:
+    def reference(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Array:
+        at = int(axis.reshape(()))
+        x = np.flip(x, at) if reverse else x
+        y = np.asarray(function(_wide(x), axis=at)).astype(x.dtype)
+        if exclusive:
+            y = np.roll(y, 1, at)
+            y[(slice(None),) * (at % x.ndim) + (0,)] = first
+        return np.ascontiguousarray(np.flip(y, at)) if reverse else y
+
+    return reference
+
+
+def _running_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for exclusive, reverse in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        attrs = {"exclusive": exclusive, "reverse": reverse}
+        yield Sample((draw(rng, 3, 7), np.array(1, np.int64)), attrs, frozenset({1}))
+
+
+for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
+    define(
+        OpDef(
+            f"cum_{_name}", "x axis",
+            f"y = the running {_name} along `axis`, without the element itself when exclusive, "
+            f"from the end when reverse. Source: ONNX Cum{_name.title()}",
+            same_type, _running(_run, _first), samples=_running_samples, family="reduce",
+            attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)}, rtol=4e-6,
+        )
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Rules that the ops' type inference shares: dimensions, axes, broadcasting, constant inputs.
+
+A dimension is an int, a symbol or "?"; rules answer "?" where only running the graph can tell, and
+raise ShapeError only for what is certainly wrong. `check.infer_types` adds the node and its inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import UNKNOWN, Dim, TensorType, Value
+
+Types = tuple[TensorType, ...]
+Shape = tuple[Dim, ...]
+
+
+def same_type(x: Value, *others: Value | None, **attrs: object) -> Types:
+    """Infer: the output is of the first input's shape and dtype."""
+    return (x.type.without_quant(),)
+
+
+def one(shape: Sequence[Dim], dtype: str) -> Types:
+    """Return the types of an op with one output."""
+    return (TensorType(tuple(shape), dtype),)
+
+
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two dimensions are certainly not equal."""
+    return isinstance(a, int) and isinstance(b, int) and a != b
+
+
+def fit(a: Dim, b: Dim) -> Dim:
+    """Return the more precise of two dimensions that must be equal."""
+    if isinstance(a, int) or b == UNKNOWN:
+        return a
+    return b if isinstance(b, int) or a == UNKNOWN else a
+
+
+def expect(what: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> Dim:
+    """Return the dimension both agree on; raise ShapeError "what is found, expected wanted"."""
+    if differ(found, wanted):
+        reason = f" ({why})" if why else ""
+        raise ShapeError(f"{what} is {found}, expected {wanted}{reason}", fix=fix)
+    return fit(found, wanted)
+
+
+def expect_rank(what: str, value: Value, *ranks: int) -> int:
+    """Return the rank of a value; raise ShapeError when it is none of those."""
+    rank = len(value.shape)
+    if rank not in ranks:
+        wanted = " or ".join(map(str, ranks))
+        raise ShapeError(f"{what} has rank {rank}, expected {wanted}")
+    return rank
+
+
+def expect_dtype(what: str, value: Value, allowed: str | frozenset[str] | tuple[str, ...]) -> str:
+    """Return the dtype of a value; raise ShapeError when it is none of those."""
+    names = (allowed,) if isinstance(allowed, str) else tuple(sorted(allowed))
+    if value.dtype not in names:
+        raise ShapeError(f"{what} is {value.dtype}, expected {' or '.join(names)}")
+    return value.dtype
+
+
+def same_dtype(*values: Value | None) -> str:
+    """Return the dtype that all values share; raise ShapeError when they differ."""
+    names = list(dict.fromkeys(v.dtype for v in values if v is not None))
+    if len(names) != 1:
+        raise ShapeError(f"inputs are of dtypes {' and '.join(names)}, expected one")
+    return names[0]
+
+
+def axis_of(axis: int, rank: int, what: str = "axis") -> int:
+    """Return the axis counted from the front; raise ShapeError when there is no such axis."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{what} {axis} is outside rank {rank}")
+    return axis % rank if rank else 0
+
+
+def axes_of(axes: Sequence[int], rank: int, what: str = "axis") -> tuple[int, ...]:
+    """Return distinct axes counted from the front; raise ShapeError for a bad or repeated one."""
+    found = tuple(axis_of(axis, rank, what) for axis in axes)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{what} list {tuple(axes)} names one axis twice")
+    return found
+
+
+def ints_of(value: Value | None) -> tuple[int, ...] | None:
+    """Return a constant input as integers; None when it is left out or not constant."""
+    if value is None or value.data is None:
+        return None
+    return to_ints(value.data)
+
+
+def to_ints(data: Array) -> tuple[int, ...]:
+    """Return an integer array as Python ints, flattened."""
+    return tuple(int(v) for v in data.reshape(-1))
+
+
+def known_length(value: Value, what: str) -> int:
+    """Return how many elements a 1-d input has; raise ShapeError when that is not known."""
+    if len(value.shape) != 1 or not isinstance(value.shape[0], int):
+        raise ShapeError(f"{what} is {value.type}, expected one dimension of known length")
+    return value.shape[0]
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """Return the shape numpy's broadcasting gives.
+
+    Errors: ShapeError, if two dimensions differ and neither is 1
+    """
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(_broadcast_dim(dims, shapes) for dims in zip(*padded, strict=True))
+
+
+def _broadcast_dim(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
+    numbers = {dim for dim in dims if isinstance(dim, int) and dim != 1}
+    if len(numbers) > 1:
+        shown = " and ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+        raise ShapeError(f"shapes {shown} do not broadcast")
+    if numbers:
+        return numbers.pop()
+    symbols = {dim for dim in dims if isinstance(dim, str)}
+    if len(symbols) > 1:
+        return UNKNOWN
+    return symbols.pop() if symbols else 1
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """Return the product of dimensions: a number, the one symbol beside ones, or "?"."""
+    numbers = math.prod(dim for dim in dims if isinstance(dim, int))
+    symbols = [dim for dim in dims if isinstance(dim, str)]
+    if not symbols or numbers == 0:
+        return numbers
+    return symbols[0] if len(symbols) == 1 and numbers == 1 else UNKNOWN
+
+
+def total(dims: Sequence[Dim]) -> Dim:
+    """Return the sum of dimensions: a number, the one symbol beside zeros, or "?"."""
+    numbers = sum(dim for dim in dims if isinstance(dim, int))
+    symbols = [dim for dim in dims if isinstance(dim, str)]
+    if not symbols:
+        return numbers
+    return symbols[0] if len(symbols) == 1 and numbers == 0 else UNKNOWN
+
+
+def windows(
+    size: Dim, kernel: int, stride: int, pads: tuple[int, int], dilation: int, ceil: bool = False
+) -> Dim:
+    """Return how many windows of a kernel fit along one axis.
+
+    With `ceil`, a last window that starts inside the input or its leading pad counts too.
+    Errors: ShapeError, if not even one fits. Source: ONNX MaxPool-22, Conv-22
+    """
+    reach = dilation * (kernel - 1) + 1
+    if isinstance(size, str):
+        keeps = stride == 1 and sum(pads) == reach - 1
+        return size if keeps else UNKNOWN
+    room = size + sum(pads) - reach
+    if room < 0:
+        raise ShapeError(
+            f"a window of {reach} does not fit into {size} elements and pads {pads[0]}+{pads[1]}"
+        )
+    count = (-(-room // stride) if ceil else room // stride) + 1
+    if ceil and (count - 1) * stride >= size + pads[0]:
+        count -= 1
+    return count
+
+
+def spatial_attrs(rank: int, **lists: tuple[int, ...]) -> None:
+    """Raise ShapeError for a stride, dilation, kernel or pad list that does not fit the rank."""
+    for name, values in lists.items():
+        wanted = 2 * rank if name == "pads" else rank
+        if len(values) != wanted:
+            raise ShapeError(f"{name} has {len(values)} entries, expected {wanted}")
+        least = 0 if name in ("pads", "output_padding") else 1
+        if any(value < least for value in values):
+            raise ShapeError(f"{name}={values} has an entry below {least}")
+
+
+def known_dims(what: str, dims: Sequence[Dim]) -> tuple[int, ...]:
+    """Return dimensions that must be numbers; raise ShapeError when one is not."""
+    if not all(isinstance(dim, int) for dim in dims):
+        raise ShapeError(f"{what} is [{','.join(map(str, dims))}], expected numbers")
+    return tuple(int(dim) for dim in dims)

@@ -1,0 +1,153 @@
+"""Ops that cut out or surround: slice and pad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import UNKNOWN, Dim, Value
+from trireme.op import Attr, Sample
+from trireme.ops.movement import draw, ints, move
+from trireme.ops.shapes import Types, axes_of, ints_of, one, same_dtype, to_ints
+
+Ints = tuple[int, ...]
+_FAR = 1 << 31
+
+
+def slice_range(size: int, start: int, end: int, step: int) -> range:
+    """Return the indices that a slice takes of an axis, clamped as ONNX Slice-13 says."""
+    if step == 0:
+        raise ShapeError("a step is 0")
+    return range(*slice(start, end if end >= -size or step > 0 else None, step).indices(size))
+
+
+def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
+    if isinstance(dim, int):
+        return len(slice_range(dim, start, end, step))
+    return dim if start == 0 and end >= _FAR - 1 and step == 1 else UNKNOWN
+
+
+def _infer_slice(
+    x: Value, starts: Value, ends: Value, axes: Value | None = None, steps: Value | None = None
+) -> Types:
+    rank, first, last = len(x.shape), ints_of(starts), ints_of(ends)
+    where = tuple(range(len(first or ()))) if axes is None else ints_of(axes)
+    stride = (1,) * len(first or ()) if steps is None else ints_of(steps)
+    if where is None:
+        return one((UNKNOWN,) * rank, x.dtype)
+    shape = list(x.shape)
+    places = axes_of(where, rank)
+    if first is None or last is None or stride is None:
+        touched = range(rank) if axes is None else places
+        return one([UNKNOWN if i in touched else d for i, d in enumerate(shape)], x.dtype)
+    if not len(first) == len(last) == len(places) == len(stride):
+        raise ShapeError(f"starts {first}, ends {last}, axes {where}, steps {stride} differ")
+    for axis, start, end, step in zip(places, first, last, stride, strict=True):
+        shape[axis] = _sliced(shape[axis], start, end, step)
+    return one(shape, x.dtype)
+
+
+def _slice(
+    x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> Array:
+    first, last = to_ints(starts), to_ints(ends)
+    where = tuple(range(len(first))) if axes is None else axes_of(to_ints(axes), x.ndim)
+    stride = (1,) * len(first) if steps is None else to_ints(steps)
+    for axis, start, end, step in zip(where, first, last, stride, strict=True):
+        taken = slice_range(x.shape[axis], start, end, step)
+        x = x.take(np.arange(taken.start, taken.stop, taken.step), axis=axis)
+    return x
+
+
+def _slice_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    fixed = frozenset({1, 2, 3, 4})
+    x = draw(rng, 5, 7, 9)
+    yield Sample((x, ints(1, 2), ints(4, 99)), constants=fixed, note="leading axes")
+    yield Sample((x, ints(-3), ints(-1), ints(-1)), constants=fixed, note="from the end")
+    yield Sample((x, ints(8, 5), ints(-99, 0), ints(2, 1), ints(-2, -3)), constants=fixed,
+                 note="backward")  # fmt: skip
+    yield Sample((x, ints(0), ints(99), ints(1), ints(3)), constants=fixed, note="step 3")
+
+
+move(
+    "slice", "x starts ends axes? steps?",
+    "y = x[start:end:step] along each axis given, clamped to x. Source: ONNX Slice-13",
+    _infer_slice, _slice, samples=_slice_samples,
+)  # fmt: skip
+
+_NUMPY_MODE = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "wrap": "wrap"}
+
+
+def _edges(rank: int, pads: Ints, axes: Ints | None) -> list[tuple[int, int]]:
+    where = tuple(range(rank)) if axes is None else axes_of(axes, rank)
+    if len(pads) != 2 * len(where):
+        raise ShapeError(f"pads has {len(pads)} entries, expected {2 * len(where)}")
+    edges = [(0, 0)] * rank
+    for i, axis in enumerate(where):
+        edges[axis] = (pads[i], pads[i + len(where)])
+    return edges
+
+
+def _infer_pad(
+    x: Value, pads: Value, value: Value | None = None, axes: Value | None = None, *, mode: str
+) -> Types:
+    amounts, where = ints_of(pads), ints_of(axes)
+    if value is not None:
+        same_dtype(x, value)
+    if amounts is None or (axes is not None and where is None):
+        return one((UNKNOWN,) * len(x.shape), x.dtype)
+    shape: list[Dim] = []
+    for dim, edge in zip(x.shape, _edges(len(x.shape), amounts, where), strict=True):
+        if isinstance(dim, int):
+            if dim + sum(edge) < 0:
+                raise ShapeError(f"pads {edge} cut more than the {dim} elements there are")
+            shape.append(dim + sum(edge))
+        else:
+            shape.append(dim if edge == (0, 0) else UNKNOWN)
+    return one(shape, x.dtype)
+
+
+def pad(
+    x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, *, mode: str
+) -> Array:
+    """Return x with elements added (or, where pads are negative, cut off) at both ends."""
+    edges = _edges(x.ndim, to_ints(pads), None if axes is None else to_ints(axes))
+    cuts = tuple(slice(-min(a, 0), n + min(b, 0)) for (a, b), n in zip(edges, x.shape, strict=True))
+    grow = [(max(a, 0), max(b, 0)) for a, b in edges]
+    if mode != "constant":
+        return np.pad(x[cuts], grow, mode=_NUMPY_MODE[mode])  # type: ignore[call-overload, no-any-return]
+    y = np.full(
+        [n + a + b for n, (a, b) in zip(x[cuts].shape, grow, strict=True)],
+        _fill(x.dtype) if value is None else value.reshape(()), dtype=x.dtype,
+    )  # fmt: skip
+    inner = tuple(slice(a, a + n) for (a, _), n in zip(grow, x[cuts].shape, strict=True))
+    y[inner] = x[cuts]
+    return y
+
+
+def _fill(dtype: np.dtype[np.generic]) -> object:
+    return "" if dtype.kind == "O" else np.zeros((), dtype)
+
+
+def _pad_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    fixed = frozenset({1, 2, 3})
+    x = draw(rng, 2, 4, 5, 3)
+    image = ints(0, 1, 2, 0, 0, 1, 0, 0)
+    yield Sample((x, image), constants=fixed, note="zeros around an image")
+    yield Sample((x, image, np.array(-1.5, np.float32)), constants=fixed, note="value")
+    yield Sample((x, ints(2, 1), None, ints(1)), constants=fixed, note="one axis")
+    yield Sample((x, ints(0, -1, 1, 0, 0, -2, 0, 1)), constants=fixed, note="negative cuts")
+    for mode in ("reflect", "edge", "wrap"):
+        yield Sample((x, image), {"mode": mode}, fixed, note=mode)
+
+
+move(
+    "pad", "x pads value? axes?",
+    "y = x with pads[i] elements before and pads[i+n] after along each axis: the value (0), or "
+    "x reflected without or with (symmetric) its edge, its edge, or wrapped. Source: ONNX Pad-25",
+    _infer_pad, pad, samples=_pad_samples, moves=False,
+    attrs={"mode": Attr("str", "constant", ("constant", *_NUMPY_MODE))},
+)  # fmt: skip
