@@ -145,7 +145,7 @@ def _infer_bit_cast(x: Value, to: str) -> Types:
 define(
     OpDef(
         "bit_cast", "x", "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
-        _infer_bit_cast, lambda x, to: np.ascontiguousarray(x).view(numpy_dtype(to)),
+        _infer_bit_cast, lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
         attrs={"to": DTYPE}, flops=no_flops,
     )
 )  # fmt: skip

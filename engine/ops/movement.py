@@ -136,7 +136,7 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 move(
     "transpose", "x", "y's axis i is x's axis perm[i]; reversed axes without. Source: ONNX",
-    _infer_transpose, lambda x, perm: np.ascontiguousarray(x.transpose(_order(x.ndim, perm))),
+    _infer_transpose, lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
     attrs={"perm": Attr("ints", None)}, samples=_transpose_samples,
 )  # fmt: skip
 

@@ -1,0 +1,355 @@
+"""The same computation as a sample of an op, as a small ONNX model for an independent runtime.
+
+`MAKERS` has a line for every op that ONNX has under another name, layout or form; an op without
+one is the ONNX op of the same name in CamelCase with the same inputs and attributes.
+"""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from trireme.dtypes import dtype_name
+
+OPSET = 22
+_ELEMENT = {
+    name: getattr(TensorProto, name.upper())
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "bfloat16",
+    )
+}  # fmt: skip
+_ELEMENT |= {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
+_ELEMENT |= {"string": TensorProto.STRING, "complex64": TensorProto.COMPLEX64}
+
+
+def camel(name):
+    return "".join(part.title() for part in name.split("_"))
+
+
+class Model:
+    """An ONNX model under construction: `add` puts a node on, everything is fed at run time."""
+
+    def __init__(self, sample, attrs):
+        self.nodes, self.feeds, self.inits, self.attrs = [], {}, [], dict(attrs)
+        self.inputs = []
+        for position, array in enumerate(sample.inputs):
+            self.inputs.append("" if array is None else self.feed(f"x{position}", array))
+
+    def feed(self, name, array):
+        self.feeds[name] = np.asarray(array)
+        return name
+
+    def constant(self, array):
+        name = f"c{len(self.inits)}"
+        self.inits.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
+        return name
+
+    def add(self, op_type, inputs, count=1, domain="", **attrs):
+        start = len(self.nodes)
+        outputs = [f"n{start}_{i}" for i in range(count)]
+        attrs = {key: value for key, value in attrs.items() if value is not None}
+        self.nodes.append(helper.make_node(op_type, inputs, outputs, domain=domain, **attrs))
+        return outputs[0] if count == 1 else outputs
+
+    def turned(self, name, order):
+        return self.add("Transpose", [name], perm=order) if name else ""
+
+    def finish(self, outputs, types):
+        """The checked ModelProto with those outputs of those types."""
+        given = [
+            helper.make_tensor_value_info(k, _ELEMENT[dtype_name(v.dtype)], v.shape)
+            for k, v in self.feeds.items()
+        ]
+        wanted = [
+            helper.make_tensor_value_info(name, _ELEMENT[type_.dtype], type_.shape)
+            for name, type_ in zip(outputs, types, strict=True)
+        ]
+        graph = helper.make_graph(self.nodes, "peer", given, wanted, self.inits)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10
+        )
+        onnx.checker.check_model(model)
+        return model
+
+    opset = OPSET
+
+
+def channels_first(rank):
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def channels_last(rank):
+    return (0, *range(2, rank), 1)
+
+
+def activated(model, y, name):
+    """Put the activation called `name` after y."""
+    clip = {"relu6": (0, 6), "relu_n1_to_1": (-1, 1)}
+    if name in clip:
+        limits = [model.constant(np.float32(v)) for v in clip[name]]
+        return model.add("Clip", [y, *limits])
+    if name == "swish":
+        return model.add("Mul", [y, model.add("Sigmoid", [y])])
+    if name == "hard_sigmoid":
+        return model.add("HardSigmoid", [y], alpha=1 / 6, beta=0.5)
+    if name.startswith("gelu"):
+        return model.add("Gelu", [y], approximate="tanh" if name == "gelu_tanh" else "none")
+    return model.add(camel(name), [y]) if name else y
+
+
+def rank_of(model, position=0):
+    return model.feeds[f"x{position}"].ndim
+
+
+def image_op(op_type, weights=0, count=1, **renamed):
+    """A maker for an op with a layout: its image and first `weights` inputs are turned."""
+
+    def make(model, attrs):
+        rank, last = rank_of(model), attrs.pop("layout") == "NHWC"
+        activation = attrs.pop("activation", "")
+        attrs = {renamed.get(key, key): value for key, value in attrs.items()}
+        operands = list(model.inputs)
+        residual = operands.pop() if len(operands) == 4 and op_type == "Conv" else ""
+        for i in range(1 + weights if last else 0):
+            operands[i] = model.turned(operands[i], channels_first(rank))
+        made = model.add(op_type, operands, count, **attrs)
+        outputs = [made] if count == 1 else made
+        if last:
+            outputs = [model.turned(y, channels_last(rank)) for y in outputs]
+        if residual:
+            outputs[0] = model.add("Add", [outputs[0], residual])
+        outputs[0] = activated(model, outputs[0], activation)
+        return outputs[:1]
+
+    return make
+
+
+def arithmetic(op_type):
+    def make(model, attrs):
+        return [activated(model, model.add(op_type, model.inputs), attrs["activation"])]
+
+    return make
+
+
+def variadic(op_type):
+    return lambda model, attrs: [model.add(op_type, model.inputs)]
+
+
+def chain(*op_types):
+    def make(model, attrs):
+        y = model.inputs[0]
+        for op_type in op_types:
+            y = model.add(op_type, [y])
+        return [y]
+
+    return make
+
+
+def _fully_connected(model, attrs):
+    x, w, *rest = model.inputs
+    y = model.add("MatMul", [x, model.add("Transpose", [w])])
+    for addend in rest:
+        y = model.add("Add", [y, addend]) if addend else y
+    return [activated(model, y, attrs["activation"])]
+
+
+def _concat(model, attrs):
+    y = model.add("Concat", model.inputs, axis=attrs["axis"])
+    return [activated(model, y, attrs["activation"])]
+
+
+def _split(model, attrs):
+    count = attrs["num_outputs"] or model.feeds["x1"].size
+    return model.add("Split", model.inputs, count, **attrs)
+
+
+def _softmax(model, attrs):
+    x = model.inputs[0]
+    if attrs["beta"] != 1:
+        x = model.add("Mul", [x, model.constant(np.float32(attrs["beta"]))])
+    return [model.add("Softmax", [x], axis=attrs["axis"])]
+
+
+def _cast(model, attrs):
+    return [model.add("Cast", model.inputs, to=_ELEMENT[attrs["to"]])]
+
+
+def _not_equal(model, attrs):
+    return [model.add("Not", [model.add("Equal", model.inputs)])]
+
+
+def _squared_difference(model, attrs):
+    d = model.add("Sub", model.inputs)
+    return [model.add("Mul", [d, d])]
+
+
+def _square(model, attrs):
+    return [model.add("Mul", [model.inputs[0]] * 2)]
+
+
+def _floor_div(model, attrs):
+    wide = [model.add("Cast", [x], to=TensorProto.DOUBLE) for x in model.inputs]
+    y = model.add("Floor", [model.add("Div", wide)])
+    return [model.add("Cast", [y], to=TensorProto.INT32)]
+
+
+def _reverse(model, attrs):
+    rank, y = rank_of(model), model.inputs[0]
+    for axis in attrs["axes"]:
+        numbers = (-1, -(1 << 40), axis % rank, -1)
+        y = model.add("Slice", [y, *(model.constant(np.array([v])) for v in numbers)])
+    return [y]
+
+
+def _gemm(model, attrs):
+    attrs["transA"], attrs["transB"] = attrs.pop("trans_a"), attrs.pop("trans_b")
+    return [model.add("Gemm", model.inputs, **attrs)]
+
+
+def _gather(model, attrs):
+    return [model.add("Gather", model.inputs, axis=attrs["axis"])]
+
+
+def _first(op_type, **options):
+    return lambda model, attrs: [model.add(op_type, model.inputs, **attrs, **options)]
+
+
+def _prelu(model, attrs):
+    return [model.add("PRelu", model.inputs)]
+
+
+def _clamp(low, high):
+    def make(model, attrs):
+        limits = [model.constant(np.float32(v)) for v in (low, high)]
+        return [model.add("Clip", [*model.inputs, *limits])]
+
+    return make
+
+
+def _swish(model, attrs):
+    scaled = model.add("Mul", [model.inputs[0], model.constant(np.float32(attrs["alpha"]))])
+    return [model.add("Mul", [model.inputs[0], model.add("Sigmoid", [scaled])])]
+
+
+def _layer_norm(model, attrs):
+    return model.add("LayerNormalization", model.inputs, 3, axis=attrs["axis"],
+                     epsilon=attrs["epsilon"])[:1]  # fmt: skip
+
+
+def _rms_norm(model, attrs):
+    x, scale = model.inputs
+    axes = model.constant(np.arange(attrs["axis"] % rank_of(model), rank_of(model)))
+    mean = model.add("ReduceMean", [model.add("Mul", [x, x]), axes])
+    root = model.add("Sqrt", [model.add("Add", [mean, model.constant(np.float32(1e-5))])])
+    return [model.add("Mul", [model.add("Div", [x, root]), scale])]
+
+
+def _batch_norm(model, attrs):
+    last = attrs["layout"] == "NHWC" and rank_of(model) > 2
+    x = model.turned(model.inputs[0], channels_first(rank_of(model))) if last else model.inputs[0]
+    y = model.add("BatchNormalization", [x, *model.inputs[1:]], epsilon=attrs["epsilon"])
+    return [model.turned(y, channels_last(rank_of(model))) if last else y]
+
+
+def _cum_prod(model, attrs):
+    model.opset = onnx.defs.onnx_opset_version()
+    return [model.add("CumProd", model.inputs, **attrs)]
+
+
+def _atan2(model, attrs):
+    """atan(a / b), shifted by a half turn of a's sign where b is negative."""
+    a, b = model.inputs
+    angle = model.add("Atan", [model.add("Div", [a, b])])
+    turn = model.add("Mul", [model.add("Sign", [a]), model.constant(np.float32(np.pi))])
+    behind = model.add("Less", [b, model.constant(np.float32(0))])
+    return [model.add("Where", [behind, model.add("Add", [angle, turn]), angle])]
+
+
+def _depth(op_type, sign):
+    def make(model, attrs):
+        last = attrs["layout"] == "NHWC"
+        x = model.turned(model.inputs[0], (0, 3, 1, 2)) if last else model.inputs[0]
+        mode = {"mode": attrs["mode"]} if op_type == "DepthToSpace" else {}
+        y = model.add(op_type, [x], blocksize=attrs["blocksize"], **mode)
+        return [model.turned(y, (0, 2, 3, 1)) if last else y]
+
+    return make
+
+
+def _pad(model, attrs):
+    return [model.add("Pad", model.inputs, **attrs)]
+
+
+def _linear_quant(op_type):
+    def make(model, attrs):
+        return [model.add(op_type, model.inputs, axis=attrs["axis"])]
+
+    return make
+
+
+def _blocks(model, attrs):
+    """space_to_batch and batch_to_space by pad, reshape, transpose and slice."""
+    x, block, edges = (model.feeds[name] for name in model.inputs)
+    n, h, w, c = x.shape
+    b, k = (int(v) for v in block)
+    (top, bottom), (left, right) = edges.tolist()
+    name = model.inputs[0]
+    if model.op == "space_to_batch":
+        pads = model.constant(np.array([0, top, left, 0, 0, bottom, right, 0]))
+        name = model.add("Pad", [name, pads])
+        h, w = h + top + bottom, w + left + right
+        shape = model.constant(np.array([n, h // b, b, w // k, k, c]))
+        split = model.turned(model.add("Reshape", [name, shape]), (2, 4, 0, 1, 3, 5))
+        whole = model.constant(np.array([n * b * k, h // b, w // k, c]))
+        return [model.add("Reshape", [split, whole])]
+    shape = model.constant(np.array([b, k, n // (b * k), h, w, c]))
+    split = model.turned(model.add("Reshape", [name, shape]), (2, 3, 0, 4, 1, 5))
+    whole = model.constant(np.array([n // (b * k), h * b, w * k, c]))
+    y = model.add("Reshape", [split, whole])
+    numbers = ([top, left], [h * b - bottom, w * k - right], [1, 2])
+    return [model.add("Slice", [y, *(model.constant(np.array(v)) for v in numbers)])]
+
+
+MAKERS = {
+    "add": arithmetic("Add"), "sub": arithmetic("Sub"), "mul": arithmetic("Mul"),
+    "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
+    "cast": _cast, "not_equal": _not_equal, "squared_difference": _squared_difference,
+    "square": _square, "floor_div": _floor_div, "reverse": _reverse, "gemm": _gemm,
+    "rsqrt": chain("Sqrt", "Reciprocal"), "prelu": _prelu, "gather": _gather,
+    "relu6": _clamp(0, 6), "relu_n1_to_1": _clamp(-1, 1), "swish": _swish,
+    "conv": image_op("Conv", 1, groups="group"),
+    "conv_transpose": image_op("ConvTranspose", 1, groups="group"),
+    "max_pool": image_op("MaxPool", kernel="kernel_shape"),
+    "average_pool": image_op("AveragePool", kernel="kernel_shape"),
+    "lp_pool": image_op("LpPool", kernel="kernel_shape"),
+    "fully_connected": _fully_connected, "layer_normalization": _layer_norm,
+    "rms_normalization": _rms_norm, "batch_normalization": _batch_norm,
+    "instance_normalization": image_op("InstanceNormalization"),
+    "group_normalization": image_op("GroupNormalization"), "lrn": image_op("LRN"),
+    "depth_to_space": _depth("DepthToSpace", 1), "space_to_depth": _depth("SpaceToDepth", -1),
+    "quantize_linear": _linear_quant("QuantizeLinear"),
+    "dequantize_linear": _linear_quant("DequantizeLinear"), "pad": _pad,
+    "space_to_batch": _blocks, "batch_to_space": _blocks,
+    "cum_prod": _cum_prod, "atan2": _atan2,
+    "is_nan": _first("IsNaN"), "is_inf": _first("IsInf"), "matmul": _first("MatMul"),
+    "gather_nd": _first("GatherND"), "scatter_nd": _first("ScatterND"),
+    "dynamic_quantize_linear": lambda model, attrs: model.add(
+        "DynamicQuantizeLinear", model.inputs, 3
+    ),
+}  # fmt: skip
+
+
+def peer_model(op, sample, types):
+    """The sample as an ONNX model: (ModelProto, feeds, number of outputs it has)."""
+    attrs = {key: value for key, value in op.bind(sample.attrs).items() if value is not None}
+    bound = op.bind(sample.attrs)
+    model = Model(sample, attrs)
+    model.op = op.name
+    if op.name in MAKERS:
+        outputs = MAKERS[op.name](model, bound)
+    else:
+        outputs = [model.add(ONNX_NAMES.get(op.name, camel(op.name)), model.inputs, **attrs)]
+    return model.finish(outputs, types[: len(outputs)]), model.feeds, len(outputs)
+
+
+ONNX_NAMES = {"lp_normalization": "LpNormalization", "cum_sum": "CumSum"}

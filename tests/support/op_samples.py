@@ -1,0 +1,82 @@
+"""Every sample of every op, as parameters of a test and as a graph of one node."""
+
+import numpy as np
+
+import trireme.ops  # noqa: F401 - fills the registry
+from trireme.builder import GraphBuilder
+from trireme.dtypes import dtype_name
+from trireme.graph import TensorType
+from trireme.interpret import interpret
+from trireme.op import all_ops
+
+SEED = 20261121
+
+
+def op_samples(keep=lambda op: True):
+    """Yield (op, sample, id) for every sample of the ops that `keep` says yes to."""
+    for op in all_ops():
+        if keep(op):
+            samples = op.samples(np.random.default_rng(SEED))
+            for number, sample in enumerate(samples):
+                note = sample.note.replace(" ", "_") or "plain"
+                yield op, sample, f"{op.name}-{number}-{note}"
+
+
+def outputs_of(op, sample):
+    """How many outputs a node of the sample has: all of them, or what a split makes."""
+    least, most = op.out_arity
+    if most is not None:
+        return most
+    if op.name == "split":
+        return sample.attrs.get("num_outputs") or sample.inputs[1].size
+    return least
+
+
+def sample_graph(op, sample, outputs=None):
+    """A graph of one node that computes the sample, and what to feed it by value id."""
+    builder, feeds, operands = GraphBuilder(op.name), {}, []
+    for position, array in enumerate(sample.inputs):
+        if array is None:
+            operands.append(None)
+            continue
+        quant = sample.quants[position] if position < len(sample.quants) else None
+        if position in sample.constants:
+            operands.append(builder.constant(f"c{position}", array, quant))
+        else:
+            type_ = TensorType(array.shape, dtype_name(array.dtype), quant)
+            value = builder.input(f"x{position}", type_)
+            feeds[value] = array
+            operands.append(value)
+    made = builder.add_node(
+        op.name,
+        operands,
+        sample.attrs,
+        outputs=outputs_of(op, sample) if outputs is None else outputs,
+        quants=sample.out_quants,
+        source="test:sample",
+    )
+    return builder.finish(*made), feeds
+
+
+def interpreted(op, sample, outputs=None):
+    """The reference's outputs of a sample, in order, with the graph they came from."""
+    graph, feeds = sample_graph(op, sample, outputs)
+    results = interpret(graph, feeds)
+    return graph, [results[value] for value in graph.outputs]
+
+
+def assert_close(found, wanted, rtol, what=""):
+    """Same shape, dtype, NaNs and infinities; finite values within rtol of the largest one."""
+    assert found.shape == wanted.shape, f"{what}: shape {found.shape}, expected {wanted.shape}"
+    assert found.dtype == wanted.dtype, f"{what}: {found.dtype}, expected {wanted.dtype}"
+    if found.dtype.kind not in "fcV" or rtol == 0:
+        np.testing.assert_array_equal(found, wanted, err_msg=what)
+        return
+    a, b = found.astype(np.complex128), wanted.astype(np.complex128)
+    odd = ~np.isfinite(b)
+    np.testing.assert_array_equal(found[odd], wanted[odd], err_msg=what)
+    assert np.isfinite(a[~odd]).all(), f"{what}: not finite where {wanted} is"
+    if (~odd).any():
+        limit = rtol * max(np.abs(b[~odd]).max(), 1e-30)
+        worst = np.abs(a[~odd] - b[~odd]).max()
+        assert worst <= limit, f"{what}: off by {worst:.3g}, allowed {limit:.3g}"

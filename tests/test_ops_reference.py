@@ -1,0 +1,61 @@
+"""Each op's numpy reference against an independent runtime, and its inferred types."""
+
+import numpy as np
+import pytest
+from op_samples import assert_close, interpreted, op_samples
+
+onnx = pytest.importorskip("onnx", reason="the references' peer is ONNX")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the references' peer is ONNX Runtime")
+
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx_peer import peer_model  # noqa: E402
+
+CASES = [pytest.param(op, sample, id=name) for op, sample, name in op_samples()]
+LOOSE = 3e-6
+"""Peers compute in float32 where the references do in float64, so every op is given this much."""
+
+
+BY_EVALUATOR = {
+    ("clip", "no upper limit"): "ONNX Runtime clips infinity to the greatest finite number",
+    ("clip", "no lower limit"): "ONNX Runtime clips infinity to the greatest finite number",
+    ("max_pool", "NaN, infinities"): "ONNX Runtime's max_pool drops NaN",
+}
+
+
+def peer_outputs(op, sample, types):
+    """What ONNX Runtime makes of the sample, or ONNX's own evaluator where it has no kernel."""
+    model, feeds, count = peer_model(op, sample, types)
+    if (op.name, sample.note) in BY_EVALUATOR:
+        return evaluated(model, feeds), count
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return session.run(None, feeds), count
+    except Exception:  # no kernel: the evaluator's own error is the one to see
+        return evaluated(model, feeds), count
+
+
+def evaluated(model, feeds):
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(model).run(None, feeds)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_reference_equals_peer(op, sample):
+    graph, outputs = interpreted(op, sample)
+    types = [graph.type(value) for value in graph.outputs]
+    wanted, count = peer_outputs(op, sample, types)
+    for found, peer in zip(outputs[:count], wanted, strict=True):
+        assert_close(found, np.asarray(peer), max(op.rtol, LOOSE), op.name)
+
+
+@pytest.mark.parametrize(("op", "sample"), CASES)
+def test_inferred_types_are_the_arrays(op, sample):
+    graph, outputs = interpreted(op, sample)
+    for value, array in zip(graph.outputs, outputs, strict=True):
+        assert graph.type(value).shape == array.shape
