@@ -1,0 +1,111 @@
+"""The .trm file: save a Graph, load it with its weights mapped from the file, never copied.
+
+The layout is docs/file-format.md's; the graph part is schema/trireme.fbs. Whatever a file holds,
+loading it gives a graph that keeps every rule, or a ModelFileError.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap as mapping
+import os
+from pathlib import Path
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ModelFileError
+from trireme.graph import Graph
+from trireme.model_file.atomic import write_atomic
+from trireme.model_file.layout import ALIGNMENT, HEADER_SIZE, MAGIC
+from trireme.model_file.reader import read
+from trireme.model_file.writer import encode
+
+__all__ = ["dumps", "is_model_file", "load", "loads", "save"]
+
+
+def save(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write the graph to a file, whole or not at all: an old file stays until the new one is safe.
+
+    Errors: ModelFileError, if the file cannot be written or the graph has no form in a file
+    """
+    try:
+        write_atomic(Path(path), encode(graph))
+    except ModelFileError as error:
+        raise _named(path, error) from error
+
+
+def dumps(graph: Graph) -> bytes:
+    """Return the bytes that `save` would write; the same graph gives the same bytes."""
+    return b"".join(encode(graph))
+
+
+def load(path: str | os.PathLike[str], *, mmap: bool = True, verify_weights: bool = False) -> Graph:
+    """Return the graph of a file, with constants that are read-only views of it.
+
+    mmap: map the file instead of reading it. A mapped file may be replaced (`save` does that) or
+        removed, but must not be truncated or overwritten in place while the graph is in use: the
+        system would end the process. Read the file (False) where that may happen.
+    verify_weights: also check the weights' checksums, which reads all of them
+    Errors: ModelFileError, naming the file and the field
+    """
+    try:
+        raw = _mapped(Path(path)) if mmap else _read(Path(path))
+        return read(raw, verify_weights)
+    except (OSError, ValueError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        raise ModelFileError(f"{os.fspath(path)}: cannot be read: {text}") from error
+    except ModelFileError as error:
+        raise _named(path, error) from error
+
+
+def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
+    """Return the graph of a file's bytes, which are copied once (into aligned memory).
+
+    Errors: ModelFileError, naming the field
+    """
+    raw = _aligned(len(data))
+    raw[:] = np.frombuffer(data, np.uint8)
+    raw.flags.writeable = False
+    return read(raw, verify_weights)
+
+
+def is_model_file(start: bytes) -> bool:
+    """Whether bytes from the start of a file are those of a .trm file."""
+    return start[: len(MAGIC)] == MAGIC
+
+
+def _mapped(path: Path) -> Array:
+    with _open(path) as file:
+        if os.fstat(file.fileno()).st_size < HEADER_SIZE:
+            return np.frombuffer(file.read(), np.uint8)
+        view = mapping.mmap(file.fileno(), 0, access=mapping.ACCESS_READ)
+        return np.frombuffer(view, np.uint8)
+
+
+def _read(path: Path) -> Array:
+    with _open(path) as file:
+        raw = _aligned(os.fstat(file.fileno()).st_size)
+        count = file.readinto(raw.data)
+    if count != raw.size:
+        raise ModelFileError(f"the file shrank from {raw.size} to {count} bytes while it was read")
+    raw.flags.writeable = False
+    return raw
+
+
+def _open(path: Path) -> io.BufferedReader:
+    """Open a regular file; opening a pipe would wait for a writer."""
+    if path.exists() and not path.is_file():
+        raise ModelFileError("cannot be read: it is not a regular file")
+    return path.open("rb")
+
+
+def _aligned(nbytes: int) -> Array:
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    skip = -raw.ctypes.data % ALIGNMENT
+    return raw[skip : skip + nbytes]
+
+
+def _named(path: str | os.PathLike[str], error: ModelFileError) -> ModelFileError:
+    summary = f"{os.fspath(path)}: {error.summary}"
+    return ModelFileError(summary, facts=error.facts, fix=error.fix)

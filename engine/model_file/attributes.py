@@ -1,0 +1,29 @@
+"""The kinds of attributes and where a table of the file keeps each: shared by writer and reader."""
+
+from __future__ import annotations
+
+from trireme.schema.generated.trireme_generated import AttrKind
+
+KINDS: dict[str, tuple[int, str]] = {
+    "int": (AttrKind.int, "number"),
+    "float": (AttrKind.float, "real"),
+    "str": (AttrKind.str, "text"),
+    "bool": (AttrKind.bool, "number"),
+    "ints": (AttrKind.ints, "numbers"),
+    "floats": (AttrKind.floats, "reals"),
+    "strs": (AttrKind.strs, "texts"),
+    "array": (AttrKind.array, "buffer"),
+    "graph": (AttrKind.graph, "graph"),
+}
+"""The number of a kind in the file, and the field of Attr that holds its value."""
+
+NAMES: dict[int, str] = {number: name for name, (number, _) in KINDS.items()}
+"""The name of a kind by its number."""
+
+NONE: int = AttrKind.none
+"""The kind of an attribute that is not given (None) and whose default is something else."""
+
+UNKNOWN_DIM = -1
+"""The dimension `UNKNOWN` in a stored shape; symbol k of the graph is FIRST_SYMBOL - k."""
+
+FIRST_SYMBOL = -2

@@ -1,0 +1,201 @@
+"""Turn the bytes of a .trm file into a checked Graph whose constants are views of those bytes.
+
+`flat` has made sure that the FlatBuffer holds together; this module makes sure that it means
+something: indices, ids, types, sizes, attributes. `check` then re-infers every type. Called by
+`load` and `loads`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import trireme.ops  # noqa: F401  (fills the op registry)
+from trireme.check import check
+from trireme.dtypes import Array
+from trireme.errors import ModelFileError, TriremeError
+from trireme.graph import Graph, Node, Value
+from trireme.model_file import attributes
+from trireme.model_file.constants import Constants
+from trireme.model_file.flat import Fault, Table, decode
+from trireme.model_file.layout import (
+    HEADER_SIZE,
+    MAX_NESTING,
+    read_header,
+    require_little_endian,
+)
+from trireme.model_file.types import read_symbols, read_type
+from trireme.op import get_op
+
+T = TypeVar("T")
+
+
+def read(raw: Array, verify_weights: bool) -> Graph:
+    """Return the graph of a whole file given as read-only bytes; constants are views of them.
+
+    Shapes: raw uint8[file size], starting at a multiple of 64
+    Errors: ModelFileError, naming the field
+    """
+    require_little_endian()
+    header = read_header(raw[:HEADER_SIZE].tobytes(), raw.size)
+    encoded = raw[HEADER_SIZE : HEADER_SIZE + header.graph_size].tobytes()
+    crc32 = zlib.crc32(encoded)
+    if crc32 != header.graph_crc32:
+        raise ModelFileError(
+            f"header.graph_crc32: {header.graph_crc32:#010x}, the graph's is {crc32:#010x}: "
+            "the file is damaged"
+        )
+    try:
+        file = decode(encoded)
+        constants = Constants(raw[header.weights_offset :])
+        _each("buffers", file["buffers"], constants.add)
+        if verify_weights:
+            constants.verify()
+        return _Reader(file, constants).model()
+    except Fault as fault:
+        raise ModelFileError(fault.summary, facts=fault.facts, fix=fault.fix) from fault
+
+
+def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list[T]:
+    """Read the elements of a vector, putting its name and the index in front of any fault."""
+    done: list[T] = []
+    try:
+        for item in items:
+            done.append(read_one(item))
+    except Fault as fault:
+        fault.within(f".{name}[{len(done)}]")
+        raise
+    except TriremeError as error:
+        outer = Fault(error.summary, facts=error.facts, fix=error.fix)
+        outer.within(f".{name}[{len(done)}]")
+        raise outer from error
+    return done
+
+
+class _Reader:
+    """Reads the graphs of a decoded file in order, so that bodies come before their users."""
+
+    def __init__(self, file: Table, constants: Constants) -> None:
+        self.file = file
+        self.constants = constants
+        self.graphs: list[Graph] = []
+        self.free: set[int] = set()
+        self.depth: list[int] = []
+        self.body_depth = 0
+
+    def model(self) -> Graph:
+        """Return the last graph; the others must all be bodies in it."""
+        if not self.file["graphs"]:
+            raise Fault("graphs: is empty")
+        _each("graphs", self.file["graphs"], self.graph)
+        unused = sorted(self.free - {len(self.graphs) - 1})
+        if unused:
+            raise Fault(f"graphs[{unused[0]}]: is used by no node")
+        return self.graphs[-1]
+
+    def graph(self, table: Table) -> None:
+        symbols = read_symbols(table["symbols"])
+        names = list(symbols)
+        self.body_depth = -1
+        values = _each("values", table["values"], lambda value: self.value(value, names))
+        nodes = _each("nodes", table["nodes"], self.node)
+        graph = Graph(
+            table["name"], table["inputs"], table["outputs"], tuple(nodes),
+            {value.id: value for value in values}, symbols,
+        )  # fmt: skip
+        if len(graph.values) != len(values):
+            raise Fault("values: an id is used twice")
+        _check_ids(graph)
+        _check_rules(graph)
+        if self.body_depth + 1 > MAX_NESTING:
+            raise Fault(f"bodies nest deeper than {MAX_NESTING}")
+        self.depth.append(self.body_depth + 1)
+        self.free.add(len(self.graphs))
+        self.graphs.append(graph)
+
+    def value(self, table: Table, symbols: list[str]) -> Value:
+        type = read_type(table["tensor_type"], symbols)
+        if table["id"] < 0:
+            raise Fault(f"id {table['id']} is negative")
+        if table["buffer"] is None:
+            return Value(table["id"], table["name"], type)
+        return Value(table["id"], table["name"], type, self.constants.array(type, table["buffer"]))
+
+    def node(self, table: Table) -> Node:
+        op = get_op(table["op"])
+        given: dict[str, Any] = {}
+
+        def read_attr(attr: Table) -> None:
+            name = attr["name"]
+            if name in given:
+                raise Fault(f"{name!r} is given twice")
+            if name not in op.attrs:
+                raise Fault(f"{op.name} has no attribute {name!r}")
+            expected = op.attrs[name]
+            kind = attributes.NAMES.get(attr["kind"], "none")
+            if attr["kind"] == attributes.NONE and expected.default is None:
+                given[name] = None
+            elif kind != expected.kind:
+                raise Fault(f"{name!r} is of kind {kind}, expected {expected.kind}")
+            else:
+                given[name] = self.attr(attr, kind)
+
+        _each("attrs", table["attrs"], read_attr)
+        inputs = tuple(None if i == -1 else i for i in table["inputs"])
+        return Node(
+            table["id"], op.name, inputs, table["outputs"], op.bind(given),
+            table["source"] or "", table["pin"], table["after"],
+        )  # fmt: skip
+
+    def attr(self, table: Table, kind: str) -> Any:
+        field = attributes.KINDS[kind][1]
+        stored = table[field]
+        if stored is None:
+            raise Fault(f"{field} is missing")
+        if kind == "bool":
+            if stored not in (0, 1):
+                raise Fault(f"number {stored} is neither 0 nor 1")
+            return bool(stored)
+        if kind == "array":
+            if table["tensor_type"] is None:
+                raise Fault("tensor_type is missing")
+            return self.constants.array(read_type(table["tensor_type"], ()), stored)
+        return self.body(stored) if kind == "graph" else stored
+
+    def body(self, index: int) -> Graph:
+        """Return a graph that came before and that nothing has used: bodies form a tree."""
+        if index not in self.free:
+            raise Fault(f"graph {index} does not come before, or is used elsewhere")
+        self.free.remove(index)
+        self.body_depth = max(self.body_depth, self.depth[index])
+        return self.graphs[index]
+
+
+def _check_ids(graph: Graph) -> None:
+    """Every id leads to a value, and every value is an input, a constant or made by a node."""
+    known = graph.values.keys()
+    for name, ids in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        for position, value in enumerate(ids):
+            if value not in known:
+                raise Fault(f"{name}[{position}]: there is no value %{value}")
+    made = set(graph.inputs)
+    for position, node in enumerate(graph.nodes):
+        for value in (*node.used, *node.outputs):
+            if value not in known:
+                raise Fault(f"nodes[{position}]: there is no value %{value}")
+        made.update(node.outputs)
+    for position, entry in enumerate(graph.values.values()):
+        if not entry.is_constant and entry.id not in made:
+            raise Fault(f"values[{position}]: %{entry.id} '{entry.name}' is never made")
+
+
+def _check_rules(graph: Graph) -> None:
+    """Hold the graph against the rules of graphs; all types are inferred again."""
+    try:
+        check(graph)
+    except TriremeError:
+        raise
+    except Exception as error:
+        # An op's inference may trip over attributes that no converter would write.
+        raise Fault(f"types cannot be inferred: {type(error).__name__}: {error}") from error

@@ -1,0 +1,127 @@
+"""The tables of schema/trireme.fbs as data, one line a field in slot order, for the reader.
+
+The generated Python trusts its buffer; the reader here does not, so it needs the schema in a form
+it can check against. A test compares these lines with the generated code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+
+class Form(Enum):
+    """How a field is stored in its table."""
+
+    SCALAR = auto()
+    STRING = auto()
+    TABLE = auto()
+    SCALARS = auto()
+    STRINGS = auto()
+    TABLES = auto()
+
+
+SIZES = {"B": 1, "i": 4, "I": 4, "q": 8, "Q": 8, "d": 8}
+"""Bytes of a scalar by its code in the struct module."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field: its name, its form, the struct code or table of its elements, its default."""
+
+    name: str
+    form: Form
+    of: str = ""
+    default: Any = None
+    required: bool = False
+
+    @property
+    def width(self) -> int:
+        """Bytes that the field itself takes in its table: the scalar, or a 4-byte offset."""
+        return SIZES[self.of] if self.form is Form.SCALAR else 4
+
+
+def _scalar(name: str, code: str, default: float | None = 0) -> Field:
+    return Field(name, Form.SCALAR, code, default)
+
+
+def _string(name: str, required: bool = False) -> Field:
+    return Field(name, Form.STRING, required=required)
+
+
+def _table(name: str, of: str, required: bool = False) -> Field:
+    return Field(name, Form.TABLE, of, required=required)
+
+
+def _vector(name: str, form: Form, of: str = "", required: bool = False) -> Field:
+    return Field(name, form, of, (), required)
+
+
+TABLES: dict[str, tuple[Field, ...]] = {
+    "Quant": (
+        _vector("scales", Form.SCALARS, "d", required=True),
+        _vector("zero_points", Form.SCALARS, "q", required=True),
+        _scalar("axis", "i", None),
+    ),
+    "TensorType": (
+        _string("dtype", required=True),
+        _vector("shape", Form.SCALARS, "q"),
+        _table("quant", "Quant"),
+    ),
+    "Buffer": (
+        _scalar("offset", "Q"),
+        _scalar("size", "Q"),
+        _scalar("crc32", "I"),
+        Field("strings", Form.STRINGS),
+    ),
+    "Value": (
+        _scalar("id", "i"),
+        _string("name", required=True),
+        _table("tensor_type", "TensorType", required=True),
+        _scalar("buffer", "I", None),
+    ),
+    "Attr": (
+        _string("name", required=True),
+        _scalar("kind", "B"),
+        _scalar("number", "q", None),
+        _scalar("real", "d", None),
+        _string("text"),
+        _vector("numbers", Form.SCALARS, "q"),
+        _vector("reals", Form.SCALARS, "d"),
+        _vector("texts", Form.STRINGS),
+        _table("tensor_type", "TensorType"),
+        _scalar("buffer", "I", None),
+        _scalar("graph", "I", None),
+    ),
+    "Node": (
+        _scalar("id", "i"),
+        _string("op", required=True),
+        _vector("inputs", Form.SCALARS, "i"),
+        _vector("outputs", Form.SCALARS, "i"),
+        _vector("attrs", Form.TABLES, "Attr"),
+        _string("source"),
+        _string("pin"),
+        _vector("after", Form.SCALARS, "i"),
+    ),
+    "Symbol": (
+        _string("name", required=True),
+        _scalar("least", "q"),
+        _scalar("most", "q", None),
+    ),
+    "Graph": (
+        _string("name", required=True),
+        _vector("inputs", Form.SCALARS, "i"),
+        _vector("outputs", Form.SCALARS, "i"),
+        _vector("symbols", Form.TABLES, "Symbol"),
+        _vector("values", Form.TABLES, "Value"),
+        _vector("nodes", Form.TABLES, "Node"),
+    ),
+    "File": (
+        _vector("graphs", Form.TABLES, "Graph", required=True),
+        _vector("buffers", Form.TABLES, "Buffer"),
+    ),
+}
+"""Every table of the schema, by name."""
+
+ROOT = "File"

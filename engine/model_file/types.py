@@ -1,0 +1,67 @@
+"""Read shapes, dtypes, quantisation and symbols from their tables, within the limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trireme.dtypes import INTS, NAMES, itemsize
+from trireme.graph import UNKNOWN, Dim, Quant, TensorType
+from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM
+from trireme.model_file.flat import Fault, Table
+from trireme.model_file.layout import MAX_RANK, MAX_TENSOR_BYTES
+
+
+def read_type(table: Table, symbols: Sequence[str]) -> TensorType:
+    """Return the type a table holds; raise Fault when it is none or too large."""
+    dtype, shape = table["dtype"], table["shape"]
+    if dtype not in _DTYPES:
+        raise Fault(f"unknown dtype {dtype!r}", facts=[f"known: {', '.join(NAMES)}"])
+    if len(shape) > MAX_RANK:
+        raise Fault(f"{len(shape)} dimensions, at most {MAX_RANK}")
+    # Python's integers do not overflow; zeros are left out so that they cannot hide the rest.
+    nbytes = math.prod(dim for dim in shape if dim > 0) * itemsize(dtype)
+    if nbytes > MAX_TENSOR_BYTES:
+        raise Fault(f"{dtype}{list(shape)} takes {nbytes} bytes, at most {MAX_TENSOR_BYTES}")
+    dims = tuple(_dim(dim, symbols) for dim in shape)
+    quant = None if table["quant"] is None else _quant(table["quant"], dtype)
+    return TensorType(dims, dtype, quant)
+
+
+_DTYPES = frozenset(NAMES)
+
+
+def _dim(dim: int, symbols: Sequence[str]) -> Dim:
+    if dim >= 0:
+        return dim
+    if dim == UNKNOWN_DIM:
+        return UNKNOWN
+    if FIRST_SYMBOL - dim >= len(symbols):
+        raise Fault(f"dimension {dim} names symbol {FIRST_SYMBOL - dim} of {len(symbols)}")
+    return symbols[FIRST_SYMBOL - dim]
+
+
+def _quant(table: Table, dtype: str) -> Quant:
+    """Read scales and zero points; `check` holds them against the shape."""
+    if dtype not in INTS:
+        raise Fault(f"{dtype} cannot be quantised")
+    bits = int(dtype.lstrip("uint"))
+    least = -(1 << bits - 1) if dtype.startswith("int") else 0
+    most = least + (1 << bits) - 1
+    for zero_point in table["zero_points"]:
+        if not least <= zero_point <= most:
+            raise Fault(f"quantisation: zero point {zero_point} is outside {dtype}")
+    return Quant(table["scales"], table["zero_points"], table["axis"])
+
+
+def read_symbols(tables: Sequence[Table]) -> dict[str, tuple[int, int | None]]:
+    """Return the bounds of a graph's symbols by name, in the order of the file."""
+    symbols: dict[str, tuple[int, int | None]] = {}
+    for position, table in enumerate(tables):
+        name, least, most = table["name"], table["least"], table["most"]
+        if name in ("", UNKNOWN) or name in symbols:
+            raise Fault(f"symbols[{position}].name: {name!r} is empty, reserved or used before")
+        if least < 0 or (most is not None and most < least):
+            raise Fault(f"symbols[{position}]: bounds {least} to {most} of {name!r}")
+        symbols[name] = (least, most)
+    return symbols
