@@ -138,7 +138,16 @@ EXPRESSIONS: dict[str, Emit] = {
     "gelu": _gelu,
     "clip": _clip,
 }
-COSTS = {"exp": 10, "tanh": 16, "sigmoid": 12, "erf": 20, "gelu": 20, "log": 14, "swish": 12}
+COSTS = {
+    "exp": 10,
+    "tanh": 16,
+    "sigmoid": 12,
+    "erf": 20,
+    "gelu": 20,
+    "gelu_tanh": 20,
+    "log": 14,
+    "swish": 12,
+}
 """Vector instructions of a call, where it is not about two."""
 
 

@@ -1,0 +1,126 @@
+"""How a matrix product is cut: register tiles, panels of columns, slices of depth, chunks.
+
+The choice is a small search over a model in cycles; it depends on shapes, the instruction set and
+the cache sizes only, so the same product is always computed in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from trireme.devices.cpu.target import Isa
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A cut of C[rows, columns] += A[rows, depth] B[depth, columns].
+
+    tile_rows, vectors: a register tile is tile_rows rows by vectors * lanes columns
+    block_tiles: tiles of rows in a chunk
+    group_panels: panels (tiles of columns) in a chunk
+    depth_slice: depth done before the next slice begins; all of it when one slice suffices
+    """
+
+    tile_rows: int
+    vectors: int
+    block_tiles: int
+    group_panels: int
+    depth_slice: int
+
+
+def _tile_cycles(isa: Isa, rows: int, vectors: int) -> float:
+    """Cycles of one step of depth in a register tile: multiply-adds, loads or latency."""
+    fmas = rows * vectors
+    loads = (vectors + rows) / 2
+    return max(fmas / isa.fma_per_cycle, loads, isa.fma_cycles) + 0.25
+
+
+def _register_tiles(isa: Isa) -> list[tuple[int, int]]:
+    """Every tile whose accumulators, columns and one broadcast fit the registers."""
+    return [
+        (rows, vectors)
+        for vectors in range(1, 9)
+        for rows in range(1, 17)
+        if rows * vectors + vectors + 1 <= isa.registers and rows * vectors >= 1
+    ]
+
+
+@functools.lru_cache(4096)
+def choose_register_tile(isa: Isa, rows: int, columns: int) -> tuple[int, int]:
+    """Return (tile_rows, vectors) with the least modelled cycles for a product of that size."""
+
+    def cycles(tile: tuple[int, int]) -> tuple[float, int]:
+        tile_rows, vectors = min(tile[0], rows), tile[1]
+        total_vectors = -(-columns // isa.lanes)
+        panels, last = divmod(total_vectors, vectors)
+        whole, rest = divmod(rows, tile_rows)
+        total = whole * panels * _tile_cycles(isa, tile_rows, vectors)
+        total += whole * _tile_cycles(isa, tile_rows, last) if last else 0
+        total += panels * _tile_cycles(isa, rest, vectors) if rest else 0
+        total += _tile_cycles(isa, rest, last) if rest and last else 0
+        variants = (1 + bool(rest)) * (1 + bool(last))
+        return total * (1 + 0.005 * variants), -tile_rows * vectors
+
+    tile_rows, vectors = min(_register_tiles(isa), key=cycles)
+    return min(tile_rows, rows), min(vectors, -(-columns // isa.lanes))
+
+
+def choose_tiling(
+    isa: Isa, batch: int, rows: int, columns: int, depth: int, *, gathered: bool, unit: int,
+    threads: int,
+) -> Tiling:  # fmt: skip
+    """Return the tiling of a product.
+
+    gathered: whether rows of A are first copied to memory of the thread's own
+    unit: depth slices are multiples of this
+    """
+    tile_rows, vectors = choose_register_tile(isa, rows, columns)
+    width = vectors * isa.lanes
+    tiles, panels = -(-rows // tile_rows), -(-columns // width)
+    best: tuple[float, Tiling] | None = None
+    for block in _divisions(tiles):
+        for group in _divisions(panels):
+            block_rows = min(block * tile_rows, rows)
+            slice_ = _depth_slice(isa, block_rows, width, depth, unit)
+            cost = _makespan(
+                isa, batch, (rows, columns, depth), (block_rows, min(group * width, columns)),
+                _tile_cycles(isa, tile_rows, vectors) / (tile_rows * width), gathered,
+                max(threads, 2),
+            )  # fmt: skip
+            cost *= 1 + 0.02 * (-(-depth // slice_) - 1)
+            if best is None or cost < best[0]:
+                best = (cost, Tiling(tile_rows, vectors, block, group, slice_))
+    if best is None:
+        raise ValueError("a product without rows or columns")
+    return best[1]
+
+
+def _divisions(count: int) -> list[int]:
+    """Sizes of parts worth trying: count cut into 1, 2, 3, 4, 6, 8, ... parts."""
+    parts = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    return sorted({-(-count // part) for part in parts if part <= count})
+
+
+def _depth_slice(isa: Isa, rows: int, width: int, depth: int, unit: int) -> int:
+    """The depth at which a block of A takes half of the L2 cache, a panel of B a quarter."""
+    most = min(isa.l2_bytes // 2 // (4 * rows), isa.l2_bytes // 4 // (4 * width))
+    slices = -(-depth // max(most, unit))
+    return min(depth, -(-depth // slices // unit) * unit)
+
+
+def _makespan(
+    isa: Isa, batch: int, whole: tuple[int, int, int], part: tuple[int, int],
+    cycles_per_product: float, gathered: bool, threads: int,
+) -> float:  # fmt: skip
+    """Modelled cycles of all chunks of part[0] rows and part[1] columns on that many threads."""
+    rows, columns, depth = whole
+    chunks = batch * -(-rows // part[0]) * -(-columns // part[1])
+    work = part[0] * part[1] * depth * cycles_per_product
+    fits = columns * depth * 4 <= isa.l2_bytes // 2
+    work += part[1] * depth * 4 / (48 if fits else 8)  # B from L2 or from L3
+    work += part[0] * depth * (2.5 / isa.lanes if gathered else 0.25)
+    work += 400
+    rounds = -(-chunks // threads)
+    uneven = 0.25 * work if chunks > 1 else 0
+    return rounds * work + uneven
