@@ -115,8 +115,10 @@ class ReduceParams:
         y = clamp(multiply_by_quantized(sum(x) - count * x_zero, multiplier, shift) + y_zero,
                   low, high)
 
-    The division of a mean is part of the multiplier. LiteRT rounds a mean in up to four ways by
-    dtype and axes; this is within one unit of each.
+    The division of a mean is part of the multiplier: multiplier * 2**k // count and shift - k with
+    k = floor(log2(count)).
+
+    Source: TensorFlow Lite, reference reduce.h: QuantizedMeanOrSum
     """
 
     count: int
@@ -274,8 +276,11 @@ def _reduce(call: Call, mean: bool) -> ReduceParams:
     x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
     count = call.type(0).elements // max(call.outputs[0].elements, 1)
     real = np.float32(x.scale).item() / np.float32(y.scale).item()
+    multiplier, shift = quantize_multiplier(real)
+    if mean and count > 1:
+        fold = min(count.bit_length() - 1, 32, 31 + shift)
+        multiplier, shift = (multiplier << fold) // count, shift - fold
     return ReduceParams(
-        count, x.zero_point, y.zero_point,
-        *quantize_multiplier(real / max(count, 1) if mean else real),
+        count, x.zero_point, y.zero_point, multiplier, shift,
         *dtype_limits(call.outputs[0].dtype),
     )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.convert`.
+
+`tflite_file` reads the file into records, the tables of `tflite_ops` turn each operator into nodes,
+and this module keeps what is between: which value a tensor has become, and what a message says.
+The layout stays NHWC, constants stay views of the file, and quantisation stays in the types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trireme.builder import GraphBuilder
+from trireme.converters.tflite_file import FileGraph, open_bytes, read_file, reading
+from trireme.converters.tflite_move import MOVERS
+from trireme.converters.tflite_ops import COMPUTERS
+from trireme.converters.tflite_use import State, Use
+from trireme.errors import ConvertError, GraphError, ModelFileError
+from trireme.graph import Graph, TensorType
+
+OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | MOVERS
+"""The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
+
+
+def convert(
+    source: str | Path | bytes,
+    *,
+    name: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    use_mmap: bool = True,
+) -> Graph:
+    """Return the Graph of a .tflite model, given as a path or as its bytes.
+
+    float32, float16 weights, int8 and uint8 quantised models are converted. Weights that are int8
+    under float activations ("dynamic range") become float constants. The constants are views of the
+    file, which is mapped into memory: replace it atomically, never truncate it, or pass
+    use_mmap=False.
+
+    Shapes: `shapes` replaces the shapes of inputs by name
+    Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
+            operators that are not supported
+    """
+    file = read_file(open_bytes(source, use_mmap))
+    _check_supported(file)
+    fallback = Path(source).stem if isinstance(source, str | Path) else file.name
+    builder = GraphBuilder(name or fallback)
+    state = State(builder, file.tensors, check_shapes=not shapes)
+    try:
+        _add_inputs(file, state, shapes or {})
+        for operator in file.operators:
+            with reading(operator.source):
+                OPERATORS[operator.code](Use(state, operator))
+        return builder.finish(*_outputs(file, state))
+    except GraphError as error:
+        raise ModelFileError(
+            f"the .tflite file contradicts itself: {error.summary}",
+            facts=error.facts,
+            fix=error.fix,
+        ) from error
+
+
+def _check_supported(file: FileGraph) -> None:
+    """Raise one ConvertError with every operator that has no converter."""
+    missing = Counter(op.code for op in file.operators if op.code not in OPERATORS)
+    if missing:
+        first = {op.code: op.source for op in reversed(file.operators)}
+        raise ConvertError(
+            f"{sum(missing.values())} of {len(file.operators)} operators are not supported",
+            facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
+        )
+    variables = [t.name for t in file.tensors if t.variable]
+    if variables:
+        raise ConvertError(
+            f"{len(variables)} tensors are variables, which are not supported", facts=variables[:8]
+        )
+
+
+def _add_inputs(file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]]) -> None:
+    names = _unique([file.tensors[i].name for i in file.inputs])
+    unknown = sorted(set(shapes) - set(names))
+    if unknown:
+        raise ConvertError(
+            f"no input is called {', '.join(map(repr, unknown))}",
+            facts=[f"inputs: {', '.join(names)}"],
+        )
+    for index, name in zip(file.inputs, names, strict=True):
+        tensor = file.tensors[index]
+        if index in state.ids or tensor.data is not None:
+            raise ModelFileError(f"input '{name}' is listed twice or is a constant")
+        shape = tuple(int(dim) for dim in shapes.get(name, tensor.shape))
+        state.ids[index] = state.builder.input(name, TensorType(shape, tensor.dtype, tensor.quant))
+    outputs = _unique([*names, *(file.tensors[i].name for i in file.outputs)])[len(names) :]
+    state.names = dict(zip(file.outputs, outputs, strict=True))
+
+
+def _outputs(file: FileGraph, state: State) -> list[int]:
+    return [state.value(index, "SubGraph.outputs") for index in file.outputs]
+
+
+def _unique(names: list[str]) -> list[str]:
+    """The names with a suffix where one came before."""
+    seen: set[str] = set()
+    unique = []
+    for name in names:
+        base, count = name, 1
+        while name in seen:
+            name, count = f"{base}_{count}", count + 1
+        seen.add(name)
+        unique.append(name)
+    return unique

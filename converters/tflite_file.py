@@ -1,0 +1,307 @@
+"""Read a .tflite file into plain records, trusting nothing in it.
+
+The flatbuffers package has no verifier: an offset in a damaged file may point anywhere. Every
+access goes through `reading`, which turns what then happens into a ModelFileError that names the
+field, and every count is held against the size of the file before anything loops over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tflite
+
+from trireme.dtypes import Array, numpy_dtype
+from trireme.errors import ModelFileError
+from trireme.graph import Quant
+
+IDENTIFIER = b"TFL3"
+NO_TENSOR = -1
+LONGEST_NAME = 4096
+_MOST_RANK = 32
+
+_DTYPES = {
+    "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BFLOAT16": "bfloat16",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "INT4": "int4",
+    "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
+    "BOOL": "bool", "COMPLEX64": "complex64", "COMPLEX128": "complex128", "STRING": "string",
+}  # fmt: skip
+_BROKEN = (
+    struct.error, TypeError, ValueError, IndexError, KeyError, OverflowError, AttributeError,
+    ArithmeticError, MemoryError, RecursionError,
+)  # fmt: skip
+"""What Python raises when an offset points nowhere or a number makes no sense."""
+
+
+def _enum_names(enum: type) -> dict[int, str]:
+    return {v: k for k, v in vars(enum).items() if isinstance(v, int) and not k.startswith("_")}
+
+
+_TENSOR_TYPES = _enum_names(tflite.TensorType)
+_OPERATORS = _enum_names(tflite.BuiltinOperator)
+_OPTIONS = _enum_names(tflite.BuiltinOptions)
+_OPTIONS_2 = _enum_names(getattr(tflite, "BuiltinOptions2", type("none", (), {})))
+
+
+@dataclass(frozen=True, eq=False)
+class FileTensor:
+    """A tensor of the file; `data` is a view of the file's bytes when it is a constant."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    quant: Quant | None
+    data: Array | None
+    variable: bool
+
+
+@dataclass(frozen=True, eq=False)
+class FileOperator:
+    """An operator of the file; `options` is the table of its builtin options, or None."""
+
+    index: int
+    code: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Any
+    options_name: str
+    custom: bytes
+
+    @property
+    def source(self) -> str:
+        """How messages and nodes name the operator."""
+        return f"tflite:{self.code}#{self.index}"
+
+
+@dataclass(frozen=True, eq=False)
+class FileGraph:
+    """The first subgraph of the file; `subgraphs` is how many there are."""
+
+    name: str
+    tensors: tuple[FileTensor, ...]
+    operators: tuple[FileOperator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    subgraphs: int
+
+
+@contextlib.contextmanager
+def reading(field: str) -> Iterator[None]:
+    """Turn what a damaged file makes Python raise into a ModelFileError that names the field."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise ModelFileError(
+            f"the .tflite file is damaged at {field}", facts=[f"{type(error).__name__}: {error}"]
+        ) from error
+
+
+def open_bytes(source: str | Path | bytes, use_mmap: bool) -> memoryview:
+    """Return the bytes of a file, mapped into memory unless asked not to, or those given.
+
+    Errors: ModelFileError, if the file cannot be read
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        return memoryview(source).toreadonly()
+    try:
+        with Path(source).open("rb") as file:
+            if use_mmap and Path(source).stat().st_size:
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(file.read())
+    except OSError as error:
+        raise ModelFileError(f"cannot read {source}: {error.strerror or error}") from error
+
+
+def read_file(data: memoryview) -> FileGraph:
+    """Return the first subgraph of a .tflite file.
+
+    Errors: ModelFileError, naming the field that is damaged
+    """
+    if len(data) < 8 or bytes(data[4:8]) != IDENTIFIER:
+        raise ModelFileError(
+            "this is not a .tflite file", facts=[f"bytes 4..8 are {bytes(data[4:8])!r}, not 'TFL3'"]
+        )
+    return _Reader(data).graph()
+
+
+class _Reader:
+    """Reads one file; `_budget` bounds how many list entries may be read in all."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.array = np.frombuffer(data, np.uint8)
+        self._budget = len(data)
+        with reading("the root table"):
+            self.model = tflite.Model.GetRootAs(data, 0)
+
+    def graph(self) -> FileGraph:
+        with reading("Model.subgraphs"):
+            subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
+            if not subgraphs:
+                raise ModelFileError("the .tflite file has no subgraph")
+            sub = self.model.Subgraphs(0)
+            name = _text(sub.Name(), "SubGraph.name") or "main"
+        codes = self._codes()
+        with reading("SubGraph.tensors"):
+            n_tensors = self.count(sub.TensorsLength(), "SubGraph.tensors")
+        tensors = tuple(self._tensor(sub, i) for i in range(n_tensors))
+        with reading("SubGraph.operators"):
+            n_operators = self.count(sub.OperatorsLength(), "SubGraph.operators")
+        operators = tuple(self._operator(sub, i, codes, n_tensors) for i in range(n_operators))
+        inputs = self.indexes(sub, "Inputs", "SubGraph.inputs", n_tensors)
+        outputs = self.indexes(sub, "Outputs", "SubGraph.outputs", n_tensors)
+        if NO_TENSOR in inputs or NO_TENSOR in outputs:
+            raise ModelFileError("SubGraph.inputs or SubGraph.outputs names no tensor (-1)")
+        return FileGraph(name, tensors, operators, inputs, outputs, subgraphs)
+
+    def count(self, length: int, field: str) -> int:
+        """Return a list's length, if the file is large enough for all lists read so far."""
+        self._budget -= length
+        if length < 0 or self._budget < 0:
+            raise ModelFileError(f"{field} has {length} entries, more than the file can hold")
+        return length
+
+    def indexes(self, table: Any, name: str, field: str, tensors: int) -> tuple[int, ...]:
+        """Return a list of tensor indexes, each -1 or below `tensors`."""
+        with reading(field):
+            length = self.count(getattr(table, f"{name}Length")(), field)
+            array = getattr(table, f"{name}AsNumpy")() if length else np.zeros(0, np.int32)
+            values = tuple(int(v) for v in array)
+        for value in values:
+            if not NO_TENSOR <= value < tensors:
+                raise ModelFileError(f"{field} names tensor {value}, there are {tensors}")
+        return values
+
+    def _codes(self) -> list[str]:
+        with reading("Model.operator_codes"):
+            n = self.count(self.model.OperatorCodesLength(), "Model.operator_codes")
+        codes = []
+        for i in range(n):
+            with reading(f"Model.operator_codes[{i}]"):
+                code = self.model.OperatorCodes(i)
+                number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+                if number == tflite.BuiltinOperator.CUSTOM:
+                    codes.append(_text(code.CustomCode(), "OperatorCode.custom_code") or "CUSTOM")
+                else:
+                    codes.append(_OPERATORS.get(number, f"operator {number}"))
+        return codes
+
+    def _tensor(self, sub: Any, index: int) -> FileTensor:
+        field = f"SubGraph.tensors[{index}]"
+        with reading(field):
+            tensor = sub.Tensors(index)
+            name = _text(tensor.Name(), f"{field}.name") or f"tensor_{index}"
+            rank = self.count(tensor.ShapeLength(), f"{field}.shape")
+            shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if rank else ()
+            dtype = _DTYPES.get(_TENSOR_TYPES.get(tensor.Type(), ""))
+            sparse = tensor.Sparsity() is not None
+            variable = bool(tensor.IsVariable())
+        if rank > _MOST_RANK or any(dim < 0 for dim in shape):
+            raise ModelFileError(f"{field}.shape is {list(shape[:_MOST_RANK])}")
+        if dtype is None:
+            raise ModelFileError(f"{field}.type is {tensor.Type()}, which is no known type")
+        if sparse:
+            raise ModelFileError(
+                f"tensor '{name}' is stored sparse", fix="convert the model with dense weights"
+            )
+        data = self._data(tensor, field, shape, dtype)
+        return FileTensor(
+            index, name, shape, dtype, self._quant(tensor, field, shape, dtype), data, variable
+        )
+
+    def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
+        """The constant's data as a view of the file; None when the tensor is not a constant."""
+        with reading(f"{field}.buffer"):
+            index = tensor.Buffer()
+            if index >= self.model.BuffersLength():
+                raise ModelFileError(f"{field}.buffer is {index}, past the last")
+            raw = self._raw(index)
+        if raw is None or dtype == "string":
+            return None
+        if dtype == "int4":
+            raise ModelFileError(
+                f"{field} holds packed int4, which is not supported", fix="use int8 weights"
+            )
+        elements = 1
+        for dim in shape:
+            elements *= dim
+        dense = numpy_dtype(dtype)
+        if elements * dense.itemsize != len(raw):
+            raise ModelFileError(
+                f"{field}: {dtype}{list(shape)} takes {elements * dense.itemsize} bytes, "
+                f"its buffer has {len(raw)}"
+            )
+        with reading(f"{field}.buffer"):
+            typed = raw.view(dense.newbyteorder("<")).reshape(shape)
+            return typed if typed.flags.aligned and dense.isnative else typed.astype(dense)
+
+    def _raw(self, index: int) -> Array | None:
+        """The bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer, at an offset."""
+        buffer = self.model.Buffers(index)
+        offset, size = buffer.Offset(), buffer.Size()
+        if offset > 1:
+            if offset + size > len(self.data):
+                raise ModelFileError(f"Model.buffers[{index}] ends past the end of the file")
+            return self.array[offset : offset + size]
+        if not buffer.DataLength():
+            return None
+        return np.asarray(buffer.DataAsNumpy())
+
+    def _quant(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Quant | None:
+        with reading(f"{field}.quantization"):
+            quant = tensor.Quantization()
+            if quant is None or dtype not in ("int8", "uint8", "int16", "int32"):
+                return None
+            n = self.count(quant.ScaleLength(), f"{field}.quantization.scale")
+            if not n:
+                return None
+            scales = tuple(quant.ScaleAsNumpy().astype(float).tolist())
+            zeros = self.count(quant.ZeroPointLength(), f"{field}.quantization.zero_point")
+            points = tuple(quant.ZeroPointAsNumpy().tolist()) if zeros else (0,) * n
+            axis = quant.QuantizedDimension() if n > 1 else None
+        if len(points) != n:
+            points = points * n if len(points) == 1 else ()
+        along = 0 if axis is None else axis
+        fits = axis is None or (0 <= along < len(shape) and shape[along] == n)
+        if not points or not fits or not all(0 < s < float("inf") for s in scales):
+            raise ModelFileError(
+                f"{field}.quantization does not fit {dtype}{list(shape)}",
+                facts=[f"{n} scales from {min(scales)}, {zeros} zero points, axis {axis}"],
+            )
+        info = np.iinfo(dtype)
+        if not all(info.min <= point <= info.max for point in points):
+            raise ModelFileError(f"{field}.quantization.zero_point is outside {dtype}")
+        return Quant(scales, points, axis)
+
+    def _operator(self, sub: Any, index: int, codes: list[str], tensors: int) -> FileOperator:
+        field = f"SubGraph.operators[{index}]"
+        with reading(field):
+            operator = sub.Operators(index)
+            position = operator.OpcodeIndex()
+        if position >= len(codes):
+            raise ModelFileError(f"{field}.opcode_index is {position}, there are {len(codes)}")
+        inputs = self.indexes(operator, "Inputs", f"{field}.inputs", tensors)
+        outputs = self.indexes(operator, "Outputs", f"{field}.outputs", tensors)
+        with reading(f"{field}.builtin_options"):
+            options, name = operator.BuiltinOptions(), operator.BuiltinOptionsType()
+            length = operator.CustomOptionsLength()
+            custom = operator.CustomOptionsAsNumpy().tobytes() if length else b""
+        return FileOperator(
+            index, codes[position], inputs, outputs, options, _OPTIONS.get(name, ""), custom
+        )
+
+
+def _text(raw: bytes | None, field: str) -> str:
+    if raw is None:
+        return ""
+    if len(raw) > LONGEST_NAME:
+        raise ModelFileError(f"{field} is {len(raw)} bytes long")
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,187 @@
+"""detection_post_process: an SSD detector's boxes decoded, suppressed and sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import TensorType, Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+
+_DOC = """Turn an SSD detector's raw boxes and scores into detections (batch 1).
+
+    y = box.y / scales[0] * anchor.h + anchor.y      x = box.x / scales[1] * anchor.w + anchor.x
+    h = exp(box.h / scales[2]) * anchor.h            w = exp(box.w / scales[3]) * anchor.w
+
+Boxes are visited by falling score (ties: the lower index first); one is kept unless it overlaps a
+kept one by more than iou_threshold, or its score is below score_threshold. By default each anchor
+takes part once, with its best class, and a kept anchor reports its max_classes_per_detection best
+classes; with use_regular_nms each class is suppressed on its own (at most detections_per_class
+each) and the best max_detections of all classes are reported. Entries past `count` are 0.
+
+Shapes: boxes [1,A,4+] (y,x,h,w), scores [1,A,classes or classes + 1], anchors [A,4] (y,x,h,w) ->
+        detections [1,D,4] (ymin,xmin,ymax,xmax), classes [1,D], scores [1,D], count [1], all
+        float32, with D = max_detections * max_classes_per_detection, or max_detections with
+        use_regular_nms
+Source: TensorFlow Lite, detection_postprocess.cc
+"""
+
+
+def _infer(
+    boxes: Value, scores: Value, anchors: Value, *, num_classes: int, **attrs: Any
+) -> tuple[TensorType, ...]:
+    b, s, a = boxes.shape, scores.shape, anchors.shape
+    if len(b) != 3 or len(s) != 3 or len(a) != 2 or b[0] != 1 or s[0] != 1:
+        raise ShapeError("expected boxes [1,A,4], scores [1,A,C] and anchors [A,4]")
+    if b[1] != s[1] or b[1] != a[0] or a[1] != 4 or not isinstance(b[2], int) or b[2] < 4:
+        raise ShapeError("boxes, scores and anchors must agree on A and have 4 coordinates")
+    if num_classes < 1 or s[2] not in (num_classes, num_classes + 1):
+        raise ShapeError(f"scores have {s[2]} columns for {num_classes} classes")
+    d = _detections(**attrs)
+    if not 0 < d <= 1 << 20:
+        raise ShapeError(f"{d} detections asked for")
+    kinds = [(1, d, 4), (1, d), (1, d), (1,)]
+    return tuple(TensorType(shape, "float32") for shape in kinds)
+
+
+def _detections(
+    *, max_detections: int, max_classes_per_detection: int, use_regular_nms: bool, **_: Any
+) -> int:
+    return max_detections * (1 if use_regular_nms else max_classes_per_detection)
+
+
+def detection_post_process(
+    boxes: Array, scores: Array, anchors: Array, *, num_classes: int, scales: tuple[float, ...],
+    use_regular_nms: bool, max_detections: int, max_classes_per_detection: int,
+    detections_per_class: int, score_threshold: float, iou_threshold: float,
+) -> tuple[Array, ...]:  # fmt: skip
+    """Return (detections, classes, scores, count): see the op's doc."""
+    corners = decode_boxes(boxes[0], anchors, scales)
+    by_class = scores[0][:, scores.shape[2] - num_classes :]
+    best = max_classes_per_detection
+    if use_regular_nms:
+        found = _each_class(
+            corners, by_class, detections_per_class, max_detections, score_threshold, iou_threshold
+        )
+    else:
+        kept = suppress(
+            corners, by_class.max(axis=1), max_detections, score_threshold, iou_threshold
+        )
+        found = [
+            (row, int(column))
+            for row in kept
+            for column in np.argsort(-by_class[row], kind="stable")[:best]
+        ]
+    d = max_detections * (1 if use_regular_nms else best)
+    out = np.zeros((d, 6), np.float32)
+    for position, (row, column) in enumerate(found[:d]):
+        out[position] = (*corners[row], column, by_class[row, column])
+    count = len(found) if use_regular_nms else len(found) // min(best, num_classes)
+    return (
+        out[None, :, :4].copy(), out[None, :, 4].copy(), out[None, :, 5].copy(),
+        np.array([count], np.float32),
+    )  # fmt: skip
+
+
+def decode_boxes(boxes: Array, anchors: Array, scales: tuple[float, ...]) -> Array:
+    """Return corners (ymin,xmin,ymax,xmax) of centre-size encoded boxes.
+
+    Centres and half sizes are computed in float64 and rounded to float32 before they are added.
+
+    Shapes: boxes [A,4+], anchors [A,4] -> [A,4] float32
+    """
+    b, a = boxes[:, :4].astype(np.float64), anchors.astype(np.float64)
+    scale = np.array(scales, np.float32).astype(np.float64)
+    centre = (b[:, :2] / scale[:2] * a[:, 2:] + a[:, :2]).astype(np.float32)
+    half = (0.5 * np.exp(b[:, 2:] / scale[2:]) * a[:, 2:]).astype(np.float32)
+    return np.concatenate([centre - half, centre + half], axis=1)
+
+
+def suppress(corners: Array, scores: Array, most: int, least_score: float, iou: float) -> list[int]:
+    """Return the rows that survive greedy non-maximum suppression, best first, at most `most`.
+
+    Shapes: corners [A,4], scores [A]
+    """
+    candidates = np.flatnonzero(scores >= np.float32(least_score))
+    order = candidates[np.argsort(-scores[candidates], kind="stable")]
+    kept: list[int] = []
+    while order.size and len(kept) < most:
+        first, order = order[0], order[1:]
+        kept.append(int(first))
+        order = order[overlap(corners[first], corners[order]) <= np.float32(iou)]
+    return kept
+
+
+def overlap(box: Array, others: Array) -> Array:
+    """Return intersection over union of a box with others; 0 for boxes without area.
+
+    Shapes: box [4], others [B,4] -> [B] float32
+    """
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
+    least, most = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    sides = np.maximum(most - least, np.float32(0))
+    common = sides[:, 0] * sides[:, 1]
+    empty = (areas <= 0) | (area <= 0)
+    union = np.where(empty, np.float32(1), area + areas - common)
+    return np.asarray(np.where(empty, np.float32(0), common / union))
+
+
+def _each_class(
+    corners: Array, scores: Array, per_class: int, most: int, least_score: float, iou: float
+) -> list[tuple[int, int]]:
+    """The best (row, class) pairs of a suppression class by class."""
+    best: list[tuple[int, int]] = []
+    for column in range(scores.shape[1]):
+        rows = suppress(corners, scores[:, column], per_class, least_score, iou)
+        best += [(row, column) for row in rows]
+        best = sorted(best, key=lambda pair: -scores[pair])[:most]
+    return best
+
+
+def _flops(call: Call) -> int:
+    anchors = call.type(0).elements // call.type(0).dims[-1]
+    return 20 * anchors + 12 * anchors * int(call.attrs["max_detections"])
+
+
+def _samples(rng: np.random.Generator) -> Iterable[Sample]:
+    attrs = {
+        "num_classes": 3, "scales": (10.0, 10.0, 5.0, 5.0), "max_detections": 5,
+        "max_classes_per_detection": 1, "detections_per_class": 4, "use_regular_nms": False,
+        "score_threshold": 0.1, "iou_threshold": 0.5,
+    }  # fmt: skip
+    for extra in ({}, {"max_classes_per_detection": 2}, {"use_regular_nms": True}):
+        boxes = rng.standard_normal((1, 19, 4)).astype(np.float32)
+        scores = rng.random((1, 19, 4)).astype(np.float32)
+        anchors = rng.random((19, 4)).astype(np.float32)
+        yield Sample((boxes, scores, anchors), {**attrs, **extra}, frozenset({2}), note=str(extra))
+
+
+define(
+    OpDef(
+        "detection_post_process",
+        "boxes scores anchors",
+        _DOC,
+        _infer,
+        detection_post_process,
+        outputs="detections classes scores count",
+        attrs={
+            "num_classes": Attr("int"),
+            "scales": Attr("floats"),
+            "max_detections": Attr("int"),
+            "max_classes_per_detection": Attr("int", 1),
+            "detections_per_class": Attr("int", 100),
+            "use_regular_nms": Attr("bool", False),
+            "score_threshold": Attr("float", 0.0),
+            "iou_threshold": Attr("float", 0.5),
+        },
+        flops=_flops,
+        samples=_samples,
+        family="detection",
+        rtol=1e-6,
+    )
+)

@@ -1,0 +1,221 @@
+"""What ops mean on stored integers: the `quantized` functions of the OpDefs, in plain numpy.
+
+Each takes the call and the stored arrays and follows the formula that `trireme.quantize` documents.
+Sums of products go through the op's own float64 reference: below 2**53 it is exact, whatever the
+order, and an int32 accumulator is far below that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trireme import quantize as q
+from trireme.dtypes import Array
+from trireme.op import Call, get_op
+
+Quantized = Callable[..., Any]
+
+
+def _wide(x: Array, zero: int = 0) -> Array:
+    return np.asarray(x.astype(np.int64) - zero)
+
+
+def _exact(op: str, call: Call, *arrays: Array | None) -> Array:
+    """The op's float64 reference on integers, without its activation, as integers."""
+    floats = [None if a is None else a.astype(np.float64) for a in arrays]
+    attrs = {**call.attrs, "activation": ""} if "activation" in call.attrs else call.attrs
+    result = np.asarray(get_op(op).reference(*floats, **attrs))
+    return np.asarray(np.rint(result), np.int64)
+
+
+def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
+    def run(call: Call, x: Array, w: Array, bias: Array | None = None, *_: Array | None) -> Array:
+        p = lower(call)
+        acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), bias)
+        shape = [1] * acc.ndim
+        shape[1 if call.attrs.get("layout") == "NCHW" else -1] = -1
+        multipliers, shifts = p.multipliers.reshape(shape), p.shifts.reshape(shape)
+        return q.requantize(
+            acc, multipliers, shifts, p.y_zero, p.low, p.high, rounding_once=p.rounding_once
+        )
+
+    return run
+
+
+conv = _linear("conv", q.conv_params)
+conv_transpose = _linear("conv_transpose", q.conv_params)
+fully_connected = _linear("fully_connected", q.fully_connected_params)
+matmul = _linear("matmul", q.matmul_params)
+
+
+def _added(p: q.AddParams, a: Array, b: Array) -> Array:
+    left = q.multiply_by_quantized(_wide(a, p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
+    right = q.multiply_by_quantized(_wide(b, p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
+    return q.requantize(left + right, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high)
+
+
+def add(call: Call, a: Array, b: Array) -> Array:
+    """Return a + b: see AddParams."""
+    return _added(q.add_params(call), a, b)
+
+
+def sub(call: Call, a: Array, b: Array) -> Array:
+    """Return a - b: see AddParams."""
+    return _added(q.sub_params(call), a, b)
+
+
+def mul(call: Call, a: Array, b: Array) -> Array:
+    """Return a * b: see MulParams."""
+    p = q.mul_params(call)
+    product = _wide(a, p.a_zero) * _wide(b, p.b_zero)
+    return q.requantize(product, p.multiplier, p.shift, p.y_zero, p.low, p.high)
+
+
+def prelu(call: Call, x: Array, slope: Array) -> Array:
+    """Return x, times the slope where it is negative: see PreluParams."""
+    p = q.prelu_params(call)
+    wide = _wide(x, p.x_zero)
+    product = wide * _wide(slope, p.slope_zero)
+    positive = q.multiply_by_quantized(wide, p.multiplier, p.shift)
+    negative = q.multiply_by_quantized(product, p.slope_multiplier, p.slope_shift)
+    return np.asarray(np.clip(np.where(wide >= 0, positive, negative) + p.y_zero, p.low, p.high))
+
+
+def average_pool(call: Call, x: Array) -> Array:
+    """Return rounded window means: see PoolParams; a float64 mean is on its side of a half."""
+    p = q.pool_params(call)
+    attrs = {**call.attrs, "activation": ""}
+    zero = p.zero if attrs.get("count_include_pad") else 0
+    mean = np.asarray(get_op("average_pool").reference(_wide(x, zero).astype(np.float64), **attrs))
+    return np.asarray(np.clip(_rounded_mean(mean, zero), p.low, p.high))
+
+
+def _rounded_mean(mean: Array, zero: int) -> Array:
+    """Round a mean of (stored - zero) plus zero half away from zero, on the stored scale."""
+    return q.round_half_away(mean + zero).astype(np.int64)
+
+
+def max_pool(call: Call, x: Array) -> Any:
+    """Return window maxima, clamped: see PoolParams."""
+    p = q.pool_params(call)
+    attrs = {**call.attrs, "activation": ""} if "activation" in call.attrs else call.attrs
+    result = get_op("max_pool").reference(x.astype(np.float64), **attrs)
+    if not isinstance(result, tuple):
+        return np.clip(result, p.low, p.high)
+    return (np.clip(result[0], p.low, p.high), *result[1:])
+
+
+def _summed(lower: Callable[[Call], q.ReduceParams]) -> Quantized:
+    def run(call: Call, x: Array, axes: Array | None = None) -> Array:
+        p = lower(call)
+        total = np.asarray(get_op("reduce_sum").reference(_wide(x), axes, **call.attrs))
+        acc = total - p.count * p.x_zero
+        return q.requantize(acc, p.multiplier, p.shift, p.y_zero, p.low, p.high)
+
+    return run
+
+
+reduce_mean = _summed(q.reduce_mean_params)
+reduce_sum = _summed(q.reduce_sum_params)
+
+
+def table(op: str) -> Quantized:
+    """Return the quantised form of a unary op: a table of 256 entries."""
+
+    def run(call: Call, x: Array, *_: Array | None) -> Array:
+        return q.lookup(q.unary_table(op, call), x)
+
+    return run
+
+
+def on_stored(op: str) -> Quantized:
+    """Return the quantised form of an op that is right on stored integers of one quantisation."""
+
+    def run(call: Call, *arrays: Array | None) -> Any:
+        q.same_quant(call)
+        return get_op(op).reference(*arrays, **call.attrs)
+
+    return run
+
+
+def arg_of(op: str) -> Quantized:
+    """Return the quantised form of arg_max or arg_min: the order of stored integers is theirs."""
+
+    def run(call: Call, x: Array) -> Any:
+        return get_op(op).reference(x, **call.attrs)
+
+    return run
+
+
+def through_float(op: str) -> Quantized:
+    """Return the quantised form of an op that has no integer one: float32 inside, rounded once."""
+
+    def run(call: Call, *arrays: Array | None) -> Array:
+        reals = [
+            q.dequantized(array, value.type) if array is not None and value.quant else array
+            for array, value in zip(arrays, call.inputs, strict=True)
+            if value is not None
+        ]
+        result = np.asarray(get_op(op).reference(*reals, **call.attrs))
+        return q.quantized(result, call.outputs[0]) if call.outputs[0].quant else result
+
+    return run
+
+
+def concat(call: Call, *arrays: Array) -> Array:
+    """Return the inputs one after another, requantised where their quantisation differs."""
+    tables = q.concat_tables(call)
+    parts = [x if t is None else q.lookup(t, x) for t, x in zip(tables, arrays, strict=True)]
+    return np.concatenate(parts, axis=int(call.attrs["axis"]))
+
+
+def softmax(call: Call, x: Array) -> Array:
+    """Return the softmax along an axis in integers: see SoftmaxParams."""
+    p, axis = q.softmax_params(call), int(call.attrs.get("axis", -1))
+    wide = _wide(x)
+    e = p.table[wide.max(axis=axis, keepdims=True) - wide].astype(np.int64)
+    total = e.sum(axis=axis, keepdims=True)
+    return np.asarray(np.clip((e * p.gain + total // 2) // total + p.y_zero, p.low, p.high))
+
+
+def quantize(call: Call, x: Array) -> Array:
+    """Return x in the output's quantisation, from floats or from another quantisation."""
+    if call.type(0).quant is None:
+        return q.quantized(x, call.outputs[0])
+    return q.lookup(q.unary_table("quantize", call), x)
+
+
+def dequantize(call: Call, x: Array) -> Array:
+    """Return stored integers as float32."""
+    return q.dequantized(x, call.type(0))
+
+
+def pad(call: Call, x: Array, *rest: Array | None) -> Any:
+    """Return x padded; a constant pad fills with the zero point unless a value is given."""
+    value = np.asarray(q.pad_value(call), x.dtype)
+    operands = [*rest, None, None, None][:3]
+    return get_op("pad").reference(x, operands[0], value, operands[2], **call.attrs)
+
+
+def resize(call: Call, x: Array, *rest: Array | None) -> Any:
+    """Return an image resized; linear in NHWC by 1/1024 weights (ResizeAxis), nearest on stored."""
+    q.same_quant(call)
+    attrs, y = call.attrs, call.outputs[0]
+    if attrs["mode"] == "nearest":
+        return get_op("resize").reference(x, *rest, **attrs)
+    middle = [i for i in range(x.ndim) if x.shape[i] != y.dims[i]]
+    if attrs["mode"] != "linear" or x.ndim != 4 or not set(middle) <= {1, 2}:
+        return through_float("resize")(call, x, *rest)
+    how = str(attrs["coordinate_transformation_mode"])
+    rows = q.resize_axis(x.shape[1], y.dims[1], how)
+    columns = q.resize_axis(x.shape[2], y.dims[2], how)
+    wide = _wide(x)
+    f = rows.fraction.astype(np.int64)[:, None, None]
+    g = columns.fraction.astype(np.int64)[:, None]
+    upper, lower = wide[:, rows.upper], wide[:, rows.lower]
+    mixed = lower * (1024 - f) + upper * f
+    total = mixed[:, :, columns.lower] * (1024 - g) + mixed[:, :, columns.upper] * g
+    return np.sign(total) * ((np.abs(total) + (1 << 19)) >> 20)
