@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.builder import GraphBuilder
 from trireme.converters.tflite_file import FileGraph, open_bytes, read_file, reading
 from trireme.converters.tflite_move import MOVERS

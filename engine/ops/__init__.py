@@ -4,6 +4,7 @@ from trireme.ops import (
     activation,
     conversion,
     convolution,
+    detection,
     elementwise,
     image,
     indexing,
@@ -15,9 +16,11 @@ from trireme.ops import (
     reduction,
     resize,
     slicing,
+    spectral,
 )
 
 __all__ = [
-    "activation", "conversion", "convolution", "elementwise", "image", "indexing", "matmul",
-    "movement", "normalization", "pooling", "quantization", "reduction", "resize", "slicing",
+    "activation", "conversion", "convolution", "detection", "elementwise", "image", "indexing",
+    "matmul", "movement", "normalization", "pooling", "quantization", "reduction", "resize",
+    "slicing", "spectral",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 from trireme.dtypes import FLOATS, Array
 from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.quantized import form
 from trireme.ops.shapes import Types, expect_dtype, same_type
 
 Function = Callable[..., Array]
@@ -124,6 +125,7 @@ def _define(
 
     options.setdefault("infer", _infer_float)
     options.setdefault("samples", float_samples)
+    options.setdefault("quantized", form(name))
     return define(OpDef(name, "x", doc, reference=reference, flops=flops, rtol=rtol, **options))
 
 

@@ -17,6 +17,7 @@ from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
+from trireme.ops.quantized import form
 from trireme.ops.shapes import (
     Shape,
     Types,
@@ -257,6 +258,7 @@ define(
         "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
         _infer_conv, _conv, attrs={**_WINDOW, "activation": ACTIVATION},
         flops=conv_flops, samples=conv_samples, family="conv", rtol=1e-5,
+        quantized=form("conv"),
     )
 )  # fmt: skip
 
@@ -346,5 +348,6 @@ define(
         _infer_conv_transpose, _conv_transpose,
         attrs={**_WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
         flops=_transpose_flops, samples=_transpose_samples, family="conv", rtol=1e-5,
+        quantized=form("conv_transpose"),
     )
 )  # fmt: skip

@@ -13,6 +13,7 @@ from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values, float_samples
 from trireme.ops.activation import in_double as _double
+from trireme.ops.quantized import form
 from trireme.ops.shapes import (
     Types,
     broadcast,
@@ -39,6 +40,7 @@ def _unary(
         return cost * call.outputs[0].elements
 
     options.setdefault("samples", float_samples)
+    options.setdefault("quantized", form(name))
     return define(OpDef(name, "x", doc, infer, reference, flops=flops, rtol=rtol, **options))
 
 
@@ -145,7 +147,7 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
         OpDef(
             name, "a b", f"y = activation({doc}), a and b broadcast. Source: ONNX",
             _infer_binary(NUMBERS), reference, attrs={"activation": ACTIVATION},
-            samples=_activated_samples, rtol=2e-6, **options,
+            samples=_activated_samples, rtol=2e-6, quantized=form(name), **options,
         )
     )  # fmt: skip
 
@@ -170,6 +172,7 @@ def _binary(
     name: str, doc: str, reference: Function, dtypes: frozenset[str] = NUMBERS, **options: Any
 ) -> OpDef:
     options.setdefault("samples", binary_samples)
+    options.setdefault("quantized", form(name))
     return define(OpDef(name, "a b", doc, _infer_binary(dtypes), reference, **options))
 
 
@@ -230,7 +233,7 @@ for _name, _sign, _compare in (
     define(
         OpDef(
             _name, "a b", f"y = a {_sign} b, a and b broadcast. Source: ONNX",
-            _infer_compare, _compare, samples=_compare_samples,
+            _infer_compare, _compare, samples=_compare_samples, quantized=form(_name),
         )
     )  # fmt: skip
 
@@ -248,7 +251,7 @@ def _pow(a: Array, b: Array) -> Array:
 define(
     OpDef(
         "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
-        _infer_pow, _pow, samples=binary_samples, rtol=4e-6,
+        _infer_pow, _pow, samples=binary_samples, rtol=4e-6, quantized=form("pow"),
         flops=lambda call: 20 * call.outputs[0].elements,
     )
 )  # fmt: skip
@@ -282,7 +285,7 @@ for _name, _combine, _doc in (
         OpDef(
             _name, "x xs*", f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
             _infer_many, _combine, samples=_many_samples, flops=_many_flops,
-            rtol=0 if _name in ("max", "min") else 2e-6,
+            rtol=0 if _name in ("max", "min") else 2e-6, quantized=form(_name),
         )
     )  # fmt: skip
 
@@ -310,7 +313,7 @@ def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
 define(
     OpDef(
         "clip", "x min? max?", "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
-        _infer_clip, _clip, samples=_clip_samples,
+        _infer_clip, _clip, samples=_clip_samples, quantized=form("clip"),
     )
 )  # fmt: skip
 
@@ -332,6 +335,7 @@ define(
         "prelu", "x slope",
         "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
         _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x), samples=_prelu_samples,
+        quantized=form("prelu"),
     )
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from trireme.errors import ShapeError
 from trireme.graph import Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
+from trireme.ops.quantized import form
 from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, one, same_dtype
 
 
@@ -71,7 +72,7 @@ define(
         "y = a @ b as numpy does it. Shapes: a [..,M,K], b [..,K,N] -> y [..,M,N], leading axes "
         "broadcast. Source: ONNX MatMul-13",
         _infer_matmul, _matmul, flops=_matmul_flops, samples=_matmul_samples, family="matmul",
-        rtol=1e-5,
+        rtol=1e-5, quantized=form("matmul"),
     )
 )  # fmt: skip
 
@@ -179,5 +180,6 @@ define(
         "-> y [..,O]. Source: TFLite FULLY_CONNECTED",
         _infer_fully_connected, _fully_connected, attrs={"activation": ACTIVATION},
         flops=_fully_connected_flops, samples=_fully_connected_samples, family="matmul", rtol=1e-5,
+        quantized=form("fully_connected"),
     )
 )  # fmt: skip

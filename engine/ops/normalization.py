@@ -12,6 +12,7 @@ from trireme.graph import TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
+from trireme.ops.quantized import form
 from trireme.ops.shapes import Types, axis_of, broadcast, expect, expect_dtype, same_type
 
 EPSILON = Attr("float", 1e-5)
@@ -71,6 +72,7 @@ define(
         _infer_axis, lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
         attrs={"axis": _AXIS, "beta": Attr("float", 1.0)}, flops=_flops(15),
         samples=_softmax_samples, family="normalize", rtol=4e-6,
+        quantized=form("softmax"),
     )
 )  # fmt: skip
 define(
@@ -78,6 +80,7 @@ define(
         "log_softmax", "x", "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
         _infer_axis, lambda x, axis: log_softmax(x, axis).astype(x.dtype), attrs={"axis": _AXIS},
         flops=_flops(15), samples=_axis_samples, family="normalize", rtol=4e-6,
+        quantized=form("log_softmax"),
     )
 )  # fmt: skip
 define(

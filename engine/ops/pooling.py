@@ -22,6 +22,7 @@ from trireme.ops.convolution import (
     image_shape,
     spatial,
 )
+from trireme.ops.quantized import form
 from trireme.ops.shapes import Types, spatial_attrs, windows
 
 Ints = tuple[int, ...]
@@ -193,6 +194,7 @@ define(
         "Shapes: x [N,H,W,C] (or NCHW) -> y, indices [N,OH,OW,C]. Source: ONNX MaxPool-22",
         _infer, _max_pool, outputs="y indices?", flops=_flops,
         attrs={**_WINDOW, "storage_order": Attr("int", 0)}, samples=_max_samples, family="pool",
+        quantized=form("max_pool"),
     )
 )  # fmt: skip
 define(
@@ -203,6 +205,7 @@ define(
         "Source: ONNX AveragePool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _average_pool, flops=_flops,
         attrs={**_WINDOW, "count_include_pad": Attr("int", 0)}, samples=_average_samples,
+        quantized=form("average_pool"),
         family="pool", rtol=2e-6,
     )
 )  # fmt: skip

@@ -12,6 +12,7 @@ from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw, ints
+from trireme.ops.quantized import form
 from trireme.ops.shapes import Types, axes_of, axis_of, ints_of, one, same_type, to_ints
 
 Ints = tuple[int, ...]
@@ -122,7 +123,7 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
             f"reduce_{name}", "x axes?",
             f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
             infer_reduce, reference, attrs=_ATTRS, flops=_flops, samples=_samples,
-            family="reduce", rtol=rtol,
+            family="reduce", rtol=rtol, quantized=form(f"reduce_{name}"),
         )
     )  # fmt: skip
 

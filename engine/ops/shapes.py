@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.dtypes import Array
+from trireme.dtypes import FLOATS, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 
@@ -57,9 +57,12 @@ def expect_rank(what: str, value: Value, *ranks: int) -> int:
 
 
 def expect_dtype(what: str, value: Value, allowed: str | frozenset[str] | tuple[str, ...]) -> str:
-    """Return the dtype of a value; raise ShapeError when it is none of those."""
+    """Return the dtype of a value; raise ShapeError when it is none of those.
+
+    A quantised value stands for a float one.
+    """
     names = (allowed,) if isinstance(allowed, str) else tuple(sorted(allowed))
-    if value.dtype not in names:
+    if value.dtype not in names and not (value.quant and FLOATS & set(names)):
         raise ShapeError(f"{what} is {value.dtype}, expected {' or '.join(names)}")
     return value.dtype
 
