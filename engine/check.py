@@ -36,6 +36,12 @@ def infer_types(
         kind = ShapeError if isinstance(error, ShapeError) else GraphError
         facts = [seen, *error.facts]
         raise kind(f"{where}: {error.summary}", facts=facts, fix=error.fix) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Inference may trip over attributes or ranks that make no sense, as damaged files have.
+        seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
+        raise GraphError(
+            f"{where}: no types follow from its inputs and attributes: {error!r}", facts=[seen]
+        ) from error
     if len(types) < outputs:
         raise GraphError(f"{where}: {outputs} outputs asked for, the op makes {len(types)}")
     return tuple(types[:outputs])
