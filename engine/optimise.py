@@ -20,6 +20,7 @@ from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
 from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding
 from trireme.passes.fusion import fuse_activation, fuse_pad, fuse_residual
 from trireme.passes.layout import layout
+from trireme.passes.move_chains import move_chains
 from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
 from trireme.rewrite import Rewritten
@@ -57,6 +58,7 @@ PASSES: Mapping[str, Pass] = {
             canonicalise,
             fuse_pad,
             layout,
+            move_chains,
             fuse_residual,
             fuse_activation,
         ),

@@ -219,6 +219,21 @@ def test_bit_safe_rewrites_of_sub_and_div():
     assert op_names(only(graph, "canonicalise")) == "add mul div mul relu"
 
 
+def test_constants_in_a_row_become_one():
+    m = Model(x=f32(2, 4))
+    y = m.op("add", weights(4), m.op("mul", m.x, weights(4, seed=2)))
+    y = m.op("add", m.op("mul", y, weights(4, seed=3)), scalar(0.5), activation="relu")
+    made = only(m.finish(y), "canonicalise", tol=1e-6)
+    assert op_names(made) == "mul add"
+    assert made.nodes[1].attrs["activation"] == "relu"
+
+
+def test_sums_of_two_are_adds():
+    m = Model(x=f32(2, 4), y=f32(4))
+    graph = m.finish(m.op("sum", m.op("sum", m.x, m.y), m.x, m.y))
+    assert op_names(only(graph, "canonicalise")) == "add sum"
+
+
 def test_pads_go_into_conv_and_pools():
     m = Model(x=f32(1, 4, 6, 6))
     y = m.op("pad", m.x, ints(0, 0, 1, 2, 0, 0, 0, 1))
@@ -302,6 +317,9 @@ def every_kind():
     y = m.op("relu", y)
     z = m.op("add", conv(m, y, 4, 4), y)
     z = m.op("mul", z, m.op("sigmoid", z))
+    for shape in (ints(8, 50), ints(20, 20)):
+        z = m.op("transpose", m.op("reshape", z, shape), perm=(1, 0))
+    z = m.op("reshape", z, ints(1, 4, 10, 10))
     z = m.op("reduce_mean", z, m.op("add", ints(1, 2), ints(1, 1)), keepdims=0)
     m.op("neg", z)
     return m.finish(m.op("add", m.op("tanh", z), m.op("tanh", z)))

@@ -42,6 +42,11 @@ def _axis_attr(g: Draft, node: Node, perm: Perm) -> Renumbered:
     return Renumbered(node.inputs, attrs, perm)
 
 
+def _axes_attr(g: Draft, node: Node, perm: Perm) -> Renumbered:
+    attrs = dict(node.attrs) | {"axes": tuple(perm[a] for a in node.attrs["axes"])}
+    return Renumbered(node.inputs, attrs, perm)
+
+
 def _arg(g: Draft, node: Node, perm: Perm) -> Renumbered:
     axis = node.attrs["axis"] % len(perm)
     attrs = dict(node.attrs) | {"axis": perm[axis]}
@@ -65,7 +70,7 @@ def _reduce(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
 
 def _gather(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     axis, indices = node.attrs["axis"] % len(perm), g.type(node.used[1])
-    if len(indices.shape) > 1:
+    if len(indices.shape) > 1 or node.attrs["batch_dims"]:
         return None
     out = perm if len(indices.shape) == 1 else _without(perm, {axis})
     return Renumbered(node.inputs, dict(node.attrs) | {"axis": perm[axis]}, out)
@@ -134,7 +139,7 @@ def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered(inputs, node.attrs, perm)
 
 
-def _cumsum(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _axis_input(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     axis = g.data(node.used[1])
     if axis is None or axis.size != 1:
         return None
@@ -162,6 +167,8 @@ ON_AXES: Mapping[str, Renumber] = {
     "tile": _number_an_axis,
     "expand": _number_an_axis,
     "resize": _resize,
-    "cum_sum": _cumsum,
-    "cumsum": _cumsum,
+    "reverse": _axes_attr,
+    "lp_normalization": _axis_attr,
+    "cum_sum": _axis_input,
+    "cum_prod": _axis_input,
 }

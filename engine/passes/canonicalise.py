@@ -9,10 +9,11 @@ are rounded once, so results differ in the last place.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array
+from trireme.dtypes import FLOATS, Array, numpy_dtype
 from trireme.graph import Graph, Node, Quant
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import (
@@ -238,6 +239,66 @@ def div_to_mul(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("mul", [root.used[0], inverse], root.attrs, [root]),)
 
 
+def sum_of_two(g: Draft, root: Node) -> tuple[int] | None:
+    """sum(x, y) -> add(x, y)."""
+    return (g.add("add", root.inputs, {}, [root]),) if len(root.used) == 2 else None
+
+
+def constants_in_a_row(g: Draft, root: Node) -> tuple[int] | None:
+    """(x + b) + d -> x + (b + d); (x * a) * c -> x * (a c); (x * a + b) * c -> x * (a c) + b c."""
+    outer = _by_constant(g, root)
+    inner = _by_constant(g, g.only_for(outer.x, root, "add", "mul")) if outer else None
+    if outer is None or inner is None or inner.node.attrs["activation"]:
+        return None
+    of = [inner.node, root]
+    if outer.node.op == inner.node.op:
+        together = outer.data + inner.data if root.op == "add" else outer.data * inner.data
+        return _with_constants(g, inner.x, [(root.op, together)], of, root)
+    first = _by_constant(g, g.only_for(inner.x, inner.node, "mul"))
+    if root.op != "mul" or first is None or first.node.attrs["activation"]:
+        return None
+    steps = [("mul", first.data * outer.data), ("add", inner.data * outer.data)]
+    return _with_constants(g, first.x, steps, [first.node, *of], root)
+
+
+@dataclass(frozen=True)
+class _ByConstant:
+    """x op data, data in float64."""
+
+    node: Node
+    x: int
+    data: Array
+
+
+def _by_constant(g: Draft, node: Node | None) -> _ByConstant | None:
+    """Return a float add or mul of a constant that leaves the type of x."""
+    if node is None or g.is_quantized(node):
+        return None
+    for x, other in _operands(node, ("add", "mul")):
+        data = g.data(other)
+        if data is not None and g.type(x) == g.type(node.outputs[0]):
+            return _ByConstant(node, x, data.astype(np.float64)) if _is_float(g, x) else None
+    return None
+
+
+def _is_float(g: Draft, value: int) -> bool:
+    return g.type(value).dtype in FLOATS
+
+
+def _with_constants(
+    g: Draft, x: int, steps: list[tuple[str, Array]], of: list[Node], root: Node
+) -> tuple[int] | None:
+    """Return x with operations by constants done to it, the last with the root's activation."""
+    for position, (op, data) in enumerate(steps):
+        with np.errstate(all="ignore"):
+            narrow = data.astype(numpy_dtype(g.type(x).dtype))
+        if not np.all(np.isfinite(narrow)):
+            return None
+        is_last = position == len(steps) - 1
+        x = g.add(op, [x, g.constant(narrow)], _active(root) if is_last else {}, of)
+    return (x,)
+
+
 def square(g: Draft, root: Node) -> tuple[int] | None:
     """x ^ 2 -> x * x."""
     x, exponent = root.used
@@ -276,6 +337,8 @@ CANONICAL = rules_by_op(
     (["conv", "fully_connected"], shift_before),
     (["sub"], sub_to_add),
     (["div"], div_to_mul),
+    (["sum"], sum_of_two),
+    (["add", "mul"], constants_in_a_row),
     (["pow"], square),
     (["clip"], clip_to_relu),
     (["max"], max_to_relu),

@@ -1,0 +1,119 @@
+"""move_chains: reshapes and transposes in a row become one transpose between two reshapes.
+
+Every such chain permutes factors of the axes it began with. The factors are followed through the
+chain (a reshape that cuts a factor splits it), then neighbours that stay together are joined again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.graph import Graph, Node
+from trireme.passes.cleanup import perm_of
+from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+
+
+def move_chains(graph: Graph) -> Rewritten:
+    """Make one transpose of several with reshapes between them."""
+    return apply(graph, rules_by_op((["reshape", "transpose"], one_transpose)))
+
+
+def one_transpose(g: Draft, root: Node) -> tuple[int] | None:
+    """reshape and transpose, twice or more in any order -> reshape, transpose, reshape."""
+    chain = _chain(g, root)
+    if sum(node.op == "transpose" for node in chain) < 2:
+        return None
+    source, out = g.type(chain[0].used[0]), g.type(root.outputs[0])
+    factors = Factors(source.dims)
+    for node in chain:
+        if node.op == "transpose":
+            factors.transpose(perm_of(node, len(g.type(node.used[0]).shape)))
+        elif not factors.reshape(g.type(node.outputs[0]).dims):
+            return None
+    sizes, perm = factors.joined()
+    value = g.add("reshape", [chain[0].used[0], _shape(g, sizes)], {}, chain, source.quant)
+    if perm != sorted(perm):
+        value = g.add("transpose", [value], {"perm": tuple(perm)}, chain, source.quant)
+    return (g.add("reshape", [value, _shape(g, out.dims)], {}, chain, source.quant),)
+
+
+def _shape(g: Draft, dims: Sequence[int]) -> int:
+    return g.constant(np.array(dims, np.int64))
+
+
+def _chain(g: Draft, root: Node) -> list[Node]:
+    """Return the reshapes and transposes that lead to the root and to nothing else, in order."""
+    chain: list[Node] = []
+    node: Node | None = root
+    while node is not None and _is_plain(g, node):
+        chain.append(node)
+        node = g.only_for(node.used[0], root, "reshape", "transpose")
+    return chain[::-1]
+
+
+def _is_plain(g: Draft, node: Node) -> bool:
+    """Whether all sizes are known, not zero, and the quantisation is the same everywhere."""
+    x, y = g.type(node.used[0]), g.type(node.outputs[0])
+    if not (x.is_static and y.is_static) or 0 in y.dims or x.quant != y.quant:
+        return False
+    return x.quant is None or x.quant.axis is None
+
+
+class Factors:
+    """The axes of a value as lists of factors of the axes of the value it came from."""
+
+    def __init__(self, dims: Sequence[int]) -> None:
+        self.source = list(range(len(dims)))
+        self.sizes = dict(enumerate(dims))
+        self.axes = [[factor] for factor in self.source]
+
+    def transpose(self, perm: Sequence[int]) -> None:
+        """Follow a transpose."""
+        self.axes = [self.axes[i] for i in perm]
+
+    def reshape(self, dims: Sequence[int]) -> bool:
+        """Follow a reshape; return whether the new axes are made of whole factors."""
+        left = [factor for axis in self.axes for factor in axis if self.sizes[factor] != 1][::-1]
+        axes: list[list[int]] = []
+        for dim in dims:
+            axis: list[int] = []
+            while dim > 1:
+                if not left:
+                    return False
+                factor = left.pop()
+                size = self.sizes[factor]
+                if dim % size == 0:
+                    dim //= size
+                elif size % dim == 0:
+                    left.append(self._split(factor, dim))
+                    dim = 1
+                else:
+                    return False
+                axis.append(factor)
+            axes.append(axis)
+        self.axes = axes
+        return not left
+
+    def _split(self, factor: int, first: int) -> int:
+        """Make two factors of one, the first of that size; return the second."""
+        rest = len(self.sizes)
+        self.sizes[rest] = self.sizes[factor] // first
+        self.sizes[factor] = first
+        self.source.insert(self.source.index(factor) + 1, rest)
+        return rest
+
+    def joined(self) -> tuple[list[int], list[int]]:
+        """Return the sizes of the source's factors and the perm of them, neighbours joined."""
+        order = [factor for axis in self.axes for factor in axis if self.sizes[factor] != 1]
+        place = {f: i for i, f in enumerate(f for f in self.source if self.sizes[f] != 1)}
+        runs: list[list[int]] = []
+        for factor in order:
+            if runs and place[runs[-1][-1]] + 1 == place[factor]:
+                runs[-1].append(factor)
+            else:
+                runs.append([factor])
+        by_source = sorted(runs, key=lambda run: place[run[0]])
+        sizes = [int(np.prod([self.sizes[f] for f in run])) for run in by_source]
+        return sizes, [by_source.index(run) for run in runs]
