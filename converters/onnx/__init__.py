@@ -1,0 +1,33 @@
+"""ONNX models, opset 7 and newer: a path or bytes come in, a checked Graph goes out.
+
+`file` reads and verifies the protobuf, `scope` keeps names and folds shape arithmetic, `walk` goes
+over the nodes: `adapt` lifts old opsets to the newest meaning, then `table` says which op of ours
+each one is. Ops without a counterpart are replaced by the function body ONNX gives for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trireme.converters.onnx.file import read_model
+from trireme.converters.onnx.walk import convert_model
+from trireme.graph import Graph
+
+__all__ = ["convert"]
+
+
+def convert(
+    source: str | Path | bytes,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    name: str | None = None,
+) -> Graph:
+    """Return the graph of an ONNX model, with the model's own tensor names.
+
+    `shapes` gives whole shapes of inputs by name; the symbols they bind are bound everywhere.
+    Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
+    op that is not supported, or naming the node that cannot be expressed
+    """
+    model, folder = read_model(source)
+    return convert_model(model, folder, shapes or {}, name)

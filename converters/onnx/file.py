@@ -1,0 +1,130 @@
+"""Read an ONNX file and trust none of it: sizes, references and paths are checked before use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from trireme.errors import ModelFileError
+
+Model = Any
+"""An onnx.ModelProto; the onnx package has no types that mypy could use."""
+OLDEST_OPSET = 7
+_DEFAULT = ("", "ai.onnx")
+
+
+def read_model(source: str | Path | bytes) -> tuple[Model, Path | None]:
+    """Return the model and the folder its external data may lie in (None for bytes).
+
+    Errors: ModelFileError, if it cannot be read, is no ONNX model, or its version is unknown
+    """
+    if isinstance(source, bytes):
+        return _parse(source, "the bytes"), None
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _parse(data, str(path)), path.parent
+
+
+def _parse(data: bytes, where: str) -> Model:
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError, ValueError, RuntimeError) as error:
+        raise ModelFileError(
+            f"{where}: not an ONNX model, or a damaged one",
+            facts=[f"{len(data)} bytes, protobuf says: {error}"],
+        ) from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise ModelFileError(
+            f"{where}: not an ONNX model, or an empty one",
+            facts=[f"{len(data)} bytes hold no graph with an opset"],
+        )
+    return model
+
+
+def opsets_of(imports: Iterable[Any], where: str) -> dict[str, int]:
+    """Return the version of each domain; the default domain is called ""."""
+    versions: dict[str, int] = {}
+    for item in imports:
+        domain = "" if item.domain in _DEFAULT else item.domain
+        if item.version < 1 or versions.setdefault(domain, item.version) != item.version:
+            raise ModelFileError(f"{where}: opset {domain or 'ai.onnx'} {item.version} is no good")
+    return versions
+
+
+def domain_of(node: Any) -> str:
+    """Return the domain of a node; the default domain is called ""."""
+    return "" if node.domain in _DEFAULT else str(node.domain)
+
+
+def label_of(node: Any, index: int) -> str:
+    """Return how messages name a node: "onnx:NAME", or "onnx:Conv_17" when it has no name."""
+    return f"onnx:{node.name or f'{node.op_type}_{index}'}"
+
+
+def in_order(nodes: Iterable[Any], where: str) -> list[tuple[str, Any]]:
+    """Return labelled nodes, each after those that make its inputs.
+
+    Errors: ModelFileError, if two nodes make one value, or nodes wait for each other in a cycle
+    """
+    labelled = [(label_of(node, index), node) for index, node in enumerate(nodes)]
+    maker: dict[str, int] = {}
+    for index, (label, node) in enumerate(labelled):
+        for name in filter(None, node.output):
+            if name in maker:
+                other = labelled[maker[name]][0]
+                raise ModelFileError(f"{where}: value '{name}' is made by both {other} and {label}")
+            maker[name] = index
+    needs = [{maker[name] for name in used_names(node) if name in maker} for _, node in labelled]
+    if all(not wanted or max(wanted) < index for index, wanted in enumerate(needs)):
+        return labelled
+    return [labelled[index] for index in _sorted(needs, [label for label, _ in labelled], where)]
+
+
+def _sorted(needs: list[set[int]], labels: list[str], where: str) -> list[int]:
+    users: dict[int, list[int]] = {}
+    for index, wanted in enumerate(needs):
+        for other in wanted:
+            users.setdefault(other, []).append(index)
+    left = [len(wanted) for wanted in needs]
+    order = [index for index, count in enumerate(left) if not count]
+    for index in order:
+        for user in users.get(index, ()):
+            left[user] -= 1
+            if not left[user]:
+                order.append(user)
+    if len(order) < len(needs):
+        stuck = [label for label, count in zip(labels, left, strict=True) if count]
+        raise ModelFileError(
+            f"{where}: nodes wait for each other in a cycle",
+            facts=[", ".join(stuck[:8]) + (" ..." if len(stuck) > 8 else "")],
+        )
+    return order
+
+
+def used_names(node: Any) -> set[str]:
+    """Return the names a node reads, those that its bodies take from outside included."""
+    names = set(filter(None, node.input))
+    for body in bodies_of(node):
+        made = {value.name for value in body.input} | {value.name for value in body.initializer}
+        made |= {name for inner in body.node for name in inner.output}
+        inner_names = set(itertools.chain.from_iterable(used_names(inner) for inner in body.node))
+        names |= (inner_names | {value.name for value in body.output}) - made
+    return names
+
+
+def bodies_of(node: Any) -> list[Any]:
+    """Return the graphs among a node's attributes."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
+    ]

@@ -1,0 +1,198 @@
+"""Which op of ours each ONNX op is. An op that is not listed is ours of the same name in
+snake_case, with the same inputs and attributes, if we have it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.onnx import window
+from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.tensors import dtype_of
+from trireme.op import Attr, get_op, has_op
+
+Rule = Callable[[Use], Sequence[int | None]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How an ONNX op is converted, and which op of ours that takes ("" for none)."""
+
+    op: str
+    rule: Rule
+
+
+_NAMES = {
+    "MatMul": "matmul", "PRelu": "prelu", "IsNaN": "is_nan", "Col2Im": "col2im", "SwiGLU": "swiglu",
+    "TfIdfVectorizer": "tf_idf_vectorizer", "FusedMatMul": "matmul", "Scatter": "scatter_elements",
+}  # fmt: skip
+
+_CONSTANTS = {
+    "value_float": "float32", "value_floats": "float32", "value_int": "int64",
+    "value_ints": "int64", "value_string": "object", "value_strings": "object",
+}  # fmt: skip
+
+
+def our_name(op: str) -> str:
+    """Return the snake_case name of an ONNX op: LayerNormalization -> layer_normalization."""
+    return _NAMES.get(op) or _snake(op)
+
+
+def _snake(name: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return words.lower()
+
+
+def attributes(op: str, given: Mapping[str, Any], drop: Sequence[str] = ()) -> dict[str, Any]:
+    """Return ONNX attributes as our op takes them: snake_case, dtypes by name, NCHW."""
+    known = get_op(op).attrs
+    attrs: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in drop:
+            name = _snake(key)
+            attrs[name] = _fit(known[name], value) if name in known else value
+    layout = known.get("layout")
+    if layout is not None and "NCHW" in layout.choices:
+        attrs.setdefault("layout", "NCHW")
+    return attrs
+
+
+def _fit(attr: Attr, value: Any) -> Any:
+    if attr.kind == "str" and isinstance(value, int):
+        return dtype_of(value, "attribute") if value else attr.default
+    return bool(value) if attr.kind == "bool" else value
+
+
+def straight(op: str = "", *, drop: Sequence[str] = (), **fixed: Any) -> Entry:
+    """Return the entry of an op that needs no more than names changed."""
+
+    def rule(use: Use) -> Sequence[int]:
+        name = op or our_name(use.op)
+        attrs = attributes(name, use.attrs, drop) | fixed
+        return use.add_node(name, use.inputs, attrs, len(use.outputs))
+
+    return Entry(op, rule)
+
+
+def alias(use: Use) -> Sequence[int]:
+    """Identity: the output is the input, under another name."""
+    return (use.need(0),)
+
+
+def dropout(use: Use) -> Sequence[int]:
+    """Dropout while inferring: the input, and a mask that keeps everything."""
+    ratio, training = use.array(1), use.array(2)
+    never = use.input(2) is None or (training is not None and not training.any())
+    if not never and (ratio is None or ratio.any()):
+        raise use.error("dropout in training mode is not supported")
+    if len(use.outputs) == 1:
+        return (use.need(0),)
+    kept = use.constant(True, "bool" if use.version >= 10 else use.type().dtype)
+    return use.need(0), use.add("expand", kept, use.add("shape", use.need(0)))
+
+
+def softmax(use: Use) -> Sequence[int]:
+    """Softmax and its kin; what an adapter flattened gets its shape back."""
+    restore = use.take("restore")
+    y = use.add(our_name(use.op), use.need(0), **use.attrs)
+    return (y if restore is None else use.add("reshape", y, restore),)
+
+
+def constant_of_shape(use: Use) -> Sequence[int]:
+    """ConstantOfShape: weights of models that have none, or a scalar to expand while running."""
+    value = use.take("value")
+    data = np.zeros((), np.float32) if value is None else value.reshape(())
+    shape = use.array(0)
+    if shape is not None and (shape >= 0).all():
+        nbytes = math.prod(int(dim) for dim in shape) * data.itemsize
+        if use.scope.common.may_fill(nbytes):
+            return (use.constant(np.full(tuple(shape), data)),)
+    return (use.add("expand", use.constant(data), use.need(0)),)
+
+
+def resize(use: Use) -> Sequence[int]:
+    """Resize: empty tensors stand for inputs left out."""
+    for position in range(1, len(use.inputs)):
+        data = use.array(position)
+        if data is not None and not data.size:
+            use.inputs[position] = None
+    if use.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        use.set_input(1, None)
+    return use.add_node("resize", use.inputs, attributes("resize", use.attrs))
+
+
+def global_pool(op: str) -> Entry:
+    """Return the entry of a global pool: a reduction over the spatial axes."""
+
+    def rule(use: Use) -> Sequence[int]:
+        axes = use.constant(range(2, len(use.type().shape)), "int64")
+        return (use.add(op, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
+
+    return Entry(op, rule)
+
+
+def global_lp_pool(use: Use) -> Sequence[int]:
+    """GlobalLpPool: the norm over the spatial axes."""
+    norm = {1: "reduce_l1", 2: "reduce_l2"}.get(use.take("p", 2))
+    if norm is None:
+        raise use.error("a p other than 1 and 2 is not supported")
+    axes = use.constant(range(2, len(use.type().shape)), "int64")
+    return (use.add(norm, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
+
+
+def transpose_quick(use: Use) -> Sequence[int]:
+    """Transpose with its perm spelled out."""
+    perm = use.attrs.get("perm") or tuple(reversed(range(len(use.type().shape))))
+    return (use.add("transpose", use.need(0), perm=perm),)
+
+
+def constant(use: Use) -> Sequence[int]:
+    """Constant in all its forms."""
+    if len(use.attrs) != 1:
+        raise use.error(f"has {len(use.attrs)} values, expected one")
+    ((kind, value),) = use.attrs.items()
+    dtype = _CONSTANTS.get(kind)
+    if kind not in ("value", "sparse_value", *_CONSTANTS):
+        raise use.error(f"unknown form {kind}")
+    return (use.constant(value, dtype),)
+
+
+TABLE: dict[str, Entry] = {
+    "AveragePool": Entry("average_pool", window.pool("average_pool")),
+    "Constant": Entry("", constant),
+    "ConstantOfShape": Entry("", constant_of_shape),
+    "Conv": Entry("conv", window.conv),
+    "ConvInteger": Entry("conv_integer", window.conv_integer),
+    "ConvTranspose": Entry("conv_transpose", window.conv_transpose),
+    "Dropout": Entry("", dropout),
+    "GlobalAveragePool": global_pool("reduce_mean"),
+    "GlobalLpPool": Entry("reduce_l2", global_lp_pool),
+    "GlobalMaxPool": global_pool("reduce_max"),
+    "GroupNormalization": straight("group_normalization", drop=("stash_type",)),
+    "Hardmax": Entry("hardmax", softmax),
+    "Identity": Entry("", alias),
+    "LayerNormalization": straight("layer_normalization"),
+    "LogSoftmax": Entry("log_softmax", softmax),
+    "LpPool": Entry("lp_pool", window.pool("lp_pool")),
+    "MaxPool": Entry("max_pool", window.pool("max_pool")),
+    "RMSNormalization": straight("rms_normalization", drop=("stash_type",)),
+    "Resize": Entry("resize", resize),
+    "Softmax": Entry("softmax", softmax),
+    "Transpose": Entry("transpose", transpose_quick),
+    "Upsample": Entry("resize", resize),
+}
+
+
+def entry_of(op: str) -> Entry | None:
+    """Return the entry of an op of the default domain; None when we have no op for it."""
+    entry = TABLE.get(op)
+    if entry is None:
+        name = our_name(op)
+        return straight(name) if has_op(name) else None
+    return entry if not entry.op or has_op(entry.op) else None

@@ -1,0 +1,189 @@
+"""Turn ONNX tensors and types into numpy arrays and TensorTypes, sizes checked before memory."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from trireme.dtypes import Array, dtype_name, numpy_dtype
+from trireme.errors import ConvertError, ModelFileError, TriremeError
+from trireme.graph import Dim, TensorType
+
+MOST_DENSE = 1 << 28
+"""The most elements that a sparse tensor may be spread out to."""
+
+_FIELD = {
+    "float32": "float_data", "float64": "double_data", "int64": "int64_data",
+    "uint32": "uint64_data", "uint64": "uint64_data", "string": "string_data",
+    "complex64": "float_data", "complex128": "double_data",
+}  # fmt: skip
+"""Where values stand that are not raw; all others are in int32_data."""
+_PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
+"""How many elements share a byte."""
+
+
+def dtype_of(code: int, where: str) -> str:
+    """Return our name of an ONNX element type."""
+    if code == onnx.TensorProto.STRING:
+        return "string"
+    try:
+        return dtype_name(onnx.helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, TypeError, TriremeError):
+        raise ModelFileError(f"{where}: unknown element type {code}") from None
+
+
+def tensor_array(tensor: Any, folder: Path | None, where: str) -> Array:
+    """Return the data of a TensorProto, external data only from inside `folder`.
+
+    Errors: ModelFileError, if the data does not fit the shape or lies where it may not
+    """
+    where = f"{where} tensor '{tensor.name}'" if tensor.name else f"{where} tensor"
+    dtype, dims = dtype_of(tensor.data_type, where), tuple(tensor.dims)
+    if any(dim < 0 for dim in dims):
+        raise ModelFileError(f"{where}: negative dimension in {list(dims)}")
+    if tensor.HasField("segment"):
+        raise ModelFileError(f"{where}: tensor segments are not supported")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return _from_bytes(_external(tensor, folder, where), dtype, dims, where)
+    if tensor.HasField("raw_data"):
+        return _from_bytes(tensor.raw_data, dtype, dims, where)
+    found = len(getattr(tensor, _FIELD.get(dtype, "int32_data")))
+    _expect(where, found, _stored(dtype, dims), "stored values", dims)
+    if dtype == "string":
+        return np.array([_text(v) for v in tensor.string_data], object).reshape(dims)
+    try:
+        return np.asarray(numpy_helper.to_array(tensor)).astype(numpy_dtype(dtype), copy=False)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ModelFileError(f"{where}: {error}") from error
+
+
+def sparse_array(sparse: Any, folder: Path | None, where: str) -> Array:
+    """Return the dense array of a SparseTensorProto.
+
+    Shapes: values [N], indices [N] (flat) or [N, rank]
+    """
+    where = f"{where} sparse tensor '{sparse.values.name}'"
+    dims = tuple(sparse.dims)
+    if any(dim < 0 for dim in dims) or math.prod(dims) > MOST_DENSE:
+        raise ModelFileError(f"{where}: shape {list(dims)} is negative or too big")
+    values = tensor_array(sparse.values, folder, where)
+    indices = tensor_array(sparse.indices, folder, where).astype(np.int64)
+    if values.ndim != 1 or indices.shape not in ((len(values),), (len(values), len(dims))):
+        raise ModelFileError(f"{where}: values {values.shape}, indices {indices.shape}")
+    limits = np.array(dims if indices.ndim == 2 else math.prod(dims))
+    if ((indices < 0) | (indices >= limits)).any():
+        raise ModelFileError(f"{where}: an index is outside {list(dims)}")
+    dense = np.zeros(dims, values.dtype)
+    if indices.ndim == 2:
+        dense[tuple(indices.T)] = values
+    else:
+        dense.reshape(-1)[indices] = values
+    return dense
+
+
+def tensor_type(proto: Any, where: str) -> TensorType:
+    """Return the type of a graph input; a dimension without a name becomes one of its own.
+
+    Errors: ConvertError, if it is no tensor or its rank is not given
+    """
+    kind = proto.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise ConvertError(f"{where}: is a {kind or 'value without a type'}, not a tensor")
+    tensor = proto.type.tensor_type
+    dtype = dtype_of(tensor.elem_type, where)
+    if not tensor.HasField("shape"):
+        raise ConvertError(f"{where}: has no shape", fix="give it with shapes={name: [...]}")
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
+        dims.append(dim.dim_value if known else symbol(dim.dim_param, proto.name, axis))
+    return TensorType(tuple(dims), dtype)
+
+
+def symbol(param: str, name: str, axis: int) -> str:
+    """Return the name of an open dimension: the model's own, else made of input and axis."""
+    return param if param and param != "?" else f"{name}_{axis}"
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _stored(dtype: str, dims: tuple[int, ...]) -> int:
+    """How many entries of its typed field a tensor takes."""
+    count = math.prod(dims)
+    return 2 * count if dtype.startswith("complex") else -(-count // _PACKED.get(dtype, 1))
+
+
+def _expect(where: str, found: int, wanted: int, what: str, dims: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise ModelFileError(f"{where}: {found} {what}, shape {list(dims)} takes {wanted}")
+
+
+def _from_bytes(data: bytes, dtype: str, dims: tuple[int, ...], where: str) -> Array:
+    if dtype == "string":
+        raise ModelFileError(f"{where}: strings cannot be raw data")
+    target, per_byte = numpy_dtype(dtype), _PACKED.get(dtype, 1)
+    count = math.prod(dims)
+    size = -(-count // per_byte) if per_byte > 1 else count * target.itemsize
+    _expect(where, len(data), size, "bytes of data", dims)
+    if per_byte == 1:
+        stored = target if target.kind == "V" else target.newbyteorder("<")
+        return np.frombuffer(data, stored).astype(target, copy=False).reshape(dims)
+    return _unpacked(np.frombuffer(data, np.uint8), 8 // per_byte, dtype)[:count].reshape(dims)
+
+
+def _unpacked(data: Array, bits: int, dtype: str) -> Array:
+    """Spread elements of a few bits, the lowest bits of a byte first. Source: onnx.proto"""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    fields = ((data[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)
+    if dtype == "float4_e2m1fn":
+        return fields.astype(np.uint8).view(numpy_dtype(dtype))
+    if dtype.startswith("int"):
+        fields = np.where(fields >= 1 << (bits - 1), fields.astype(np.int8) - (1 << bits), fields)
+    return fields.astype(np.int8).astype(numpy_dtype(dtype))
+
+
+def _external(tensor: Any, folder: Path | None, where: str) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(folder, entries.get("location", ""), where)
+    try:
+        offset, size = int(entries.get("offset", 0)), path.stat().st_size
+        length = int(entries.get("length", size - offset))
+        if offset < 0 or length < 0 or offset + length > size:
+            raise ModelFileError(
+                f"{where}: bytes {offset}..{offset + length} of {path}, which has {size}"
+            )
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+    except ValueError as error:
+        raise ModelFileError(f"{where}: external data of {path}: {error}") from error
+    except OSError as error:
+        raise ModelFileError(f"{where}: {path} cannot be read: {error.strerror}") from error
+
+
+def _inside(folder: Path | None, location: str, where: str) -> Path:
+    """Return the file of external data; raise ModelFileError unless it is inside `folder`."""
+    if folder is None:
+        raise ModelFileError(
+            f"{where}: its data is in file '{location}', but the model came as bytes",
+            fix="convert the model from its path",
+        )
+    relative = Path(location)
+    parts = location.replace("\\", "/").split("/")
+    base = folder.resolve()
+    escapes = not location or relative.is_absolute() or ".." in parts or "\0" in location
+    if escapes or not (base / relative).resolve().is_relative_to(base):
+        raise ModelFileError(
+            f"{where}: external data at '{location}' is not inside the model's folder"
+        )
+    path = (base / relative).resolve()
+    if not path.is_file():
+        raise ModelFileError(f"{where}: external data file {path} does not exist")
+    return path

@@ -1,0 +1,239 @@
+"""Go over an ONNX graph: bind its inputs and weights, convert node after node, name the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from trireme.builder import GraphBuilder
+from trireme.converters.onnx.adapt import adapt
+from trireme.converters.onnx.control import CONTROL
+from trireme.converters.onnx.file import OLDEST_OPSET, domain_of, in_order, opsets_of
+from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
+from trireme.converters.onnx.scope import Common, Scope, Use
+from trireme.converters.onnx.support import refuse_unsupported
+from trireme.converters.onnx.table import entry_of
+from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
+from trireme.dtypes import Array
+from trireme.errors import ConvertError, ModelFileError, TriremeError
+from trireme.graph import Graph, TensorType
+
+Decoder = Callable[[Any, Path | None, str], Array]
+_ATTRIBUTE = onnx.AttributeProto
+
+
+def convert_model(
+    model: Any, folder: Path | None, shapes: Mapping[str, Sequence[int]], name: str | None
+) -> Graph:
+    """Return the graph of a model; see `trireme.converters.onnx.convert`."""
+    opsets = opsets_of(model.opset_import, "the model")
+    functions = {(domain_of_function(f), f.name): f for f in model.functions}
+    if len(functions) < len(model.functions):
+        raise ModelFileError("two of the model's functions have one name")
+    refuse_unsupported(model.graph, opsets, functions)
+    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET and any(
+        not domain_of(node) for node in model.graph.node
+    ):
+        raise ConvertError(
+            f"the model is of opset {opsets['']}, expected {OLDEST_OPSET} or newer",
+            fix="onnx.version_converter.convert_version(model, 13)",
+        )
+    scope = Scope(
+        Common(functions, folder), GraphBuilder(name or model.graph.name or "onnx"), opsets
+    )
+    try:
+        outputs = convert_graph(scope, model.graph, shapes)
+        return scope.builder.finish(*outputs)
+    except (ConvertError, ModelFileError):
+        raise
+    except TriremeError as error:
+        raise ConvertError(error.summary, facts=error.facts, fix=error.fix) from error
+
+
+def domain_of_function(function: Any) -> str:
+    """Return the domain of a model-local function; the default domain is called ""."""
+    return "" if function.domain in ("", "ai.onnx") else str(function.domain)
+
+
+def convert_graph(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]]) -> list[int]:
+    """Add a whole graph to a scope and return its outputs, each a value named as the model does."""
+    where = f"graph '{graph.name}'"
+    bind_weights(scope, graph, where)
+    bind_inputs(scope, graph, shapes, where)
+    return convert_body(scope, graph, where)
+
+
+def convert_body(scope: Scope, graph: Any, where: str) -> list[int]:
+    """Add the nodes of a graph whose inputs are bound, and return its outputs."""
+    for label, node in in_order(graph.node, where):
+        convert_node(scope, node, label)
+    outputs: list[int] = []
+    for output in graph.output:
+        value = scope.find(output.name)
+        if value is None:
+            raise ModelFileError(f"{where}: output '{output.name}' is never made")
+        if scope.builder.values[value].name != output.name or value in outputs:
+            value = scope.builder.add("identity", value, names=[output.name], source="onnx:output")
+        outputs.append(value)
+    return outputs
+
+
+def bind_weights(scope: Scope, graph: Any, where: str) -> None:
+    """Bind the initializers as constants."""
+    weights: list[tuple[str, Any, Decoder]] = [
+        *((w.name, w, tensor_array) for w in graph.initializer),
+        *((w.values.name, w, sparse_array) for w in graph.sparse_initializer),
+    ]
+    for name, proto, decoder in weights:
+        if name in scope.names:
+            raise ModelFileError(f"{where}: two initializers are called '{name}'")
+        data = decoder(proto, scope.common.folder, where)
+        scope.names[name] = scope.builder.constant(name, data)
+
+
+def bind_inputs(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]], where: str) -> None:
+    """Bind the inputs that have no initializer, their open dimensions as `shapes` says."""
+    protos = [proto for proto in graph.input if proto.name not in scope.names]
+    unknown = sorted(set(shapes) - {proto.name for proto in protos})
+    if unknown:
+        names = ", ".join(proto.name for proto in protos)
+        raise ConvertError(f"no input is called '{unknown[0]}'", facts=[f"inputs: {names}"])
+    types = {}
+    bound: dict[str, int] = {}
+    for proto in protos:
+        if proto.name in types:
+            raise ModelFileError(f"{where}: two inputs are called '{proto.name}'")
+        types[proto.name] = input_type(proto, where, shapes.get(proto.name), bound)
+    for name, type in types.items():
+        dims = tuple(bound.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
+        scope.names[name] = scope.builder.input(name, TensorType(dims, type.dtype))
+
+
+def input_type(
+    proto: Any, where: str, given: Sequence[int] | None, bound: dict[str, int]
+) -> TensorType:
+    """Return the type of an input, with `given` as its shape; note in `bound` what symbols are."""
+    where = f"{where} input '{proto.name}'"
+    tensor = proto.type.tensor_type
+    if given is not None and proto.type.HasField("tensor_type") and not tensor.HasField("shape"):
+        tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=dim) for dim in given)
+    type = tensor_type(proto, where)
+    if given is None:
+        return type
+    if len(given) != len(type.shape):
+        raise ConvertError(f"{where}: shape {list(given)} was given for {type}")
+    for dim, size in zip(type.shape, given, strict=True):
+        if size < 0 or (isinstance(dim, int) and dim != size):
+            raise ConvertError(f"{where}: shape {list(given)} was given for {type}")
+        if isinstance(dim, str) and bound.setdefault(dim, size) != size:
+            raise ConvertError(f"{where}: symbol {dim} is bound to {bound[dim]} and to {size}")
+    return TensorType(tuple(given), type.dtype)
+
+
+def convert_node(scope: Scope, node: Any, label: str) -> None:
+    """Convert one node and bind its outputs in the scope.
+
+    Errors: ConvertError or ModelFileError, naming the node
+    """
+    scope.common.count(label)
+    use = use_of(scope, node, label)
+    first = len(scope.builder.values)
+    try:
+        results = convert_use(use)
+    except (ConvertError, ModelFileError):
+        raise
+    except TriremeError as error:
+        raise ConvertError(error.summary, facts=error.facts, fix=error.fix) from error
+    except Exception as error:  # a hostile node may break a rule in any way; name it
+        raise use.error(f"{type(error).__name__}: {error}") from error
+    for name, value in zip(use.outputs, results, strict=False):
+        if name and value is not None:
+            if value >= first:
+                scope.rename(value, name)
+            scope.names[name] = value
+
+
+def use_of(scope: Scope, node: Any, label: str) -> Use:
+    """Return a node with its inputs looked up and its attributes decoded."""
+    domain = domain_of(node)
+    inputs: list[int | None] = []
+    for name in node.input:
+        value = scope.find(name) if name else None
+        if name and value is None:
+            raise ModelFileError(f"{node.op_type} ({label}): input '{name}' is never made")
+        inputs.append(value)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    attrs = {}
+    for attribute in node.attribute:
+        attrs[attribute.name] = decode(scope, attribute, label)
+    outputs = list(node.output)
+    while outputs and not outputs[-1]:
+        outputs.pop()
+    version = scope.opsets.get(domain, 1)
+    return Use(scope, node, node.op_type, domain, version, label, inputs, attrs, outputs)
+
+
+def decode(scope: Scope, attribute: Any, where: str) -> Any:
+    """Return the value of an attribute; graphs stay as they are."""
+    kind = attribute.type
+    if kind == _ATTRIBUTE.TENSOR:
+        return tensor_array(attribute.t, scope.common.folder, f"{where} {attribute.name}")
+    if kind == _ATTRIBUTE.SPARSE_TENSOR:
+        return sparse_array(attribute.sparse_tensor, scope.common.folder, where)
+    if kind == _ATTRIBUTE.STRING:
+        return attribute.s.decode("utf-8", "replace")
+    if kind == _ATTRIBUTE.STRINGS:
+        return tuple(text.decode("utf-8", "replace") for text in attribute.strings)
+    if kind == _ATTRIBUTE.INTS:
+        return tuple(attribute.ints)
+    if kind == _ATTRIBUTE.FLOATS:
+        return tuple(attribute.floats)
+    if kind == _ATTRIBUTE.TENSORS:
+        return [tensor_array(t, scope.common.folder, where) for t in attribute.tensors]
+    single = {_ATTRIBUTE.INT: "i", _ATTRIBUTE.FLOAT: "f", _ATTRIBUTE.GRAPH: "g"}
+    if kind in single:
+        return getattr(attribute, single[kind])
+    raise ModelFileError(f"{where}: attribute {attribute.name} is of unknown type {kind}")
+
+
+def convert_use(use: Use) -> Sequence[int | None]:
+    """Convert a node: the model's own function, else our op, else ONNX's function body."""
+    function = use.scope.common.functions.get((use.domain, use.op))
+    if function is not None:
+        return inline(use, function)
+    if not use.domain:
+        if use.op in CONTROL:
+            return CONTROL[use.op](use, convert_body)
+        original = (use.op, list(use.inputs), dict(use.attrs))
+        if entry_of(use.op) is not None or use.op == "Upsample":
+            adapt(use)
+            entry = entry_of(use.op)
+            if entry is not None:
+                return entry.rule(use)
+        use.op, use.inputs, use.attrs = original
+    body = body_for(use)
+    if body is None:
+        raise use.error(f"no op of ours is ONNX's {use.domain or 'ai.onnx'} {use.op}")
+    return inline(use, body)
+
+
+def inline(use: Use, function: Any) -> list[int | None]:
+    """Convert a function's body in place of the node that calls it."""
+    attrs = attributes_for(function, use)
+    names = {
+        name: value
+        for name, value in zip(function.input, use.inputs, strict=False)
+        if value is not None
+    }
+    scope = use.scope.inner(names=names, outer=None, opsets=body_opsets(function, use))
+    left_out = set(function.input) - set(names)
+    for label, node in in_order(function.node, use.source):
+        clean = onnx.NodeProto()
+        clean.CopyFrom(node)
+        fill_in(clean, attrs, left_out)
+        convert_node(scope, clean, f"{use.source}/{label.removeprefix('onnx:')}")
+    return [scope.names.get(name) for name in function.output]

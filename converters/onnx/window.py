@@ -1,0 +1,123 @@
+"""Convolutions and pools: kernels, strides and pads spelled out, auto_pad resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trireme.converters.onnx.scope import Use
+from trireme.graph import Dim
+
+
+def conv(use: Use) -> Sequence[int]:
+    """Conv, in NCHW with weights as they are."""
+    return (use.add("conv", *use.inputs, layout="NCHW", **_conv_attrs(use)),)
+
+
+def conv_integer(use: Use) -> Sequence[int]:
+    """ConvInteger: int32 sums of products of integers less their zero points."""
+    return (use.add("conv_integer", *use.inputs, layout="NCHW", **_conv_attrs(use)),)
+
+
+def _conv_attrs(use: Use) -> dict[str, Any]:
+    sizes = use.type(0).shape[2:]
+    kernel = _kernel(use)
+    groups = use.take("group", 1)
+    return {**spatial(use, kernel, sizes), "groups": groups}
+
+
+def _kernel(use: Use) -> tuple[int, ...]:
+    """Return the kernel's shape: the weight's, which an attribute may repeat but not change."""
+    dims = use.type(1).shape[2:]
+    given = use.take("kernel_shape")
+    if not all(isinstance(dim, int) for dim in dims):
+        raise use.error("the weight's kernel is not of known size")
+    kernel = tuple(int(dim) for dim in dims)
+    if given is not None and tuple(given) != kernel:
+        raise use.error(f"kernel_shape {tuple(given)} is not the weight's {kernel}")
+    return kernel
+
+
+def pool(op: str) -> Callable[[Use], Sequence[int]]:
+    """Return the rule of a pool."""
+
+    def rule(use: Use) -> Sequence[int]:
+        kernel = tuple(use.take("kernel_shape", ()))
+        sizes = use.type().shape[2:]
+        if len(kernel) != len(sizes):
+            raise use.error(f"kernel_shape {kernel} is for rank {len(kernel) + 2}")
+        attrs = {**spatial(use, kernel, sizes), **use.attrs, "kernel": kernel, "layout": "NCHW"}
+        return use.add_node(op, use.inputs, attrs, len(use.outputs))
+
+    return rule
+
+
+def conv_transpose(use: Use) -> Sequence[int]:
+    """ConvTranspose; an output_shape becomes pads and output padding."""
+    sizes, kernel = use.type().shape[2:], _kernel(use)
+    wanted, extra = use.take("output_shape"), use.take("output_padding")
+    auto = use.attrs.get("auto_pad", "NOTSET")
+    groups = use.take("group", 1)
+    strides = tuple(use.attrs.get("strides", (1,) * len(kernel)))
+    if auto in ("SAME_UPPER", "SAME_LOWER") and wanted is None:
+        wanted = [n * s for n, s in zip(_known(use, sizes), strides, strict=True)]
+    more = tuple(extra) if extra is not None else (0,) * len(kernel)
+    if wanted is not None:
+        dilations = tuple(use.attrs.get("dilations", (1,) * len(kernel)))
+        lists = (_known(use, sizes), strides, kernel, dilations, more, wanted[-len(kernel) :])
+        totals = [
+            s * (n - 1) + p + (k - 1) * d + 1 - w for n, s, k, d, p, w in zip(*lists, strict=True)
+        ]
+        use.attrs["pads"] = _pads([max(total, 0) for total in totals], auto != "SAME_UPPER")
+        more = tuple(p + max(-total, 0) for p, total in zip(more, totals, strict=True))
+        use.attrs.pop("auto_pad", None)
+    attrs = {**spatial(use, kernel, sizes), "groups": groups, "output_padding": more}
+    return (use.add("conv_transpose", *use.inputs, layout="NCHW", **attrs),)
+
+
+def spatial(use: Use, kernel: Sequence[int], sizes: Sequence[Dim]) -> dict[str, Any]:
+    """Return strides, dilations and pads, one entry (two for pads) for each spatial axis."""
+    ones = (1,) * len(kernel)
+    strides = tuple(use.take("strides", ones))
+    dilations = tuple(use.take("dilations", ones))
+    if not len(strides) == len(dilations) == len(kernel):
+        raise use.error(f"strides {strides} or dilations {dilations} do not fit kernel {kernel}")
+    pads, auto = tuple(use.take("pads", (0, 0) * len(kernel))), use.take("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        totals = [
+            _same(use, *window) for window in zip(sizes, kernel, strides, dilations, strict=True)
+        ]
+        pads = _pads(totals, auto == "SAME_LOWER")
+    elif auto == "VALID":
+        pads = (0, 0) * len(kernel)
+    elif auto not in ("NOTSET", ""):
+        raise use.error(f"auto_pad {auto!r} is unknown")
+    return {"strides": strides, "dilations": dilations, "pads": pads}
+
+
+def _same(use: Use, size: Dim, kernel: int, stride: int, dilation: int) -> int:
+    """Return the padding that gives ceil(size / stride) windows."""
+    reach = (kernel - 1) * dilation + 1
+    if stride == 1:
+        return reach - 1
+    if isinstance(size, str):
+        raise use.error(
+            f"auto_pad SAME with stride {stride} on the open dimension {size}",
+            fix="bind it with shapes={input: [...]}",
+        )
+    if stride < 1:
+        raise use.error(f"stride {stride}")
+    return max((-(-size // stride) - 1) * stride + reach - size, 0)
+
+
+def _pads(totals: Sequence[int], begin_gets_more: bool) -> tuple[int, ...]:
+    """Split the padding of each axis between its two ends."""
+    less = tuple(total // 2 for total in totals)
+    more = tuple(total - total // 2 for total in totals)
+    return more + less if begin_gets_more else less + more
+
+
+def _known(use: Use, sizes: Sequence[Dim]) -> list[int]:
+    if not all(isinstance(size, int) for size in sizes):
+        raise use.error("the output's size needs an input of known size")
+    return [int(size) for size in sizes]
