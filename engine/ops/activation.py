@@ -18,6 +18,7 @@ from trireme.dtypes import FLOATS, Array
 from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, expect_dtype, same_type
 
 Function = Callable[..., Array]
@@ -124,7 +125,7 @@ def _define(
         return cost * call.outputs[0].elements
 
     options.setdefault("infer", _infer_float)
-    options.setdefault("samples", float_samples)
+    options.setdefault("samples", with_quantized(name, float_samples))
     options.setdefault("quantized", form(name))
     return define(OpDef(name, "x", doc, reference=reference, flops=flops, rtol=rtol, **options))
 

@@ -18,6 +18,7 @@ from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Shape,
     Types,
@@ -257,8 +258,8 @@ define(
         "w [O,C/groups,KH,KW], y [N,O,OH,OW]; bias [O]; any spatial rank; depthwise when groups "
         "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
         _infer_conv, _conv, attrs={**_WINDOW, "activation": ACTIVATION},
-        flops=conv_flops, samples=conv_samples, family="conv", rtol=1e-5,
-        quantized=form("conv"),
+        flops=conv_flops, samples=with_quantized("conv", conv_samples), family="conv",
+        rtol=1e-5, quantized=form("conv"),
     )
 )  # fmt: skip
 
@@ -347,7 +348,8 @@ define(
         "output_padding - pads. Source: ONNX ConvTranspose-22",
         _infer_conv_transpose, _conv_transpose,
         attrs={**_WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
-        flops=_transpose_flops, samples=_transpose_samples, family="conv", rtol=1e-5,
+        flops=_transpose_flops, family="conv", rtol=1e-5,
+        samples=with_quantized("conv_transpose", _transpose_samples),
         quantized=form("conv_transpose"),
     )
 )  # fmt: skip

@@ -14,6 +14,7 @@ from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values, float_samples
 from trireme.ops.activation import in_double as _double
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
     broadcast,
@@ -39,7 +40,7 @@ def _unary(
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
-    options.setdefault("samples", float_samples)
+    options.setdefault("samples", with_quantized(name, float_samples))
     options.setdefault("quantized", form(name))
     return define(OpDef(name, "x", doc, infer, reference, flops=flops, rtol=rtol, **options))
 
@@ -147,7 +148,8 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
         OpDef(
             name, "a b", f"y = activation({doc}), a and b broadcast. Source: ONNX",
             _infer_binary(NUMBERS), reference, attrs={"activation": ACTIVATION},
-            samples=_activated_samples, rtol=2e-6, quantized=form(name), **options,
+            samples=with_quantized(name, _activated_samples), rtol=2e-6,
+            quantized=form(name), **options,
         )
     )  # fmt: skip
 
@@ -284,7 +286,8 @@ for _name, _combine, _doc in (
     define(
         OpDef(
             _name, "x xs*", f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
-            _infer_many, _combine, samples=_many_samples, flops=_many_flops,
+            _infer_many, _combine, samples=with_quantized(_name, _many_samples),
+            flops=_many_flops,
             rtol=0 if _name in ("max", "min") else 2e-6, quantized=form(_name),
         )
     )  # fmt: skip
@@ -334,8 +337,8 @@ define(
     OpDef(
         "prelu", "x slope",
         "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
-        _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x), samples=_prelu_samples,
-        quantized=form("prelu"),
+        _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x),
+        samples=with_quantized("prelu", _prelu_samples), quantized=form("prelu"),
     )
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from trireme.graph import Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, one, same_dtype
 
 
@@ -71,8 +72,8 @@ define(
         "matmul", "a b",
         "y = a @ b as numpy does it. Shapes: a [..,M,K], b [..,K,N] -> y [..,M,N], leading axes "
         "broadcast. Source: ONNX MatMul-13",
-        _infer_matmul, _matmul, flops=_matmul_flops, samples=_matmul_samples, family="matmul",
-        rtol=1e-5, quantized=form("matmul"),
+        _infer_matmul, _matmul, flops=_matmul_flops, family="matmul", rtol=1e-5,
+        samples=with_quantized("matmul", _matmul_samples), quantized=form("matmul"),
     )
 )  # fmt: skip
 
@@ -179,7 +180,8 @@ define(
         "y = activation(x @ transpose(w) + bias + residual). Shapes: x [..,I], w [O,I], bias [O] "
         "-> y [..,O]. Source: TFLite FULLY_CONNECTED",
         _infer_fully_connected, _fully_connected, attrs={"activation": ACTIVATION},
-        flops=_fully_connected_flops, samples=_fully_connected_samples, family="matmul", rtol=1e-5,
+        flops=_fully_connected_flops, family="matmul", rtol=1e-5,
+        samples=with_quantized("fully_connected", _fully_connected_samples),
         quantized=form("fully_connected"),
     )
 )  # fmt: skip

@@ -14,6 +14,7 @@ from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Shape,
     Types,
@@ -171,7 +172,7 @@ def _concat_samples(rng: np.random.Generator) -> Iterable[Sample]:
 move(
     "concat", "x xs*", "y = activation(the inputs one after another along `axis`). Source: ONNX",
     _infer_concat, _concat, attrs={"axis": Attr("int"), "activation": ACTIVATION},
-    samples=_concat_samples, moves=False, quantized=form("concat"),
+    samples=with_quantized("concat", _concat_samples), moves=False, quantized=form("concat"),
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, broadcast, expect, expect_dtype, same_type
 
 EPSILON = Attr("float", 1e-5)
@@ -71,7 +72,7 @@ define(
         "softmax", "x", "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
         _infer_axis, lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
         attrs={"axis": _AXIS, "beta": Attr("float", 1.0)}, flops=_flops(15),
-        samples=_softmax_samples, family="normalize", rtol=4e-6,
+        samples=with_quantized("softmax", _softmax_samples), family="normalize", rtol=4e-6,
         quantized=form("softmax"),
     )
 )  # fmt: skip

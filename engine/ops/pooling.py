@@ -23,6 +23,7 @@ from trireme.ops.convolution import (
     spatial,
 )
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, spatial_attrs, windows
 
 Ints = tuple[int, ...]
@@ -193,8 +194,8 @@ define(
         "y = the greatest element of each window; indices are places in the tensor of that layout. "
         "Shapes: x [N,H,W,C] (or NCHW) -> y, indices [N,OH,OW,C]. Source: ONNX MaxPool-22",
         _infer, _max_pool, outputs="y indices?", flops=_flops,
-        attrs={**_WINDOW, "storage_order": Attr("int", 0)}, samples=_max_samples, family="pool",
-        quantized=form("max_pool"),
+        attrs={**_WINDOW, "storage_order": Attr("int", 0)}, family="pool",
+        samples=with_quantized("max_pool", _max_samples), quantized=form("max_pool"),
     )
 )  # fmt: skip
 define(
@@ -204,8 +205,8 @@ define(
         "count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
         "Source: ONNX AveragePool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _average_pool, flops=_flops,
-        attrs={**_WINDOW, "count_include_pad": Attr("int", 0)}, samples=_average_samples,
-        quantized=form("average_pool"),
+        attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
+        samples=with_quantized("average_pool", _average_samples), quantized=form("average_pool"),
         family="pool", rtol=2e-6,
     )
 )  # fmt: skip

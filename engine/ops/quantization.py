@@ -18,6 +18,7 @@ from trireme.op import Attr, OpDef, Sample, define
 from trireme.ops.conversion import cast
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, expect, one
 
 
@@ -31,13 +32,14 @@ define(
         "y = round(x / scale) + zero point in `dtype`, with the scale and zero point of y's type; "
         "a quantised x is requantised. Source: TFLite QUANTIZE",
         lambda x, dtype: one(x.shape, dtype), _unquantized, attrs={"dtype": Attr("str")},
-        quantized=form("quantize"),
+        quantized=form("quantize"), samples=with_quantized("quantize", lambda rng: ()),
     )
 )  # fmt: skip
 define(
     OpDef(
         "dequantize", "x", "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
         lambda x: one(x.shape, "float32"), _unquantized, quantized=form("dequantize"),
+        samples=with_quantized("dequantize", lambda rng: ()),
     )
 )  # fmt: skip
 

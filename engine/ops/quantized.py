@@ -23,9 +23,9 @@ def _wide(x: Array, zero: int = 0) -> Array:
     return np.asarray(x.astype(np.int64) - zero)
 
 
-def _exact(op: str, call: Call, *arrays: Array | None) -> Array:
+def _exact(op: str, call: Call, *arrays: Array) -> Array:
     """The op's float64 reference on integers, without its activation, as integers."""
-    floats = [None if a is None else a.astype(np.float64) for a in arrays]
+    floats = [a.astype(np.float64) for a in arrays]
     attrs = {**call.attrs, "activation": ""} if "activation" in call.attrs else call.attrs
     result = np.asarray(get_op(op).reference(*floats, **attrs))
     return np.asarray(np.rint(result), np.int64)
@@ -34,7 +34,8 @@ def _exact(op: str, call: Call, *arrays: Array | None) -> Array:
 def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
     def run(call: Call, x: Array, w: Array, bias: Array | None = None, *_: Array | None) -> Array:
         p = lower(call)
-        acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), bias)
+        bound = () if bias is None else (bias,)
+        acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), *bound)
         shape = [1] * acc.ndim
         shape[1 if call.attrs.get("layout") == "NCHW" else -1] = -1
         multipliers, shifts = p.multipliers.reshape(shape), p.shifts.reshape(shape)

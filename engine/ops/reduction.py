@@ -13,6 +13,7 @@ from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, axis_of, ints_of, one, same_type, to_ints
 
 Ints = tuple[int, ...]
@@ -122,8 +123,9 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
         OpDef(
             f"reduce_{name}", "x axes?",
             f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
-            infer_reduce, reference, attrs=_ATTRS, flops=_flops, samples=_samples,
-            family="reduce", rtol=rtol, quantized=form(f"reduce_{name}"),
+            infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
+            samples=with_quantized(f"reduce_{name}", _samples), rtol=rtol,
+            quantized=form(f"reduce_{name}"),
         )
     )  # fmt: skip
 

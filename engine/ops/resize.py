@@ -19,6 +19,7 @@ from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
 
 Ints = tuple[int, ...]
@@ -248,8 +249,8 @@ define(
         "resize", "x roi? scales? sizes?",
         "y = x sampled at other sizes along `axes`: nearest, linear or cubic (Keys, with "
         "cubic_coeff_a), antialiased when asked. Source: ONNX Resize-19",
-        _infer_resize, _resize, flops=_flops, samples=_samples, family="image", rtol=1e-5,
-        quantized=form("resize"),
+        _infer_resize, _resize, flops=_flops, family="image", rtol=1e-5,
+        samples=with_quantized("resize", _samples), quantized=form("resize"),
         attrs={
             "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),
             "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),

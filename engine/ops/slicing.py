@@ -12,6 +12,7 @@ from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.quantized import form
+from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, same_dtype, to_ints
 
 Ints = tuple[int, ...]
@@ -149,6 +150,7 @@ move(
     "pad", "x pads value? axes?",
     "y = x with pads[i] elements before and pads[i+n] after along each axis: the value (0), or "
     "x reflected without or with (symmetric) its edge, its edge, or wrapped. Source: ONNX Pad-25",
-    _infer_pad, pad, samples=_pad_samples, moves=False, quantized=form("pad"),
+    _infer_pad, pad, samples=with_quantized("pad", _pad_samples), moves=False,
+    quantized=form("pad"),
     attrs={"mode": Attr("str", "constant", ("constant", *_NUMPY_MODE))},
 )  # fmt: skip
