@@ -310,7 +310,15 @@ def _blocks(model, attrs):
     return [model.add("Slice", [y, *(model.constant(np.array(v)) for v in numbers)])]
 
 
+def _window(model, attrs):
+    name = {"hann_window": "HannWindow", "hamming_window": "HammingWindow"}
+    kind = name.get(model.op, "BlackmanWindow")
+    return [model.add(kind, model.inputs, periodic=attrs["periodic"])]
+
+
 MAKERS = {
+    "top_k": lambda model, attrs: model.add("TopK", model.inputs, 2, **attrs),
+    "hann_window": _window, "hamming_window": _window, "blackman_window": _window,
     "add": arithmetic("Add"), "sub": arithmetic("Sub"), "mul": arithmetic("Mul"),
     "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
     "cast": _cast, "not_equal": _not_equal, "squared_difference": _squared_difference,

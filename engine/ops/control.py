@@ -1,0 +1,241 @@
+"""Control flow: if, loop and scan. Their bodies are Graphs, given as attributes.
+
+A body reads nothing but its inputs: values it uses from outside are extra inputs of the node, the
+captures, and come after its own as the body's last inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import UNKNOWN, Dim, Graph, TensorType, Value
+from trireme.interpret import interpret
+from trireme.op import Attr, Call, OpDef, define
+from trireme.ops.shapes import Types, axis_of, fit, to_ints
+
+_GRAPH = Attr("graph")
+
+
+def run_body(body: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """Return the outputs of a body, in order, given its inputs in order."""
+    results = interpret(body, dict(zip(body.inputs, arrays, strict=True)))
+    return [results[value] for value in body.outputs]
+
+
+def _check_body(what: str, body: Graph, given: Sequence[TensorType]) -> None:
+    wanted = [body.type(value) for value in body.inputs]
+    if len(wanted) != len(given):
+        raise ShapeError(f"{what} takes {len(wanted)} inputs, {len(given)} are given")
+    for i, (inner, outer) in enumerate(zip(wanted, given, strict=True)):
+        if inner.dtype != outer.dtype or len(inner.shape) != len(outer.shape):
+            raise ShapeError(f"{what}: input {i} is {inner}, {outer} is given")
+
+
+def _common(what: str, a: TensorType, b: TensorType) -> TensorType:
+    """Return the type that holds values of both; raise ShapeError when none does."""
+    if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+        raise ShapeError(f"{what} is {a} or {b}: not of one dtype and rank")
+    dims = (x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
+    return TensorType(tuple(dims), a.dtype)
+
+
+def _out_types(body: Graph) -> list[TensorType]:
+    return [body.type(value).without_quant() for value in body.outputs]
+
+
+def _unbound(type: TensorType) -> TensorType:
+    """Return the type with the body's own symbols forgotten."""
+    dims: tuple[Dim, ...] = tuple(d if isinstance(d, int) else UNKNOWN for d in type.shape)
+    return TensorType(dims, type.dtype)
+
+
+def _infer_if(condition: Value, *captures: Value, then_branch: Graph, else_branch: Graph) -> Types:
+    given = [value.type for value in captures]
+    _check_body("then_branch", then_branch, given)
+    _check_body("else_branch", else_branch, given)
+    then, other = _out_types(then_branch), _out_types(else_branch)
+    if len(then) != len(other):
+        raise ShapeError(f"the branches make {len(then)} and {len(other)} outputs")
+    return tuple(
+        _common(f"output {i}", a, b) for i, (a, b) in enumerate(zip(then, other, strict=True))
+    )
+
+
+def _if(
+    condition: Array, *captures: Array, then_branch: Graph, else_branch: Graph
+) -> tuple[Array, ...]:
+    chosen = then_branch if bool(condition.reshape(-1)[0]) else else_branch
+    return tuple(run_body(chosen, captures))
+
+
+def _no_cost(call: Call) -> int:
+    return sum(type.elements for type in call.outputs if type.is_static)
+
+
+define(
+    OpDef(
+        "if", "condition captures*",
+        "ys = then_branch(captures) if condition, else else_branch(captures). Source: ONNX If-25",
+        _infer_if, _if, outputs="ys*", flops=_no_cost, family="control",
+        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH},
+    )
+)  # fmt: skip
+
+
+def _infer_loop(
+    trip_count: Value | None = None, condition: Value | None = None, *values: Value, body: Graph,
+    carried: int,
+) -> Types:  # fmt: skip
+    if not 0 <= carried <= len(values):
+        raise ShapeError(f"carried is {carried}, {len(values)} values are given")
+    _check_body(
+        "body", body,
+        [TensorType((), "int64"), TensorType((), "bool"), *(v.type for v in values)],
+    )  # fmt: skip
+    made = _out_types(body)[1:]
+    if len(made) < carried:
+        raise ShapeError(f"the body returns {len(made)} values after the condition, not {carried}")
+    final = [
+        _common(f"carried value {i}", values[i].type, _unbound(made[i])) for i in range(carried)
+    ]
+    count: Dim = UNKNOWN
+    if trip_count is not None and trip_count.data is not None and _always(condition, body):
+        count = max(to_ints(trip_count.data)[0], 0)
+    scans = [TensorType((count, *t.shape), t.dtype) for t in map(_unbound, made[carried:])]
+    return tuple(final + scans)
+
+
+def _always(condition: Value | None, body: Graph) -> bool:
+    """Whether a loop runs its whole trip count: neither condition can end it."""
+    if condition is not None and (condition.data is None or not condition.data.reshape(-1)[0]):
+        return False
+    last = body.values[body.outputs[0]]
+    return last.data is not None and bool(last.data.reshape(-1)[0])
+
+
+def _loop(
+    trip_count: Array | None = None, condition: Array | None = None, *values: Array, body: Graph,
+    carried: int,
+) -> tuple[Array, ...]:  # fmt: skip
+    most = None if trip_count is None else int(trip_count.reshape(-1)[0])
+    going = True if condition is None else bool(condition.reshape(-1)[0])
+    state, captures = list(values[:carried]), values[carried:]
+    scans: list[list[Array]] = [[] for _ in body.outputs[1 + carried :]]
+    step = 0
+    while going and (most is None or step < most):
+        start = (np.array(step, np.int64), np.array(going, np.bool_))
+        ended, *made = run_body(body, [*start, *state, *captures])
+        going, state = bool(ended.reshape(-1)[0]), made[:carried]
+        for kept, new in zip(scans, made[carried:], strict=True):
+            kept.append(new)
+        step += 1
+    return (*state, *(_stacked(body, i + 1 + carried, kept, 0) for i, kept in enumerate(scans)))
+
+
+def _stacked(body: Graph, position: int, parts: list[Array], axis: int) -> Array:
+    if parts:
+        return np.stack(parts, axis)
+    type = body.type(body.outputs[position])
+    shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
+    shape.insert(axis, 0)
+    return np.zeros(shape)
+
+
+define(
+    OpDef(
+        "loop", "trip_count? condition? values*",
+        "values are `carried` states and captures; each turn runs body(turn, condition, *states, "
+        "*captures) -> condition, *states, *scans until trip_count or a false condition; outputs "
+        "are the last states and the scans stacked along a new first axis. Source: ONNX Loop-25",
+        _infer_loop, _loop, outputs="ys*", flops=_no_cost, family="control",
+        attrs={"body": _GRAPH, "carried": Attr("int", 0)},
+    )
+)  # fmt: skip
+
+_AXES = Attr("ints", None)
+Ints = tuple[int, ...]
+
+
+def _scan_parts(values: Sequence[Value], carried: int, scanned: int, axes: Ints | None) -> Ints:
+    if carried + scanned > len(values):
+        raise ShapeError(f"{carried} states and {scanned} scans, {len(values)} values are given")
+    given = axes or (0,) * scanned
+    if len(given) != scanned:
+        raise ShapeError(f"scan_input_axes has {len(given)} entries, expected {scanned}")
+    return tuple(
+        axis_of(axis, len(values[carried + i].shape), "scan axis") for i, axis in enumerate(given)
+    )
+
+
+def _infer_scan(
+    *values: Value, body: Graph, carried: int, num_scan_inputs: int,
+    scan_input_axes: Ints | None, scan_output_axes: Ints | None, **attrs: object,
+) -> Types:  # fmt: skip
+    axes = _scan_parts(values, carried, num_scan_inputs, scan_input_axes)
+    given = [v.type for v in values]
+    count: Dim = UNKNOWN
+    for i, axis in enumerate(axes):
+        type = given[carried + i]
+        count = fit(type.shape[axis], count) if i else type.shape[axis]
+        given[carried + i] = TensorType((*type.shape[:axis], *type.shape[axis + 1 :]), type.dtype)
+    _check_body("body", body, given)
+    made = _out_types(body)
+    final = [
+        _common(f"state {i}", values[i].type, _unbound(made[i])) for i in range(carried)
+    ]  # fmt: skip
+    places = scan_output_axes or (0,) * (len(made) - carried)
+    for type, place in zip(map(_unbound, made[carried:]), places, strict=True):
+        shape = list(type.shape)
+        shape.insert(axis_of(place, len(shape) + 1, "scan output axis"), count)
+        final.append(TensorType(tuple(shape), type.dtype))
+    return tuple(final)
+
+
+def _scan(
+    *values: Array, body: Graph, carried: int, num_scan_inputs: int,
+    scan_input_axes: Ints | None, scan_input_directions: Ints | None,
+    scan_output_axes: Ints | None, scan_output_directions: Ints | None,
+) -> tuple[Array, ...]:  # fmt: skip
+    axes = scan_input_axes or (0,) * num_scan_inputs
+    backward = scan_input_directions or (0,) * num_scan_inputs
+    state = list(values[:carried])
+    scanned = [
+        np.flip(np.moveaxis(x, axis, 0), 0) if turn else np.moveaxis(x, axis, 0)
+        for x, axis, turn in zip(values[carried:], axes, backward, strict=False)
+    ]
+    captures = values[carried + num_scan_inputs :]
+    made: list[list[Array]] = [[] for _ in body.outputs[carried:]]
+    for parts in zip(*scanned, strict=True):
+        results = run_body(body, [*state, *map(np.asarray, parts), *captures])
+        state = results[:carried]
+        for kept, new in zip(made, results[carried:], strict=True):
+            kept.append(new)
+    places = scan_output_axes or (0,) * len(made)
+    turns = scan_output_directions or (0,) * len(made)
+    return (
+        *state,
+        *(
+            _stacked(body, carried + i, kept[::-1] if turns[i] else kept, places[i])
+            for i, kept in enumerate(made)
+        ),
+    )
+
+
+define(
+    OpDef(
+        "scan", "values*",
+        "values are `carried` states, num_scan_inputs tensors cut along their scan axes, and "
+        "captures; each step runs body(*states, *slices, *captures) -> *states, *made; outputs "
+        "are the last states and what was made, stacked. Source: ONNX Scan-25",
+        _infer_scan, _scan, outputs="ys*", flops=_no_cost, family="control",
+        attrs={
+            "body": _GRAPH, "carried": Attr("int", 0), "num_scan_inputs": Attr("int"),
+            "scan_input_axes": _AXES, "scan_input_directions": _AXES, "scan_output_axes": _AXES,
+            "scan_output_directions": _AXES,
+        },
+    )
+)  # fmt: skip

@@ -1,0 +1,248 @@
+"""Ops that pick elements by value or position: top_k, non_zero, unique, compress and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import RunError, ShapeError
+from trireme.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.movement import draw, ints, move
+from trireme.ops.shapes import (
+    Types,
+    axes_of,
+    axis_of,
+    expect,
+    expect_rank,
+    ints_of,
+    known_length,
+    one,
+    same_type,
+    to_ints,
+)
+
+
+def _infer_top_k(x: Value, k: Value, *, axis: int, **attrs: int) -> Types:
+    at, known = axis_of(axis, len(x.shape)), ints_of(k)
+    count: Dim = UNKNOWN if known is None else known[0]
+    size = x.shape[at]
+    if isinstance(count, int) and isinstance(size, int) and not 0 <= count <= size:
+        raise ShapeError(f"k is {count}, the axis has {size} elements")
+    shape = (*x.shape[:at], count, *x.shape[at + 1 :])
+    return TensorType(shape, x.dtype), TensorType(shape, "int64")
+
+
+def _top_k(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> tuple[Array, Array]:
+    count = int(k.reshape(()))
+    if largest:
+        flipped = np.flip(x, axis)
+        backward = np.flip(np.argsort(flipped, axis=axis, kind="stable"), axis)
+        order = x.shape[axis] - 1 - backward
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    best = order.take(np.arange(count), axis=axis)
+    return np.take_along_axis(x, best, axis), best.astype(np.int64)
+
+
+def _top_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    fixed = frozenset({1})
+    yield Sample((draw(rng, 3, 19), ints(5)), constants=fixed)
+    yield Sample((draw(rng, 7, 4), ints(3)), {"axis": 0, "largest": 0}, fixed, note="least")
+    yield Sample((np.array([[1, 2, 2, 1, 2]], np.float32), ints(4)), constants=fixed, note="ties")
+
+
+define(
+    OpDef(
+        "top_k", "x k",
+        "y, indices = the k greatest (or least) elements along `axis`, in order, the first of "
+        "ties first. Source: ONNX TopK-24",
+        _infer_top_k, _top_k, outputs="y indices?", samples=_top_samples, family="other",
+        attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
+        flops=lambda call: 10 * call.type(0).elements, moves=True,
+    )
+)  # fmt: skip
+move(
+    "non_zero", "x", "y = the indices of x's nonzero elements, [rank, count]. Source: ONNX",
+    lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
+    lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
+    moves=False,
+)  # fmt: skip
+
+
+def _infer_unique(x: Value, *, axis: int | None, sorted: int) -> Types:
+    shape: tuple[Dim, ...] = (UNKNOWN,)
+    if axis is not None:
+        at = axis_of(axis, len(x.shape))
+        shape = (*x.shape[:at], UNKNOWN, *x.shape[at + 1 :])
+    index = TensorType((UNKNOWN,), "int64")
+    inverse: Dim = UNKNOWN
+    if axis is not None:
+        inverse = x.shape[axis]
+    elif all(isinstance(dim, int) for dim in x.shape):
+        inverse = x.type.elements
+    return TensorType(shape, x.dtype), index, TensorType((inverse,), "int64"), index
+
+
+def _unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
+    y, first, inverse, counts = np.unique(
+        x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
+    inverse = inverse.reshape(-1)
+    if not sorted:
+        order = np.argsort(first)
+        y = y.take(order, axis=0 if axis is None else axis)
+        first, counts = first[order], counts[order]
+        inverse = np.argsort(order)[inverse]
+    return y, first, inverse, counts
+
+
+define(
+    OpDef(
+        "unique", "x",
+        "y, first, inverse, counts = the distinct elements (or slices along `axis`), ascending or "
+        "in order of appearance. Source: ONNX Unique-28",
+        _infer_unique, _unique, outputs="y indices? inverse_indices? counts?", family="other",
+        attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)}, moves=True,
+        flops=lambda call: 10 * call.type(0).elements,
+    )
+)  # fmt: skip
+
+
+def _infer_compress(x: Value, condition: Value, *, axis: int | None) -> Types:
+    if axis is None:
+        return one((UNKNOWN,), x.dtype)
+    at = axis_of(axis, len(x.shape))
+    return one((*x.shape[:at], UNKNOWN, *x.shape[at + 1 :]), x.dtype)
+
+
+move(
+    "compress", "x condition", "y = x's slices along `axis` (or elements) where condition holds. "
+    "Source: ONNX Compress-11",
+    _infer_compress, lambda x, condition, axis: np.compress(condition, x, axis=axis),
+    attrs={"axis": Attr("int", None)},
+)  # fmt: skip
+
+
+def _infer_reverse_sequence(x: Value, lengths: Value, *, batch_axis: int, time_axis: int) -> Types:
+    batch = x.shape[axis_of(batch_axis, len(x.shape))]
+    axis_of(time_axis, len(x.shape))
+    expect("the length of lengths", lengths.shape[0], batch, "batch")
+    return same_type(x)
+
+
+def _reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:
+    moved = np.moveaxis(x, (batch_axis, time_axis), (0, 1)).copy()
+    for row, length in zip(moved, to_ints(lengths), strict=True):
+        row[:length] = row[:length][::-1].copy()
+    return np.ascontiguousarray(np.moveaxis(moved, (0, 1), (batch_axis, time_axis)))
+
+
+move(
+    "reverse_sequence", "x lengths",
+    "y = x with the first lengths[b] steps of each batch b back to front. Source: ONNX",
+    _infer_reverse_sequence, _reverse_sequence,
+    attrs={"batch_axis": Attr("int", 1), "time_axis": Attr("int", 0)},
+    samples=lambda rng: [
+        Sample((draw(rng, 4, 3, 2), ints(4, 1, 2)), constants=frozenset({1})),
+        Sample((draw(rng, 3, 4), ints(4, 1, 2)), {"batch_axis": 0, "time_axis": 1}),
+    ],
+)  # fmt: skip
+
+
+def _infer_center(x: Value, shape: Value, *, axes: tuple[int, ...] | None) -> Types:
+    where = tuple(range(len(x.shape))) if axes is None else axes_of(axes, len(x.shape))
+    sizes = ints_of(shape)
+    if known_length(shape, "shape") != len(where):
+        raise ShapeError(f"shape has {known_length(shape, 'shape')} entries, not {len(where)}")
+    made = list(x.shape)
+    for i, axis in enumerate(where):
+        made[axis] = UNKNOWN if sizes is None else sizes[i]
+    return one(made, x.dtype)
+
+
+def _center(x: Array, shape: Array, *, axes: tuple[int, ...] | None) -> Array:
+    where = tuple(range(x.ndim)) if axes is None else axes_of(axes, x.ndim)
+    for axis, size in zip(where, to_ints(shape), strict=True):
+        room = size - x.shape[axis]
+        if room < 0:
+            start = -room // 2
+            x = x.take(np.arange(start, start + size), axis=axis)
+        elif room:
+            edges = [(0, 0)] * x.ndim
+            edges[axis] = (room // 2, room - room // 2)
+            x = np.pad(x, edges)
+    return x
+
+
+move(
+    "center_crop_pad", "x shape", "y = x cut or padded with zeros evenly at both ends of `axes`; "
+    "the odd one goes to the end. Source: ONNX CenterCropPad-18",
+    _infer_center, _center, attrs={"axes": Attr("ints", None)}, moves=False,
+)  # fmt: skip
+
+
+def _tensor_scatter(
+    cache: Array, update: Array, indices: Array | None = None, *, axis: int, mode: str
+) -> Array:
+    y, at = cache.copy(), axis % cache.ndim
+    starts = (0,) * cache.shape[0] if indices is None else to_ints(indices)
+    steps, size = update.shape[at], cache.shape[at]
+    for batch, start in enumerate(starts):
+        places = start + np.arange(steps)
+        if mode == "circular":
+            places = places % size
+        elif start < 0 or start + steps > size:
+            raise RunError(f"write of {steps} at {start} leaves the {size} places of the cache")
+        index = (batch, *[slice(None)] * (at - 1), places)
+        y[index] = update[batch]
+    return y
+
+
+def _infer_tensor_scatter(
+    cache: Value, update: Value, indices: Value | None = None, *, axis: int, mode: str
+) -> Types:
+    at = axis_of(axis, expect_rank("update", update, len(cache.shape)))
+    if at == 0:
+        raise ShapeError("axis is the batch")
+    return same_type(cache)
+
+
+move(
+    "tensor_scatter", "past_cache update write_indices?",
+    "y = the cache with each batch's update written from its index on along `axis`, wrapping "
+    "around when circular. Source: ONNX TensorScatter-24",
+    _infer_tensor_scatter, _tensor_scatter,
+    attrs={"axis": Attr("int", -2), "mode": Attr("str", "linear", ("linear", "circular"))},
+)  # fmt: skip
+
+
+def _infer_dropout(x: Value, ratio: Value | None = None, training: Value | None = None, *,
+                   seed: int | None) -> Types:  # fmt: skip
+    return (*same_type(x), TensorType(x.shape, "bool"))
+
+
+def _dropout(x: Array, ratio: Array | None = None, training: Array | None = None, *,
+             seed: int | None) -> tuple[Array, Array]:  # fmt: skip
+    rate = 0.5 if ratio is None else float(ratio.reshape(()))
+    if training is None or not bool(training.reshape(())) or rate == 0:
+        return x, np.ones(x.shape, bool)
+    kept = np.asarray(np.random.default_rng(seed or 0).random(x.shape) >= rate)
+    return (x * kept / (1 - rate)).astype(x.dtype), kept
+
+
+def _flops(call: Call) -> int:
+    return call.type(0).elements
+
+
+define(
+    OpDef(
+        "dropout", "x ratio? training_mode?",
+        "y, mask = x and true; in training, x * mask / (1 - ratio) with a mask drawn from `seed`. "
+        "Source: ONNX Dropout-22",
+        _infer_dropout, _dropout, outputs="y mask?", attrs={"seed": Attr("int", None)},
+        flops=_flops,
+    )
+)  # fmt: skip
