@@ -22,6 +22,10 @@ LOOSE = 3e-6
 """Peers compute in float32 where the references do in float64, so every op is given this much."""
 
 
+NOT_IN_ONNX = {
+    name: "ONNX has no such op; LiteRT is its peer in test_tflite_zoo.py"
+    for name in ("complex_abs", "detection_post_process", "rfft2d")
+}
 ALL_OUTPUTS = {"top_k": 2, "softmax_cross_entropy_loss": 2}
 BY_EVALUATOR = {
     ("clip", "no upper limit"): "ONNX Runtime clips infinity to the greatest finite number",
@@ -55,6 +59,8 @@ def evaluated(model, feeds):
 
 @pytest.mark.parametrize(("op", "sample"), CASES)
 def test_reference_equals_peer(op, sample):
+    if op.name in NOT_IN_ONNX:
+        pytest.skip(NOT_IN_ONNX[op.name])
     graph, outputs = interpreted(op, sample, ALL_OUTPUTS.get(op.name))
     types = [graph.type(value) for value in graph.outputs]
     wanted, count = peer_outputs(op, sample, types)
