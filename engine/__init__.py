@@ -8,6 +8,8 @@ with trireme.Session(graph, devices=["npu", "opencl", "cpu"]) as session:
 if __name__ != "trireme":
     raise ImportError("import trireme: the folder engine/ is that package, under that name")
 
+from trireme import ops
+from trireme.convert import convert
 from trireme.errors import (
     CompileError,
     ConvertError,
@@ -21,17 +23,28 @@ from trireme.errors import (
     ShapeError,
     TriremeError,
 )
+from trireme.explain import explain
+from trireme.graph import Graph
+from trireme.model_file import load, save
+from trireme.session import Session
 
 __all__ = [
     "CompileError",
     "ConvertError",
     "DeviceError",
+    "Graph",
     "GraphError",
     "InternalError",
     "ModelFileError",
     "PlacementError",
     "PlanError",
     "RunError",
+    "Session",
     "ShapeError",
     "TriremeError",
+    "convert",
+    "explain",
+    "load",
+    "ops",
+    "save",
 ]

@@ -147,7 +147,7 @@ def _probes() -> Iterator[Probe]:
                 if dtype == "float32" or op in ("add", "mul"):
                     yield _probe(f"{op}", op, shape, dtype, {}, arity)
             if len(shape) == 4:
-                pool = {"kernel": (2, 2), "strides": (2, 2)}
+                pool = {"kernel": (2, 2), "strides": (2, 2), **_NO_PADS}
                 yield _probe("max_pool", "max_pool", shape, dtype, pool)
                 yield _probe("average_pool", "average_pool", shape, dtype, pool)
                 yield _probe("transpose", "transpose", shape, dtype, {"perm": (0, 3, 1, 2)})
@@ -157,6 +157,7 @@ def _probes() -> Iterator[Probe]:
                 yield _probe("softmax", "softmax", shape, dtype, {})
 
 
+_NO_PADS = {"pads": (0, 0, 0, 0), "dilations": (1, 1)}
 _X_QUANT = Quant((0.05,), (-3,))
 _Y_QUANT = Quant((0.1,), (5,))
 
@@ -189,7 +190,7 @@ def _reduce_probe(shape: Sequence[int], dtype: str) -> Probe:
     b = GraphBuilder("reduce_mean")
     x = b.input("x", _x_type(shape, dtype))
     axes = b.constant("axes", np.array([1, 2], np.int64))
-    return _finish(b, "reduce_mean", [x, axes], {"keepdims": True}, dtype)
+    return _finish(b, "reduce_mean", [x, axes], {"keepdims": 1}, dtype)
 
 
 def _conv_probe(row: tuple[int, int, int, int, int, int], dtype: str) -> Probe:

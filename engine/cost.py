@@ -1,7 +1,8 @@
 """Seconds from work: what a node or a copy is predicted to take on each device.
 
 Three sources, best first: curves measured on this machine (`calibration`), the device's own model
-(the simulated NPU counts cycles), and the roofline of the device's spec. Every estimate says which.
+(the simulated NPU counts cycles), and the roofline of the device's spec. What has no kernel is
+priced as the numpy reference. Every estimate says which of these it is.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.calibration import Calibration
+from trireme.calibration import Calibration, Curve
 from trireme.device import HOST, Device, DeviceSpec
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
-Source = Literal["calibration", "device", "roofline"]
+Source = Literal["calibration", "device", "roofline", "reference"]
+
+
+REFERENCE = Curve(fixed_s=30e-6, s_per_flop=1e-9, s_per_byte=2e-9, samples=0, error=1.0)
+"""What a node costs without a kernel, on the numpy reference: an order of magnitude, so that the
+placement prefers any device that has a kernel."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +113,11 @@ class CostModel:
         own = self.devices[device].estimate_s(graph, node)
         if own is not None and spec.clock == "virtual":
             return Estimate(own, "device")
-        if not self.devices[device].kernel_note(graph, node):
-            measured = self.calibration.node_s(spec, work.kind, work.dtype, work.flops, work.nbytes)
-            if measured is not None:
-                return Estimate(measured, "calibration")
+        if self.devices[device].kernel_note(graph, node):
+            return Estimate(REFERENCE.seconds(work.flops, work.nbytes), "reference")
+        measured = self.calibration.node_s(spec, work.kind, work.dtype, work.flops, work.nbytes)
+        if measured is not None:
+            return Estimate(measured, "calibration")
         if own is not None:
             return Estimate(own, "device")
         return Estimate(roofline_s(work, spec), "roofline")

@@ -20,7 +20,7 @@ from trireme.device import (
     host_view,
 )
 from trireme.errors import CompileError, DeviceError
-from trireme.interpret import interpret
+from trireme.interpret import interpret, is_quantized
 
 
 class ToyDevice(Device):
@@ -45,6 +45,8 @@ class ToyDevice(Device):
     def unsupported_reason(self, graph, node):
         if self.ops is not None and node.op not in self.ops:
             return f"op {node.op} has no {self.spec.name} kernel"
+        if is_quantized(graph, node):
+            return f"{self.spec.name} has no quantised kernels"
         return None
 
     def compile(self, graphs):

@@ -1,0 +1,76 @@
+"""Find the converter of a model by what its bytes say, and call it.
+
+Converters are listed as "module:function" strings, like devices, so that a format's libraries are
+imported only when a model of that format comes along.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trireme.errors import ConvertError, ModelFileError
+from trireme.graph import Graph
+from trireme.model_file import is_model_file, load, loads
+
+_CONVERTERS: dict[str, str] = {
+    "onnx": "trireme.converters.onnx:convert",
+    "tflite": "trireme.converters.tflite:convert",
+}
+_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite", ".trm": "trm"}
+_TFLITE = b"TFL3"
+"""The FlatBuffers identifier of a TFLite file, from byte 4 on."""
+
+
+def register_converter(name: str, suffix: str, function: str) -> None:
+    """Make "module:function" the converter of files with a suffix, for formats from outside."""
+    _CONVERTERS[name] = function
+    _SUFFIXES[suffix] = name
+
+
+def convert(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    format: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
+    """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
+
+    `shapes` fixes the shapes of inputs that the model leaves open.
+    Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
+    op that is not supported
+    """
+    kind = format or _format_of(source)
+    if kind == "trm":
+        return loads(source) if isinstance(source, bytes) else load(source)
+    if kind not in _CONVERTERS:
+        raise ConvertError(
+            f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]
+        )
+    module, _, function = _CONVERTERS[kind].partition(":")
+    graph: Graph = getattr(importlib.import_module(module), function)(source, shapes=shapes)
+    return graph
+
+
+def _format_of(source: str | os.PathLike[str] | bytes) -> str:
+    """Return the format by the file's identifier, else by its suffix, else "onnx" for bytes."""
+    if not isinstance(source, bytes):
+        path = Path(source)
+        try:
+            with path.open("rb") as file:
+                head = file.read(8)
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+        suffix = path.suffix.lower()
+    else:
+        head, suffix = source[:8], ".onnx"
+    if is_model_file(head):
+        return "trm"
+    if head[4:8] == _TFLITE:
+        return "tflite"
+    if suffix not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise ModelFileError(f"{source!r} is of no known kind", facts=[f"known suffixes: {known}"])
+    return _SUFFIXES[suffix]

@@ -1,0 +1,367 @@
+"""Run a program: a Session owns arenas, takes inputs by name and gives outputs by name.
+
+    with Session(graph, devices=["npu", "opencl", "cpu"]) as session:
+        outputs = session.run({"input": x})
+
+After the first run nothing is allocated but the output arrays that are handed out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from trireme.calibration import Calibration, default_path, load_calibration
+from trireme.compile import Program, compile_tasks, make_program
+from trireme.convert import convert
+from trireme.copies import copy_call
+from trireme.cost import CostModel
+from trireme.device import (
+    HOST,
+    BoundCall,
+    Buffer,
+    Device,
+    Executable,
+    host_alloc,
+    host_view,
+    open_device,
+)
+from trireme.dtypes import Array, dtype_name
+from trireme.errors import CompileError, DeviceError, RunError
+from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, run_serial
+from trireme.graph import Graph, Value
+from trireme.optimise import optimise
+from trireme.place import place
+from trireme.placement import Placement
+from trireme.plan import Plan, make_plan
+from trireme.profile import MemoryRow, Profile, make_profile
+
+_log = logging.getLogger(__name__)
+Model = Graph | str | os.PathLike[str] | bytes
+
+
+class Session:
+    """A model ready to run on some devices.
+
+    devices: names or open devices, all of which must open and compile; the placement decides who
+        does what, and says why a device has nothing to do
+    threads: worker threads of the cpu device; all cores when None
+    fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
+    mode: "parallel" runs tasks as their waits allow, "serial" in plan order; the same bits
+    device_options: further options by device name, given to `open_device`
+    calibration: measured cost curves, or the file that holds them; this user's file when None
+    shapes: shapes of inputs that the model leaves open
+    passes, passes_off: names of optimiser passes to run (all when None), and to leave out
+    Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        devices: Sequence[str | Device] = ("cpu",),
+        threads: int | None = None,
+        fallback: bool = False,
+        mode: Mode = "parallel",
+        device_options: Mapping[str, Mapping[str, Any]] | None = None,
+        calibration: Calibration | Path | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        passes: Sequence[str] | None = None,
+        passes_off: Sequence[str] = (),
+    ) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._owned: list[Device] = []
+        self._runner: ParallelRunner | None = None
+        self.dropped: dict[str, str] = {}
+        self.mode = mode
+        try:
+            graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
+            self.graph = optimise(graph, passes=passes, disable=passes_off)
+            opened = self._open(devices, threads, fallback, device_options or {})
+            if not isinstance(calibration, Calibration):
+                calibration = load_calibration(calibration or default_path())
+            self.program = self._compile(opened, calibration, fallback)
+            self._bind()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(
+        self,
+        devices: Sequence[str | Device],
+        threads: int | None,
+        fallback: bool,
+        options: Mapping[str, Mapping[str, Any]],
+    ) -> dict[str, Device]:
+        opened: dict[str, Device] = {}
+        if not devices:
+            raise DeviceError("no device was asked for", fix='devices=["cpu"]')
+        for wanted in devices:
+            name = wanted if isinstance(wanted, str) else wanted.spec.name
+            if name in opened or name in self.dropped:
+                raise DeviceError(f"device {name!r} is listed twice")
+            try:
+                if isinstance(wanted, str):
+                    given = dict(options.get(name, {}))
+                    if name == "cpu" and threads is not None:
+                        given.setdefault("threads", threads)
+                    opened[name] = open_device(name, **given)
+                    self._owned.append(opened[name])
+                else:
+                    opened[name] = wanted
+            except DeviceError as error:
+                if not fallback:
+                    raise
+                self._drop(name, error)
+        if not opened:
+            raise DeviceError(
+                "none of the devices could be opened",
+                facts=[f"{name}: {why}" for name, why in self.dropped.items()],
+            )
+        return opened
+
+    def _drop(self, name: str, error: Exception) -> None:
+        self.dropped[name] = str(error)
+        _log.warning("device %s is left out: %s", name, error)
+
+    def _compile(
+        self, devices: dict[str, Device], calibration: Calibration | None, fallback: bool
+    ) -> Program:
+        """Place, plan and compile; with fallback, again without a device that fails to compile."""
+        while True:
+            plan = make_plan(place(self.graph, CostModel(devices, calibration)))
+            executables: dict[int, Executable] = {}
+            failed = ""
+            for name, device in devices.items():
+                try:
+                    executables.update(compile_tasks(plan, name, device))
+                except CompileError as error:
+                    if not fallback or len(devices) == 1:
+                        raise
+                    failed = name
+                    self._drop(name, error)
+                    break
+            if not failed:
+                return make_program(plan, devices, executables)
+            devices = {name: device for name, device in devices.items() if name != failed}
+
+    def _bind(self) -> None:
+        """Allocate the arenas and scratch, and bind every executable and copy to its places."""
+        plan, devices = self.program.plan, self.program.devices
+        self._arenas = {
+            memory: _alloc(memory, packing.nbytes, devices)
+            for memory, packing in plan.arenas.items()
+        }
+        needs = self.program.scratch_bytes()
+        scratch = {name: devices[name].alloc(n) if n else None for name, n in needs.items()}
+        self._calls: list[BoundCall] = []
+        for task, executable in zip(plan.tasks, self.program.executables, strict=True):
+            args = [self._buffer(value) for value in (*task.inputs, *task.outputs)]
+            if executable is None:
+                type = plan.graph.type(task.outputs[0])
+                self._calls.append(copy_call(task, args[0], args[1], type, devices))
+            else:
+                self._calls.append(executable.bind(args, scratch[task.device]))
+        views = {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
+        self._feeds = [(plan.graph.values[v], views[v]) for v in plan.graph.inputs]
+        self._results = [
+            (plan.graph.values[v].name, self._result(plan.graph, v)) for v in plan.graph.outputs
+        ]
+        self._overlaps = has_overlap(plan)
+
+    def _buffer(self, value: int) -> Buffer:
+        slot = self.program.plan.slots[value]
+        return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
+
+    def _result(self, graph: Graph, value: int) -> Array:
+        data = graph.values[value].data
+        return data if data is not None else host_view(self._buffer(value), graph.type(value))
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What to feed: each has .name, .type.shape, .type.dtype."""
+        return list(self.graph.input_values())
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What `run` returns, in the model's order."""
+        return list(self.graph.output_values())
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        return self.program.plan
+
+    @property
+    def placement(self) -> Placement:
+        """Where every node runs and why; printable, to_json()."""
+        return self.plan.placement
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The open devices, by name."""
+        return self.program.devices
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into
+        Errors: RunError, if a feed is missing, unknown or does not fit; DeviceError from a device
+        """
+        with self._lock:
+            self._check_open()
+            self._feed(feeds)
+            if self.mode == "parallel" and self._overlaps:
+                self._parallel().run()
+            else:
+                run_serial(self._calls)
+            return self._collect(out)
+
+    def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of a run whose tasks go in the given order, one after another.
+
+        Errors: RunError, if the order leaves a task out or breaks a wait
+        """
+        tasks, done = self.plan.tasks, set[int]()
+        for index in order:
+            if not set(tasks[index].waits) <= done:
+                raise RunError(f"task {index} would run before what it waits for")
+            done.add(index)
+        if len(done) != len(tasks) or len(order) != len(tasks):
+            raise RunError(f"the order names {len(order)} tasks, the plan has {len(tasks)}")
+        with self._lock:
+            self._check_open()
+            self._feed(feeds)
+            run_profiled(self._calls, order)
+            return self._collect(None)
+
+    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
+        """Return what `runs` runs took, after `warmup` runs that are not counted.
+
+        Errors: as `run`
+        """
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        with self._lock:
+            self._check_open()
+            spans: list[list[TaskSpan]] = []
+            wall: list[float] = []
+            for count in range(warmup + runs):
+                start = time.perf_counter()
+                self._feed(feeds)
+                if self.mode == "parallel" and self._overlaps:
+                    run = self._parallel().run(profile=True)
+                else:
+                    run = run_profiled(self._calls, range(len(self._calls)))
+                self._collect(None)
+                if count >= warmup:
+                    spans.append(run)
+                    wall.append(time.perf_counter() - start)
+            return make_profile(self.plan, spans, wall, self._memory_rows())
+
+    def close(self) -> None:
+        """Give back threads, memory and the devices that this session opened."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._runner is not None:
+                self._runner.close()
+            self._calls = []
+            for device in self._owned:
+                device.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RunError("the session is closed")
+
+    def _parallel(self) -> ParallelRunner:
+        if self._runner is None:
+            self._runner = ParallelRunner(self.plan, self._calls)
+        return self._runner
+
+    def _feed(self, feeds: Mapping[str, Any]) -> None:
+        if len(feeds) != len(self._feeds):
+            _refuse_names(feeds, self._feeds)
+        for value, view in self._feeds:
+            if value.name not in feeds:
+                _refuse_names(feeds, self._feeds)
+            array = np.asarray(feeds[value.name])
+            if array.shape != view.shape or array.dtype != view.dtype:
+                raise _misfit(value, array)
+            view[...] = array
+
+    def _collect(self, out: Mapping[str, Array] | None) -> dict[str, Array]:
+        results = {}
+        for name, view in self._results:
+            target = out.get(name) if out else None
+            if target is None:
+                results[name] = view.copy()
+                continue
+            if target.shape != view.shape or target.dtype != view.dtype:
+                raise RunError(
+                    f"out['{name}'] is {target.dtype}{list(target.shape)}, "
+                    f"expected {view.dtype}{list(view.shape)}"
+                )
+            target[...] = view
+            results[name] = target
+        return results
+
+    def _memory_rows(self) -> list[MemoryRow]:
+        scratch, constants = self.program.scratch_bytes(), self.program.constant_bytes()
+        rows = []
+        for memory, packing in self.plan.arenas.items():
+            mine = [n for n, d in self.program.devices.items() if d.spec.memory == memory]
+            rows.append(
+                MemoryRow(
+                    memory, packing.nbytes, packing.lower_bound,
+                    sum(scratch[n] for n in mine), sum(constants[n] for n in mine),
+                )
+            )  # fmt: skip
+        return rows
+
+
+def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
+    if memory == HOST:
+        alignments = [d.spec.alignment for d in devices.values() if d.spec.memory == HOST]
+        return host_alloc(max(nbytes, 1), max(alignments, default=64))
+    owner = next(d for d in devices.values() if d.spec.memory == memory)
+    return owner.alloc(max(nbytes, 1))
+
+
+def _refuse_names(feeds: Mapping[str, Any], wanted: Sequence[tuple[Value, Array]]) -> NoReturn:
+    names = [value.name for value, _ in wanted]
+    missing = [name for name in names if name not in feeds]
+    unknown = [str(name) for name in feeds if name not in names]
+    parts = [f"missing: {', '.join(missing)}"] if missing else []
+    parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
+    facts = [f"the model takes {value.name} {value.type}" for value, _ in wanted]
+    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
+
+
+def _misfit(value: Value, array: Array) -> RunError:
+    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
+    return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)

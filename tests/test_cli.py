@@ -1,0 +1,170 @@
+"""The command line: what users type, what they read, and the exit codes."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import trireme
+from trireme.builder import GraphBuilder
+from trireme.graph import TensorType
+from trireme.tools.cli import main
+
+
+@pytest.fixture(autouse=True)
+def no_calibration(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
+
+
+@pytest.fixture
+def model(tmp_path):
+    b = GraphBuilder("small")
+    x = b.input("x", TensorType((1, 6, 6, 3), "float32"))
+    w = b.constant("w", np.full((4, 3, 3, 3), 0.1, np.float32))
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NHWC"}
+    y = b.add("conv", x, w, source="test:conv", names=["y"], **attrs)
+    path = tmp_path / "small.trm"
+    trireme.save(b.finish(b.add("relu", y, names=["z"])), path)
+    return str(path)
+
+
+def call(capsys, *arguments):
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_run_and_store(model, tmp_path, capsys):
+    x = np.ones((1, 6, 6, 3), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    target = tmp_path / "out.npz"
+    code, out, _ = call(
+        capsys, "run", model, "--input", f"x={tmp_path / 'x.npy'}", "--output", str(target)
+    )
+    assert code == 0 and "z: float32[1, 6, 6, 4]" in out
+    with np.load(target) as outputs:
+        assert outputs["z"][0, 3, 3, 0] == pytest.approx(2.7, rel=1e-5)
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "explain", "info", "convert"])
+def test_json_is_json(model, capsys, command):
+    extra = ["--runs", "2"] if command == "profile" else []
+    code, out, err = call(capsys, command, model, "--json", *extra)
+    assert code == 0 and not err
+    assert json.loads(out)
+
+
+def test_profile_trace(model, tmp_path, capsys):
+    trace, report = tmp_path / "t.json", tmp_path / "p.json"
+    code, out, _ = call(
+        capsys, "profile", model, "--runs", "2", "--trace", str(trace), "--json", str(report)
+    )
+    assert code == 0 and "virtual clock" in out
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert json.loads(report.read_text())["tasks"]
+
+
+def test_explain_names_every_node(model, capsys):
+    code, out, _ = call(capsys, "explain", model, "--plan")
+    assert code == 0
+    assert "lower bound" in out and "test:conv" in out and "arena host" in out
+
+
+def test_json_keeps_progress_out_of_pipes(model):
+    run = subprocess.run(
+        [sys.executable, "-m", "trireme.tools.cli", "explain", model, "--json"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0 and run.stderr == "" and json.loads(run.stdout)
+
+
+@pytest.mark.parametrize(
+    "arguments, code, words",
+    [
+        (["run", "{model}", "--input", "q=random"], 2, "no input is called 'q'"),
+        (["run", "{model}", "--input", "x=absent.npy"], 2, "cannot be read"),
+        (["run", "{model}", "--devices", "tpu"], 5, "unknown device 'tpu'"),
+        (["run", "absent.trm"], 4, "cannot be read"),
+        (["run", "{garbage}"], 4, "garbage"),
+        (["run", "{text}"], 4, "no known kind"),
+        (["verify", "{model}"], 3, "no other runtime reads"),
+        (["convert", "{model}", "-o", "/nonexistent/folder/m.trm"], 4, ""),
+    ],
+)
+def test_errors_are_sentences_with_codes(model, tmp_path, capsys, arguments, code, words):
+    garbage, text = tmp_path / "garbage.trm", tmp_path / "text.txt"
+    garbage.write_bytes(b"garbage" * 100)
+    text.write_text("hello")
+    filled = [a.format(model=model, garbage=garbage, text=text) for a in arguments]
+    found, out, err = call(capsys, *filled)
+    assert found == code, err
+    assert words in err and "Traceback" not in err
+    assert not out
+
+
+def test_usage_errors_exit_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["run"])
+    assert caught.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_interrupt_is_130(model, capsys, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trireme.tools.commands.open_session", interrupted)
+    code, _, err = call(capsys, "run", model)
+    assert code == 130 and "interrupted" in err
+
+
+def test_fallback_is_reported(model, capsys):
+    code, out, _ = call(capsys, "run", model, "--devices", "tpu,cpu", "--fallback")
+    assert code == 0 and "left out: tpu" in out
+
+
+def test_devices_and_supported_ops(capsys):
+    code, out, _ = call(capsys, "devices")
+    assert code == 0 and "cpu" in out and "npu" in out
+    code, out, _ = call(capsys, "supported-ops", "--json")
+    assert code == 0
+    rows = {row["op"]: row["kernels"] for row in json.loads(out)["ops"]}
+    assert "float32" in rows["conv"]["cpu"]
+
+
+def test_verify_compares(tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([node], "g", [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    path = tmp_path / "relu.onnx"
+    path.write_bytes(model.SerializeToString())
+    code, out, _ = call(capsys, "verify", str(path))
+    assert code == 0 and "onnxruntime" in out and "ok" in out
+
+
+def test_demo(capsys):
+    code, out, err = call(capsys, "demo", "--json")
+    if code == 5:
+        pytest.skip(err)
+    assert code == 0
+    report = json.loads(out)
+    assert report.pop("same_digits")
+    for outcome in report.values():
+        assert outcome["accuracy"] > 0.97
+    spread = list(report.values())[1]["profile"]
+    assert {"npu", "opencl", "cpu"} <= {row["device"] for row in spread["tasks"]}
+
+
+def test_convert_script(model, tmp_path):
+    target = tmp_path / "again.trm"
+    script = trireme.__file__.replace("engine/__init__.py", "tools/convert.py")
+    run = subprocess.run([sys.executable, script, model, "-o", str(target)], capture_output=True)
+    assert run.returncode == 0, run.stderr
+    assert target.read_bytes() == pathlib.Path(model).read_bytes()

@@ -1,0 +1,129 @@
+"""Real models on every set of devices against runtimes that nobody here wrote.
+
+Float32 within 1e-4 of the largest value; quantised models bit for bit with LiteRT's reference
+kernels (softmax, logistic and mean within one unit); photographs in the class LiteRT gives.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+from zoo import zoo_path
+
+import trireme
+from trireme.calibration import Calibration
+from trireme.tools.image import load_image, load_labels
+from trireme.tools.options import random_array
+from trireme.tools.peers import peer_of, run_peer
+from trireme.tools.verify import compare_all
+
+DEVICE_SETS = ["cpu", "cpu,opencl", "cpu,npu", "npu,opencl,cpu"]
+FLOAT_MODELS = [
+    "ad01_fp32", "deeplabv3_f32", "kws_dscnn_f32", "mobilenet_v1_0.25_224_f32",
+    "resnet8_cifar10_f32", "vww_96_float", "yamnet",
+]  # fmt: skip
+QUANTISED_MODELS = [
+    "ad01_int8", "kws_dscnn_int8", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_int8",
+    "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_int8",
+]  # fmt: skip
+SOFT = {"softmax", "sigmoid", "reduce_mean"}
+"""Ops whose quantised results may be one unit from LiteRT's."""
+
+
+def peer_outputs(path, feeds):
+    try:
+        peer_of(str(path))
+    except trireme.ConvertError as error:
+        pytest.skip(str(error))
+    return run_peer(str(path), feeds)
+
+
+def random_feeds(inputs, seed):
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    return {value.name: random_array(value, rng) for value in inputs}
+
+
+def run_on(path, devices, seed=3):
+    with trireme.Session(
+        str(path), devices=devices.split(","), threads=2, calibration=Calibration()
+    ) as session:
+        feeds = random_feeds(session.inputs, seed)
+        return feeds, session.run(feeds), session
+
+
+def check(rows):
+    assert all(row.agrees for row in rows), "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize("devices", DEVICE_SETS)
+@pytest.mark.parametrize("name", FLOAT_MODELS)
+def test_float_models(name, devices):
+    path = zoo_path(f"{name}.tflite")
+    feeds, ours, _ = run_on(path, devices)
+    theirs = peer_outputs(path, feeds)
+    check(compare_all(ours, theirs, tolerance=1e-4, units=0))
+
+
+@pytest.mark.parametrize("devices", DEVICE_SETS)
+@pytest.mark.parametrize("name", QUANTISED_MODELS)
+def test_quantised_models(name, devices):
+    path = zoo_path(f"{name}.tflite")
+    feeds, ours, session = run_on(path, devices)
+    theirs = peer_outputs(path, feeds)
+    soft = any(node.op in SOFT for node in session.graph.nodes)
+    check(compare_all(ours, theirs, tolerance=1e-6, units=int(soft)))
+
+
+PHOTOGRAPHS = [
+    ("grace_hopper.bmp", "military uniform"),
+    ("parrot.jpg", "macaw"),
+    ("cat.bmp", "cat"),
+]
+CLASSIFIERS = [
+    "mobilenet_v2_1.0_224_quant", "tf2_mobilenet_v2_1.0_224_ptq", "mobilenet_v1_0.25_224_f32",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("image, word", PHOTOGRAPHS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_photographs(name, image, word):
+    path = zoo_path(f"{name}.tflite")
+    with trireme.Session(
+        str(path), devices=["npu", "opencl", "cpu"], calibration=Calibration()
+    ) as session:
+        (value,) = session.inputs
+        feeds = {value.name: load_image(zoo_path(f"images/{image}"), value.type)}
+        (ours,) = session.run(feeds).values()
+    default = litert_class(path, feeds)
+    assert int(ours.argmax()) == default
+    if "0.25" not in name:  # the smallest network is less sure of its cats
+        labels = load_labels(zoo_path("images/imagenet_labels.txt"))
+        offset = len(labels) - ours.size
+        found = labels[int(ours.argmax()) + offset]
+        assert word in found or (word == "cat" and "tabby" in found), found
+
+
+def litert_class(path, feeds):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    engine = interpreter.Interpreter(model_path=str(path), num_threads=1)
+    engine.allocate_tensors()
+    (detail,) = engine.get_input_details()
+    (array,) = feeds.values()
+    engine.set_tensor(detail["index"], array)
+    engine.invoke()
+    return int(engine.get_tensor(engine.get_output_details()[0]["index"]).argmax())
+
+
+def light_models():
+    onnx = pytest.importorskip("onnx")
+    folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return sorted(folder.glob("light_*.onnx"))
+
+
+@pytest.mark.parametrize("devices", DEVICE_SETS)
+@pytest.mark.parametrize("path", light_models(), ids=lambda path: path.stem)
+def test_light_models(path, devices):
+    feeds, ours, _ = run_on(path, devices)
+    theirs = peer_outputs(path, feeds)
+    check(compare_all(ours, theirs, tolerance=1e-4, units=0))

@@ -1,0 +1,203 @@
+"""Plans: random graphs under random placements give the interpreter's bits in any allowed order."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from toy_device import ToyDevice
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.compile import compile_plan
+from trireme.cost import CostModel
+from trireme.errors import PlacementError, PlanError
+from trireme.graph import TensorType
+from trireme.interpret import run_reference
+from trireme.place import place
+from trireme.plan import make_plan
+from trireme.plan_check import check_plan
+from trireme.session import Session
+from trireme.virtual import makespan_s, timeline
+
+F32 = TensorType((3, 8), "float32")
+
+
+def devices():
+    return {
+        "cpu": ToyDevice("cpu", resource_group="cores"),
+        "gpu": ToyDevice("gpu", flops=1e10, resource_group="cores"),
+        "npu": ToyDevice("npu", flops=1e11, launch_s=5e-6),
+    }
+
+
+def random_graph(rng, nodes):
+    b = GraphBuilder("random")
+    live = [b.input("x", F32), b.input("y", F32)]
+    for k in range(nodes):
+        pin = rng.choice(["cpu", "gpu", "npu", None])
+        options = {"source": f"n{k}", "pin": pin}
+        if rng.random() < 0.5:
+            live.append(b.add("add", rng.choice(live), rng.choice(live), **options))
+        else:
+            live.append(b.add(rng.choice(["relu", "tanh"]), rng.choice(live), **options))
+    outputs = dict.fromkeys([live[-1], rng.choice(live), rng.choice(live[2:])])
+    return b.finish(*outputs)
+
+
+def feeds_of(graph, seed):
+    rng = np.random.default_rng(seed)
+    return {
+        v.name: rng.standard_normal(v.type.dims).astype("float32") for v in graph.input_values()
+    }
+
+
+def any_order(tasks, rng):
+    """A random order of task indices that respects the waits."""
+    done, left = [], set(range(len(tasks)))
+    while left:
+        ready = [i for i in sorted(left) if set(tasks[i].waits) <= set(done)]
+        done.append(rng.choice(ready))
+        left.discard(done[-1])
+    return done
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_order_gives_the_interpreters_bits(seed):
+    print("seed", seed)
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randrange(1, 40))
+    feeds = feeds_of(graph, seed)
+    want = run_reference(graph, feeds)
+    with Session(
+        graph, devices=list(devices().values()), passes=(), calibration=Calibration()
+    ) as session:
+        check_plan(session.plan)
+        got = [session.run(feeds)]
+        session.mode = "serial"
+        got.append(session.run(feeds))
+        orders = [any_order(session.plan.tasks, rng) for _ in range(3)]
+        got += [session.run_in_order(feeds, order) for order in orders]
+        for outputs in got:
+            for name, array in want.items():
+                np.testing.assert_array_equal(outputs[name], array)
+
+
+def planned(seed, nodes=30):
+    graph = random_graph(random.Random(seed), nodes)
+    return make_plan(place(graph, CostModel(devices())))
+
+
+def test_checker_finds_every_missing_wait_that_matters():
+    """Take each wait away in turn: the checker objects unless other waits imply it."""
+    objected = 0
+    for seed in range(12):
+        plan = planned(seed)
+        for task in plan.tasks:
+            for wait in task.waits:
+                fewer = tuple(w for w in task.waits if w != wait)
+                tasks = list(plan.tasks)
+                tasks[task.index] = replace(task, waits=fewer)
+                implied = implies(tasks, task.index, wait)
+                broken = replace(plan, tasks=tuple(tasks))
+                if implied:
+                    check_plan(broken)
+                else:
+                    objected += 1
+                    with pytest.raises(PlanError):
+                        check_plan(broken)
+    assert objected > 50
+
+
+def implies(tasks, later, earlier):
+    seen, stack = set(), list(tasks[later].waits)
+    while stack:
+        index = stack.pop()
+        if index not in seen:
+            seen.add(index)
+            stack += tasks[index].waits
+    return earlier in seen
+
+
+def test_checker_finds_an_overlap():
+    plan = planned(3)
+    value, slot = next(
+        (v, s) for v, s in plan.slots.items() if s.offset and v not in plan.graph.inputs
+    )
+    moved = {**plan.slots, value: replace(slot, offset=0)}
+    with pytest.raises(PlanError):
+        check_plan(replace(plan, slots=moved))
+
+
+def test_a_value_crosses_a_pair_once():
+    b = GraphBuilder("fan")
+    x = b.input("x", F32)
+    top = b.add("tanh", x, pin="cpu")
+    users = [b.add("relu", top, pin="npu") for _ in range(4)]
+    plan = make_plan(place(b.finish(*users), CostModel(devices())))
+    to_npu = [t for t in plan.tasks if t.device == "host>npu"]
+    assert len(to_npu) == 1
+    assert len([t for t in plan.tasks if t.device == "npu"]) == 1
+
+
+def test_no_device_names_every_refusal():
+    b = GraphBuilder("g")
+    graph = b.finish(b.add("tanh", b.input("x", F32), source="onnx:Tanh_1"))
+    only_relu = {"cpu": ToyDevice("cpu", ops={"relu"}), "npu": ToyDevice("npu", ops={"add"})}
+    with pytest.raises(PlacementError) as caught:
+        place(graph, CostModel(only_relu))
+    text = str(caught.value)
+    assert "onnx:Tanh_1" in text
+    assert "op tanh has no cpu kernel" in text
+    assert "op tanh has no npu kernel" in text
+
+
+def test_a_pin_that_cannot_be_kept_is_an_error():
+    b = GraphBuilder("g")
+    graph = b.finish(b.add("tanh", b.input("x", F32), pin="npu"))
+    with pytest.raises(PlacementError, match="pinned to npu"):
+        place(graph, CostModel({"cpu": ToyDevice("cpu")}))
+
+
+def test_memory_too_small():
+    b = GraphBuilder("g")
+    graph = b.finish(b.add("tanh", b.input("x", F32), pin="npu"))
+    tiny = {"cpu": ToyDevice("cpu"), "npu": ToyDevice("npu", memory_bytes=64)}
+    with pytest.raises(PlanError, match="its memory has 64"):
+        make_plan(place(graph, CostModel(tiny)))
+
+
+def test_unknown_shape_is_a_sentence():
+    b = GraphBuilder("g")
+    graph = b.finish(b.add("tanh", b.input("x", TensorType(("N", 4), "float32"))))
+    with pytest.raises(PlanError, match="not known before it runs"):
+        place(graph, CostModel({"cpu": ToyDevice("cpu")}))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_worse_than_the_best_single_device(seed):
+    print("seed", seed)
+    graph = random_graph(random.Random(seed), 40)
+    unpinned = replace(graph, nodes=tuple(replace(n, pin=None) for n in graph.nodes))
+    placement = place(unpinned, CostModel(devices()))
+    singles = [s for name, s in placement.candidates.items() if name.endswith("only")]
+    assert len(singles) == 3
+    assert placement.lower_bound_s <= placement.makespan_s <= min(singles) + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_plan_takes_what_the_placement_predicts(seed):
+    """Waits for memory can only delay; without them plan and placement agree."""
+    print("seed", seed)
+    plan = planned(seed)
+    predicted = makespan_s(timeline(plan, [t.estimate_s for t in plan.tasks]))
+    assert predicted >= plan.placement.makespan_s * (1 - 1e-9)
+    assert predicted <= plan.placement.makespan_s * 1.5
+
+
+def test_programs_are_shared_by_sessions():
+    plan = planned(5)
+    program = compile_plan(plan, devices())
+    copies = [e for t, e in zip(plan.tasks, program.executables, strict=True) if t.is_copy]
+    assert copies and all(e is None for e in copies)

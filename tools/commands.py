@@ -1,0 +1,240 @@
+"""The commands that work with one model or with the machine; each takes parsed options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme import convert as convert_model
+from trireme.calibrate import calibrate as measure
+from trireme.device import device_names, open_device
+from trireme.errors import DeviceError
+from trireme.explain import explain as explain_placement
+from trireme.graph import Graph, Value
+from trireme.model_file import save
+from trireme.optimise import optimise
+from trireme.session import Session
+from trireme.tools.image import load_labels, top_k
+from trireme.tools.options import (
+    Progress,
+    calibration_path,
+    device_list,
+    device_options,
+    make_feeds,
+    open_session,
+    parse_shapes,
+)
+from trireme.tools.supported_ops import support_table, table_text
+from trireme.trace import chrome_trace
+
+
+def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
+    """Print the text, or the data as JSON where --json asks for it; a JSON file leaves the text."""
+    if options.json == "-":
+        print(json.dumps(data, indent=1, default=_plain))
+        return
+    if options.json:
+        Path(options.json).write_text(json.dumps(data, indent=1, default=_plain) + "\n")
+    print(text)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+
+def load(options: argparse.Namespace) -> Graph:
+    """Return the model of the options as it is, not optimised."""
+    return convert_model(options.model, shapes=parse_shapes(options.shape) or None)
+
+
+def convert(options: argparse.Namespace) -> int:
+    """Write a model as a .trm file."""
+    progress = Progress()
+    progress(f"converting {options.model}")
+    graph = load(options)
+    if options.optimise:
+        graph = optimise(graph)
+    target = Path(options.output or Path(options.model).with_suffix(".trm"))
+    save(graph, target)
+    progress.done()
+    nbytes = target.stat().st_size
+    data = {"output": str(target), "bytes": nbytes, "nodes": len(graph.nodes)}
+    emit(options, data, f"{target}: {len(graph.nodes)} nodes, {nbytes} bytes")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a model once."""
+    with _session(options) as session:
+        outputs = session.run(make_feeds(options, session.inputs))
+        if options.output:
+            np.savez(options.output, allow_pickle=False, **outputs)
+        lines = [f"{name}: {array.dtype}{list(array.shape)} {_summary(array)}"
+                 for name, array in outputs.items()]  # fmt: skip
+        data: dict[str, Any] = {"outputs": outputs, "dropped": session.dropped}
+        if options.labels:
+            names = load_labels(options.labels)
+            first = session.outputs[0]
+            best = top_k(outputs[first.name], names, options.top, first.type)
+            lines = [f"{score:10.4f}  {label}" for label, score in best]
+            data["classes"] = [{"label": label, "score": score} for label, score in best]
+        lines += _device_lines(session)
+        emit(options, data, "\n".join(lines))
+    return 0
+
+
+def _session(options: argparse.Namespace) -> Session:
+    progress = Progress()
+    progress(f"preparing {options.model} for {options.devices}")
+    try:
+        return open_session(options)
+    finally:
+        progress.done()
+
+
+def _device_lines(session: Session) -> list[str]:
+    lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
+    unused = session.placement.unused
+    return lines + [f"{name} has nothing to do: {why}" for name, why in unused.items()]
+
+
+def _summary(array: np.ndarray[Any, Any]) -> str:
+    if array.size <= 8:
+        return str(array.reshape(-1).tolist())
+    numbers = array.astype(np.float64)
+    return f"min {numbers.min():.6g} mean {numbers.mean():.6g} max {numbers.max():.6g}"
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Show where the time and the bytes of a run go."""
+    with _session(options) as session:
+        progress = Progress()
+        progress(f"running {options.warmup} + {options.runs} times")
+        feeds = make_feeds(options, session.inputs)
+        result = session.profile(feeds, runs=options.runs, warmup=options.warmup)
+        progress.done()
+        if options.trace:
+            Path(options.trace).write_text(json.dumps(chrome_trace(result)))
+        text = "\n".join([str(result), *_device_lines(session)])
+        emit(options, {**result.to_json(), "dropped": session.dropped}, text)
+    return 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Show, for every node, its device, estimate, and why not elsewhere."""
+    with _session(options) as session:
+        explanation = explain_placement(session.placement)
+        lines = [str(explanation), *(f"left out: {n}: {w}" for n, w in session.dropped.items())]
+        if options.plan:
+            lines.append(str(session.plan))
+        emit(options, {**explanation.to_json(), "dropped": session.dropped}, "\n".join(lines))
+    return 0
+
+
+def info(options: argparse.Namespace) -> int:
+    """Show what is in a model."""
+    graph = load(options)
+    counts: dict[str, int] = {}
+    for node in graph.nodes:
+        counts[node.op] = counts.get(node.op, 0) + 1
+    constants = [value for value in graph.values.values() if value.data is not None]
+    nbytes = sum(value.data.nbytes for value in constants if value.data is not None)
+    data = {
+        "name": graph.name,
+        "inputs": [_value_json(value) for value in graph.input_values()],
+        "outputs": [_value_json(value) for value in graph.output_values()],
+        "nodes": len(graph.nodes),
+        "ops": counts,
+        "constants": len(constants),
+        "constant_bytes": nbytes,
+    }
+    lines = [f"{graph.name}: {len(graph.nodes)} nodes, {nbytes} bytes of constants"]
+    lines += [f"  input  {value.name} {value.type}" for value in graph.input_values()]
+    lines += [f"  output {value.name} {value.type}" for value in graph.output_values()]
+    lines += [f"  {count:5} {op}" for op, count in sorted(counts.items(), key=_most_first)]
+    if options.graph:
+        lines.append(str(graph))
+        data["graph"] = str(graph)
+    emit(options, data, "\n".join(lines))
+    return 0
+
+
+def _most_first(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def _value_json(value: Value) -> dict[str, Any]:
+    return {"name": value.name, "shape": list(value.type.shape), "dtype": value.type.dtype}
+
+
+def devices(options: argparse.Namespace) -> int:
+    """Show the devices of this machine; one that cannot be opened says why."""
+    data: dict[str, Any] = {}
+    lines = []
+    for name in device_names():
+        try:
+            device = open_device(name)
+        except DeviceError as error:
+            data[name] = {"error": str(error)}
+            lines.append(f"{name:8} cannot be opened: {error}")
+            continue
+        spec = device.spec
+        data[name] = {key: value for key, value in vars(spec).items() if key != "flops"}
+        data[name]["flops"] = dict(spec.flops)
+        rates = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in spec.flops.items())
+        lines.append(f"{name:8} {spec.description}")
+        lines.append(
+            f"{'':8} {rates}; {spec.bandwidth / 1e9:.1f} GB/s; launch {spec.launch_s * 1e6:.1f} us;"
+            f" memory {spec.memory}; {spec.clock} clock"
+        )
+        device.close()
+    emit(options, data, "\n".join(lines))
+    return 0
+
+
+def supported_ops(options: argparse.Namespace) -> int:
+    """Show which device has a kernel for which op."""
+    table = support_table()
+    emit(options, table.to_json(), table_text(table))
+    return 0
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Measure the devices and store the curves for this machine."""
+    progress = Progress()
+    opened = {}
+    try:
+        for name in device_list(options):
+            given = dict(device_options(options).get(name, {}))
+            if name == "cpu" and options.threads:
+                given["threads"] = options.threads
+            opened[name] = open_device(name, **given)
+        result = measure(opened, lambda name, done, total: progress(name, done, total))
+    finally:
+        progress.done()
+        for device in opened.values():
+            device.close()
+    target = Path(options.output) if options.output else calibration_path()
+    result.save(target)
+    lines = [f"{target}"]
+    for name, device_figures in result.devices.items():
+        lines.append(f"{name}: launch {device_figures.launch_s * 1e6:.1f} us")
+        for key, curve in device_figures.curves.items():
+            rate = f"{1e-9 / curve.s_per_flop:8.1f} G/s" if curve.s_per_flop else f"{'-':>12}"
+            width = f"{1e-9 / curve.s_per_byte:8.2f} GB/s" if curve.s_per_byte else f"{'-':>13}"
+            lines.append(
+                f"  {key:22} {curve.fixed_s * 1e6:7.1f} us + {rate} + {width}"
+                f"  (median error {curve.error:.0%} of {curve.samples})"
+            )
+        for direction, (latency, bandwidth) in device_figures.copies.items():
+            figures = f"{latency * 1e6:.1f} us + {bandwidth / 1e9:.2f} GB/s"
+            lines.append(f"  copy {direction:17} {figures}")
+    skipped = sorted(set(opened) - set(result.devices))
+    lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
+    emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
+    return 0

@@ -1,0 +1,180 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.calibration import default_path
+from trireme.dtypes import Array
+from trireme.errors import RunError
+from trireme.graph import Graph, Value
+from trireme.session import Session
+from trireme.tools.image import load_image
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model argument and the shapes of inputs it leaves open."""
+    parser.add_argument("model", help="a .trm, .tflite or .onnx file")
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=1,3,224,224",
+        help="the shape of an input that the model leaves open",
+    )  # fmt: skip
+
+
+def add_devices(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of devices and what goes with it."""
+    parser.add_argument("--devices", default="cpu", help="comma-separated: npu,opencl,cpu")
+    parser.add_argument("--threads", type=int, help="threads of the cpu device (default: all)")
+    parser.add_argument("--isa", help="force the cpu's instruction set: avx512, avx2, generic")
+    parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
+    parser.add_argument("--fallback", action="store_true",
+                        help="leave out devices that fail, and say so")  # fmt: skip
+    parser.add_argument("--mode", choices=("parallel", "serial"), default="parallel")
+    parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the ways to give inputs."""
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=x.npy|random|zeros",
+        help="an input; those not given are random",
+    )  # fmt: skip
+    parser.add_argument("--image", help="an image file for the image input")
+    parser.add_argument(
+        "--normalise", default="signed", choices=("signed", "unit", "imagenet", "none"),
+        help="how pixels become floats: -1..1, 0..1, ImageNet's mean and deviation, 0..255",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of JSON on standard output, or into a file."""
+    parser.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE"
+    )
+
+
+def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes given as NAME=1,3,224,224."""
+    shapes = {}
+    for row in rows:
+        name, _, numbers = row.rpartition("=")
+        try:
+            shapes[name] = tuple(int(n) for n in numbers.split(","))
+        except ValueError:
+            raise RunError(f"--shape {row}: expected NAME=1,3,224,224") from None
+    return shapes
+
+
+def calibration_path() -> Path:
+    """Return the file of this machine's calibration; TRIREME_CALIBRATION overrides it."""
+    given = os.environ.get("TRIREME_CALIBRATION")
+    return Path(given) if given else default_path()
+
+
+def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the options of each device that the command line names."""
+    given: dict[str, dict[str, Any]] = {"cpu": {}, "npu": {}}
+    if options.isa:
+        given["cpu"]["isa"] = options.isa
+    if options.npu_spec:
+        given["npu"]["spec"] = options.npu_spec
+    return given
+
+
+def device_list(options: argparse.Namespace) -> list[str]:
+    """Return the names given with --devices."""
+    return [name.strip() for name in options.devices.split(",") if name.strip()]
+
+
+def open_session(options: argparse.Namespace, model: Graph | str | None = None) -> Session:
+    """Return a session for the options' model and devices."""
+    return Session(
+        options.model if model is None else model,
+        devices=device_list(options),
+        threads=options.threads,
+        fallback=options.fallback,
+        mode=options.mode,
+        device_options=device_options(options),
+        calibration=calibration_path(),
+        shapes=parse_shapes(getattr(options, "shape", [])) or None,
+        passes_off=[name for name in options.passes_off.split(",") if name],
+    )
+
+
+def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
+    """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
+    given = _given_inputs(options.input, inputs)
+    rng = np.random.default_rng(options.seed)
+    feeds: dict[str, Array] = {}
+    for value in inputs:
+        source = given.get(value.name, "random")
+        if options.image and value.name not in given and len(value.type.shape) >= 3:
+            feeds[value.name] = load_image(options.image, value.type, normalise=options.normalise)
+        else:
+            feeds[value.name] = _from_source(value, source, rng)
+    return feeds
+
+
+def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:
+    given = {}
+    names = [value.name for value in inputs]
+    for row in rows:
+        name, _, source = row.rpartition("=")
+        if name not in names:
+            facts = [f"the model takes {value.name} {value.type}" for value in inputs]
+            raise RunError(f"--input {row}: no input is called {name!r}", facts=facts)
+        given[name] = source
+    return given
+
+
+def _from_source(value: Value, source: str, rng: np.random.Generator) -> Array:
+    makers: Mapping[str, Callable[[], Array]] = {
+        "random": lambda: random_array(value, rng),
+        "zeros": lambda: np.zeros(value.type.dims, value.type.dtype),
+    }
+    if source in makers:
+        return makers[source]()
+    try:
+        loaded: Array = np.load(source, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RunError(f"--input {value.name}={source} cannot be read: {error}") from error
+    return loaded
+
+
+def random_array(value: Value, rng: np.random.Generator) -> Array:
+    """Return random numbers that suit an input: normal floats, all values of 8-bit integers."""
+    dims, dtype = value.type.dims, value.type.dtype
+    if dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, dims).astype(dtype)
+    if dtype.startswith(("int", "uint")):
+        return rng.integers(0, 100, dims).astype(dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, dims).astype(bool)
+    return rng.standard_normal(dims).astype(dtype)
+
+
+class Progress:
+    """A line of progress on a terminal; nothing in a pipe."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+
+    def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Show what is being done."""
+        if self.live:
+            count = f" {done}/{total}" if total else ""
+            print(f"\r\x1b[K{what}{count}", end="", file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        """Wipe the line."""
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

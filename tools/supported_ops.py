@@ -1,0 +1,122 @@
+"""Which device has a kernel for which op: asked of the devices themselves, never written by hand.
+
+Every sample of every op in the registry is shown to each device; what it refuses, it refuses with
+the sentence that users see. SUPPORTED_OPS.md is this table; a test keeps it current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.builder import GraphBuilder
+from trireme.device import Device, open_device
+from trireme.dtypes import dtype_name
+from trireme.errors import DeviceError, TriremeError
+from trireme.graph import Graph, TensorType
+from trireme.op import OpDef, Sample, all_ops
+
+DEVICES = ("cpu", "opencl", "npu")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op: its formula, and per device the dtypes with a kernel, or the reason for none."""
+
+    op: str
+    doc: str
+    kernels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class SupportTable:
+    """The whole table; `absent` names devices that could not be opened."""
+
+    rows: tuple[Row, ...]
+    absent: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as plain data."""
+        return {"ops": [vars(row) for row in self.rows], "absent": dict(self.absent)}
+
+
+def sample_graph(op: OpDef, sample: Sample) -> Graph:
+    """Return the graph of one node that a sample describes."""
+    b = GraphBuilder(op.name)
+    inputs: list[int | None] = []
+    for position, array in enumerate(sample.inputs):
+        quant = sample.quants[position] if position < len(sample.quants) else None
+        if array is None:
+            inputs.append(None)
+        elif position in sample.constants:
+            inputs.append(b.constant(f"c{position}", array, quant))
+        else:
+            type = TensorType(array.shape, dtype_name(array.dtype), quant)
+            inputs.append(b.input(f"x{position}", type))
+    outputs = max(len(sample.out_quants), 1)
+    made = b.add_node(op.name, inputs, sample.attrs, outputs=outputs, quants=sample.out_quants)
+    return b.finish(*made)
+
+
+def support_table() -> SupportTable:
+    """Return the table of the devices that can be opened here."""
+    opened: dict[str, Device] = {}
+    absent: dict[str, str] = {}
+    for name in DEVICES:
+        try:
+            opened[name] = open_device(name)
+        except DeviceError as error:
+            absent[name] = error.summary
+    try:
+        rows = tuple(_row(op, opened) for op in all_ops() if op.name != "copy")
+    finally:
+        for device in opened.values():
+            device.close()
+    return SupportTable(rows, absent)
+
+
+def _row(op: OpDef, devices: Mapping[str, Device]) -> Row:
+    graphs = []
+    for sample in op.samples(np.random.default_rng(0)):
+        try:
+            graphs.append(sample_graph(op, sample))
+        except TriremeError:
+            continue
+    return Row(op.name, op.doc, {name: _cell(d, graphs) for name, d in devices.items()})
+
+
+def _cell(device: Device, graphs: list[Graph]) -> str:
+    """Return the dtypes of the samples that run on a kernel, or "reference", or "-"."""
+    native: dict[str, None] = {}
+    reference = False
+    for graph in graphs:
+        node = graph.nodes[0]
+        if device.unsupported_reason(graph, node) is not None:
+            continue
+        if device.kernel_note(graph, node):
+            reference = True
+            continue
+        native[graph.type((*node.used, *node.outputs)[0]).dtype] = None
+    if native:
+        return ", ".join(sorted(native))
+    if reference or (not graphs and device.spec.name == "cpu"):
+        return "reference"
+    return "-"
+
+
+def table_text(table: SupportTable) -> str:
+    """Return the table in Markdown."""
+    names = [name for name in DEVICES if name not in table.absent]
+    lines = [
+        f"| op | {' | '.join(names)} | meaning |",
+        f"|---|{'---|' * len(names)}---|",
+    ]
+    for row in table.rows:
+        cells = " | ".join(row.kernels[name] for name in names)
+        doc = " ".join(row.doc.split()).replace("|", "\\|")
+        lines.append(f"| {row.op} | {cells} | {doc} |")
+    lines += [f"\n{name} could not be opened: {why}" for name, why in table.absent.items()]
+    return "\n".join(lines)
