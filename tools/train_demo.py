@@ -29,8 +29,8 @@ def patches(x: Array) -> Array:
     n, h, w, c = x.shape
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     parts = [padded[:, i : i + h, j : j + w] for i in range(3) for j in range(3)]
-    stacked: Array = np.stack(parts, axis=3)
-    return stacked.reshape(n, h, w, 9 * c)
+    columns: Array = np.stack(parts, axis=3).reshape(n, h, w, 9 * c)
+    return columns
 
 
 def fold(columns: Array, channels: int) -> Array:
