@@ -49,7 +49,8 @@ def new_weights(rng: np.random.Generator) -> Weights:
     """Return He-initialised weights; a convolution's are [9*C,O]."""
 
     def normal(fan_in: int, out: int) -> Array:
-        return (rng.standard_normal((fan_in, out)) * np.sqrt(2 / fan_in)).astype(np.float32)
+        scale = float(np.sqrt(2 / fan_in))
+        return np.asarray(rng.standard_normal((fan_in, out)) * scale, np.float32)
 
     weights = {"w1": normal(9, 16), "w2": normal(144, 32), "w3": normal(512, 10)}
     weights |= {f"b{i}": np.zeros(n, np.float32) for i, n in ((1, 16), (2, 32), (3, 10))}
