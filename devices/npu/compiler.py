@@ -1,0 +1,123 @@
+"""Turn a graph into a command stream: lower, arrange, emit, encode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from trireme.devices.npu.emit import Emitter
+from trireme.devices.npu.jobs import Constants, Site
+from trireme.devices.npu.lower import Lower, Lowering, lower_graph
+from trireme.devices.npu.lower_maps import MAP_OPS
+from trireme.devices.npu.lower_matrix import MATRIX_OPS
+from trireme.devices.npu.lower_moves import MOVE_OPS
+from trireme.devices.npu.residency import Residency, arrange
+from trireme.devices.npu.spec import NpuSpec
+from trireme.devices.npu.stream import (
+    ARGUMENTS,
+    Command,
+    NodeInfo,
+    Region,
+    Task,
+    ValueInfo,
+    View,
+    dense,
+)
+from trireme.errors import CompileError, GraphError
+from trireme.graph import Graph
+
+LOWER: dict[str, Lower] = {**MATRIX_OPS, **MAP_OPS, **MOVE_OPS}
+"""How each op is lowered; the ops that the NPU has."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A task and the constants that its stream refers to (not made yet: `constants.build()`)."""
+
+    task: Task
+    constants: Constants
+    scratch_bytes: int
+
+
+def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False) -> Compiled:
+    """Return the command stream of a graph.
+
+    With `arguments_inside` inputs and outputs are treated as intermediates: what a node costs in
+    the midst of a region, for estimates. Such a stream cannot run.
+
+    Errors: CompileError, if a node cannot be lowered or does not fit SRAM
+    """
+    constants = Constants(spec.alignment)
+    try:
+        state = lower_graph(graph, spec, constants, LOWER)
+    except GraphError as error:
+        raise CompileError(error.summary, facts=error.facts) from error
+    arguments = _arguments(graph, state)
+    places = dict(state.places) if arguments_inside else {**state.places, **arguments}
+    site = Site(spec, constants, places)
+    residency = arrange(site, state.jobs, state.stored)
+    site = replace(site, places=residency.places)
+    out = _emit(state, site, residency)
+    regions = (
+        Region("sram", out.peak_bytes),
+        Region("constants", constants.nbytes),
+        Region("scratch", residency.scratch_bytes),
+        *(Region("argument", graph.type(value).nbytes) for value in _argument_ids(graph)),
+    )
+    task = Task(
+        spec.name, regions, tuple(NodeInfo(n.id, n.label) for n in graph.nodes),
+        _values(graph, state, residency.places), tuple(out.commands),
+    )  # fmt: skip
+    return Compiled(task, constants, residency.scratch_bytes)
+
+
+def _argument_ids(graph: Graph) -> tuple[int, ...]:
+    return (*graph.inputs, *graph.outputs)
+
+
+def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
+    """The places of the graph's inputs and outputs, in their own element types."""
+    made = {}
+    for index, value in enumerate(_argument_ids(graph)):
+        type = graph.type(value)
+        made[value] = dense(ARGUMENTS + index, 0, type.dtype, (1, 1, 1, type.elements))
+    for out in graph.outputs:
+        if graph.producer(out) is None:
+            raise CompileError(f"output %{out} is not made by a node of the region")
+    return made
+
+
+def _emit(state: Lowering, site: Site, residency: Residency) -> Emitter:
+    out = Emitter()
+    for job, (start, end) in zip(state.jobs, residency.workspaces, strict=True):
+        out.node = job.node
+        out.open_workspace(start, end)
+        low, high = out.mark()
+        job.emit(out, site, high - low)
+    out.flush()
+    return out
+
+
+def _values(graph: Graph, state: Lowering, places: Mapping[int, View]) -> tuple[ValueInfo, ...]:
+    """Where every value that a node makes is to be found, for traces."""
+    maker = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs}
+    made = []
+    for value, index in maker.items():
+        origin = state.alias.get(value, value)
+        place = places.get(origin)
+        if place is not None:
+            made.append(ValueInfo(value, maker.get(origin, index), place))
+    return tuple(made)
+
+
+def node_kernels(graph: Graph, commands: tuple[Command, ...]) -> dict[int, str]:
+    """Return by node id what its commands are: "npu matrix x4, dma x6"."""
+    counts: list[dict[str, int]] = [{} for _ in graph.nodes]
+    for command in commands:
+        kind = type(command.work).__name__.lower()
+        if kind != "barrier":
+            counts[command.node][kind] = counts[command.node].get(kind, 0) + 1
+    return {
+        node.id: "npu " + (", ".join(f"{kind} x{n}" for kind, n in own.items()) or "alias")
+        for node, own in zip(graph.nodes, counts, strict=True)
+    }

@@ -1,0 +1,231 @@
+"""What the NPU asks of a node: each constraint is a function whose docstring is the sentence.
+
+A constraint returns "" where it holds, else the facts that the user sees behind the sentence. The
+list is printed whole by `constraints`, so the page of supported ops cannot go stale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trireme.devices.npu.compiler import LOWER
+from trireme.devices.npu.jobs import Constants, Site
+from trireme.devices.npu.lower import Lowering
+from trireme.devices.npu.residency import live_ranges
+from trireme.devices.npu.spec import NpuSpec
+from trireme.devices.npu.stream import SCRATCH, dense
+from trireme.errors import GraphError
+from trireme.graph import Graph, Node, TensorType
+from trireme.op import Call, call_of, get_op
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the device was opened: whether float32 tensors are computed in float16."""
+
+    float32_as_float16: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A node under test."""
+
+    machine: NpuSpec
+    options: Options
+    graph: Graph
+    node: Node
+
+    @cached_property
+    def call(self) -> Call:
+        """The node as its op sees it."""
+        return call_of(self.graph, self.node)
+
+    @cached_property
+    def types(self) -> tuple[TensorType, ...]:
+        """Types of all inputs and outputs."""
+        return tuple(self.graph.type(v) for v in (*self.node.used, *self.node.outputs))
+
+    @cached_property
+    def tensors(self) -> tuple[TensorType, ...]:
+        """Types of what flows: inputs that are not constant, and outputs."""
+        values = (*self.node.used, *self.node.outputs)
+        return tuple(self.graph.type(v) for v in values if not self.graph.values[v].is_constant)
+
+
+def known_op(s: Subject) -> str:
+    """the op must be one of the NPU's"""
+    if s.node.op not in LOWER or (s.machine.ops and s.node.op not in s.machine.ops):
+        return s.node.op
+    return ""
+
+
+def no_graphs(s: Subject) -> str:
+    """control flow stays on the host: attributes may not hold graphs"""
+    held = [key for key, value in s.node.attrs.items() if isinstance(value, Graph)]
+    return ", ".join(held)
+
+
+def no_effect(s: Subject) -> str:
+    """ops with effects stay on the host"""
+    return s.node.op if get_op(s.node.op).effect or s.node.after else ""
+
+
+def static_shapes(s: Subject) -> str:
+    """shapes must be known before the run"""
+    return next((str(t) for t in s.types if not t.is_static), "")
+
+
+def some_elements(s: Subject) -> str:
+    """tensors must have elements"""
+    return next((str(t) for t in s.tensors if t.elements == 0), "")
+
+
+def known_dtypes(s: Subject) -> str:
+    """tensors must be of a dtype that the NPU has"""
+    allowed = set(s.machine.dtypes) | ({"float32"} if s.options.float32_as_float16 else set())
+    wrong = next((t for t in s.tensors if t.dtype not in allowed), None)
+    if wrong is None:
+        return ""
+    hint = "; open it with float32='float16' to round" if wrong.dtype == "float32" else ""
+    return f"{wrong}, it has {', '.join(sorted(allowed))}{hint}"
+
+
+def quantised_integers(s: Subject) -> str:
+    """int8 and uint8 tensors must be quantised, except where elements only move"""
+    if get_op(s.node.op).moves:
+        return ""
+    plain = (t for t in s.tensors if t.dtype in ("int8", "uint8") and t.quant is None)
+    return next(map(str, plain), "")
+
+
+def channels_last(s: Subject) -> str:
+    """images must be channels-last (NHWC)"""
+    layout = s.node.attrs.get("layout", "NHWC")
+    return "" if layout == "NHWC" else str(layout)
+
+
+def two_spatial_axes(s: Subject) -> str:
+    """windows have one or two spatial axes"""
+    strides = s.node.attrs.get("strides", ())
+    return "" if len(strides or ()) <= 2 else f"{len(strides)} axes"
+
+
+def kernel_limit(s: Subject) -> str:
+    """kernel sides must be within the machine's limit"""
+    sides = _kernel(s)
+    limit = s.machine.limits.kernel
+    return f"{'x'.join(map(str, sides))}, the limit is {limit}" if max(sides) > limit else ""
+
+
+def stride_limit(s: Subject) -> str:
+    """strides must be within the machine's limit"""
+    strides, limit = s.node.attrs["strides"], s.machine.limits.stride
+    return f"{strides}, the limit is {limit}" if max(strides) > limit else ""
+
+
+def dilation_limit(s: Subject) -> str:
+    """dilations must be within the machine's limit"""
+    dilations, limit = s.node.attrs["dilations"], s.machine.limits.dilation
+    return f"{dilations}, the limit is {limit}" if max(dilations) > limit else ""
+
+
+def constant_weights(s: Subject) -> str:
+    """the weight and bias of a conv must be constants"""
+    for position, name in ((1, "weight"), (2, "bias")):
+        value = s.call.input(position)
+        if value is not None and not value.is_constant:
+            return name
+    return ""
+
+
+def batch_limit(s: Subject) -> str:
+    """a matmul multiplies at most 4096 matrices"""
+    count = math.prod(s.call.outputs[0].dims[:-2])
+    return f"{count} matrices" if count > 4096 else ""
+
+
+def can_be_lowered(s: Subject) -> str:
+    """the node must come down to the NPU's commands"""
+    try:
+        _lowered(s)
+    except GraphError as error:
+        return error.summary
+    return ""
+
+
+def fits_sram(s: Subject) -> str:
+    """the smallest tile of every step must fit SRAM"""
+    state = _lowered(s)
+    places = dict(state.places)
+    for value in live_ranges(state.jobs, state.stored, set(places), s.machine.alignment):
+        dtype, elements = state.stored[value]
+        places[value] = dense(SCRATCH, 0, dtype, (1, 1, 1, elements))
+    site = Site(s.machine, state.constants, places)
+    needed = max((job.least_bytes(site) for job in state.jobs), default=0)
+    room = s.machine.sram.bytes - s.machine.alignment
+    return f"{needed} bytes of {room}" if needed > room else ""
+
+
+def _kernel(s: Subject) -> tuple[int, ...]:
+    if s.node.op == "conv":
+        return s.call.type(1).dims[1:-1]
+    return tuple(s.node.attrs["kernel"])
+
+
+def _lowered(s: Subject) -> Lowering:
+    state = Lowering(s.graph, s.machine, Constants(s.machine.alignment))
+    LOWER[s.node.op](state, s.node, s.call)
+    return state
+
+
+Constraint = Callable[[Subject], str]
+_WINDOWS = ("conv", "max_pool", "average_pool")
+CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
+    (known_op, ()),
+    (no_graphs, ()),
+    (no_effect, ()),
+    (static_shapes, ()),
+    (some_elements, ()),
+    (known_dtypes, ()),
+    (quantised_integers, ()),
+    (channels_last, _WINDOWS),
+    (two_spatial_axes, _WINDOWS),
+    (constant_weights, ("conv",)),
+    (kernel_limit, _WINDOWS),
+    (stride_limit, _WINDOWS),
+    (dilation_limit, _WINDOWS),
+    (batch_limit, ("matmul",)),
+    (can_be_lowered, ()),
+    (fits_sram, ()),
+)
+"""In the order they are tried; each with the ops it is about, none meaning all."""
+
+
+def reason_against(machine: NpuSpec, options: Options, graph: Graph, node: Node) -> str | None:
+    """Return None if the NPU can run the node, else one sentence."""
+    subject = Subject(machine, options, graph, node)
+    for constraint, ops in CONSTRAINTS:
+        if ops and node.op not in ops:
+            continue
+        facts = constraint(subject)
+        if facts:
+            return f"{sentence(constraint)} (here {facts})"
+    return None
+
+
+def sentence(constraint: Constraint) -> str:
+    """Return what a constraint says."""
+    return (constraint.__doc__ or constraint.__name__).strip()
+
+
+def constraints() -> Mapping[str, tuple[str, ...]]:
+    """Return every constraint's sentence with the ops it is about, () for all: for the docs."""
+    return {sentence(constraint): ops for constraint, ops in CONSTRAINTS}
+
+
+def supported_ops() -> tuple[str, ...]:
+    """Return the ops that the NPU has."""
+    return tuple(sorted(LOWER))

@@ -1,0 +1,339 @@
+"""The NPU behind the contract of trireme.device: compile, submit, wait, and look inside.
+
+The host sees one submit and one completion of a whole task, and NPU memory only through copies. A
+thread of the device does the work in the order of submission, as one machine does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+import numpy as np
+
+from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan
+from trireme.devices.npu.compiler import Compiled, compile_graph, node_kernels
+from trireme.devices.npu.constraints import Options, reason_against
+from trireme.devices.npu.estimate import Estimator
+from trireme.devices.npu.simulate import execute
+from trireme.devices.npu.spec import NpuSpec, load_spec
+from trireme.devices.npu.stream import (
+    ARGUMENTS,
+    SRAM,
+    Barrier,
+    Command,
+    Task,
+    array_of,
+    decode,
+    encode,
+)
+from trireme.devices.npu.timing import Timeline, simulate_cycles
+from trireme.devices.npu.verify import verify
+from trireme.dtypes import Array
+from trireme.errors import CompileError, DeviceError, RunError
+from trireme.graph import Graph, Node
+
+GARBAGE = 0xA5
+"""What SRAM holds at the start of every task: a read before a write shows up as wrong values."""
+
+
+def open_device(
+    spec: str | Path | NpuSpec = "default",
+    float32: Literal["refuse", "float16"] = "refuse",
+    trace: bool = False,
+    sram_bytes: int | None = None,
+) -> Device:
+    """Return a simulated NPU.
+
+    spec: a description that comes with trireme (mobile, ethos_u55_256, systolic_32x32), or a file
+    float32: whether float32 nodes are refused, or run with float16 operands and results
+    trace: keep every intermediate of the last launch, for `NpuCall.intermediate`
+    sram_bytes: another SRAM size than the description's
+
+    Errors: DeviceError, naming the description's field or the option
+    """
+    if float32 not in ("refuse", "float16"):
+        raise DeviceError(f"npu: option float32={float32!r}", facts=["known: refuse, float16"])
+    described = load_spec(spec)
+    if float32 == "float16" and "float16" not in described.dtypes:
+        raise DeviceError(f"npu: {described.name} has no float16 to run float32 nodes with")
+    if sram_bytes is not None:
+        if sram_bytes < 256:
+            raise DeviceError(f"npu: option sram_bytes={sram_bytes}, expected 256 or more")
+        described = replace(described, sram=replace(described.sram, bytes=sram_bytes))
+    return Npu(described, Options(float32 == "float16"), trace)
+
+
+class Npu(Device):
+    """A simulated NPU; `machine` is its description."""
+
+    def __init__(self, machine: NpuSpec, options: Options, trace: bool) -> None:
+        self.machine, self.options, self.trace = machine, options, trace
+        self.spec = _device_spec(machine, options)
+        self.sram = np.full(machine.sram.bytes, GARBAGE, np.uint8)
+        self._estimator = Estimator(machine)
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._allocated = 0
+
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None or the sentence of the first constraint that the node breaks."""
+        return reason_against(self.machine, self.options, graph, node)
+
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Return an executable for each graph: one command stream, its constants packed."""
+        return [self._compile(graph) for graph in graphs]
+
+    def _compile(self, graph: Graph) -> Executable:
+        for node in graph.nodes:
+            reason = self.unsupported_reason(graph, node)
+            if reason:
+                raise CompileError(f"npu cannot run {node.label}: {reason}")
+        compiled = compile_graph(self.machine, graph)
+        return NpuExecutable(self, graph, compiled, encode(compiled.task))
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new NPU memory; its handle is private to the device."""
+        with self._lock:
+            if self._allocated + nbytes > self.machine.dram.bytes:
+                raise DeviceError(
+                    f"npu: {nbytes} bytes do not fit its memory",
+                    facts=[f"{self._allocated} of {self.machine.dram.bytes} bytes are in use"],
+                )
+            self._allocated += nbytes
+        return Buffer(self.spec.memory, np.zeros(nbytes, np.uint8), 0, nbytes)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy an array into NPU memory, behind the tasks submitted before."""
+        self._copy(target, source, into=True)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy NPU memory into an array, behind the tasks submitted before."""
+        self._copy(source, target, into=False)
+
+    def _copy(self, buffer: Buffer, array: Array, into: bool) -> None:
+        if buffer.memory != self.spec.memory or array.nbytes > buffer.nbytes:
+            raise DeviceError(
+                f"npu: {array.nbytes} bytes to or from a buffer of {buffer.nbytes} "
+                f"bytes in {buffer.memory}"
+            )
+        place = buffer.handle[buffer.offset : buffer.offset + array.nbytes]
+        flat = array.reshape(-1).view(np.uint8)
+        if into:
+            place[...] = flat
+        else:
+            flat[...] = place
+
+    def estimate_s(self, graph: Graph, node: Node) -> float | None:
+        """Return the modelled seconds of a node in the midst of a region."""
+        return self._estimator.seconds(graph, node)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue work for the machine; it runs on the device's thread, in order."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="trireme-npu", daemon=True)
+                self._thread.start()
+        self._queue.put(work)
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+    def close(self) -> None:
+        """Finish what was submitted and stop the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join()
+
+
+def _device_spec(machine: NpuSpec, options: Options) -> DeviceSpec:
+    flops = {
+        dtype: 2.0 * machine.macs * machine.clock_hz * machine.matrix.rate[dtype]
+        for dtype in machine.dtypes
+    }
+    if options.float32_as_float16:
+        flops["float32"] = flops["float16"]
+    return DeviceSpec(
+        "npu", machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
+        alignment=machine.alignment, memory="npu", memory_bytes=machine.dram.bytes,
+        link_latency_s=machine.host.latency_s, link_bandwidth=machine.host.bandwidth,
+        resource_group="npu", sinks=True, clock="virtual",
+    )  # fmt: skip
+
+
+class NpuExecutable(Executable):
+    """A compiled region: the stream, its constants in NPU memory, and its cycles.
+
+    stream: FlatBuffers of schema/task.fbs, see `disassemble`
+    """
+
+    def __init__(self, device: Npu, graph: Graph, compiled: Compiled, stream: bytes) -> None:
+        self.device, self.graph, self.stream = device, graph, stream
+        self.task: Task = verify(device.machine, decode(stream))
+        self.constants = compiled.constants.build()
+        self.scratch_bytes = compiled.scratch_bytes
+        self.constant_bytes = self.constants.size
+        self.kernels: Mapping[int, str] = node_kernels(graph, self.task.commands)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Cycles of the task, of its nodes and of its commands."""
+        return simulate_cycles(self.device.machine, self.task)
+
+    @cached_property
+    def spans(self) -> tuple[NodeSpan, ...]:
+        """A span a node, on the virtual clock; together they are the whole task."""
+        clock = self.device.machine.clock_hz
+        macs = self.device.machine.macs
+        spans, now = [], 0
+        peak = float(self.task.regions[SRAM].nbytes)
+        for info, node in zip(self.task.nodes, self.timeline.nodes, strict=True):
+            start, now = now, now + node.added
+            detail = {
+                "dma_bytes": float(node.dram_bytes),
+                "mac_utilisation": node.macs / (macs * node.added) if node.added else 0.0,
+                "sram_peak_bytes": peak,
+                **{f"{engine}_cycles": float(busy) for engine, busy in node.busy.items()},
+            }
+            kernel = self.kernels[info.id]
+            spans.append(
+                NodeSpan(
+                    (info.id,), kernel, start / clock, now / clock, "virtual", node.added, detail
+                )
+            )
+        return tuple(spans)
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> NpuCall:
+        """Return a call on these places in NPU memory.
+
+        Errors: RunError, if a place is missing, elsewhere or too small
+        """
+        regions = self.task.regions
+        if len(args) != len(regions) - ARGUMENTS:
+            raise RunError(f"npu: {len(args)} arguments, expected {len(regions) - ARGUMENTS}")
+        wanted = [r.nbytes for r in regions[ARGUMENTS:]]
+        places = list(zip(args, wanted, strict=True))
+        if self.scratch_bytes:
+            if scratch is None:
+                raise RunError(f"npu: {self.scratch_bytes} bytes of scratch memory are missing")
+            places.append((scratch, self.scratch_bytes))
+        for buffer, nbytes in places:
+            if buffer.memory != self.device.spec.memory or buffer.nbytes < nbytes:
+                raise RunError(
+                    f"npu: a buffer of {buffer.nbytes} bytes in {buffer.memory}, "
+                    f"expected {nbytes} in {self.device.spec.memory}"
+                )
+        return NpuCall(self, [_bytes(b, n) for b, n in places])
+
+
+def _bytes(buffer: Buffer, nbytes: int) -> Array:
+    place: Array = buffer.handle[buffer.offset : buffer.offset + nbytes]
+    return place
+
+
+@dataclass
+class _Traced:
+    dtype: str
+    shape: tuple[int, ...]
+    data: Array
+
+
+class NpuCall:
+    """An executable on its memory."""
+
+    def __init__(self, executable: NpuExecutable, places: list[Array]) -> None:
+        self.executable = executable
+        count = len(executable.task.regions) - ARGUMENTS
+        scratch = places[count] if len(places) > count else np.zeros(0, np.uint8)
+        self._memory = [executable.device.sram, executable.constants, scratch, *places[:count]]
+        self._traced: dict[int, Array] = {}
+
+    def launch(self, profile: bool = False) -> NpuEvent:
+        """Submit the task and return at once."""
+        event = NpuEvent(self.executable.spans if profile else ())
+        self.executable.device.submit(lambda: event.run(self._run))
+        return event
+
+    def intermediate(self, value: int) -> Array:
+        """Return a value that the last launch made, by its id in the graph.
+
+        Errors: RunError, if the device was opened without trace=True, before a launch, or if the
+                value is not made by the task
+        """
+        if value not in self._traced:
+            raise RunError(
+                f"npu: no trace of value %{value}",
+                fix="open the device with trace=True and launch before asking",
+            )
+        return self._traced[value]
+
+    def _run(self) -> None:
+        memory = self._memory
+        memory[SRAM].fill(GARBAGE)
+        if not self.executable.device.trace:
+            for command in self.executable.task.commands:
+                execute(command.work, memory)
+            return
+        task = self.executable.task
+        last = _last_commands(task.commands, len(task.nodes))
+        for index, command in enumerate(task.commands):
+            execute(command.work, memory)
+            for value in task.values:
+                if last[value.node] == index:
+                    self._keep(value.id, array_of(memory[value.place.region], value.place))
+        for value in task.values:
+            if last[value.node] < 0:
+                self._keep(value.id, array_of(memory[value.place.region], value.place))
+
+    def _keep(self, value: int, data: Array) -> None:
+        type = self.executable.graph.type(value)
+        self._traced[value] = data.reshape(type.dims).copy()
+
+
+def _last_commands(commands: Sequence[Command], nodes: int) -> list[int]:
+    """The index of the last command of each node, -1 where it has none."""
+    last = [-1] * nodes
+    for index, command in enumerate(commands):
+        if not isinstance(command.work, Barrier):
+            last[command.node] = index
+    return last
+
+
+class NpuEvent:
+    """A submitted task."""
+
+    def __init__(self, spans: Sequence[NodeSpan]) -> None:
+        self._spans = spans
+        self._over = threading.Event()
+        self._error: Exception | None = None
+
+    def run(self, work: Callable[[], Any]) -> None:
+        """Do the work, on the device's thread."""
+        try:
+            work()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._over.set()
+
+    def wait(self) -> None:
+        """Return when the task is complete.
+
+        Errors: DeviceError, if the simulator failed
+        """
+        self._over.wait()
+        if self._error is not None:
+            raise DeviceError(f"npu: the simulator failed: {self._error}") from self._error
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return what each node took, if launched with profile=True."""
+        return self._spans

@@ -1,0 +1,61 @@
+"""Predict a node's seconds: its own command stream, timed, without packing or computing anything.
+
+Inputs and outputs count as being in SRAM where they fit, as in the midst of a sunk region.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from trireme.devices.npu.compiler import compile_graph
+from trireme.devices.npu.spec import NpuSpec
+from trireme.devices.npu.timing import simulate_cycles
+from trireme.errors import CompileError
+from trireme.graph import Graph, Node, Value
+
+
+class Estimator:
+    """Remembers what it has estimated, by everything of a node that its cycles depend on."""
+
+    def __init__(self, machine: NpuSpec) -> None:
+        self.machine = machine
+        self._known: dict[Any, float | None] = {}
+        self._lock = threading.Lock()
+
+    def seconds(self, graph: Graph, node: Node) -> float | None:
+        """Return the seconds of a supported node, None for one that cannot be compiled."""
+        key = _key(graph, node)
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        try:
+            task = compile_graph(self.machine, alone(graph, node), arguments_inside=True).task
+            seconds = simulate_cycles(self.machine, task).cycles / self.machine.clock_hz
+        except CompileError:
+            seconds = None
+        with self._lock:
+            self._known[key] = seconds
+        return seconds
+
+
+def alone(graph: Graph, node: Node) -> Graph:
+    """Return the graph of one node."""
+    values = {value: graph.values[value] for value in (*node.used, *node.outputs)}
+    inputs = dict.fromkeys(v for v in node.used if not values[v].is_constant)
+    return Graph(node.label, tuple(inputs), node.outputs, (node,), values)
+
+
+def _key(graph: Graph, node: Node) -> Any:
+    attrs = tuple((key, repr(value)) for key, value in sorted(node.attrs.items()))
+    inputs = tuple(None if v is None else _operand(graph.values[v]) for v in node.inputs)
+    outputs = tuple(graph.type(v) for v in node.outputs)
+    same = tuple(node.inputs.index(v) if v is not None else -1 for v in node.inputs)
+    return node.op, attrs, inputs, outputs, same
+
+
+def _operand(value: Value) -> Any:
+    """A type, and the data of small constants, which shapes and axes are."""
+    small = value.data is not None and value.data.size <= 16
+    data = value.data.tobytes() if small and value.data is not None else b""
+    return value.type, value.is_constant, data

@@ -1,0 +1,132 @@
+"""Run graphs on a simulated NPU through the device contract alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import trireme.ops  # noqa: F401  (fills the registry)
+from trireme.builder import GraphBuilder
+from trireme.device import Device, NodeSpan
+from trireme.devices.npu import NpuCall, NpuExecutable
+from trireme.dtypes import Array, dtype_name, numpy_dtype
+from trireme.graph import Graph, Quant, TensorType
+from trireme.op import OpDef, Sample
+
+
+class Run:
+    """One graph compiled and launched once; `outputs` by value id."""
+
+    def __init__(self, device: Device, graph: Graph, feeds: Mapping[int, Array]) -> None:
+        (executable,) = device.compile([graph])
+        assert isinstance(executable, NpuExecutable)
+        self.executable, self.device, self.graph = executable, device, graph
+        self.inputs = [device.alloc(graph.type(v).nbytes) for v in graph.inputs]
+        self.places = [device.alloc(graph.type(v).nbytes) for v in graph.outputs]
+        scratch = device.alloc(executable.scratch_bytes) if executable.scratch_bytes else None
+        self.call: NpuCall = executable.bind([*self.inputs, *self.places], scratch)
+        self.launch(feeds)
+
+    def launch(self, feeds: Mapping[int, Array]) -> dict[int, Array]:
+        """Copy in, launch, wait, copy out."""
+        for value, buffer in zip(self.graph.inputs, self.inputs, strict=True):
+            self.device.write(buffer, np.ascontiguousarray(feeds[value]))
+        event = self.call.launch(profile=True)
+        event.wait()
+        self.spans: Sequence[NodeSpan] = event.spans()
+        self.outputs: dict[int, Array] = {}
+        for value, buffer in zip(self.graph.outputs, self.places, strict=True):
+            type = self.graph.type(value)
+            array = np.empty(type.dims, numpy_dtype(type.dtype))
+            self.device.read(buffer, array)
+            self.outputs[value] = array
+        return self.outputs
+
+
+def sample_graph(op: OpDef, sample: Sample) -> tuple[Graph, dict[int, Array]]:
+    """Return the graph of one node, and what to feed it."""
+    builder = GraphBuilder(op.name)
+    ids: list[int | None] = []
+    feeds: dict[int, Array] = {}
+    for position, data in enumerate(sample.inputs):
+        quant = sample.quants[position] if position < len(sample.quants) else None
+        if data is None:
+            ids.append(None)
+        elif position in sample.constants:
+            ids.append(builder.constant(f"c{position}", np.asarray(data), quant))
+        else:
+            array = np.asarray(data)
+            type = TensorType(array.shape, dtype_name(array.dtype), quant)
+            ids.append(builder.input(f"x{position}", type))
+            feeds[ids[-1] or 0] = array
+    outs = builder.add_node(
+        op.name, ids, sample.attrs, outputs=_outputs(op, sample), quants=sample.out_quants
+    )
+    return builder.finish(*outs), feeds
+
+
+def _outputs(op: OpDef, sample: Sample) -> int:
+    if op.name == "split":
+        given = sample.inputs[1] if len(sample.inputs) > 1 else None
+        return len(given) if given is not None else int(sample.attrs["num_outputs"])
+    return 1
+
+
+class Int8Builder(GraphBuilder):
+    """A builder with short cuts for quantised graphs; `dtype` is int8 or uint8."""
+
+    def __init__(self, rng: np.random.Generator, dtype: str = "int8") -> None:
+        super().__init__(f"npu {dtype}")
+        self.rng, self.dtype = rng, dtype
+        self.feeds: dict[int, Array] = {}
+
+    def random(self, shape: Sequence[int]) -> Array:
+        """Return stored integers of the whole range."""
+        info = np.iinfo(self.dtype)
+        return self.rng.integers(info.min, info.max + 1, shape).astype(self.dtype)
+
+    def quant(self, scale: float | None = None) -> Quant:
+        """Return a quantisation with a random zero point."""
+        info = np.iinfo(self.dtype)
+        scale = scale or float(self.rng.uniform(0.01, 0.1))
+        return Quant((float(np.float32(scale)),), (int(self.rng.integers(info.min, info.max)),))
+
+    def feed(self, *shape: int, quant: Quant | None = None) -> int:
+        """Add an input with random data."""
+        value = self.input("x", TensorType(shape, self.dtype, quant or self.quant()))
+        self.feeds[value] = self.random(shape)
+        return value
+
+    def weights(self, *shape: int, per_channel: bool = True) -> int:
+        """Add a constant weight, quantised along its first axis if asked and int8."""
+        scales = tuple(float(np.float32(s)) for s in self.rng.uniform(0.001, 0.02, shape[0]))
+        if self.dtype == "int8" and per_channel:
+            quant = Quant(scales, (0,) * shape[0], 0)
+        else:
+            quant = Quant(scales[:1], (0 if self.dtype == "int8" else 131,))
+        return self.constant("w", self.random(shape), quant)
+
+    def bias(self, count: int) -> int:
+        """Add a constant int32 bias."""
+        data = self.rng.integers(-2000, 2000, count).astype(np.int32)
+        return self.constant("b", data, Quant((0.001,), (0,)))
+
+    def op(
+        self, name: str, *inputs: int | None, quant: Quant | None = None, **attrs: object
+    ) -> int:
+        """Add a node whose output is quantised."""
+        return self.add_node(name, inputs, attrs, quants=[quant or self.quant()])[0]
+
+    def conv(
+        self, x: int, channels: int, kernel: int = 3, stride: int = 1, groups: int = 1,
+        activation: str = "", same: bool = True,
+    ) -> int:  # fmt: skip
+        """Add a conv with bias."""
+        depth = int(self.type(x).shape[-1]) // groups
+        pad = kernel // 2 if same else 0
+        return self.op(
+            "conv", x, self.weights(channels, kernel, kernel, depth), self.bias(channels),
+            strides=(stride, stride), pads=(pad,) * 4, dilations=(1, 1), groups=groups,
+            activation=activation,
+        )  # fmt: skip
