@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
-from trireme.devices.cpu.kernels import RULES, Context, Step, native_reason
+from trireme.devices.cpu.kernels import Context, Step, native_reason, rule_of
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node
+from trireme.interpret import is_quantized
 
 MOST_INPUTS = 8
 """Arrays that one kernel reads; more would run out of address registers."""
@@ -36,7 +38,7 @@ def grouped(graph: Graph) -> Iterator[Group]:
     for node in graph.nodes:
         native = native_reason(graph, node) is None
         chain: tuple[Node, ...] = (node,)
-        if native and node.op in EXPRESSIONS:
+        if native and _is_expression(graph, node):
             for value in dict.fromkeys(node.used):
                 if value in pending:
                     before = pending.pop(value)
@@ -50,11 +52,16 @@ def grouped(graph: Graph) -> Iterator[Group]:
         yield Group(chain, native)
 
 
+def _is_expression(graph: Graph, node: Node) -> bool:
+    """Whether a node is elementwise on floats."""
+    return node.op in EXPRESSIONS and not is_quantized(graph, node)
+
+
 def _joins_its_reader(graph: Graph, node: Node) -> bool:
     """Whether the only reader of a node's result is an elementwise node of the same shape."""
     value = node.outputs[0]
     readers = graph.users(value)
-    if value in graph.outputs or len(readers) != 1 or readers[0].op not in EXPRESSIONS:
+    if value in graph.outputs or len(readers) != 1 or not _is_expression(graph, readers[0]):
         return False
     reader = readers[0]
     same = graph.type(reader.outputs[0]).shape == graph.type(value).shape
@@ -70,7 +77,10 @@ def _inputs(nodes: Sequence[Node]) -> tuple[int, ...]:
 def lower_group(context: Context, group: Group) -> Sequence[Step]:
     """Return the steps of a native group."""
     if len(group.nodes) == 1:
-        return RULES[group.node.op].lower(context, group.node)
+        rule = rule_of(context.graph, group.node)
+        if rule is None:
+            raise InternalError(f"{group.node.label} has no native kernel")
+        return rule.lower(context, group.node)
     inputs = _inputs(group.nodes)
     place = {value: ~k for k, value in enumerate(inputs)}
     terms = []

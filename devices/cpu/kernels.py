@@ -15,6 +15,8 @@ from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node, TensorType
+from trireme.interpret import is_quantized
+from trireme.op import get_op
 
 CHUNK_ELEMENTS = 16 << 10
 """Elements that one chunk of a simple kernel works on: some microseconds."""
@@ -89,6 +91,16 @@ class Rule:
 RULES: dict[str, Rule] = {}
 """Native kernels by op; filled by the modules that table.py imports."""
 
+QUANTISED_RULES: dict[str, Rule] = {}
+"""The same for nodes on quantised values; ops that only move elements keep their rule in RULES."""
+
+
+def rule_of(graph: Graph, node: Node) -> Rule | None:
+    """Return the rule for a node, by its op and by whether it works on stored integers."""
+    if is_quantized(graph, node) and not get_op(node.op).moves:
+        return QUANTISED_RULES.get(node.op)
+    return RULES.get(node.op)
+
 
 def begin(name: str, isa: Isa, operands: int) -> tuple[Function, list[Value], Value, Value]:
     """Return a new kernel function, its operands' addresses, the chunk and the thread's memory."""
@@ -106,9 +118,10 @@ def finish(fn: Function) -> Code:
 
 def native_reason(graph: Graph, node: Node) -> str | None:
     """Return why no native kernel runs the node here, None when one does."""
-    rule = RULES.get(node.op)
+    rule = rule_of(graph, node)
     if rule is None:
-        return f"{node.op} has no native kernel"
+        what = " for quantised values" if node.op in RULES else ""
+        return f"{node.op} has no native kernel{what}"
     return rule.reason(graph, node)
 
 

@@ -3,7 +3,7 @@
 A new family of kernels adds its rules in its own module and one line here.
 """
 
-from trireme.devices.cpu import elementwise, fuse, products
+from trireme.devices.cpu import elementwise, fuse, int8_linear, products
 from trireme.devices.cpu.kernels import RULES, Rule, native_reason
 
-__all__ = ["RULES", "Rule", "elementwise", "fuse", "native_reason", "products"]
+__all__ = ["RULES", "Rule", "elementwise", "fuse", "int8_linear", "native_reason", "products"]

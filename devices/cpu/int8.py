@@ -1,0 +1,249 @@
+"""What kernels on 8-bit integers share: dot products, requantisation, and how rows are prepared.
+
+Two ways to multiply, by what the instruction set has. With VNNI, four unsigned bytes times four
+signed ones are added to a 32-bit lane: inputs are kept as bytes with the sign bit flipped. Without
+it, pairs of 16-bit integers: inputs are widened, zero points already subtracted.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.target import Isa, host_cpu
+from trireme.dtypes import Array
+from trireme.errors import GraphError
+from trireme.graph import Graph, Node
+from trireme.quantize import LinearParams
+
+EIGHT_BIT = ("int8", "uint8")
+_PMADD = {
+    16: "llvm.x86.avx512.pmaddw.d.512",
+    8: "llvm.x86.avx2.pmadd.wd",
+    4: "llvm.x86.sse2.pmadd.wd",
+}
+
+
+@dataclass(frozen=True)
+class Dot:
+    """How products are summed: `taps` neighbouring elements a 32-bit lane, `width` bytes each."""
+
+    name: str
+    taps: int
+    width: int
+
+    @property
+    def dtype(self) -> str:
+        """The numpy dtype of prepared inputs."""
+        return "int16" if self.width == 2 else "uint8"
+
+    @property
+    def element(self) -> str:
+        """The LLVM type of a prepared input."""
+        return "i16" if self.width == 2 else "i8"
+
+
+QUADS, PAIRS = Dot("vnni", 4, 1), Dot("pairs", 2, 2)
+BYTES = Dot("bytes", 1, 1)
+"""Not multiplied in groups: inputs stay as they are (depthwise convolution)."""
+
+
+@functools.cache
+def dot_of(isa: Isa) -> Dot:
+    """Return the way this instruction set multiplies."""
+    vnni = isa.name == "avx512" and "+avx512vnni" in host_cpu()[1].split(",")
+    return QUADS if vnni else PAIRS
+
+
+def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
+    """Return acc + the dot products of x and w, both given as vectors of 32-bit lanes."""
+    lanes = lanes_of(acc.type)
+    narrow = vector(lanes * dot.taps, dot.element)
+    x, w = (fn.convert("bitcast", v, narrow) for v in (x, w))
+    if dot is QUADS:
+        return fn.call(acc.type, "llvm.x86.avx512.vpdpbusd.512", acc, x, w)
+    if fn.isa.name in ("avx512", "avx2") or _is_x86(fn.isa):
+        return acc + fn.call(acc.type, _PMADD[lanes], x, w)
+    wide = vector(lanes * 2, "i32")
+    products = fn.convert("sext", x, wide) * fn.convert("sext", w, wide)
+    even = fn.shuffle(products, products, range(0, 2 * lanes, 2))
+    odd = fn.shuffle(products, products, range(1, 2 * lanes, 2))
+    return acc + (even + odd)
+
+
+def _is_x86(isa: Isa) -> bool:
+    return isa.cpu.startswith("x86")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The parameters of a requantisation as a kernel holds them: vectors of i32, one lane each.
+
+    exact: whether a sum with half of the divisor could overflow, so that rounding takes the long
+    way; left: None where no lane shifts left
+    """
+
+    multiplier: Value
+    right: Value
+    half: Value
+    left: Value | None
+    exact: bool
+
+
+def requantise(fn: Function, x: Value, scale: Scale) -> Value:
+    """Return x * multiplier * 2**(shift - 31) rounded twice, lane by lane.
+
+    Source: trireme.quantize.multiply_by_quantized, of which this is the vector form
+    """
+    if scale.left is not None:
+        x = fn.emit(x.type, f"shl {x}, {scale.left.text}")
+    high = high_multiply(fn, x, scale.multiplier)
+    sign = fn.emit(x.type, f"ashr {high}, {high.text_of(31)}")
+    if not scale.exact:
+        total = high + scale.half + sign
+        return fn.emit(x.type, f"ashr {total}, {scale.right.text}")
+    mask = fn.emit(x.type, f"shl {fn.as_value(x.type, 1)}, {scale.right.text}") + -1
+    rest = fn.emit(x.type, f"and {high}, {mask.text}")
+    threshold = fn.emit(x.type, f"lshr {mask}, {mask.text_of(1)}") - sign
+    above = fn.compare("sgt", rest, threshold)
+    floor = fn.emit(x.type, f"ashr {high}, {scale.right.text}")
+    return floor - fn.convert("sext", above, x.type)
+
+
+def high_multiply(fn: Function, a: Value, b: Value) -> Value:
+    """Return (a * b + 2**30) >> 31 of vectors of i32, through 64-bit products of even and odd."""
+    lanes = lanes_of(a.type)
+    wide = vector(lanes // 2, "i64")
+    products = []
+    for odd in (False, True):
+        factors = []
+        for operand in (a, b):
+            pairs = fn.convert("bitcast", operand, wide)
+            if not odd:
+                pairs = fn.emit(wide, f"shl {pairs}, {pairs.text_of(32)}")
+            factors.append(fn.emit(wide, f"ashr {pairs}, {pairs.text_of(32)}"))
+        rounded = factors[0] * factors[1] + (1 << 30)
+        shift = f"shl {rounded}, {rounded.text_of(1)}" if odd else (
+            f"lshr {rounded}, {rounded.text_of(31)}"
+        )  # fmt: skip
+        products.append(fn.convert("bitcast", fn.emit(wide, shift), a.type))
+    order = [lane + lanes * (lane % 2) for lane in range(lanes)]
+    return fn.shuffle(products[0], products[1], order)
+
+
+def clamp_and_narrow(fn: Function, x: Value, zero: int, low: int, high: int) -> Value:
+    """Return clamp(x + zero, low, high) as bytes."""
+    type = x.type
+    name = f"v{lanes_of(type)}i32"
+    shifted = x + zero if zero else x
+    raised = fn.call(type, f"llvm.smax.{name}", shifted, fn.as_value(type, low))
+    bounded = fn.call(type, f"llvm.smin.{name}", raised, fn.as_value(type, high))
+    return fn.convert("trunc", bounded, vector(lanes_of(type), "i8"))
+
+
+def store_bytes(fn: Function, value: Value, pointer: Value, count: int) -> None:
+    """Store the first `count` bytes of a vector, wherever they lie.
+
+    A tail goes in powers of two, not through a mask: LLVM 22 stores four bytes where a constant
+    mask of a truncated vector leaves one.
+    """
+    at = 0
+    while count:
+        part = 1 << (count.bit_length() - 1)
+        place = fn.at(pointer, at, "i8")
+        if part == lanes_of(value.type):
+            fn.store(value, place, 1)
+        elif part == 1:
+            fn.store(fn.extract(value, at), place, 1)
+        else:
+            fn.store(fn.shuffle(value, value, range(at, at + part)), place, 1)
+        at, count = at + part, count - part
+
+
+def load_bytes(fn: Function, pointer: Value, lanes: int, count: int) -> Value:
+    """Load `count` bytes and no more into a vector; the other lanes are zero."""
+    type = vector(lanes, "i8")
+    if count == lanes:
+        return fn.load(type, pointer, 1)
+    bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
+    mask = Value(fn, f"<{lanes} x i1>", f"<{bits}>")
+    zero = Value(fn, type, "zeroinitializer")
+    name = f"llvm.masked.load.v{lanes}i8.p0"
+    return fn.call(type, name, pointer, Value(fn, "i32", "1"), mask, zero)
+
+
+def widen(fn: Function, x: Value, dtype: str, element: str = "i32") -> Value:
+    """Return bytes as wider integers, by the sign that their dtype has."""
+    op = "sext" if dtype == "int8" else "zext"
+    return fn.convert(op, x, vector(lanes_of(x.type), element))
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelTable:
+    """Requantisation by output channel as one int32 array of rows, padded to whole vectors.
+
+    rows: bias, multiplier, right shift, half of the divisor, and left shift if any lane has one
+    """
+
+    data: Array
+    has_left: bool
+    exact: bool
+
+    def load(self, fn: Function, table: Value, at: Index) -> tuple[Value, Scale]:
+        """Return the bias and the scale of one vector of channels from channel `at` on."""
+        lanes, channels = fn.isa.lanes, self.data.shape[1]
+        type = vector(lanes, "i32")
+
+        def row(number: int) -> Value:
+            start = fn.at(table, number * channels, "i32")
+            return fn.load(type, fn.at(start, at, "i32"), 4)
+
+        left = row(4) if self.has_left else None
+        return row(0), Scale(row(1), row(2), row(3), left, self.exact)
+
+
+def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
+    """Return the scale that all lanes share."""
+    right = max(-shift, 0)
+    return Scale(
+        fn.as_value(type, multiplier), fn.as_value(type, right),
+        fn.as_value(type, (1 << right) >> 1), fn.as_value(type, shift) if shift > 0 else None,
+        exact=True,
+    )  # fmt: skip
+
+
+def channel_table(params: LinearParams, bias: Array, lanes: int, most: int) -> ChannelTable:
+    """Return the table of a linear op; `bias` int64 [O] holds everything constant but the products.
+
+    `most` bounds the size of the sum of products
+    """
+    channels = len(bias)
+    padded = -(-channels // lanes) * lanes
+    rows = np.zeros((5, padded), np.int32)
+    rows[0, :channels] = bias.astype(np.int32)  # wraps as the accumulator does
+    rows[1, :channels] = params.multipliers
+    rows[2, :channels] = np.maximum(-params.shifts, 0)
+    rows[3] = (1 << rows[2].astype(np.int64)) >> 1
+    rows[4, :channels] = np.maximum(params.shifts, 0)
+    has_left = bool(rows[4].any())
+    safe = not has_left and bool((rows[2, :channels] >= 1).all()) and most < 1 << 30
+    return ChannelTable(rows if has_left else rows[:4].copy(), has_left, not safe)
+
+
+def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:
+    """Say why a quantised node cannot run on a kernel for 8-bit integers."""
+    for value in (node.used[0], *node.outputs):
+        type = graph.type(value)
+        if type.dtype not in EIGHT_BIT:
+            return f"{node.op} has no native kernel for quantised {type.dtype}"
+        if not type.elements:
+            return f"{node.op} has no native kernel for empty tensors"
+    try:
+        params()
+    except GraphError as error:
+        return f"{node.op} has no native kernel: {error.summary}"
+    return None
