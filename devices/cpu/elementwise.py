@@ -223,12 +223,12 @@ def expression_kernel(isa: Isa, name: str, terms: Sequence[Term], walk: Walk) ->
     size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
     first = chunk * size
     for row in fn.range(first, fn.minimum(first + size, rows)):
-        bases = [fn.at(p, _row_offset(fn, row, walk, k)) for k, p in enumerate(pointers)]
+        bases = [fn.at(p, row_offset(fn, row, walk, k)) for k, p in enumerate(pointers)]
         _span(fn, bases, terms, walk, inner)
     return finish(fn), chunks
 
 
-def _row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
+def row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
     """The element offset at which an operand's part of a row begins."""
     offset: Index = 0
     rest = row

@@ -273,8 +273,11 @@ class _Kernel:
     ) -> None:  # fmt: skip
         type = vector(self.isa.lanes, "i32")
         columns = [
-            fn.load(type, fn.at(fn.at(base, v * self.lane_step, "i8"), k * self.vector_bytes, "i8"),
-                    64 if self.isa.lanes == 16 else 16)  # fmt: skip
+            fn.load(
+                type,
+                fn.at(fn.at(base, v * self.lane_step, "i8"), k * self.vector_bytes, "i8"),
+                64 if self.isa.lanes == 16 else 16,
+            )  # fmt: skip
             for v in range(len(acc[0]))
         ]
         for row, place in zip(acc, places, strict=True):
@@ -293,8 +296,8 @@ class _Kernel:
             place = fn.at(start, offset, "i8")
             whole = length // (lanes * 4) * (lanes * 4)
             for k in fn.range(0, whole, lanes * 4):
-                x = fn.convert("bitcast", fn.load(vector(lanes * 4, "i8"), fn.at(place, k, "i8"), 1),
-                               type)  # fmt: skip
+                loaded = fn.load(vector(lanes * 4, "i8"), fn.at(place, k, "i8"), 1)
+                x = fn.convert("bitcast", loaded, type)
                 total.set(emit_dot(fn, self.dot, total.get(), x, ones))
             if whole < length:
                 tail = load_bytes(fn, fn.at(place, whole, "i8"), lanes * 4, length - whole)
@@ -381,7 +384,11 @@ def lower_conv(context: Context, node: Node) -> Sequence[Step]:
     params = conv_params(call_of(graph, node))
     x, w, y = (graph.type(v).dims for v in (node.used[0], node.used[1], node.outputs[0]))
     (top, left, bottom, right) = node.attrs["pads"]
-    (sh, sw), (dh, dw), groups = node.attrs["strides"], node.attrs["dilations"], node.attrs["groups"]
+    (sh, sw), (dh, dw), groups = (
+        node.attrs["strides"],
+        node.attrs["dilations"],
+        node.attrs["groups"],
+    )
     prepared = prepare(context, node, x, (top, left, bottom, right), params.x_zero,
                        dot_of(context.isa))  # fmt: skip
     height, width, channels = x[1] + top + bottom, x[2] + left + right, x[3]

@@ -3,7 +3,24 @@
 A new family of kernels adds its rules in its own module and one line here.
 """
 
-from trireme.devices.cpu import elementwise, fuse, int8_linear, products
+from trireme.devices.cpu import (
+    elementwise,
+    fuse,
+    int8_elementwise,
+    int8_linear,
+    int8_reduce,
+    products,
+)
 from trireme.devices.cpu.kernels import RULES, Rule, native_reason
 
-__all__ = ["RULES", "Rule", "elementwise", "fuse", "int8_linear", "native_reason", "products"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "elementwise",
+    "fuse",
+    "int8_elementwise",
+    "int8_linear",
+    "int8_reduce",
+    "native_reason",
+    "products",
+]
