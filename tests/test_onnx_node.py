@@ -6,37 +6,37 @@ import pytest
 from onnx_cases import node_cases, ops_in, run_case
 
 BATCHES = 12
-LEAST_PASSING = 1400
+LEAST_PASSING = 1650
 
 WITHOUT_OPS = {
-    "control flow": (
-        "If Loop Scan Range Attention LinearAttention AffineGrid "
-        "HannWindow HammingWindow BlackmanWindow"
-    ),
     "sequences and optionals are no tensors": (
-        "SequenceAt SequenceConstruct SequenceEmpty SequenceInsert SequenceLength SplitToSequence "
-        "Optional OptionalGetElement OptionalHasElement SequenceMap"
+        "Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty "
+        "SequenceInsert SequenceLength SequenceMap SplitToSequence"
     ),
     "text": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
     "random numbers": "Bernoulli RandomUniformLike",
     "training": "Adagrad Adam Momentum",
     "classical machine learning": "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble",
     "pictures are decoded before the model": "ImageDecoder",
+    "the branches of its function's Ifs differ in rank": "AffineGrid",
     "not yet": (
-        "Col2Im Compress ConvInteger DFT DeformConv Det Einsum EyeLike GRU GridSample LSTM "
-        "MatMulInteger MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot QLinearConv "
-        "QLinearMatMul RNN ReverseSequence RoiAlign STFT TensorScatter TopK Trilu Unique"
+        "Col2Im DFT DeformConv Det Einsum GRU GridSample LSTM MaxUnpool NonMaxSuppression RNN "
+        "RoiAlign STFT"
     ),
 }
 """Ops that a case may hold and then need not pass, by reason."""
 KNOWN = {
-    "test_training_dropout*": "training",
-    "test_identity_sequence": "sequences and optionals are no tensors",
-    "test_identity_opt": "sequences and optionals are no tensors",
-    "test_not_?d": "of opset 1",
+    "test_affine_grid_*_expanded": "the branches of an If differ in rank",
+    "test_attention_*_bf16*": "sums are rounded once here: one unit in the last place apart",
+    "test_attention_4d_causal_fp16*": "sums are rounded once here: one unit apart",
     "test_averagepool_2d_ceil_last_window_starts_on_pad": "the last window is not dropped",
-    "test_bitcast_scalar_float32_to_int32": "a scalar becomes a vector",
+    "test_identity_opt": "optionals are no tensors",
+    "test_identity_sequence": "sequences are no tensors",
+    "test_not_?d": "of opset 1",
     "test_resize_downsample_scales_*_align_corners": "the output size is rounded before it is used",
+    "test_scan_sum": "Scan of opset 8",
+    "test_tensorscatter_circular": "positions that wrap around",
+    "test_training_dropout*": "training",
 }
 """Other cases that need not pass, by name, with the reason."""
 MAY_FAIL = {op for ops in WITHOUT_OPS.values() for op in ops.split()}

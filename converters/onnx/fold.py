@@ -21,7 +21,8 @@ from trireme.op import call_of, get_op
 MOST_ELEMENTS = 1 << 16
 """The most elements that a tensor folded here, or read while folding, may have."""
 MOST_FLOPS = 1 << 22
-_RANDOM = ("random", "bernoulli", "multinomial", "dropout")
+_KEPT = ("random", "bernoulli", "multinomial", "dropout", "quantize", "dequantize")
+"""Ops by the start of their names that stay: random ones, and those a pass makes types of."""
 
 Dims = tuple[Dim, ...]
 
@@ -32,7 +33,7 @@ def fold(
     """Return the outputs of a node whose inputs are small constants; None when it must run."""
     definition = get_op(op)
     present = [value for value in values if value is not None]
-    if definition.effect or op.startswith(_RANDOM) or not present:
+    if definition.effect or op.startswith(_KEPT) or not present:
         return None
     if any(isinstance(value, Graph) for value in attrs.values()):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.onnx import window
+from trireme.converters.onnx import quantized, window
 from trireme.converters.onnx.scope import Use
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.op import Attr, get_op, has_op
@@ -168,7 +168,7 @@ TABLE: dict[str, Entry] = {
     "Constant": Entry("", constant),
     "ConstantOfShape": Entry("", constant_of_shape),
     "Conv": Entry("conv", window.conv),
-    "ConvInteger": Entry("conv_integer", window.conv_integer),
+    "ConvInteger": Entry("conv", quantized.conv_integer),
     "ConvTranspose": Entry("conv_transpose", window.conv_transpose),
     "Dropout": Entry("", dropout),
     "GlobalAveragePool": global_pool("reduce_mean"),
@@ -179,6 +179,9 @@ TABLE: dict[str, Entry] = {
     "Identity": Entry("", alias),
     "LayerNormalization": straight("layer_normalization"),
     "LogSoftmax": Entry("log_softmax", softmax),
+    "MatMulInteger": Entry("matmul", quantized.matmul_integer),
+    "QLinearConv": Entry("conv", quantized.qlinear_conv),
+    "QLinearMatMul": Entry("matmul", quantized.qlinear_matmul),
     "LpPool": Entry("lp_pool", window.pool("lp_pool")),
     "MaxPool": Entry("max_pool", window.pool("max_pool")),
     "RMSNormalization": straight("rms_normalization", drop=("stash_type",)),

@@ -13,6 +13,7 @@ from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import OLDEST_OPSET, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
+from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import Common, Scope, Use
 from trireme.converters.onnx.support import refuse_unsupported
 from trireme.converters.onnx.table import entry_of
@@ -61,13 +62,20 @@ def domain_of_function(function: Any) -> str:
 def convert_graph(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]]) -> list[int]:
     """Add a whole graph to a scope and return its outputs, each a value named as the model does."""
     where = f"graph '{graph.name}'"
+    weights = bind_weights(scope, graph, where)
+    bind_inputs(scope, graph, weights, shapes, where)
+    return convert_nodes(scope, graph, where, True)
+
+
+def convert_body(scope: Scope, graph: Any, named: bool) -> list[int]:
+    """Add a body, whose inputs are bound, to a scope of its own and return its outputs."""
+    where = f"graph '{graph.name}'"
     bind_weights(scope, graph, where)
-    bind_inputs(scope, graph, shapes, where)
-    return convert_body(scope, graph, where)
+    return convert_nodes(scope, graph, where, named)
 
 
-def convert_body(scope: Scope, graph: Any, where: str) -> list[int]:
-    """Add the nodes of a graph whose inputs are bound, and return its outputs."""
+def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int]:
+    """Add the nodes of a graph and return its outputs, `named` as the model does if asked for."""
     for label, node in in_order(graph.node, where):
         convert_node(scope, node, label)
     outputs: list[int] = []
@@ -75,28 +83,33 @@ def convert_body(scope: Scope, graph: Any, where: str) -> list[int]:
         value = scope.find(output.name)
         if value is None:
             raise ModelFileError(f"{where}: output '{output.name}' is never made")
-        if scope.builder.values[value].name != output.name or value in outputs:
+        if named and (scope.builder.values[value].name != output.name or value in outputs):
             value = scope.builder.add("identity", value, names=[output.name], source="onnx:output")
         outputs.append(value)
     return outputs
 
 
-def bind_weights(scope: Scope, graph: Any, where: str) -> None:
-    """Bind the initializers as constants."""
+def bind_weights(scope: Scope, graph: Any, where: str) -> set[str]:
+    """Bind the initializers as constants and return their names."""
     weights: list[tuple[str, Any, Decoder]] = [
         *((w.name, w, tensor_array) for w in graph.initializer),
         *((w.values.name, w, sparse_array) for w in graph.sparse_initializer),
     ]
+    names: set[str] = set()
     for name, proto, decoder in weights:
-        if name in scope.names:
+        if name in names:
             raise ModelFileError(f"{where}: two initializers are called '{name}'")
         data = decoder(proto, scope.common.folder, where)
         scope.names[name] = scope.builder.constant(name, data)
+        names.add(name)
+    return names
 
 
-def bind_inputs(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]], where: str) -> None:
+def bind_inputs(
+    scope: Scope, graph: Any, weights: set[str], shapes: Mapping[str, Sequence[int]], where: str
+) -> None:
     """Bind the inputs that have no initializer, their open dimensions as `shapes` says."""
-    protos = [proto for proto in graph.input if proto.name not in scope.names]
+    protos = [proto for proto in graph.input if proto.name not in weights]
     unknown = sorted(set(shapes) - {proto.name for proto in protos})
     if unknown:
         names = ", ".join(proto.name for proto in protos)
@@ -205,6 +218,8 @@ def convert_use(use: Use) -> Sequence[int | None]:
     function = use.scope.common.functions.get((use.domain, use.op))
     if function is not None:
         return inline(use, function)
+    if use.domain == MICROSOFT and use.op in MICROSOFT_TABLE:
+        return MICROSOFT_TABLE[use.op].rule(use)
     if not use.domain:
         if use.op in CONTROL:
             return CONTROL[use.op](use, convert_body)

@@ -11,24 +11,19 @@ from trireme.graph import Dim
 
 def conv(use: Use) -> Sequence[int]:
     """Conv, in NCHW with weights as they are."""
-    return (use.add("conv", *use.inputs, layout="NCHW", **_conv_attrs(use)),)
+    return (use.add("conv", *use.inputs, **conv_attrs(use, 0, use.type(1).shape)),)
 
 
-def conv_integer(use: Use) -> Sequence[int]:
-    """ConvInteger: int32 sums of products of integers less their zero points."""
-    return (use.add("conv_integer", *use.inputs, layout="NCHW", **_conv_attrs(use)),)
+def conv_attrs(use: Use, x: int, weight: Sequence[Dim]) -> dict[str, Any]:
+    """Return the attributes of a convolution of input `x` by a weight of that shape."""
+    kernel = _kernel(use, weight)
+    attrs = spatial(use, kernel, use.type(x).shape[2:])
+    return {**attrs, "groups": use.take("group", 1), "layout": "NCHW"}
 
 
-def _conv_attrs(use: Use) -> dict[str, Any]:
-    sizes = use.type(0).shape[2:]
-    kernel = _kernel(use)
-    groups = use.take("group", 1)
-    return {**spatial(use, kernel, sizes), "groups": groups}
-
-
-def _kernel(use: Use) -> tuple[int, ...]:
+def _kernel(use: Use, weight: Sequence[Dim]) -> tuple[int, ...]:
     """Return the kernel's shape: the weight's, which an attribute may repeat but not change."""
-    dims = use.type(1).shape[2:]
+    dims = weight[2:]
     given = use.take("kernel_shape")
     if not all(isinstance(dim, int) for dim in dims):
         raise use.error("the weight's kernel is not of known size")
@@ -54,7 +49,7 @@ def pool(op: str) -> Callable[[Use], Sequence[int]]:
 
 def conv_transpose(use: Use) -> Sequence[int]:
     """ConvTranspose; an output_shape becomes pads and output padding."""
-    sizes, kernel = use.type().shape[2:], _kernel(use)
+    sizes, kernel = use.type().shape[2:], _kernel(use, use.type(1).shape)
     wanted, extra = use.take("output_shape"), use.take("output_padding")
     auto = use.attrs.get("auto_pad", "NOTSET")
     groups = use.take("group", 1)

@@ -1,0 +1,120 @@
+"""ONNX's integer ops, taken apart: QLinear ops become dequantize, the float op, quantize, which is
+what they are defined as; a pass then folds that into one op on quantised types. The Integer ops
+become the same op on int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.window import conv_attrs
+
+Rule = Callable[[Use], Sequence[int]]
+
+
+def real(use: Use, first: int, axis: int = 0) -> int:
+    """Return the real numbers of the quantised input at `first`, its scale and zero point after."""
+    return _real(use, use.need(first), use.need(first + 1), use.input(first + 2), axis)
+
+
+def _real(use: Use, x: int, scale: int, zero: int | None, axis: int) -> int:
+    types = use.scope.builder.type
+    if types(scale).shape == (1,) and types(x).shape[axis : axis + 1] != (1,):
+        scale, zero = _scalar(use, scale), None if zero is None else _scalar(use, zero)
+    if len(types(scale).shape) > 1:
+        wide = use.add("cast", x, to=types(scale).dtype)
+        if zero is not None:
+            wide = use.add("sub", wide, use.add("cast", zero, to=types(scale).dtype))
+        return use.add("mul", wide, scale)
+    axis = axis % max(len(types(x).shape), 1)
+    return use.add("dequantize_linear", x, scale, zero, axis=axis)
+
+
+def _scalar(use: Use, value: int) -> int:
+    return use.add("reshape", value, use.constant(np.zeros(0, np.int64)))
+
+
+def stored(use: Use, y: int, first: int) -> Sequence[int]:
+    """Return y quantised by the scale and zero point at inputs `first` and after."""
+    scale, zero = use.need(first), use.input(first + 1)
+    if use.scope.builder.type(scale).shape == (1,):
+        scale, zero = _scalar(use, scale), None if zero is None else _scalar(use, zero)
+    return (use.add("quantize_linear", y, scale, zero),)
+
+
+def qlinear_conv(use: Use) -> Sequence[int]:
+    """QLinearConv(x, x scale, x zero, w, w scale, w zero, y scale, y zero, bias?)."""
+    weight = use.need(3)
+    x, w = real(use, 0), real(use, 3)
+    bias = use.input(8)
+    if bias is not None:
+        scale = use.add("mul", use.need(1), use.need(4))
+        bias = _real(use, bias, scale, None, 0)
+    attrs = conv_attrs(use, 0, use.scope.builder.type(weight).shape)
+    return stored(use, use.add("conv", x, w, bias, **attrs), 6)
+
+
+def qlinear_matmul(use: Use) -> Sequence[int]:
+    """QLinearMatMul(a, a scale, a zero, b, b scale, b zero, y scale, y zero)."""
+    a, b = real(use, 0, -2), real(use, 3, -1)
+    return stored(use, use.add("matmul", a, b), 6)
+
+
+def on_real(op: str, inputs: int, **attrs: float) -> Rule:
+    """Return the rule of a QLinear op that takes (x, scale, zero) for each input, then y's."""
+
+    def rule(use: Use) -> Sequence[int]:
+        operands = [real(use, 3 * i) for i in range(inputs)]
+        given = {key: use.attrs.get(key, default) for key, default in attrs.items()}
+        return stored(use, use.add(op, *operands, **given), 3 * inputs)
+
+    return rule
+
+
+def qlinear_concat(use: Use) -> Sequence[int]:
+    """QLinearConcat(y scale, y zero, (x, scale, zero) ...)."""
+    parts = [real(use, i) for i in range(2, len(use.inputs), 3)]
+    return stored(use, use.add("concat", *parts, axis=use.attrs["axis"]), 0)
+
+
+def qlinear_global_pool(use: Use) -> Sequence[int]:
+    """QLinearGlobalAveragePool, of NCHW or (channels_last) NHWC."""
+    rank = len(use.type().shape)
+    axes = range(1, rank - 1) if use.attrs.get("channels_last") else range(2, rank)
+    x = real(use, 0)
+    y = use.add("reduce_mean", x, use.constant(axes, "int64"), keepdims=1, noop_with_empty_axes=1)
+    return stored(use, y, 3)
+
+
+def whole(use: Use, position: int, zero_position: int, column: bool = False) -> int:
+    """Return an integer input less its zero point, in int32; a `column` of them has one a row."""
+    x = use.add("cast", use.need(position), to="int32")
+    zero = use.input(zero_position)
+    if zero is None:
+        return x
+    zero = use.add("cast", zero, to="int32")
+    if column and len(use.scope.builder.type(zero).shape) == 1:
+        zero = use.add("unsqueeze", zero, use.constant([1], "int64"))
+    return use.add("sub", x, zero)
+
+
+def conv_integer(use: Use) -> Sequence[int]:
+    """ConvInteger(x, w, x zero?, w zero?): a convolution of int32."""
+    shape = use.type(1).shape
+    x, w = whole(use, 0, 2), use.add("cast", use.need(1), to="int32")
+    zero = use.input(3)
+    if zero is not None:
+        zero = use.add("cast", zero, to="int32")
+        if len(use.scope.builder.type(zero).shape) == 1:
+            ends = use.constant(range(1, len(shape)), "int64")
+            zero = use.add("unsqueeze", zero, ends)
+        w = use.add("sub", w, zero)
+    return (use.add("conv", x, w, **conv_attrs(use, 0, shape)),)
+
+
+def matmul_integer(use: Use) -> Sequence[int]:
+    """MatMulInteger(a, b, a zero?, b zero?): a product of int32, a's zero points one a row."""
+    return (use.add("matmul", whole(use, 0, 2, True), whole(use, 1, 3)),)
