@@ -25,8 +25,7 @@ each) and the best max_detections of all classes are reported. Entries past `cou
 
 Shapes: boxes [1,A,4+] (y,x,h,w), scores [1,A,classes or classes + 1], anchors [A,4] (y,x,h,w) ->
         detections [1,D,4] (ymin,xmin,ymax,xmax), classes [1,D], scores [1,D], count [1], all
-        float32, with D = max_detections * max_classes_per_detection, or max_detections with
-        use_regular_nms
+        float32, with D = max_detections * max_classes_per_detection
 Source: TensorFlow Lite, detection_postprocess.cc
 """
 
@@ -41,17 +40,11 @@ def _infer(
         raise ShapeError("boxes, scores and anchors must agree on A and have 4 coordinates")
     if num_classes < 1 or s[2] not in (num_classes, num_classes + 1):
         raise ShapeError(f"scores have {s[2]} columns for {num_classes} classes")
-    d = _detections(**attrs)
+    d = attrs["max_detections"] * attrs["max_classes_per_detection"]
     if not 0 < d <= 1 << 20:
         raise ShapeError(f"{d} detections asked for")
     kinds = [(1, d, 4), (1, d), (1, d), (1,)]
     return tuple(TensorType(shape, "float32") for shape in kinds)
-
-
-def _detections(
-    *, max_detections: int, max_classes_per_detection: int, use_regular_nms: bool, **_: Any
-) -> int:
-    return max_detections * (1 if use_regular_nms else max_classes_per_detection)
 
 
 def detection_post_process(
@@ -76,11 +69,12 @@ def detection_post_process(
             for row in kept
             for column in np.argsort(-by_class[row], kind="stable")[:best]
         ]
-    d = max_detections * (1 if use_regular_nms else best)
-    out = np.zeros((d, 6), np.float32)
-    for position, (row, column) in enumerate(found[:d]):
-        out[position] = (*corners[row], column, by_class[row, column])
-    count = len(found) if use_regular_nms else len(found) // min(best, num_classes)
+    each = 1 if use_regular_nms else min(best, num_classes)
+    stride = 1 if use_regular_nms else best
+    out = np.zeros((max_detections * best, 6), np.float32)
+    for i, (row, column) in enumerate(found):
+        out[i // each * stride + i % each] = (*corners[row], column, by_class[row, column])
+    count = len(found) // each
     return (
         out[None, :, :4].copy(), out[None, :, 4].copy(), out[None, :, 5].copy(),
         np.array([count], np.float32),

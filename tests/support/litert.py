@@ -57,7 +57,7 @@ def random_inputs(model: pathlib.Path | str | bytes, seed: int) -> dict[str, np.
     """Seeded inputs of a model: the whole range of 8-bit integers, floats in -1..1."""
     rng = np.random.default_rng(seed)
     inputs = {}
-    for detail in interpreter(model).get_input_details():
+    for detail in interpreter(model, reference=False).get_input_details():
         shape, dtype = tuple(detail["shape"]), np.dtype(detail["dtype"])
         if dtype.kind in "iu":
             info = np.iinfo(dtype)

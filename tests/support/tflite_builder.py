@@ -132,7 +132,8 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
 
 def _code(b: flatbuffers.Builder, code: str) -> int:
     number = getattr(tflite.BuiltinOperator, code, tflite.BuiltinOperator.CUSTOM)
-    fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number, "Version": 1}
+    fields = {"DeprecatedBuiltinCode": min(number, 127), "BuiltinCode": number}
+    fields["Version"] = 2 if code == "BROADCAST_TO" else 1
     if number == tflite.BuiltinOperator.CUSTOM:
         fields["CustomCode"] = b.CreateString(code)
     return _table(b, "OperatorCode", **fields)
