@@ -47,12 +47,6 @@ def _out_types(body: Graph) -> list[TensorType]:
     return [body.type(value).without_quant() for value in body.outputs]
 
 
-def _unbound(type: TensorType) -> TensorType:
-    """Return the type with the body's own symbols forgotten."""
-    dims: tuple[Dim, ...] = tuple(d if isinstance(d, int) else UNKNOWN for d in type.shape)
-    return TensorType(dims, type.dtype)
-
-
 def _infer_if(condition: Value, *captures: Value, then_branch: Graph, else_branch: Graph) -> Types:
     given = [value.type for value in captures]
     _check_body("then_branch", then_branch, given)
@@ -99,13 +93,11 @@ def _infer_loop(
     made = _out_types(body)[1:]
     if len(made) < carried:
         raise ShapeError(f"the body returns {len(made)} values after the condition, not {carried}")
-    final = [
-        _common(f"carried value {i}", values[i].type, _unbound(made[i])) for i in range(carried)
-    ]
+    final = [_common(f"carried value {i}", values[i].type, made[i]) for i in range(carried)]
     count: Dim = UNKNOWN
     if trip_count is not None and trip_count.data is not None and _always(condition, body):
         count = max(to_ints(trip_count.data)[0], 0)
-    scans = [TensorType((count, *t.shape), t.dtype) for t in map(_unbound, made[carried:])]
+    scans = [TensorType((count, *t.shape), t.dtype) for t in made[carried:]]
     return tuple(final + scans)
 
 
@@ -185,10 +177,10 @@ def _infer_scan(
     _check_body("body", body, given)
     made = _out_types(body)
     final = [
-        _common(f"state {i}", values[i].type, _unbound(made[i])) for i in range(carried)
+        _common(f"state {i}", values[i].type, made[i]) for i in range(carried)
     ]  # fmt: skip
     places = scan_output_axes or (0,) * (len(made) - carried)
-    for type, place in zip(map(_unbound, made[carried:]), places, strict=True):
+    for type, place in zip(made[carried:], places, strict=True):
         shape = list(type.shape)
         shape.insert(axis_of(place, len(shape) + 1, "scan output axis"), count)
         final.append(TensorType(tuple(shape), type.dtype))

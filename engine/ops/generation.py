@@ -1,9 +1,9 @@
-"""Ops that make tensors out of little: ranges, filled and triangular tensors, one-hot, windows."""
+"""Ops that make tensors out of little: ranges, filled and triangular tensors, one-hot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -153,51 +153,18 @@ move(
 )  # fmt: skip
 
 
-def _cosines(*factors: float) -> Callable[[Array], Array]:
-    return lambda x: np.asarray(sum(f * np.cos(i * x) for i, f in enumerate(factors)))
-
-
-def _define_window(name: str, doc: str, shape: Callable[[Array], Array]) -> None:
-    def infer(size: Value, *, periodic: int, dtype: str) -> Types:
-        known = ints_of(size)
-        return one((UNKNOWN if known is None else known[0],), dtype)
-
-    def reference(size: Array, *, periodic: int, dtype: str) -> Array:
-        count = int(size.reshape(()))
-        steps = count if periodic else count - 1
-        angle = 2 * np.pi * np.arange(count, dtype=np.float64) / max(steps, 1)
-        return shape(angle).astype(numpy_dtype(dtype))
-
-    define(
-        OpDef(
-            f"{name}_window", "size", f"y[i] = {doc}, a = 2 pi i / size, or / (size - 1) when not "
-            f"periodic. Source: ONNX, opset 17",
-            infer, reference, flops=no_flops, family="other", rtol=2e-6,
-            attrs={"periodic": Attr("int", 1), "dtype": Attr("str", "float32")},
-            samples=lambda rng: [
-                Sample((np.array(10, np.int64),), {"periodic": p}, frozenset({0})) for p in (0, 1)
-            ],
-        )
-    )  # fmt: skip
-
-
-_define_window("hann", "(1 - cos a) / 2", _cosines(0.5, -0.5))
-_define_window("hamming", "25/46 - 21/46 cos a", _cosines(25 / 46, -21 / 46))
-_define_window("blackman", "0.42 - cos(a) / 2 + 0.08 cos 2a", _cosines(0.42, -0.5, 0.08))
-
-
 def _infer_mel(
     num_mel_bins: Value, dft_length: Value, sample_rate: Value, lower: Value, upper: Value, *,
-    dtype: str,
+    output_datatype: str,
 ) -> Types:  # fmt: skip
     bins, length = ints_of(num_mel_bins), ints_of(dft_length)
     rows: Dim = UNKNOWN if length is None else length[0] // 2 + 1
-    return one((rows, UNKNOWN if bins is None else bins[0]), dtype)
+    return one((rows, UNKNOWN if bins is None else bins[0]), output_datatype)
 
 
 def _mel_weights(
     num_mel_bins: Array, dft_length: Array, sample_rate: Array, lower: Array, upper: Array, *,
-    dtype: str,
+    output_datatype: str,
 ) -> Array:  # fmt: skip
     bins, length, rate = (int(v.reshape(())) for v in (num_mel_bins, dft_length, sample_rate))
     ends = [2595 * np.log10(1 + float(edge.reshape(())) / 700) for edge in (lower, upper)]
@@ -209,7 +176,7 @@ def _mel_weights(
     rise = np.where(centre == left, row == centre, (row - left) / np.maximum(centre - left, 1))
     fall = (right - row) / np.maximum(right - centre, 1)
     inside = np.where(row <= centre, np.where(row >= left, rise, 0), np.where(row < right, fall, 0))
-    return inside.astype(numpy_dtype(dtype))
+    return inside.astype(numpy_dtype(output_datatype))
 
 
 define(
@@ -217,7 +184,7 @@ define(
         "mel_weight_matrix", "num_mel_bins dft_length sample_rate lower_edge upper_edge",
         "y[bin, band] = the height at a spectrum bin of triangle `band`, the bands' edges spaced "
         "evenly in mel(f) = 2595 log10(1 + f/700). Source: ONNX MelWeightMatrix-17",
-        _infer_mel, _mel_weights, attrs={"dtype": Attr("str", "float32")}, flops=no_flops,
+        _infer_mel, _mel_weights, attrs={"output_datatype": Attr("str", "float32")}, flops=no_flops,
         family="other", rtol=2e-6,
     )
 )  # fmt: skip

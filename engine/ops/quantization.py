@@ -44,7 +44,8 @@ define(
 )  # fmt: skip
 
 
-def _limits(dtype: str) -> tuple[float, float]:
+def limits(dtype: str) -> tuple[float, float]:
+    """Return the least and the greatest finite value of a dtype, 4- and 2-bit ones too."""
     target = numpy_dtype(dtype)
     info = ml_dtypes.finfo(target) if dtype in FLOATS else ml_dtypes.iinfo(target)
     return float(info.min), float(info.max)
@@ -97,7 +98,7 @@ def _quantize_linear(
         zero = along(zero_point, x.shape, axis, block_size).astype(np.float64)
     if dtype in FLOATS:
         return cast((ratio + zero).astype(np.float32), dtype, saturate)
-    low, high = _limits(dtype)
+    low, high = limits(dtype)
     whole = np.asarray(np.clip(np.rint(ratio) + zero, low, high))
     return whole.astype(np.int64).astype(numpy_dtype(dtype))
 

@@ -9,16 +9,14 @@ import numpy as np
 from trireme.dtypes import Array
 from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.op import Attr, OpDef, Sample, define
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
-    axes_of,
     axis_of,
     expect,
     expect_rank,
     ints_of,
-    known_length,
     one,
     same_type,
     to_ints,
@@ -152,38 +150,6 @@ move(
 )  # fmt: skip
 
 
-def _infer_center(x: Value, shape: Value, *, axes: tuple[int, ...] | None) -> Types:
-    where = tuple(range(len(x.shape))) if axes is None else axes_of(axes, len(x.shape))
-    sizes = ints_of(shape)
-    if known_length(shape, "shape") != len(where):
-        raise ShapeError(f"shape has {known_length(shape, 'shape')} entries, not {len(where)}")
-    made = list(x.shape)
-    for i, axis in enumerate(where):
-        made[axis] = UNKNOWN if sizes is None else sizes[i]
-    return one(made, x.dtype)
-
-
-def _center(x: Array, shape: Array, *, axes: tuple[int, ...] | None) -> Array:
-    where = tuple(range(x.ndim)) if axes is None else axes_of(axes, x.ndim)
-    for axis, size in zip(where, to_ints(shape), strict=True):
-        room = size - x.shape[axis]
-        if room < 0:
-            start = -room // 2
-            x = x.take(np.arange(start, start + size), axis=axis)
-        elif room:
-            edges = [(0, 0)] * x.ndim
-            edges[axis] = (room // 2, room - room // 2)
-            x = np.pad(x, edges)
-    return x
-
-
-move(
-    "center_crop_pad", "x shape", "y = x cut or padded with zeros evenly at both ends of `axes`; "
-    "the odd one goes to the end. Source: ONNX CenterCropPad-18",
-    _infer_center, _center, attrs={"axes": Attr("ints", None)}, moves=False,
-)  # fmt: skip
-
-
 def _tensor_scatter(
     cache: Array, update: Array, indices: Array | None = None, *, axis: int, mode: str
 ) -> Array:
@@ -216,33 +182,4 @@ move(
     "around when circular. Source: ONNX TensorScatter-24",
     _infer_tensor_scatter, _tensor_scatter,
     attrs={"axis": Attr("int", -2), "mode": Attr("str", "linear", ("linear", "circular"))},
-)  # fmt: skip
-
-
-def _infer_dropout(x: Value, ratio: Value | None = None, training: Value | None = None, *,
-                   seed: int | None) -> Types:  # fmt: skip
-    return (*same_type(x), TensorType(x.shape, "bool"))
-
-
-def _dropout(x: Array, ratio: Array | None = None, training: Array | None = None, *,
-             seed: int | None) -> tuple[Array, Array]:  # fmt: skip
-    rate = 0.5 if ratio is None else float(ratio.reshape(()))
-    if training is None or not bool(training.reshape(())) or rate == 0:
-        return x, np.ones(x.shape, bool)
-    kept = np.asarray(np.random.default_rng(seed or 0).random(x.shape) >= rate)
-    return (x * kept / (1 - rate)).astype(x.dtype), kept
-
-
-def _flops(call: Call) -> int:
-    return call.type(0).elements
-
-
-define(
-    OpDef(
-        "dropout", "x ratio? training_mode?",
-        "y, mask = x and true; in training, x * mask / (1 - ratio) with a mask drawn from `seed`. "
-        "Source: ONNX Dropout-22",
-        _infer_dropout, _dropout, outputs="y mask?", attrs={"seed": Attr("int", None)},
-        flops=_flops,
-    )
 )  # fmt: skip

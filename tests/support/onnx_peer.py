@@ -251,6 +251,21 @@ def _batch_norm(model, attrs):
     return [model.turned(y, channels_last(rank_of(model))) if last else y]
 
 
+def _recurrent(op_type, outputs):
+    def make(model, attrs):
+        attrs = {key: value for key, value in attrs.items() if value is not None}
+        del attrs["layout"]
+        return model.add(op_type, model.inputs, outputs, **attrs)
+
+    return make
+
+
+def _conv_integer(model, attrs):
+    attrs["group"] = attrs.pop("groups")
+    del attrs["layout"]
+    return [model.add("ConvInteger", model.inputs, **attrs)]
+
+
 def _cum_prod(model, attrs):
     model.opset = onnx.defs.onnx_opset_version()
     return [model.add("CumProd", model.inputs, **attrs)]
@@ -310,15 +325,8 @@ def _blocks(model, attrs):
     return [model.add("Slice", [y, *(model.constant(np.array(v)) for v in numbers)])]
 
 
-def _window(model, attrs):
-    name = {"hann_window": "HannWindow", "hamming_window": "HammingWindow"}
-    kind = name.get(model.op, "BlackmanWindow")
-    return [model.add(kind, model.inputs, periodic=attrs["periodic"])]
-
-
 MAKERS = {
     "top_k": lambda model, attrs: model.add("TopK", model.inputs, 2, **attrs),
-    "hann_window": _window, "hamming_window": _window, "blackman_window": _window,
     "add": arithmetic("Add"), "sub": arithmetic("Sub"), "mul": arithmetic("Mul"),
     "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
     "cast": _cast, "not_equal": _not_equal, "squared_difference": _squared_difference,
@@ -338,6 +346,8 @@ MAKERS = {
     "quantize_linear": _linear_quant("QuantizeLinear"),
     "dequantize_linear": _linear_quant("DequantizeLinear"), "pad": _pad,
     "space_to_batch": _blocks, "batch_to_space": _blocks,
+    "rnn": _recurrent("RNN", 2), "gru": _recurrent("GRU", 2), "lstm": _recurrent("LSTM", 3),
+    "conv_integer": _conv_integer,
     "cum_prod": _cum_prod, "atan2": _atan2,
     "is_nan": _first("IsNaN"), "is_inf": _first("IsInf"), "matmul": _first("MatMul"),
     "gather_nd": _first("GatherND"), "scatter_nd": _first("ScatterND"),

@@ -1,0 +1,271 @@
+"""Recurrent layers: rnn, gru and lstm, in either direction, with sequence lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import GraphError, ShapeError
+from trireme.graph import TensorType, Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.activation import sigmoid
+from trireme.ops.movement import draw
+from trireme.ops.shapes import Types, expect, expect_rank
+
+Function = Callable[[Array], Array]
+State = tuple[Array, ...]
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
+    "relu": (lambda x: np.maximum(x, 0), None, None),
+    "tanh": (np.tanh, None, None),
+    "sigmoid": (sigmoid, None, None),
+    "softsign": (lambda x: x / (1 + np.abs(x)), None, None),
+    "softplus": (lambda x: np.logaddexp(0, x), None, None),
+    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
+    "leakyrelu": (lambda x, a: np.where(x < 0, a * x, x), 0.01, None),
+    "thresholdedrelu": (lambda x, a: np.where(x >= a, x, 0), 1.0, None),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
+    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
+    "elu": (lambda x, a: np.where(x < 0, a * np.expm1(x), x), 1.0, None),
+}
+"""Activations by ONNX's name in small letters, with the defaults of alpha and beta if they have."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layer: gates a cell has, states it carries, default activations, one step."""
+
+    gates: int
+    states: int
+    activations: tuple[str, ...]
+    step: Callable[..., State]
+
+
+def _functions(
+    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None,
+    clip: float | None,
+) -> list[Function]:  # fmt: skip
+    """Return the activations, each taking its alpha and beta from the lists in turn."""
+    left: list[Iterator[float]] = [iter(alphas or ()), iter(betas or ())]
+    made = []
+    for name in names:
+        if name.lower() not in _FUNCTIONS:
+            raise GraphError(f"unknown activation {name!r} of a recurrent layer")
+        function, *defaults = _FUNCTIONS[name.lower()]
+        given = [next(it, d) for it, d in zip(left, defaults, strict=True) if d is not None]
+        made.append(_clipped(function, given, clip))
+    return made
+
+
+def _clipped(function: Callable[..., Any], given: list[float], clip: float | None) -> Function:
+    def apply(x: Array) -> Array:
+        x = x if clip is None else np.clip(x, -clip, clip)
+        return np.asarray(function(x, *given))
+
+    return apply
+
+
+def _rnn_step(gates: Array, h: Array, r: Array, rb: Array, f: list[Function], **_: Any) -> State:
+    return (f[0](gates + h @ r.T + rb),)
+
+
+def _gru_step(
+    gates: Array, h: Array, r: Array, rb: Array, f: list[Function], *, linear: bool, **_: Any
+) -> State:
+    size = h.shape[-1]
+    xz, xr, xh = (gates[:, i * size : (i + 1) * size] for i in range(3))
+    rz, rr, rh = (r[i * size : (i + 1) * size] for i in range(3))
+    bz, br, bh = (rb[i * size : (i + 1) * size] for i in range(3))
+    z, reset = f[0](xz + h @ rz.T + bz), f[0](xr + h @ rr.T + br)
+    inner = reset * (h @ rh.T + bh) if linear else (reset * h) @ rh.T + bh
+    return ((1 - z) * f[1](xh + inner) + z * h,)
+
+
+def _lstm_step(
+    gates: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Function], *,
+    peepholes: Array, coupled: bool, **_: Any,
+) -> State:  # fmt: skip
+    size = h.shape[-1]
+    whole = gates + h @ r.T + rb
+    i, o, forget, cell = (whole[:, k * size : (k + 1) * size] for k in range(4))
+    pi, po, pf = (peepholes[k * size : (k + 1) * size] for k in range(3))
+    enter = f[0](i + pi * c)
+    keep = 1 - enter if coupled else f[0](forget + pf * c)
+    made = keep * c + enter * f[1](cell)
+    return f[0](o + po * made) * f[2](made), made
+
+
+RNN = Kind(1, 1, ("Tanh",), _rnn_step)
+GRU = Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step)
+LSTM = Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step)
+
+
+def _direction(
+    kind: Kind, x: Array, w: Array, r: Array, bias: Array, states: State, lengths: Array,
+    backward: bool, f: list[Function], **options: Any,
+) -> tuple[Array, State]:  # fmt: skip
+    """Run one direction over x [S,B,I]; past its length a sequence's outputs are 0."""
+    steps, batch, _ = x.shape
+    time, column = np.arange(steps)[:, None], np.arange(batch)
+    live = time < lengths
+    order = np.where(live, lengths - 1 - time, time) if backward else time + 0 * column
+    size = r.shape[0]
+    gates = x[order, column] @ w.T + bias[:size]
+    outputs = np.zeros((steps, batch, r.shape[1]))
+    for t in range(steps):
+        made = kind.step(gates[t], *states, r, bias[size:], f, **options)
+        on = live[t][:, None]
+        states = tuple(np.where(on, new, old) for new, old in zip(made, states, strict=True))
+        outputs[t] = np.where(on, states[0], 0)
+    return outputs[order, column], states
+
+
+def _run(
+    kind: Kind, x: Array, w: Array, r: Array, bias: Array | None, lengths: Array | None,
+    states: Sequence[Array | None], peepholes: Array | None, *, direction: str, layout: int,
+    activations: tuple[str, ...] | None, activation_alpha: Any, activation_beta: Any,
+    clip: float | None, **options: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    turned = (x, *states)
+    if layout:
+        turned = tuple(None if a is None else np.swapaxes(a, 0, 1) for a in turned)
+    wide = turned[0].astype(np.float64) if turned[0] is not None else x
+    (steps, batch, _), (count, rows, hidden) = wide.shape, r.shape
+    names = activations or kind.activations * count
+    functions = _functions(names, activation_alpha, activation_beta, clip)
+    each = len(kind.activations)
+    whole = np.zeros((count, 2 * rows)) if bias is None else bias.astype(np.float64)
+    peep = np.zeros((count, 3 * hidden)) if peepholes is None else peepholes.astype(np.float64)
+    begin = [np.zeros((count, batch, hidden)) if a is None else a for a in turned[1:]]
+    until = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
+    results = [
+        _direction(
+            kind, wide, w[d].astype(np.float64), r[d].astype(np.float64), whole[d],
+            tuple(a[d].astype(np.float64) for a in begin), until,
+            direction == "reverse" or d == 1, functions[d * each : (d + 1) * each],
+            peepholes=peep[d], **options,
+        )
+        for d in range(count)
+    ]  # fmt: skip
+    y = np.stack([made for made, _ in results], axis=1)
+    last = [np.stack(parts) for parts in zip(*(states for _, states in results), strict=True)]
+    if layout:
+        y, last = y.transpose(2, 0, 1, 3), [np.swapaxes(a, 0, 1) for a in last]
+    return tuple(a.astype(x.dtype) for a in (y, *last))
+
+
+def _infer(kind: Kind) -> Callable[..., Types]:
+    def infer(
+        x: Value, w: Value, r: Value, *rest: Value | None, layout: int, direction: str,
+        hidden_size: int | None, **attrs: object,
+    ) -> Types:  # fmt: skip
+        for name, value in (("x", x), ("w", w), ("r", r)):
+            expect_rank(name, value, 3)
+        directions = expect("directions of w", w.shape[0], 2 if direction == "bidirectional" else 1)
+        expect("x's last dimension", x.shape[2], w.shape[2], "columns of w")
+        hidden = r.shape[2]
+        if isinstance(hidden, int):
+            if hidden_size is not None and hidden_size != hidden:
+                raise ShapeError(f"hidden_size is {hidden_size}, r has {hidden} columns")
+            expect("rows of w", w.shape[1], kind.gates * hidden, f"{kind.gates} gates")
+            expect("rows of r", r.shape[1], kind.gates * hidden, f"{kind.gates} gates")
+        steps, batch = reversed(x.shape[:2]) if layout else x.shape[:2]
+        whole = (batch, steps, directions) if layout else (steps, directions, batch)
+        last = (batch, directions) if layout else (directions, batch)
+        state = TensorType((*last, hidden), x.dtype)
+        return (TensorType((*whole, hidden), x.dtype), *[state] * kind.states)
+
+    return infer
+
+
+def _flops(call: Call) -> int:
+    steps_batch = call.type(0).elements // max(call.type(0).dims[2], 1)
+    return 2 * steps_batch * (call.type(1).elements + call.type(2).elements)
+
+
+_ATTRS = {
+    "activations": Attr("strs", None),
+    "activation_alpha": Attr("floats", None),
+    "activation_beta": Attr("floats", None),
+    "clip": Attr("float", None),
+    "direction": Attr("str", "forward", ("forward", "reverse", "bidirectional")),
+    "hidden_size": Attr("int", None),
+    "layout": Attr("int", 0),
+}
+
+
+def _samples(kind: Kind) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    def samples(rng: np.random.Generator) -> Iterable[Sample]:
+        fixed = frozenset({1, 2, 3})
+        for direction, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
+            rows = 5 * kind.gates
+            inputs = [
+                draw(rng, 4, 3, 7), draw(rng, count, rows, 7) / 3, draw(rng, count, rows, 5) / 3,
+                draw(rng, count, 2 * rows),
+            ]  # fmt: skip
+            attrs = {"direction": direction, "hidden_size": 5}
+            yield Sample(tuple(inputs), attrs, fixed, note=direction)
+            inputs.append(np.array([4, 1, 2], np.int32))
+            inputs += [draw(rng, count, 3, 5) for _ in range(kind.states)]
+            yield Sample(tuple(inputs), attrs, fixed, note=f"{direction}, lengths and states")
+
+    return samples
+
+
+def _rnn(
+    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
+    h: Array | None = None, *, hidden_size: int | None, **attrs: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    return _run(RNN, x, w, r, bias, lengths, [h], None, **attrs)
+
+
+def _gru(
+    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
+    h: Array | None = None, *, hidden_size: int | None, linear_before_reset: int, **attrs: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    linear = bool(linear_before_reset)
+    return _run(GRU, x, w, r, bias, lengths, [h], None, linear=linear, **attrs)
+
+
+def _lstm(
+    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
+    h: Array | None = None, c: Array | None = None, peepholes: Array | None = None, *,
+    hidden_size: int | None, input_forget: int, **attrs: Any,
+) -> tuple[Array, ...]:  # fmt: skip
+    coupled = bool(input_forget)
+    return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, coupled=coupled, **attrs)
+
+
+_SHAPES = (
+    "Shapes: x [S,B,I] ([B,S,I] with layout 1), w [D,G*H,I], r [D,G*H,H], bias [D,2*G*H], lengths "
+    "[B], states [D,B,H] -> y [S,D,B,H]; D is 2 when bidirectional. "
+)
+define(
+    OpDef(
+        "rnn", "x w r bias? sequence_lens? initial_h?",
+        f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
+        _infer(RNN), _rnn, outputs="y y_h?", attrs=_ATTRS, flops=_flops, samples=_samples(RNN),
+        family="matmul", rtol=1e-5,
+    )
+)  # fmt: skip
+define(
+    OpDef(
+        "gru", "x w r bias? sequence_lens? initial_h?",
+        f"z, r = f(gates); h = (1 - z) g(x W' + (r h) R' + b) + z h, gates z, r, h. {_SHAPES}"
+        "Source: ONNX GRU-22",
+        _infer(GRU), _gru, outputs="y y_h?", flops=_flops, samples=_samples(GRU),
+        attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)}, family="matmul", rtol=1e-5,
+    )
+)  # fmt: skip
+define(
+    OpDef(
+        "lstm", "x w r bias? sequence_lens? initial_h? initial_c? peepholes?",
+        f"i, o, f = f(gates); c = f c + i g(x W' + h R' + b); h = o h(c), gates i, o, f, c. "
+        f"{_SHAPES}Source: ONNX LSTM-22",
+        _infer(LSTM), _lstm, outputs="y y_h? y_c?", flops=_flops, samples=_samples(LSTM),
+        attrs={**_ATTRS, "input_forget": Attr("int", 0)}, family="matmul", rtol=1e-5,
+    )
+)  # fmt: skip
