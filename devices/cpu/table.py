@@ -10,6 +10,7 @@ from trireme.devices.cpu import (
     int8_linear,
     int8_reduce,
     products,
+    window,
 )
 from trireme.devices.cpu.kernels import RULES, Rule, native_reason
 
@@ -23,4 +24,5 @@ __all__ = [
     "int8_reduce",
     "native_reason",
     "products",
+    "window",
 ]

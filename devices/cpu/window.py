@@ -1,0 +1,354 @@
+"""Kernels that slide a window over each channel by itself: depthwise conv, max and average pool.
+
+An output row is cut into tiles of columns whose accumulators stay in registers while a loop goes
+over the channels, vector by vector; each input column of a tile is loaded once a kernel row. Which
+kernel columns fall into the padding is known when code is generated, which kernel rows do is
+asked at run time, once a row.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from trireme.devices.cpu import mathfn
+from trireme.devices.cpu.elementwise import activate
+from trireme.devices.cpu.gather import Window
+from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.jit import Code
+from trireme.devices.cpu.kernels import (
+    RULES,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    finish,
+    split_evenly,
+)
+from trireme.devices.cpu.memory import aligned_copy
+from trireme.devices.cpu.products import (
+    conv_reason,
+    image_reason,
+    lower_conv,
+    window_of,
+)
+from trireme.devices.cpu.target import Isa
+from trireme.dtypes import Array
+from trireme.graph import Graph, Node
+
+_CHUNK_CYCLES = 12_000
+
+
+class Body(ABC):
+    """What a window kernel does with the elements it meets."""
+
+    name = ""
+    reads = 1
+
+    @abstractmethod
+    def start(self, channel: Index, count: int) -> Value:
+        """Return the accumulators' first value."""
+
+    def weight(self, tap: int, channel: Index, count: int) -> Value | None:
+        """Return the vector of weights of a kernel position, if there are weights."""
+        return None
+
+    @abstractmethod
+    def meet(self, total: Value, x: Value, weight: Value | None) -> Value:
+        """Return an accumulator after one more element."""
+
+    @abstractmethod
+    def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
+        """Return what is stored at `at`; taps is the number of elements met, as a float."""
+
+
+class DepthwiseBody(Body):
+    """Multiply by weights [KH*KW, C]; bias, residual and activation at the end."""
+
+    def __init__(self, fn: Function, operands: Sequence[Value], channels: int,
+                 activation: str, bias: bool, residual: bool) -> None:  # fmt: skip
+        self.fn, self.channels, self.activation = fn, channels, activation
+        _, self.weights, *extra, _ = operands
+        self.bias = extra.pop(0) if bias else None
+        self.residual = extra.pop(0) if residual else None
+        self.type = vector(fn.isa.lanes, "float")
+
+    def start(self, channel: Index, count: int) -> Value:
+        """Begin with the bias."""
+        if self.bias is None:
+            return self.fn.as_value(self.type, 0.0)
+        return self.fn.load_some(self.type, self.fn.at(self.bias, channel), count)
+
+    def weight(self, tap: int, channel: Index, count: int) -> Value:
+        """Load a kernel position's weights."""
+        place = self.fn.at(self.fn.at(self.weights, channel), tap * self.channels)
+        return self.fn.load_some(self.type, place, count)
+
+    def meet(self, total: Value, x: Value, weight: Value | None) -> Value:
+        """Add x times its weight."""
+        return total if weight is None else self.fn.fma(x, weight, total)
+
+    def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
+        """Add the residual, apply the activation."""
+        if self.residual is not None:
+            total = total + self.fn.load_some(self.type, self.fn.at(self.residual, at), count)
+        return activate(self.fn, self.activation, total)
+
+
+class MaxBody(Body):
+    """Keep the largest; NaN stays."""
+
+    def __init__(self, fn: Function, activation: str) -> None:
+        self.fn, self.activation = fn, activation
+
+    def start(self, channel: Index, count: int) -> Value:
+        """Begin with minus infinity."""
+        return self.fn.as_value(vector(self.fn.isa.lanes, "float"), -math.inf)
+
+    def meet(self, total: Value, x: Value, weight: Value | None) -> Value:
+        """Take the larger."""
+        return mathfn.maximum(self.fn, total, x)
+
+    def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
+        """Apply the activation."""
+        return activate(self.fn, self.activation, total)
+
+
+class AverageBody(MaxBody):
+    """Add up, divide by the number of elements met, or by a fixed number."""
+
+    def __init__(self, fn: Function, activation: str, fixed: int | None) -> None:
+        super().__init__(fn, activation)
+        self.fixed = fixed
+
+    def start(self, channel: Index, count: int) -> Value:
+        """Begin with zero."""
+        return self.fn.as_value(vector(self.fn.isa.lanes, "float"), 0.0)
+
+    def meet(self, total: Value, x: Value, weight: Value | None) -> Value:
+        """Add."""
+        return total + x
+
+    def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
+        """Divide and apply the activation."""
+        by = taps if self.fixed is None else self.fn.as_value("float", float(self.fixed))
+        return activate(self.fn, self.activation, total / self.fn.splat(by, self.fn.isa.lanes))
+
+
+MakeBody = Callable[[Function, Sequence[Value]], Body]
+
+
+class WindowEmitter:
+    """Writes a window kernel: chunk of rows > row > tile of columns > channels."""
+
+    def __init__(self, fn: Function, window: Window, body: Body, x: Value, y: Value) -> None:
+        self.fn, self.window, self.body, self.x, self.y = fn, window, body, x, y
+        self.lanes = fn.isa.lanes
+        self.type = vector(self.lanes, "float")
+        most = 14 if fn.isa.registers >= 32 else 8
+        self.tile = -(-window.out_width // -(-window.out_width // most))
+
+    def rows(self, first: Index, last: Index) -> None:
+        """Emit output rows first..last, counted over the batch."""
+        fn, window = self.fn, self.window
+        for row in fn.range(first, last):
+            n, oh = (fn.integer(op, row, window.out_height) for op in ("udiv", "urem"))
+            top = fn.as_value("i64", oh) * window.strides[0] - window.pads[0]
+            inside = [self._inside(top, kh) for kh in range(window.kernel[0])]
+            line = fn.as_value("i64", n) * window.height + top
+            width = window.width * window.channels
+            x = fn.at(self.x, line * width)
+            at = fn.as_value("i64", row) * (window.out_width * window.channels)
+            self._columns(x, at, inside)
+
+    def _inside(self, top: Value, kh: int) -> Value | bool:
+        """Whether a kernel row lies in the image: known, or asked at run time."""
+        window = self.window
+        offset = kh * window.dilations[0]
+        reach = (window.out_height - 1) * window.strides[0] - window.pads[0] + offset
+        if offset >= window.pads[0] and reach < window.height:
+            return True
+        return self.fn.compare("ult", top + offset, window.height)
+
+    def _taps(self, ow: int) -> list[int]:
+        """The kernel columns of an output column that lie in the image."""
+        window = self.window
+        left = ow * window.strides[1] - window.pads[1]
+        return [
+            kw for kw in range(window.kernel[1])
+            if 0 <= left + kw * window.dilations[1] < window.width
+        ]  # fmt: skip
+
+    def _columns(self, x: Value, at: Value, inside: Sequence[Value | bool]) -> None:
+        """Emit a row's tiles: a loop over those that see no padding, the others one by one."""
+        width, every = self.window.out_width, list(range(self.window.kernel[1]))
+        tiles = [range(s, min(s + self.tile, width)) for s in range(0, width, self.tile)]
+        plain = [len(t) == self.tile and all(self._taps(ow) == every for ow in t) for t in tiles]
+        k = 0
+        while k < len(tiles):
+            end = k
+            while end < len(tiles) and plain[end]:
+                end += 1
+            if end > k:
+                for start in self.fn.range(tiles[k].start, tiles[end - 1].stop, self.tile):
+                    self._tile(x, at, inside, start, [every] * self.tile)
+                k = end
+            else:
+                self._tile(x, at, inside, tiles[k].start, [self._taps(ow) for ow in tiles[k]])
+                k += 1
+
+    def _tile(
+        self, x: Value, at: Value, inside: Sequence[Value | bool], start: Index,
+        taps: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Emit one tile of columns: all channels, whole vectors and then the rest."""
+        fn, channels = self.fn, self.window.channels
+        left = _scaled(start, self.window.strides[1], -self.window.pads[1])
+        x = fn.at(x, _scaled(left, channels, 0))
+        at = at + _scaled(start, channels, 0)
+        whole = channels // self.lanes * self.lanes
+        for channel in fn.range(0, whole, self.lanes):
+            self._vector(x, at, inside, taps, channel, self.lanes)
+        if whole < channels:
+            self._vector(x, at, inside, taps, whole, channels - whole)
+
+    def _vector(
+        self, x: Value, at: Value, inside: Sequence[Value | bool], taps: Sequence[Sequence[int]],
+        channel: Index, count: int,
+    ) -> None:  # fmt: skip
+        fn, window = self.fn, self.window
+        first = self.body.start(channel, count)
+        totals = [Var(fn, self.type, first) for _ in taps]
+        lines = Var(fn, "float", 0.0)
+        x = fn.at(x, channel)
+        for kh, is_inside in enumerate(inside):
+            if isinstance(is_inside, Value):
+                with fn.when(is_inside):
+                    self._kernel_row(x, totals, taps, kh, channel, count)
+                    lines.set(lines.get() + 1.0)
+            else:
+                self._kernel_row(x, totals, taps, kh, channel, count)
+                lines.set(lines.get() + 1.0)
+        for k, total in enumerate(totals):
+            place = at + k * window.channels + channel
+            value = self.body.end(total.get(), place, count, lines.get() * float(len(taps[k])))
+            fn.store_some(value, fn.at(self.y, place), count)
+
+    def _kernel_row(
+        self, x: Value, totals: Sequence[Var], taps: Sequence[Sequence[int]], kh: int,
+        channel: Index, count: int,
+    ) -> None:  # fmt: skip
+        """Emit one kernel row: input columns from left to right, each loaded once."""
+        fn, window = self.fn, self.window
+        stride, dilation = window.strides[1], window.dilations[1]
+        meets: dict[int, list[tuple[int, int]]] = {}
+        for k, mine in enumerate(taps):
+            for kw in mine:
+                meets.setdefault(k * stride + kw * dilation, []).append((k, kw))
+        used = {kw for mine in taps for kw in mine}
+        weights = {
+            kw: self.body.weight(kh * window.kernel[1] + kw, channel, count) for kw in sorted(used)
+        }
+        line = kh * window.dilations[0] * window.width
+        for column in sorted(meets):
+            place = fn.at(x, (line + column) * window.channels)
+            element = fn.load_some(self.type, place, count)
+            for k, kw in meets[column]:
+                totals[k].set(self.body.meet(totals[k].get(), element, weights[kw]))
+
+
+def _scaled(index: Index, factor: int, plus: int) -> Index:
+    return index * factor + plus
+
+
+def window_kernel(
+    isa: Isa, window: Window, batch: int, operands: int, make: MakeBody, name: str
+) -> tuple[Code, int]:
+    """Return a window kernel and its chunks; make(fn, operands) returns the body."""
+    fn, pointers, chunk, _ = begin(name, isa, operands)
+    emitter = WindowEmitter(fn, window, make(fn, pointers), pointers[0], pointers[-1])
+    rows = batch * window.out_height
+    vectors = -(-window.channels // isa.lanes)
+    row_cycles = window.out_width * vectors * math.prod(window.kernel) / 2 + 50
+    size, chunks = split_evenly(rows, max(1, int(_CHUNK_CYCLES / row_cycles)))
+    first: Index = chunk * size if chunks > 1 else 0
+    emitter.rows(first, fn.minimum(first + size, rows))
+    return finish(fn), chunks
+
+
+def _lower_depthwise(context: Context, node: Node) -> list[Step]:
+    weight = node.used[1]
+    w = context.type(weight).dims
+    window = window_of(context.graph, node, w[1:-1], w[0])
+    extra = [i for i in node.inputs[2:4] if i is not None]
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    has_residual = len(node.inputs) > 3 and node.inputs[3] is not None
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        return DepthwiseBody(
+            fn, operands, window.channels, node.attrs["activation"], has_bias, has_residual
+        )
+
+    def pack() -> Array:
+        data = context.graph.values[weight].data
+        return aligned_copy(np.asarray(data).reshape(w[0], -1).T)
+
+    kernel = "x".join(map(str, window.kernel))
+    batch = context.type(node.used[0]).dims[0]
+    code, chunks = window_kernel(
+        context.isa, window, batch, 3 + len(extra), make, f"depthwise_f32_{kernel}"
+    )
+    reads: tuple[Operand, ...] = (
+        context.operand(node.used[0]), context.pack(weight, "taps", pack),
+        *(context.operand(i) for i in extra),
+    )  # fmt: skip
+    return [_step(context, code, reads, node, chunks, window)]
+
+
+def _step(
+    context: Context, code: Code, reads: tuple[Operand, ...], node: Node, chunks: int,
+    window: Window,
+) -> Step:  # fmt: skip
+    work = context.type(node.outputs[0]).elements * math.prod(window.kernel)
+    seconds = work / (context.isa.lanes * 1e9)
+    return Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))
+
+
+def _lower_conv(context: Context, node: Node) -> list[Step]:
+    channels = context.type(node.used[0]).dims[-1]
+    outputs = context.type(node.outputs[0]).dims[-1]
+    if node.attrs["groups"] == channels == outputs and channels > 1:
+        return _lower_depthwise(context, node)
+    return lower_conv(context, node)
+
+
+def _pool_reason(graph: Graph, node: Node) -> str | None:
+    if len(node.outputs) > 1:
+        return "max_pool has no native kernel for indices"
+    if node.op == "average_pool" and node.attrs["count_include_pad"] and node.attrs["ceil_mode"]:
+        return "average_pool has no native kernel for counted pads with ceil_mode"
+    return image_reason(graph, node)
+
+
+def _lower_pool(context: Context, node: Node) -> list[Step]:
+    x = context.type(node.used[0]).dims
+    window = window_of(context.graph, node, node.attrs["kernel"], x[-1])
+    fixed = math.prod(window.kernel) if node.attrs.get("count_include_pad") else None
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        if node.op == "max_pool":
+            return MaxBody(fn, node.attrs["activation"])
+        return AverageBody(fn, node.attrs["activation"], fixed)
+
+    kernel = "x".join(map(str, window.kernel))
+    code, chunks = window_kernel(context.isa, window, x[0], 2, make, f"{node.op}_f32_{kernel}")
+    return [_step(context, code, (context.operand(node.used[0]),), node, chunks, window)]
+
+
+RULES["conv"] = Rule(conv_reason, _lower_conv)
+RULES["max_pool"] = Rule(_pool_reason, _lower_pool)
+RULES["average_pool"] = Rule(_pool_reason, _lower_pool)
