@@ -277,14 +277,14 @@ class Function:
         """Emit a store."""
         self.line(f"store {value}, {pointer}, align {align}")
 
-    def load_some(self, type: str, pointer: Value, count: int) -> Value:
-        """Load the first `count` lanes and no byte beyond them; the other lanes are zero."""
+    def load_some(self, type: str, pointer: Value, count: int, fill: float = 0.0) -> Value:
+        """Load the first `count` lanes and no byte beyond them; the other lanes get `fill`."""
         lanes = lanes_of(type)
         if count == lanes:
             return self.load(type, pointer)
-        zero = Value(self, type, "zeroinitializer")
         name = f"llvm.masked.load.{_mangled(type)}.p0"
-        return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), zero)
+        rest = self.as_value(type, fill)
+        return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), rest)
 
     def store_some(self, value: Value, pointer: Value, count: int) -> None:
         """Store the first `count` lanes and no byte beyond them."""

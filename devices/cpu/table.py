@@ -9,7 +9,9 @@ from trireme.devices.cpu import (
     int8_elementwise,
     int8_linear,
     int8_reduce,
+    move,
     products,
+    rows,
     window,
 )
 from trireme.devices.cpu.kernels import RULES, Rule, native_reason
@@ -22,7 +24,9 @@ __all__ = [
     "int8_elementwise",
     "int8_linear",
     "int8_reduce",
+    "move",
     "native_reason",
     "products",
+    "rows",
     "window",
 ]
