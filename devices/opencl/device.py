@@ -1,0 +1,185 @@
+"""The OpenCL device behind trireme's contract: memory, copies, and graphs made into regions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.device import Buffer, Device, DeviceSpec, Executable
+from trireme.devices.opencl import tuning as tunings
+from trireme.devices.opencl.kernels import lower, reason
+from trireme.devices.opencl.kernels.source import PRELUDE
+from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
+from trireme.devices.opencl.platforms import Found, check_process, choose
+from trireme.devices.opencl.pocl import cpu_flags
+from trireme.devices.opencl.programs import Programs, default_folder
+from trireme.devices.opencl.region import OpenCLExecutable
+from trireme.dtypes import Array
+from trireme.errors import DeviceError
+from trireme.graph import Graph, Node
+
+_PRECISIONS = ("float32", "float16")
+_CORRECTLY_ROUNDED = 1 << 7
+
+
+def open_opencl(
+    platform: str | None, device: str | None, precision: str, cache_dir: str | Path | None,
+    tuning: str | None,
+) -> Device:  # fmt: skip
+    """Open a device; see `trireme.devices.opencl.open_device`."""
+    if precision not in _PRECISIONS:
+        known = ", ".join(_PRECISIONS)
+        raise DeviceError(f"opencl: unknown precision {precision!r}", facts=[f"known: {known}"])
+    found = choose(platform, device)
+    folder = default_folder() if cache_dir is None else Path(cache_dir)
+    return OpenCLDevice(found, tunings.tuning_for(found, tuning), precision == "float16", folder)
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device with its own context, a queue for kernels and one for copies."""
+
+    def __init__(
+        self, found: Found, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
+    ) -> None:
+        import pyopencl as cl
+
+        self.found, self.tuning, self.half_weights = found, tuning, half_weights
+        self.owner = os.getpid()
+        self.closed = False
+        self.lock = threading.Lock()
+        try:
+            self.context = cl.Context([found.handle])
+            self.copies = cl.CommandQueue(self.context, found.handle)
+            self.plain = cl.CommandQueue(self.context, found.handle)
+        except cl.Error as error:
+            raise DeviceError(f"opencl: {found} cannot be opened: {error}") from error
+        self.profiling: Any = None
+        self.exact_division = bool(int(found.handle.single_fp_config) & _CORRECTLY_ROUNDED)
+        options = ["-w", "-cl-std=CL1.2"]
+        if self.exact_division:
+            options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+        self.programs = Programs(
+            self.context, found.handle, _identity(found), options, folder
+        )  # fmt: skip
+        self.spec = _spec(found)
+
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None if there is a kernel for the node, else one sentence."""
+        return reason(graph, node)
+
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Lower each graph, build all their kernels together, and upload their constants."""
+        self.check_open()
+        lowered = [lower(Lowering(graph, self.tuning, self.half_weights)) for graph in graphs]
+        sources: dict[str, str] = {}
+        for each in lowered:
+            sources.update(each.sources)
+        programs = self.programs.build(sources, PRELUDE)
+        return [OpenCLExecutable(self, each, programs) for each in lowered]
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new device memory; raise DeviceError when the driver has none."""
+        self.check_open()
+        import pyopencl as cl
+
+        most = int(self.found.handle.max_mem_alloc_size)
+        if nbytes > most:
+            raise DeviceError(
+                f"opencl: {nbytes} bytes in one piece, {self.found.device} allows {most}"
+            )
+        try:
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+        except cl.Error as error:
+            raise DeviceError(f"opencl: no memory for {nbytes} bytes: {error}") from error
+        return Buffer(self.spec.memory, buffer, 0, nbytes)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy an array into device memory and wait for it."""
+        self._copy(target.handle, source, dst_offset=target.offset)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy device memory into an array and wait for it."""
+        self._copy(target, source.handle, src_offset=source.offset)
+
+    def _copy(self, target: Any, source: Any, **offset: int) -> None:
+        self.check_open()
+        import pyopencl as cl
+
+        host = source if isinstance(source, np.ndarray) else target
+        if not host.nbytes:
+            return
+        try:
+            cl.enqueue_copy(self.copies, target, source, is_blocking=True, **offset)
+        except cl.Error as error:
+            raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
+
+    def upload(self, lowering: Lowering) -> Any:
+        """Return a buffer with the lowering's constants at their offsets."""
+        packed = np.zeros(max(lowering.constant_bytes, ALIGNMENT), np.uint8)
+        for data, offset in zip(lowering.constants, lowering.constant_offsets, strict=True):
+            packed[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
+        buffer = self.alloc(packed.nbytes)
+        self.write(buffer, packed)
+        return buffer.handle
+
+    def queue(self, profile: bool) -> Any:
+        """Return the queue for kernels; the one that keeps times is made when first asked for."""
+        if not profile:
+            return self.plain
+        import pyopencl as cl
+
+        with self.lock:
+            if self.profiling is None:
+                self.profiling = cl.CommandQueue(
+                    self.context, self.found.handle,
+                    properties=cl.command_queue_properties.PROFILING_ENABLE,
+                )  # fmt: skip
+            return self.profiling
+
+    def check_open(self) -> None:
+        """Raise DeviceError on a closed device, or in a process forked from its owner."""
+        check_process(self.owner)
+        if self.closed:
+            raise DeviceError("opencl: the device is closed")
+
+    def close(self) -> None:
+        """Wait for what runs and refuse further work."""
+        if self.closed or os.getpid() != self.owner:
+            return
+        for queue in (self.plain, self.copies, self.profiling):
+            if queue is not None:
+                queue.finish()
+        self.closed = True
+
+
+def _identity(found: Found) -> str:
+    """What a built binary depends on, besides source and options."""
+    parts = [found.platform, found.device, found.version, found.cpu_name]
+    if found.kind == "cpu":
+        parts.append(hashlib.sha256(" ".join(sorted(cpu_flags())).encode()).hexdigest())
+    return "\n".join([*parts, str(found.handle.version)])
+
+
+def _spec(found: Found) -> DeviceSpec:
+    handle = found.handle
+    flops, bandwidth = tunings.figures(handle, found.kind)
+    shared = found.kind == "cpu"
+    return DeviceSpec(
+        name="opencl",
+        description=str(found),
+        flops={"float32": flops, "float16": flops, "int8": flops / 4, "uint8": flops / 4},
+        bandwidth=bandwidth,
+        launch_s=20e-6,
+        alignment=ALIGNMENT,
+        memory="opencl",
+        memory_bytes=int(handle.global_mem_size),
+        link_latency_s=10e-6,
+        link_bandwidth=8e9 if shared else 6e9,
+        resource_group="cpu" if shared else "opencl",
+    )

@@ -1,0 +1,127 @@
+"""Building blocks of OpenCL C source: vectors of any number of lanes, literals, activations.
+
+One text serves scalars and vectors: `Lanes` spells types, loads and stores for a number of lanes,
+and conditions are written `c ? a : b`, which OpenCL C applies lane by lane. NaN is kept by asking
+`x < limit` and leaving x alone where the answer is no. No relaxed mathematics is ever asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.devices.opencl.lowering import C_TYPES
+
+PRELUDE = """\
+#pragma OPENCL FP_CONTRACT OFF
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+"""
+"""Before all kernels: a*b+c is contracted only where a kernel says fma."""
+
+_SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4,
+          "long": 8, "ulong": 8}  # fmt: skip
+_MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
+
+
+def compute_type(dtype: str) -> str:
+    """Return the C type in which a dtype is computed: float16 is stored as half, used as float."""
+    return "float" if dtype == "float16" else C_TYPES[dtype]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A scalar (n = 1) or a vector of 2, 4, 8 or 16 lanes, as OpenCL C spells them."""
+
+    n: int
+
+    def type(self, ctype: str) -> str:
+        """Return the type of that many lanes: float8, or float."""
+        return ctype if self.n == 1 else f"{ctype}{self.n}"
+
+    def splat(self, ctype: str, value: str) -> str:
+        """Return a scalar expression in every lane."""
+        return f"({self.type(ctype)})({value})"
+
+    def load(self, dtype: str, pointer: str) -> str:
+        """Return what loads consecutive elements of a dtype."""
+        if dtype == "float16":
+            return f"vload_half{self.n if self.n > 1 else ''}(0, {pointer})"
+        return f"*({pointer})" if self.n == 1 else f"vload{self.n}(0, {pointer})"
+
+    def store(self, dtype: str, value: str, pointer: str) -> str:
+        """Return the statement that stores lanes to consecutive elements."""
+        if dtype == "float16":
+            return f"vstore_half{self.n if self.n > 1 else ''}_rte({value}, 0, {pointer});"
+        if self.n == 1:
+            return f"*({pointer}) = {value};"
+        return f"vstore{self.n}({value}, 0, {pointer});"
+
+    def convert(self, ctype: str, value: str) -> str:
+        """Return lanes converted to another element type."""
+        return f"convert_{self.type(ctype)}({value})"
+
+    def mask(self, ctype: str) -> str:
+        """Return the type of a comparison of lanes of that type."""
+        return "int" if self.n == 1 else f"{_MASKS[_SIZES[ctype]]}{self.n}"
+
+    def as_bool(self, condition: str) -> str:
+        """Return a comparison as 0 or 1 in uchar lanes."""
+        return f"({self.convert('uchar', condition)} & {self.splat('uchar', '1')})"
+
+
+def lanes_for(size: int, most: int) -> int:
+    """Return the greatest power of two that is neither above `size` nor above `most`."""
+    return 1 << (max(min(size, most), 1).bit_length() - 1)
+
+
+def c_float(value: float) -> str:
+    """Return a float32 literal that is exactly the value rounded to float32."""
+    rounded = float(np.float32(value))
+    if math.isnan(rounded):
+        return "NAN"
+    if math.isinf(rounded):
+        return "INFINITY" if rounded > 0 else "(-INFINITY)"
+    text = f"{rounded.hex()}f"
+    return f"({text})" if rounded < 0 else text
+
+
+def literal(ctype: str, value: float) -> str:
+    """Return a literal of a type."""
+    if ctype == "float":
+        return c_float(value)
+    return f"({int(value)}{'L' if ctype in ('long', 'ulong') else ''})"
+
+
+def clamped(value: str, low: str, high: str) -> str:
+    """Return an expression of {T} lanes: the value within limits; NaN stays."""
+    low, high = f"{{T}}({low})", f"{{T}}({high})"
+    return f"({value} < {low} ? {low} : ({value} > {high} ? {high} : {value}))"
+
+
+_SIGMOID = "({T}(1.0f) / ({T}(1.0f) + exp(-{x})))"
+_HARD_SIGMOID = clamped("({x} * {T}(0x1.555556p-3f) + {T}(0.5f))", "0.0f", "1.0f")
+_CUBIC = "({x} + 0x1.6e4e26p-5f * {x} * {x} * {x})"
+
+ACTIVATIONS = {
+    "": "{x}",
+    "relu": "({x} < {T}(0) ? {T}(0) : {x})",
+    "relu6": clamped("{x}", "0", "6"),
+    "relu_n1_to_1": clamped("{x}", "-1", "1"),
+    "tanh": "tanh({x})",
+    "sigmoid": _SIGMOID,
+    "hard_sigmoid": _HARD_SIGMOID,
+    "hard_swish": f"({{x}} * {_HARD_SIGMOID})",
+    "swish": f"({{x}} * {_SIGMOID})",
+    "gelu": "({x} * 0.5f * (1.0f + erf({x} * 0x1.6a09e6p-1f)))",
+    "gelu_tanh": f"({{x}} * 0.5f * (1.0f + tanh(0x1.988454p-1f * {_CUBIC})))",
+}
+"""An activation as an expression of a variable {x}; {T} casts to its type."""
+
+
+def activation(name: str, x: str, lanes: Lanes, ctype: str = "float") -> str:
+    """Return the activation of a variable as an expression."""
+    return ACTIVATIONS[name].format(x=x, T=f"({lanes.type(ctype)})")

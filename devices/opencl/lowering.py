@@ -1,0 +1,187 @@
+"""A graph becomes steps: kernels with their source, arguments and work sizes, and packed constants.
+
+The functions in `kernels/` write a node's steps through a `Lowering`; `region` binds the steps to
+memory. An argument of a kernel is a place (`Ref`): a value of the graph, a packed constant or a
+temporary. Kernels get each place as a buffer and an offset in bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from trireme.devices.opencl.tuning import Tuning
+from trireme.dtypes import Array
+from trireme.graph import Graph, Node
+from trireme.memory import align_up
+from trireme.op import Call, call_of
+
+ALIGNMENT = 64
+"""Of constants and intermediates within their buffers, in bytes."""
+
+C_TYPES: Mapping[str, str] = {
+    "float32": "float", "float16": "half", "int8": "char", "uint8": "uchar", "int16": "short",
+    "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+    "bool": "uchar",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A place in memory that is known when the executable is bound."""
+
+    space: Literal["value", "constant", "temporary"]
+    key: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A pointer argument of a kernel: its name and element type in the source, and its place."""
+
+    name: str
+    ctype: str
+    ref: Ref
+    writes: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of one kernel."""
+
+    nodes: tuple[int, ...]
+    label: str
+    kernel: str
+    tensors: tuple[Tensor, ...]
+    scalars: tuple[int, ...]
+    work: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+@dataclass
+class Lowering:
+    """What the lowering of one graph has made so far."""
+
+    graph: Graph
+    tuning: Tuning
+    half_weights: bool = False
+    steps: list[Step] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    constants: list[Array] = field(default_factory=list)
+    constant_offsets: list[int] = field(default_factory=list)
+    constant_bytes: int = 0
+    temporaries: list[int] = field(default_factory=list)
+    aliases: dict[int, int] = field(default_factory=dict)
+    kernels: dict[int, str] = field(default_factory=dict)
+    _known: dict[Any, Ref] = field(default_factory=dict)
+
+    def call(self, node: Node) -> Call:
+        """Return what the op's functions see of a node."""
+        return call_of(self.graph, node)
+
+    def ref(self, value: int) -> Ref:
+        """Return the place of a value; a constant's data is uploaded as it is."""
+        data = self.graph.values[value].data
+        if data is not None:
+            return self.constant(data, ("value", value))
+        while value in self.aliases:
+            value = self.aliases[value]
+        return Ref("value", value)
+
+    def constant(self, data: Array, key: Any) -> Ref:
+        """Return the place of a packed constant, uploaded once for each key."""
+        if key not in self._known:
+            flat = np.ascontiguousarray(data)
+            self._known[key] = Ref("constant", len(self.constants))
+            self.constants.append(flat)
+            self.constant_offsets.append(self.constant_bytes)
+            self.constant_bytes += align_up(max(flat.nbytes, 1), ALIGNMENT)
+        return self._known[key]
+
+    def packed(self, key: Any, make: Callable[[], Array]) -> Ref:
+        """Return the place of a constant that is made only if the key is new."""
+        return self._known[key] if key in self._known else self.constant(make(), key)
+
+    def temporary(self, nbytes: int) -> Ref:
+        """Return a place for bytes that live from the step that is emitted next to the one after.
+
+        It is live in every step that names it, and in those between.
+        """
+        self.temporaries.append(nbytes)
+        return Ref("temporary", len(self.temporaries) - 1)
+
+    def emit(
+        self, nodes: Sequence[Node], label: str, tensors: Sequence[Tensor], work: Sequence[int],
+        body: str, *, scalars: Mapping[str, int] | None = None,
+        baked: Mapping[str, int] | None = None, group: Sequence[int] = (), header: str = "",
+        local: bool = False,
+    ) -> None:  # fmt: skip
+        """Add one launch.
+
+        `body` finds its item in i0, i1, i2, which never reach beyond `work`; `scalars` are int
+        arguments, `baked` constants in the source; `header` stands before the kernel (macros that
+        the kernel needs, undefined again by `footer` lines of their own). With `local` the work is
+        a multiple of the group and every item enters the body, as barriers need.
+        """
+        for node in nodes:
+            self.kernels[node.id] = label
+        if 0 in work:
+            return
+        sizes = tuple(work)
+        group = fit_group(sizes, tuple(group) or (self.tuning.group,), local)
+        items = {f"W{axis}": size for axis, size in enumerate(sizes)}
+        full = dict(scalars or {}) | ({} if local else items)
+        text = _kernel_text(tensors, list(full), baked or {}, sizes, group, body, local)
+        digest = hashlib.sha256((header + text).encode()).hexdigest()[:20]
+        name = f"k{digest}"
+        self.sources[name] = header + text.replace("KERNEL_NAME", name)
+        self.steps.append(
+            Step(
+                tuple(node.id for node in nodes), label, name, tuple(tensors),
+                tuple(full.values()), round_up(sizes, group), group,
+            )
+        )  # fmt: skip
+
+
+def fit_group(sizes: tuple[int, ...], group: tuple[int, ...], exact: bool) -> tuple[int, ...]:
+    """Return a work-group size of the rank of `sizes`, not larger than the work needs."""
+    padded = group + (1,) * (len(sizes) - len(group))
+    if exact:
+        return padded[: len(sizes)]
+    return tuple(
+        min(wanted, 1 << max(size - 1, 0).bit_length())
+        for wanted, size in zip(padded, sizes, strict=False)
+    )
+
+
+def round_up(sizes: tuple[int, ...], group: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes as multiples of the group."""
+    return tuple(align_up(size, step) for size, step in zip(sizes, group, strict=True))
+
+
+def _kernel_text(
+    tensors: Sequence[Tensor], scalars: Sequence[str], baked: Mapping[str, int],
+    work: tuple[int, ...], group: tuple[int, ...], body: str, local: bool,
+) -> str:  # fmt: skip
+    sizes = ", ".join(map(str, group + (1,) * (3 - len(group))))
+    params = [
+        f"__global {'' if t.writes else 'const '}uchar *restrict {t.name}_, ulong {t.name}_at"
+        for t in tensors
+    ]
+    params += [f"int {name}" for name in scalars]
+    lines = [
+        f"__kernel __attribute__((reqd_work_group_size({sizes})))",
+        f"void KERNEL_NAME({', '.join(params)}) {{",
+    ]
+    for t in tensors:
+        kind = f"__global {'' if t.writes else 'const '}{t.ctype}"
+        lines.append(f"  {kind} *restrict {t.name} = ({kind} *)({t.name}_ + {t.name}_at);")
+    lines += [f"  const int {name} = {value};" for name, value in baked.items()]
+    lines += [f"  const int i{axis} = (int)get_global_id({axis});" for axis in range(len(work))]
+    if not local:
+        guards = [f"i{axis} >= W{axis}" for axis in range(len(work))]
+        lines.append(f"  if ({' || '.join(guards)}) return;")
+    return "\n".join([*lines, body.rstrip(), "}", ""])

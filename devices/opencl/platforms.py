@@ -1,0 +1,123 @@
+"""Find and choose OpenCL devices; the only place where the OpenCL loader is first touched."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.devices.opencl import pocl
+from trireme.errors import DeviceError
+
+_KINDS = {4: "gpu", 8: "accelerator", 2: "cpu"}
+_ORDER = ("gpu", "accelerator", "cpu", "custom")
+_CHECKERS = ("oclgrind",)
+_lock = threading.Lock()
+_touched_by: int | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """One OpenCL device as found: names, kind ("gpu", "accelerator", "cpu") and pyopencl's object.
+
+    checker: whether it is a tool that simulates kernels to check them, taken only when named
+    cpu_name: the CPU PoCL compiles for, else ""
+    """
+
+    platform: str
+    device: str
+    kind: str
+    version: str
+    checker: bool
+    cpu_name: str
+    handle: Any
+
+    def __str__(self) -> str:
+        return f"{self.device} ({self.kind}) on {self.platform}, {self.version}"
+
+
+def check_process(owner: int) -> None:
+    """Raise DeviceError in a process that was forked from `owner`, which had used OpenCL."""
+    if os.getpid() != owner:
+        raise DeviceError(
+            f"process {os.getpid()} was forked from {owner}, which had used OpenCL, "
+            "and its driver does not work here",
+            fix="start workers with the 'spawn' method, or open the device after the fork",
+        )
+
+
+def find_devices() -> list[Found]:
+    """Return every device, in order of preference; empty when there is no driver.
+
+    Errors: DeviceError, in a process forked from one that had used OpenCL
+    """
+    global _touched_by
+    with _lock:
+        if _touched_by is None:
+            if pocl.may_be_present():
+                pocl.prepare()
+            _touched_by = os.getpid()
+        check_process(_touched_by)
+        import pyopencl as cl
+
+        try:
+            platforms = cl.get_platforms()
+        except cl.Error:
+            return []
+        found = [_describe(p, d) for p in platforms for d in _devices(cl, p)]
+    return sorted(found, key=lambda f: (f.checker, _ORDER.index(f.kind)))
+
+
+def _devices(cl: Any, platform: Any) -> list[Any]:
+    try:
+        return list(platform.get_devices())
+    except cl.Error:
+        return []
+
+
+def _describe(platform: Any, device: Any) -> Found:
+    names = f"{platform.name} {device.name}".lower()
+    checker = any(name in names for name in _CHECKERS)
+    kind = "custom" if checker else _kind(int(device.type))
+    is_pocl = platform.name == pocl.PLATFORM and kind == "cpu"
+    return Found(
+        platform.name.strip(), device.name.strip(), kind, device.driver_version.strip(), checker,
+        pocl.name_cpu(device) if is_pocl else "", device,
+    )  # fmt: skip
+
+
+def _kind(type_bits: int) -> str:
+    return next((kind for bit, kind in _KINDS.items() if type_bits & bit), "custom")
+
+
+def choose(platform: str | None, device: str | None) -> Found:
+    """Return the preferred device whose names contain the parts given.
+
+    Errors: DeviceError, listing what was found
+    """
+    found = find_devices()
+    facts = [str(f) for f in found] or ["no OpenCL platform was found"]
+    wanted = [
+        f
+        for f in found
+        if _contains(f.platform, platform)
+        and _contains(f.device, device)
+        and (not f.checker or platform is not None or device is not None)
+    ]
+    if wanted:
+        return wanted[0]
+    asked = " and ".join(
+        f"{what} {name!r}"
+        for what, name in (("platform", platform), ("device", device))
+        if name is not None
+    )
+    raise DeviceError(
+        f"no OpenCL device with {asked}" if asked else "no OpenCL device",
+        facts=facts,
+        fix="" if found else "install a driver, or the package pocl-binary-distribution",
+    )
+
+
+def _contains(name: str, part: str | None) -> bool:
+    return part is None or part.lower() in name.lower()

@@ -1,0 +1,130 @@
+"""What PoCL needs from its host, and nothing else does: environment variables and a CPU name.
+
+All writes to os.environ for OpenCL are in `prepare`, called once before the first platform is
+asked for. A damaged entry of PoCL's own cache aborts the process, so PoCL gets an empty private
+folder for each process and programs are kept by `programs`, behind a digest. Without specialised
+work-groups PoCL compiles each kernel once, when its binary is asked for, and never in a launch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.util
+import logging
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+PLATFORM = "Portable Computing Language"
+_VENDORS = Path("/etc/OpenCL/vendors")
+_STRUCT_BYTES = 4096
+_AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_AVX2 = {"avx2", "fma", "bmi1", "bmi2", "movbe", "f16c"}
+_names: list[Any] = []
+
+
+def may_be_present() -> bool:
+    """Whether PoCL's PyPI package or an ICD file that names PoCL is installed."""
+    if importlib.util.find_spec("pocl_binary_distribution") is not None:
+        return True
+    return any(_names_pocl(path) for path in _VENDORS.glob("*.icd"))
+
+
+def _names_pocl(path: Path) -> bool:
+    try:
+        return b"pocl" in path.read_bytes()
+    except OSError:
+        return False
+
+
+def prepare() -> None:
+    """Set PoCL's environment: a private cache folder, gone with the process, and no specialising.
+
+    Variables that are set already stay as they are.
+    """
+    if "POCL_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="trireme-pocl-")
+        os.environ["POCL_CACHE_DIR"] = folder
+        atexit.register(_remove, folder, os.getpid())
+    os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def name_cpu(device: Any) -> str:
+    """Return the CPU name PoCL compiles for, after giving it one where it has none.
+
+    PoCL 3.0 asks LLVM 14 what CPU it runs on. For an x86 CPU that is newer than LLVM 14 the answer
+    is "generic", which the clang inside PoCL refuses ("unknown target CPU 'generic'"), so that no
+    kernel builds. PoCL has no option for the name, but keeps it in its device structure next to
+    the target triple; this finds the two pointers by what they point to and swaps the name for the
+    one that PoCL's own kernel library for this CPU was built for. Memory is read through
+    /proc/self/mem, where a wrong address is an error and not a crash.
+    """
+    if not sys.platform.startswith("linux"):
+        return ""
+    address = int(device.int_ptr)
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            slot, name = _cpu_slot(memory.fileno(), address)
+    except OSError:
+        return ""
+    if slot and name == b"generic":
+        name = _known_cpu(cpu_flags())
+        buffer = ctypes.create_string_buffer(name)
+        _names.append(buffer)
+        ctypes.c_void_p.from_address(slot).value = ctypes.addressof(buffer)
+        log.info("opencl: PoCL does not know this CPU; compiling for %s", name.decode())
+    return name.decode()
+
+
+def _cpu_slot(memory: int, address: int) -> tuple[int, bytes]:
+    """Return where the pointer to the CPU's name lies and the name; 0 when it is not found."""
+    raw = os.pread(memory, _STRUCT_BYTES, address)
+    pointers = struct.unpack(f"{len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
+    for index, pointer in enumerate(pointers[:-1]):
+        if _text(memory, pointer).startswith(b"x86_64-"):
+            name = _text(memory, pointers[index + 1])
+            if name:
+                return address + 8 * (index + 1), name
+    return 0, b""
+
+
+def _text(memory: int, pointer: int) -> bytes:
+    if not 4096 < pointer < 1 << 47:
+        return b""
+    try:
+        return os.pread(memory, 64, pointer).split(b"\0")[0]
+    except OSError:
+        return b""
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return what /proc/cpuinfo says this CPU can do; empty where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def _known_cpu(flags: frozenset[str]) -> bytes:
+    """Return a CPU of LLVM 14 whose instructions this one has, as PoCL picks its kernel library."""
+    if flags >= _AVX512:
+        return b"skylake-avx512"
+    if flags >= _AVX2:
+        return b"haswell"
+    return b"x86-64"

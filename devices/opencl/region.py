@@ -1,0 +1,166 @@
+"""An executable region: steps bound to memory, launched on one in-order queue with one wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trireme.device import Buffer, Event, Executable, NodeSpan
+from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
+from trireme.errors import DeviceError, InternalError
+from trireme.graph import Graph
+from trireme.memory import LiveRange, pack
+
+if TYPE_CHECKING:
+    from trireme.devices.opencl.device import OpenCLDevice
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the intermediates of a region lie in its scratch memory."""
+
+    offsets: Mapping[Ref, int]
+    nbytes: int
+
+
+def plan_scratch(lowering: Lowering) -> Layout:
+    """Pack the values and temporaries that are not arguments of the region by their live steps."""
+    graph = lowering.graph
+    outside = {Ref("value", value) for value in (*graph.inputs, *graph.outputs)}
+    first: dict[Ref, int] = {}
+    last: dict[Ref, int] = {}
+    for index, step in enumerate(lowering.steps):
+        for tensor in step.tensors:
+            if tensor.ref.space != "constant" and tensor.ref not in outside:
+                first.setdefault(tensor.ref, index)
+                last[tensor.ref] = index
+    refs = list(first)
+    ranges = [LiveRange(i, first[r], last[r], _nbytes(lowering, r)) for i, r in enumerate(refs)]
+    if not ranges:
+        return Layout({}, 0)
+    packing = pack(ranges, ALIGNMENT)
+    return Layout({r: packing.offsets[i] for i, r in enumerate(refs)}, packing.nbytes)
+
+
+def _nbytes(lowering: Lowering, ref: Ref) -> int:
+    if ref.space == "temporary":
+        return lowering.temporaries[ref.key]
+    return lowering.graph.type(ref.key).nbytes
+
+
+class OpenCLExecutable(Executable):
+    """The steps of one graph with their programs and constants; immutable."""
+
+    def __init__(
+        self, device: OpenCLDevice, lowering: Lowering, programs: Mapping[str, Any]
+    ) -> None:
+        self.device = device
+        self.graph: Graph = lowering.graph
+        self.steps = tuple(lowering.steps)
+        self.programs = {step.kernel: programs[step.kernel] for step in self.steps}
+        self.layout = plan_scratch(lowering)
+        self.scratch_bytes = self.layout.nbytes
+        self.constant_offsets = tuple(lowering.constant_offsets)
+        self.constant_bytes = lowering.constant_bytes
+        self.constants = device.upload(lowering)
+        self.kernels = dict(lowering.kernels)
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> OpenCLCall:
+        """Return a call on these places; every kernel's arguments are set here, once."""
+        self.device.check_open()
+        ids = (*self.graph.inputs, *self.graph.outputs)
+        places = {
+            Ref("value", i): (arg.handle, arg.offset) for i, arg in zip(ids, args, strict=True)
+        }
+        if self.scratch_bytes and scratch is None:
+            raise InternalError(f"{self.graph.name} needs {self.scratch_bytes} bytes of scratch")
+        if scratch is not None:
+            for ref, offset in self.layout.offsets.items():
+                places[ref] = (scratch.handle, scratch.offset + offset)
+        return OpenCLCall(self.device, [self._launch(step, places) for step in self.steps])
+
+    def _launch(self, step: Step, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
+        import pyopencl as cl
+
+        kernel = cl.Kernel(self.programs[step.kernel], step.kernel)
+        values: list[Any] = []
+        for tensor in step.tensors:
+            if tensor.ref.space == "constant":
+                handle, offset = self.constants, self.constant_offsets[tensor.ref.key]
+            else:
+                handle, offset = places[tensor.ref]
+            values += [handle, np.uint64(offset)]
+        kernel.set_args(*values, *(np.int32(value) for value in step.scalars))
+        return _Launch(step.nodes, step.label, kernel, step.work, step.group)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    nodes: tuple[int, ...]
+    label: str
+    kernel: Any
+    work: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+class OpenCLCall:
+    """An executable on its memory. One launch at a time: kernel objects are not thread-safe."""
+
+    def __init__(self, device: OpenCLDevice, launches: Sequence[_Launch]) -> None:
+        self.device, self.launches = device, launches
+
+    def launch(self, profile: bool = False) -> Event:
+        """Enqueue every kernel and return; with `profile` on a queue that keeps times."""
+        self.device.check_open()
+        import pyopencl as cl
+
+        queue = self.device.queue(profile)
+        start = time.perf_counter()
+        try:
+            events = [
+                cl.enqueue_nd_range_kernel(queue, each.kernel, each.work, each.group)
+                for each in self.launches
+            ]
+            queue.flush()
+        except cl.Error as error:
+            raise DeviceError(f"opencl: a launch failed: {error}") from error
+        return OpenCLEvent(self.launches if profile else (), events, start)
+
+
+class OpenCLEvent:
+    """A region under way; over when its last kernel is."""
+
+    def __init__(self, launches: Sequence[_Launch], events: Sequence[Any], start: float) -> None:
+        self.launches, self.events, self.start = launches, events, start
+
+    def wait(self) -> None:
+        """Return when the last kernel is over; raise DeviceError if one failed."""
+        import pyopencl as cl
+
+        if not self.events:
+            return
+        try:
+            self.events[-1].wait()
+        except cl.Error as error:
+            raise DeviceError(f"opencl: a kernel failed: {error}") from error
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return when each kernel ran, on the clock of time.perf_counter.
+
+        The device's clock is taken to have shown the first kernel's time of queueing when the
+        launch began.
+        """
+        if not self.launches:
+            return []
+        zero = self.start - self.events[0].profile.queued * 1e-9
+        return [
+            NodeSpan(
+                each.nodes, each.label,
+                zero + event.profile.start * 1e-9, zero + event.profile.end * 1e-9,
+            )
+            for each, event in zip(self.launches, self.events, strict=True)
+        ]  # fmt: skip

@@ -1,0 +1,82 @@
+"""Parameter sets of the kernels by device class, and what the device's own figures add to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trireme.devices.opencl.platforms import Found
+from trireme.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How kernels are cut for a class of devices.
+
+    vector: lanes of a vector of 4-byte elements
+    rows, columns: a tile of a matrix product is `rows` by `columns` vectors, kept in registers
+    group: work items of a work-group in kernels where each item is on its own
+    product_group: the same in matrix products: (tiles of rows, tiles of columns)
+    local_tile: (rows, columns, depth) of a product's tile in local memory, shared by a work-group
+        of 8 x 8 items; None where local memory is no faster than global memory
+    """
+
+    name: str
+    vector: int
+    rows: int
+    columns: int
+    group: int
+    product_group: tuple[int, int]
+    local_tile: tuple[int, int, int] | None = None
+
+
+_CLASSES: Mapping[str, Tuning] = {
+    "cpu": Tuning("cpu", 16, 12, 2, 16, (1, 1)),
+    "desktop_gpu": Tuning("desktop_gpu", 4, 4, 1, 64, (8, 8), (32, 32, 16)),
+    "mobile_gpu": Tuning("mobile_gpu", 4, 4, 2, 64, (4, 8)),
+}
+_MOBILE = ("adreno", "mali", "powervr", "videocore", "immortalis")
+
+
+def tuning_for(found: Found, asked: str | None) -> Tuning:
+    """Return the parameters for a device, or those of the class asked for.
+
+    On a CPU the tile follows the vector width: 12 rows by 2 vectors fill 32 registers of AVX-512 or
+    NEON, 4 by 2 the 16 of AVX2, where a float8 is one register.
+    Errors: DeviceError, if the class is not known
+    """
+    if asked is not None and asked not in _CLASSES:
+        known = ", ".join(_CLASSES)
+        raise DeviceError(f"unknown tuning {asked!r}", facts=[f"known: {known}"])
+    base = _CLASSES[asked or _class_of(found)]
+    if base.name != "cpu":
+        return base
+    width = int(found.handle.native_vector_width_float) or 4
+    if width >= 16:
+        return base
+    if width == 8:
+        return replace(base, vector=8, rows=6)
+    return replace(base, vector=4, rows=8)
+
+
+def _class_of(found: Found) -> str:
+    if found.kind in ("cpu", "custom"):
+        return "cpu"
+    return "mobile_gpu" if any(n in found.device.lower() for n in _MOBILE) else "desktop_gpu"
+
+
+def figures(device: Any, kind: str) -> tuple[float, float]:
+    """Return (float32 operations, bytes) a second, guessed from what the device says of itself.
+
+    Operations: compute units x clock x lanes x 2 (a multiply-add) x 2 pipes, at half of the peak. A
+    CPU says its lanes; a GPU's compute unit is taken to have 64 on one pipe. Bytes: 5 GB/s a core,
+    and a tenth of a byte an operation on a GPU. Calibration replaces both.
+    """
+    clock = (int(device.max_clock_frequency) or 1000) * 1e6
+    units = max(int(device.max_compute_units), 1)
+    if kind == "gpu":
+        flops = units * clock * 64 * 2 * 0.5
+        return flops, max(flops * 0.1, 1e10)
+    lanes = int(device.native_vector_width_float) or 4
+    return units * clock * lanes * 4 * 0.5, max(units * 5e9, 1e10)
