@@ -50,8 +50,8 @@ PASSES: Mapping[str, Pass] = {
         (
             dead_code,
             simplify,
-            quantize_folding,
             constant_folding,
+            quantize_folding,
             common_subexpressions,
             patterns,
             batch_norm,

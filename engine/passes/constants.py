@@ -2,6 +2,7 @@
 
 A node whose inputs are all constants becomes constants, unless that makes the model larger than a
 limit allows. The shape and the size of a value become constants as far as its type tells them.
+dequantize_linear of what a quantised type can hold is left to quantize_folding.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from trireme.errors import TriremeError
 from trireme.graph import Graph, Node
 from trireme.interpret import evaluate
 from trireme.op import get_op
+from trireme.passes.quantize_folding import quant_of_node
 from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 FOLD_LIMIT_BYTES = 16 << 20
@@ -30,11 +32,15 @@ def constant_folding(graph: Graph, limit_bytes: int = FOLD_LIMIT_BYTES) -> Rewri
     def constant_inputs(g: Draft, node: Node) -> tuple[int, ...] | None:
         return _evaluated(g, node, limit_bytes)
 
-    ops = {node.op for node in graph.nodes} - NOT_REPEATABLE
+    def blocks_or_floats(g: Draft, node: Node) -> tuple[int, ...] | None:
+        return None if quant_of_node(g, node) else _evaluated(g, node, limit_bytes)
+
+    ops = {node.op for node in graph.nodes} - NOT_REPEATABLE - {"dequantize_linear"}
     rules = rules_by_op(
         (["shape", "size"], static_shape),
         (["gather", "slice"], part_of_shape),
         (sorted(ops), constant_inputs),
+        (["dequantize_linear"], blocks_or_floats),
     )
     return apply(graph, rules)
 

@@ -1,0 +1,243 @@
+"""Ops on dequantized values whose result is quantised again, as one op on integers.
+
+`on_integers` is called by quantize_folding with the value that is quantised and the type it gets;
+the table FOLD says, for each op that has an integer form, what that form needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trireme.dtypes import Array, numpy_dtype
+from trireme.graph import Node, Quant
+from trireme.op import get_op
+from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits
+from trireme.quantize import TABLE_OPS, dequantized
+from trireme.rewrite import Draft
+
+EIGHT_BIT = ("int8", "uint8")
+SAME_QUANT = ("max_pool", "average_pool", "resize", "pad", "reduce_max", "reduce_min", "max", "min")
+"""Ops whose integer form has one quantisation for input and output."""
+
+OWN_QUANT = TABLE_OPS - {"quantize"} | {
+    "add", "sub", "mul", "div", "prelu", "softmax", "reduce_mean", "reduce_sum", "concat",
+}  # fmt: skip
+"""Ops whose integer form goes from any quantisation to any other."""
+
+LINEAR = ("conv", "conv_transpose", "fully_connected", "matmul", "gemm")
+
+
+def is_of(g: Draft, value: int, quant: Quant, stored: str) -> bool:
+    """Whether a value has that quantisation and dtype."""
+    return (g.type(value).quant, g.type(value).dtype) == (quant, stored)
+
+
+def on_integers(
+    g: Draft, root: Node, value: int, quant: Quant, stored: str, of: list[Node]
+) -> int | None:
+    """Return what a float value is as integers of a type, if the op that makes it can say.
+
+    A clamp between the op and the value becomes the op's activation.
+    """
+    attrs: dict[str, Any] = {}
+    node = g.only_for(value, root, *FOLD)
+    clamp = g.only_for(value, root, *CLAMPS)
+    if clamp is not None:
+        inner = g.only_for(clamp.used[0], root, *LINEAR, "add", "sub", "mul")
+        limits = clamp_limits(g, clamp)
+        name = next((key for key, pair in NAMED_CLAMPS.items() if pair == limits), None)
+        if inner is not None and name and not inner.attrs.get("activation"):
+            node, attrs, of = inner, {"activation": name}, [clamp, *of]
+    if node is None or g.is_quantized(node):
+        return None
+    if node.attrs.get("activation", "") not in ("", *NAMED_CLAMPS):
+        return None
+    made = FOLD[node.op](g, node, quant, stored, attrs, [node, *of])
+    if made is None or g.type(made).dtype != stored:
+        return None
+    return made
+
+
+def integers_of(g: Draft, value: int | None, root: Node) -> int | None:
+    """Return the 8-bit value with one scale that a float value is the dequantized form of."""
+    found = g.made_by(value, root, "dequantize")
+    if found is None:
+        return None
+    type = g.type(found.used[0])
+    if type.dtype not in EIGHT_BIT or type.quant is None or type.quant.axis is not None:
+        return None
+    return found.used[0]
+
+
+def real_data(g: Draft, value: int | None, root: Node) -> Array | None:
+    """Return the floats of a constant, or of a dequantize of one."""
+    found = g.made_by(value, root, "dequantize")
+    if found is not None and (stored := g.data(found.used[0])) is not None:
+        return dequantized(stored, g.type(found.used[0]))
+    return g.data(value)
+
+
+def _fold_own(
+    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+) -> int | None:
+    """Fold an op from any quantisation to any other; numbers such as axes stay as they are."""
+    op = "mul" if node.op == "div" else node.op
+    if get_op(op).quantized is None or (op == "concat" and node.attrs["activation"]):
+        return None
+    inputs: list[int | None] = []
+    for position, value in enumerate(node.inputs):
+        is_real = value is not None and g.type(value).dtype == "float32"
+        if is_real and not (op == "clip" and inputs):
+            divides = node.op == "div" and position == 1
+            typed = None if divides else integers_of(g, value, node)
+            if typed is None and op in NUMBERS:
+                typed = _number(g, value, node, stored, divides)
+            if typed is None or (g.type(typed).dtype != stored and op not in TABLE_OPS):
+                return None
+            value = typed
+        inputs.append(value)
+    return g.add(op, inputs, dict(node.attrs) | attrs, of, quant)
+
+
+NUMBERS = ("add", "sub", "mul")
+"""Ops of which one operand may be a number that is not quantised: it gets a scale of its own."""
+
+
+def _number(g: Draft, value: int | None, root: Node, stored: str, divides: bool) -> int | None:
+    """Return a constant of one number (or one over it) at a scale of its own.
+
+    The stored integer is the greatest there is, for products of small ones are rounded coarsely.
+    """
+    data = real_data(g, value, root)
+    if data is None or data.size != 1 or not np.isfinite(data).all() or not data.all():
+        return None
+    number = float(data.reshape(()))
+    most = 255 if stored == "uint8" else 127
+    scale = float(np.float32((1 / abs(number) if divides else abs(number)) / most))
+    zero = most if stored == "uint8" and number < 0 else 0
+    one = np.full(data.shape, zero + (most if number > 0 else -most), numpy_dtype(stored))
+    return g.constant(one, quant=Quant((scale,), (zero,))) if 0 < scale < np.inf else None
+
+
+def _fold_same(
+    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+) -> int | None:
+    """Fold an op that keeps its input's quantisation; a quantize after it makes any other."""
+    op = get_op(node.op)
+    if not (op.moves or op.quantized):
+        return None
+    inputs = [integers_of(g, node.used[0], node), *node.inputs[1:]]
+    if node.op in ("max", "min"):
+        inputs = [integers_of(g, value, node) for value in node.used]
+    if inputs[0] is None or (node.op in ("max", "min") and None in inputs):
+        return None
+    if len({g.type(i) for i in inputs if i is not None and g.type(i).quant}) > 1:
+        return None
+    type = g.type(inputs[0])
+    if node.op == "pad" and not _pads_with(g, node, inputs, type.quant):
+        return None
+    made = g.add(node.op, inputs, dict(node.attrs) | attrs, of, type.quant)
+    if is_of(g, made, quant, stored):
+        return made
+    return g.add("quantize", [made], {"dtype": stored}, of[-1:], quant)
+
+
+def _pads_with(g: Draft, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
+    """Make the value a pad fills with an integer of the type; say whether it could be."""
+    value = inputs[2] if len(inputs) > 2 else None
+    if value is None or quant is None or node.attrs["mode"] != "constant":
+        return True
+    real = real_data(g, value, node)
+    if real is None or real.size != 1 or inputs[0] is None:
+        return False
+    stored = np.round(float(real.reshape(())) / quant.scale) + quant.zero_point
+    limits = np.iinfo(g.type(inputs[0]).dtype)
+    if not limits.min <= stored <= limits.max:
+        return False
+    inputs[2] = g.constant(np.asarray(stored, g.type(inputs[0]).dtype))
+    return True
+
+
+def _fold_linear(
+    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+) -> int | None:
+    """Fold conv, fully_connected, matmul or gemm; the bias becomes int32 at the product's scale."""
+    x, weights = integers_of(g, node.used[0], node), g.made_by(node.used[1], node, "dequantize")
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if x is None or weights is None or len(node.inputs) > 3:
+        return None
+    op, w = node.op, weights.used[0]
+    kept = dict(node.attrs) | attrs
+    if op == "gemm":
+        plain = kept.pop("alpha") == kept.pop("beta") == 1 and not kept.pop("trans_a")
+        w_or_none = _rows(g, w, bool(kept.pop("trans_b"))) if plain else None
+        op = "fully_connected"
+    elif op == "matmul" and g.data(w) is not None and len(g.type(w).shape) == 2:
+        op, w_or_none = "fully_connected", _rows(g, w, False)
+    elif op == "matmul":
+        w_or_none = integers_of(g, node.used[1], node) if not attrs else None
+    else:
+        w_or_none = w
+    if w_or_none is None or not _are_weights(g, op, w_or_none):
+        return None
+    inputs = [x, w_or_none]
+    if bias is not None:
+        integers = _bias(g, bias, x, w_or_none, node)
+        if integers is None:
+            return None
+        inputs.append(integers)
+    return g.add(op, inputs, kept, of, quant)
+
+
+def _rows(g: Draft, w: int, are_rows: bool) -> int | None:
+    """Return constant weights [O,I], given those or [I,O]."""
+    data, quant = g.data(w), g.type(w).quant
+    if are_rows or data is None or quant is None:
+        return w if data is not None else None
+    axis = None if quant.axis is None else 1 - quant.axis
+    turned = Quant(quant.scales, quant.zero_points, axis)
+    return g.constant(np.ascontiguousarray(data.T), g.values[w].name, turned)
+
+
+def _are_weights(g: Draft, op: str, w: int) -> bool:
+    """Whether quantised weights are ones that integer arithmetic takes."""
+    type = g.type(w)
+    if type.quant is None or type.dtype not in EIGHT_BIT:
+        return False
+    if op == "matmul":
+        return type.quant.axis is None
+    if g.data(w) is None or len(set(type.quant.zero_points)) > 1:
+        return False
+    return type.quant.axis in (None, 0) and not (op == "conv_transpose" and type.quant.axis == 0)
+
+
+def _bias(g: Draft, bias: int, x: int, w: int, node: Node) -> int | None:
+    """Return a constant bias as int32 at the scale of x times that of w; None if it has none."""
+    real = real_data(g, bias, node)
+    x_quant, w_quant = g.type(x).quant, g.type(w).quant
+    if real is None or x_quant is None or w_quant is None or real.dtype != np.float32:
+        return None
+    channels = real.size
+    scales = np.float64(x_quant.scale) * np.array(w_quant.scales, np.float64)
+    if real.ndim > 1 and real.shape[-1] != channels:
+        return None
+    if len(scales) not in (1, channels):
+        return None
+    integers = np.round(real.reshape(-1).astype(np.float64) / scales)
+    limit = np.iinfo(np.int32)
+    if not np.all((integers >= limit.min) & (integers <= limit.max)):
+        return None
+    axis = 0 if len(scales) > 1 else None
+    quant = Quant(tuple(scales.tolist()), (0,) * len(scales), axis)
+    return g.constant(integers.astype(np.int32), g.values[bias].name, quant)
+
+
+Fold = Callable[[Draft, Node, Quant, str, dict[str, Any], list[Node]], int | None]
+FOLD: Mapping[str, Fold] = {
+    **dict.fromkeys(LINEAR, _fold_linear),
+    **dict.fromkeys(sorted(OWN_QUANT), _fold_own),
+    **dict.fromkeys(SAME_QUANT, _fold_same),
+}
