@@ -275,17 +275,24 @@ def rfft2d(use: Use) -> None:
 def detection_post_process(use: Use) -> None:
     """TFLite_Detection_PostProcess (boxes, scores, anchors), whose options are a flexbuffer."""
     with reading(f"{use.source} custom_options"):
-        given = flexbuffers.Loads(use.operator.custom)
-        get = given.get
+        given = flexbuffers.GetRoot(use.operator.custom).AsMap
+
+        def number(key: str, default: float) -> float:
+            try:
+                value = given[key]
+            except KeyError:
+                return default
+            return float(value.AsFloat)
+
         attrs: dict[str, Any] = {
-            "max_detections": int(get("max_detections", 0)),
-            "max_classes_per_detection": int(get("max_classes_per_detection", 1)),
-            "detections_per_class": int(get("detections_per_class", 100)),
-            "use_regular_nms": bool(get("use_regular_nms", False)),
-            "score_threshold": float(get("nms_score_threshold", 0.0)),
-            "iou_threshold": float(get("nms_iou_threshold", 0.0)),
-            "num_classes": int(get("num_classes", 0)),
-            "scales": tuple(float(get(f"{k}_scale", 0.0)) for k in "yxhw"),
+            "max_detections": int(number("max_detections", 0)),
+            "max_classes_per_detection": int(number("max_classes_per_detection", 1)),
+            "detections_per_class": int(number("detections_per_class", 100)),
+            "use_regular_nms": bool(number("use_regular_nms", 0)),
+            "score_threshold": number("nms_score_threshold", 0.0),
+            "iou_threshold": number("nms_iou_threshold", 0.0),
+            "num_classes": int(number("num_classes", 0)),
+            "scales": tuple(number(f"{k}_scale", 0.0) for k in "yxhw"),
         }
     inputs = []
     for position in range(3):
