@@ -72,4 +72,6 @@ def test_reference_equals_peer(op, sample):
 def test_inferred_types_are_the_arrays(op, sample):
     graph, outputs = interpreted(op, sample)
     for value, array in zip(graph.outputs, outputs, strict=True):
-        assert graph.type(value).shape == array.shape
+        inferred = graph.type(value).shape
+        assert len(inferred) == array.ndim
+        assert all(dim in ("?", size) for dim, size in zip(inferred, array.shape, strict=True))

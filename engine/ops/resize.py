@@ -93,7 +93,7 @@ def _nearest(where: Array, rounding: str) -> Array:
     return np.floor(where + 0.5)
 
 
-def _cubic(distance: Array, a: float) -> Array:
+def cubic_kernel(distance: Array, a: float) -> Array:
     """Return Keys' cubic convolution kernel at |distance| <= 2."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
@@ -117,7 +117,10 @@ def taps(
     first = math.floor(-support / squeeze) + 1
     places = base[:, None] + np.arange(first, 2 - first)
     distance = (places - where[:, None]) * squeeze
-    weights = _cubic(distance, cubic_a) if mode == "cubic" else np.maximum(1 - abs(distance), 0)
+    if mode == "cubic":
+        weights = cubic_kernel(distance, cubic_a)
+    else:
+        weights = np.maximum(1 - np.abs(distance), 0)
     if exclude:
         weights = np.where((places < 0) | (places >= plan.size), 0, weights)
     if exclude or antialias:

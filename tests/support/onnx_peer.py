@@ -370,4 +370,9 @@ def peer_model(op, sample, types):
     return model.finish(outputs, types[: len(outputs)]), model.feeds, len(outputs)
 
 
-ONNX_NAMES = {"lp_normalization": "LpNormalization", "cum_sum": "CumSum"}
+ONNX_NAMES = {
+    "dft": "DFT",
+    "stft": "STFT",
+    "lp_normalization": "LpNormalization",
+    "cum_sum": "CumSum",
+}

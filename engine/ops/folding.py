@@ -1,0 +1,112 @@
+"""Ops that put parts back into an image: col2im and max_unpool."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import RunError, ShapeError
+from trireme.graph import UNKNOWN, Dim, Value
+from trireme.op import Attr
+from trireme.ops.convolution import Index
+from trireme.ops.movement import move
+from trireme.ops.shapes import Types, expect_rank, ints_of, known_length, one, to_ints
+
+Ints = tuple[int, ...]
+_WINDOW = {"strides": Attr("ints", None), "pads": Attr("ints", None)}
+
+
+def _infer_col2im(
+    x: Value, image_shape: Value, block_shape: Value, *, strides: Ints | None, pads: Ints | None,
+    dilations: Ints | None,
+) -> Types:  # fmt: skip
+    expect_rank("x", x, 3)
+    image, block = ints_of(image_shape), ints_of(block_shape)
+    depth: Dim = UNKNOWN
+    if block is not None and isinstance(x.shape[1], int):
+        if x.shape[1] % math.prod(block):
+            raise ShapeError(f"{x.shape[1]} rows do not divide into blocks {block}")
+        depth = x.shape[1] // math.prod(block)
+    space = image or (UNKNOWN,) * known_length(image_shape, "image_shape")
+    return one((x.shape[0], depth, *space), x.dtype)
+
+
+def _col2im(
+    x: Array, image_shape: Array, block_shape: Array, *, strides: Ints | None, pads: Ints | None,
+    dilations: Ints | None,
+) -> Array:  # fmt: skip
+    image, block = to_ints(image_shape), to_ints(block_shape)
+    rank = len(image)
+    steps, spread, edges = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * 2 * rank
+    sizes = [n + edges[i] + edges[i + rank] for i, n in enumerate(image)]
+    counts = [
+        (size - spread[i] * (block[i] - 1) - 1) // steps[i] + 1 for i, size in enumerate(sizes)
+    ]
+    depth = x.shape[1] // math.prod(block)
+    columns = x.reshape(x.shape[0], depth, *block, *counts)
+    whole = np.zeros((x.shape[0], depth, *sizes), x.dtype)
+    for position in itertools.product(*map(range, block)):
+        cuts = tuple(
+            slice(p * d, p * d + (n - 1) * s + 1, s)
+            for p, d, n, s in zip(position, spread, counts, steps, strict=True)
+        )
+        index: Index = (slice(None), slice(None), *position)
+        whole[(slice(None), slice(None), *cuts)] += columns[index]
+    inner = tuple(slice(edges[i], edges[i] + n) for i, n in enumerate(image))
+    return whole[(slice(None), slice(None), *inner)]
+
+
+move(
+    "col2im", "x image_shape block_shape",
+    "y = the image whose blocks are x's columns, added where they overlap. Shapes: "
+    "x [N,C*prod(block),L] -> y [N,C,*image_shape]. Source: ONNX Col2Im-18",
+    _infer_col2im, _col2im, attrs={**_WINDOW, "dilations": Attr("ints", None)}, moves=False,
+)  # fmt: skip
+
+
+def _unpooled(shape: tuple[Dim, ...], kernel: Ints, strides: Ints | None, pads: Ints | None
+              ) -> tuple[Dim, ...]:  # fmt: skip
+    rank = len(kernel)
+    steps, edges = strides or (1,) * rank, pads or (0,) * 2 * rank
+    return tuple(
+        (dim - 1) * steps[i] + kernel[i] - edges[i] - edges[i + rank]
+        if isinstance(dim, int) else UNKNOWN
+        for i, dim in enumerate(shape[2:])
+    )  # fmt: skip
+
+
+def _infer_max_unpool(
+    x: Value, indices: Value, output_shape: Value | None = None, *, kernel_shape: Ints,
+    strides: Ints | None, pads: Ints | None,
+) -> Types:  # fmt: skip
+    if len(x.shape) != len(kernel_shape) + 2:
+        raise ShapeError(f"x has rank {len(x.shape)}, expected {len(kernel_shape) + 2}")
+    if output_shape is not None:
+        return one(ints_of(output_shape) or (UNKNOWN,) * len(x.shape), x.dtype)
+    return one((*x.shape[:2], *_unpooled(x.shape, kernel_shape, strides, pads)), x.dtype)
+
+
+def _max_unpool(
+    x: Array, indices: Array, output_shape: Array | None = None, *, kernel_shape: Ints,
+    strides: Ints | None, pads: Ints | None,
+) -> Array:  # fmt: skip
+    space = [int(dim) for dim in _unpooled(x.shape, kernel_shape, strides, pads)]
+    y = np.zeros((*x.shape[:2], *space), x.dtype)
+    if indices.size and not 0 <= indices.min() <= indices.max() < y.size:
+        raise RunError(f"an index lies outside the {y.size} elements of the output")
+    y.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)
+    if output_shape is None:
+        return y
+    wanted = to_ints(output_shape)
+    return np.pad(y, [(0, max(n - m, 0)) for n, m in zip(wanted, y.shape, strict=True)])
+
+
+move(
+    "max_unpool", "x indices output_shape?",
+    "y = zeros, with x's elements at `indices` of the flat output of a max_pool that gave x. "
+    "Source: ONNX MaxUnpool-22",
+    _infer_max_unpool, _max_unpool, attrs={**_WINDOW, "kernel_shape": Attr("ints")}, moves=False,
+)  # fmt: skip

@@ -1,0 +1,266 @@
+"""Ops that read images between their pixels: grid_sample, roi_align, deform_conv."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.errors import ShapeError
+from trireme.graph import Value
+from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.convolution import Index, grouped_product
+from trireme.ops.movement import draw, ints
+from trireme.ops.resize import cubic_kernel
+from trireme.ops.shapes import Types, expect, expect_rank, known_dims, one, windows
+
+Ints = tuple[int, ...]
+
+
+def _reflect(places: Array, size: int, align_corners: bool) -> Array:
+    """Return places mirrored at the border pixels' centres, or at their outer edges."""
+    low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+    span = high - low
+    if span == 0:
+        return np.zeros_like(places)
+    away = np.abs(places - low) % (2 * span)
+    return np.minimum(away, 2 * span - away) + low
+
+
+def interpolate(
+    x: Array, where: Sequence[Array], mode: str = "linear", padding: str = "zeros",
+    align_corners: bool = False,
+) -> Array:  # fmt: skip
+    """Return x [N,*S,C] at fractional places, one array [N,*OS] an axis of S, as [N,*OS,C].
+
+    Outside x there are zeros, the border pixels, or x's reflection.
+    """
+    wide, batch = x.astype(np.float64), np.arange(x.shape[0])
+    batch = batch.reshape(-1, *[1] * (where[0].ndim - 1))
+    clean = [np.nan_to_num(w, nan=-1e6, posinf=1e6, neginf=-1e6) for w in where]
+    base = [np.rint(w) if mode == "nearest" else np.floor(w) for w in clean]
+    reach = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[mode]
+    total = np.zeros((*where[0].shape, x.shape[-1]))
+    for steps in itertools.product(reach, repeat=len(where)):
+        weight, index = np.ones(where[0].shape), [batch]
+        for place, low, step, size in zip(clean, base, steps, x.shape[1:-1], strict=True):
+            tap = low + step
+            if mode != "nearest":
+                distance = place - tap
+                near = np.maximum(1 - np.abs(distance), 0)
+                weight = weight * (near if mode == "linear" else cubic_kernel(distance, -0.75))
+            if padding == "zeros":
+                weight = weight * ((tap >= 0) & (tap < size))
+            elif padding == "reflection":
+                tap = _reflect(tap, size, align_corners)
+            index.append(np.clip(np.rint(tap), 0, size - 1).astype(np.int64))
+        values = wide[tuple(index)]
+        total += np.where(weight[..., None] == 0, 0, values * weight[..., None])
+    return total
+
+
+def _infer_grid_sample(x: Value, grid: Value, **attrs: object) -> Types:
+    rank = len(x.shape) - 2
+    if rank < 1:
+        raise ShapeError(f"x has rank {rank + 2}, expected 3 or more")
+    expect_rank("grid", grid, rank + 2)
+    expect("the grid's last dimension", grid.shape[-1], rank, "spatial axes of x")
+    batch = expect("the grid's batch", grid.shape[0], x.shape[0], "as of x")
+    return one((batch, x.shape[1], *grid.shape[1:-1]), x.dtype)
+
+
+def _grid_sample(
+    x: Array, grid: Array, *, align_corners: int, padding_mode: str, mode: str
+) -> Array:
+    places = []
+    for axis, size in enumerate(x.shape[2:]):
+        unit = grid[..., x.ndim - 3 - axis].astype(np.float64)
+        places.append((unit + 1) / 2 * (size - 1) if align_corners else ((unit + 1) * size - 1) / 2)
+    last = np.moveaxis(x, 1, -1)
+    y = interpolate(last, places, mode, padding_mode, bool(align_corners))
+    return np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype)
+
+
+def _grid_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    x, grid = draw(rng, 2, 3, 5, 7), draw(rng, 2, 4, 3, 2)
+    for mode, padding, align in itertools.product(
+        ("linear", "nearest", "cubic"), ("zeros", "border", "reflection"), (0, 1)
+    ):
+        attrs = {"mode": mode, "padding_mode": padding, "align_corners": align}
+        yield Sample((x, grid), attrs, note=f"{mode} {padding} {align}")
+    yield Sample((draw(rng, 1, 2, 3, 4, 5), draw(rng, 1, 2, 2, 2, 3)), note="volume")
+
+
+define(
+    OpDef(
+        "grid_sample", "x grid",
+        "y = x at the places of grid, where -1 and 1 are the ends of each axis, x's last axis "
+        "first. Shapes: x [N,C,D1..Dr], grid [N,O1..Or,r] -> y [N,C,O1..Or]. "
+        "Source: ONNX GridSample-22",
+        _infer_grid_sample, _grid_sample, family="image", rtol=2e-5, samples=_grid_samples,
+        flops=lambda call: 30 * call.outputs[0].elements,
+        attrs={
+            "align_corners": Attr("int", 0),
+            "padding_mode": Attr("str", "zeros", ("zeros", "border", "reflection")),
+            "mode": Attr("str", "linear", ("linear", "nearest", "cubic")),
+        },
+    )
+)  # fmt: skip
+
+
+def _infer_roi_align(
+    x: Value, rois: Value, batch_indices: Value, *, output_height: int, output_width: int,
+    **attrs: object,
+) -> Types:  # fmt: skip
+    expect_rank("x", x, 4)
+    expect_rank("rois", rois, 2)
+    expect("the length of rois", rois.shape[1], 4)
+    expect("the length of batch_indices", batch_indices.shape[0], rois.shape[0], "rois")
+    return one((rois.shape[0], x.shape[1], output_height, output_width), x.dtype)
+
+
+def _edge_places(start: float, each: float, count: int, points: int) -> Array:
+    """Return where a region's bins are sampled along one axis, [count * points]."""
+    return start + (np.arange(count * points) + 0.5) * each / points
+
+
+def _roi_axis(places: Array, size: int) -> tuple[Array, Array, Array, Array]:
+    """Return low and high pixels, the high one's weight, and whether a place is on the image."""
+    inside = (places >= -1) & (places <= size)
+    clamped = np.clip(places, 0, size - 1)
+    low = np.floor(clamped).astype(np.int64)
+    return low, np.minimum(low + 1, size - 1), clamped - low, inside
+
+
+def _roi_align(
+    x: Array, rois: Array, batch_indices: Array, *, coordinate_transformation_mode: str, mode: str,
+    output_height: int, output_width: int, sampling_ratio: int, spatial_scale: float,
+) -> Array:  # fmt: skip
+    outputs, half = [], coordinate_transformation_mode == "half_pixel"
+    for roi, batch in zip(rois.astype(np.float64), batch_indices, strict=True):
+        left, top, right, bottom = roi * spatial_scale - (0.5 if half else 0)
+        sizes = [bottom - top, right - left]
+        if not half:
+            sizes = [max(size, 1.0) for size in sizes]
+        counts, parts = (output_height, output_width), []
+        points = [
+            sampling_ratio or max(math.ceil(s / n), 1) for s, n in zip(sizes, counts, strict=True)
+        ]
+        for start, size, count, each, length in zip(
+            (top, left), sizes, counts, points, x.shape[2:], strict=True
+        ):
+            parts.append(_roi_axis(_edge_places(start, size / count, count, each), length))
+        (y0, y1, v, on_y), (x0, x1, u, on_x) = parts
+        image, on = x[batch].astype(np.float64), on_y[:, None] & on_x
+        v, u = v[:, None], u[None, :]
+        corners = np.stack([
+            image[:, y0][:, :, x0] * (1 - v) * (1 - u), image[:, y0][:, :, x1] * (1 - v) * u,
+            image[:, y1][:, :, x0] * v * (1 - u), image[:, y1][:, :, x1] * v * u,
+        ])  # fmt: skip
+        sampled = np.where(on, corners.sum(0) if mode == "avg" else corners.max(0), 0)
+        bins = sampled.reshape(-1, output_height, points[0], output_width, points[1])
+        outputs.append(bins.mean((2, 4)) if mode == "avg" else bins.max((2, 4)))
+    shape = (0, x.shape[1], output_height, output_width)
+    return np.stack(outputs).astype(x.dtype) if outputs else np.zeros(shape, x.dtype)
+
+
+def _roi_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    rois = np.array([[0, 0, 5, 5], [1.5, 2, 9, 6], [-2, 3, 3, 12]], np.float32)
+    inputs = (draw(rng, 2, 3, 10, 8), rois, ints(0, 1, 0))
+    for transform in ("half_pixel", "output_half_pixel"):
+        attrs = {"coordinate_transformation_mode": transform, "output_height": 3}
+        yield Sample(inputs, {**attrs, "output_width": 2, "sampling_ratio": 2}, note=transform)
+        yield Sample(inputs, {**attrs, "spatial_scale": 0.5}, note=f"{transform}, adaptive")
+
+
+define(
+    OpDef(
+        "roi_align", "x rois batch_indices",
+        "y = the mean (or max) of points sampled linearly in each bin of each region. Shapes: "
+        "x [N,C,H,W], rois [R,4] as x1,y1,x2,y2, batch_indices [R] -> y [R,C,OH,OW]. "
+        "Source: ONNX RoiAlign-22",
+        _infer_roi_align, _roi_align, family="image", rtol=1e-5, samples=_roi_samples,
+        flops=lambda call: 40 * call.outputs[0].elements,
+        attrs={
+            "coordinate_transformation_mode": Attr(
+                "str", "half_pixel", ("half_pixel", "output_half_pixel")
+            ),
+            "mode": Attr("str", "avg", ("avg", "max")), "output_height": Attr("int", 1),
+            "output_width": Attr("int", 1), "sampling_ratio": Attr("int", 0),
+            "spatial_scale": Attr("float", 1.0),
+        },
+    )
+)  # fmt: skip
+
+
+def _window(rank: int, strides: Ints | None, pads: Ints | None, dilations: Ints | None
+            ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
+    return strides or (1,) * rank, pads or (0,) * 2 * rank, dilations or (1,) * rank
+
+
+def _infer_deform(
+    x: Value, w: Value, offset: Value, bias: Value | None = None, mask: Value | None = None, *,
+    strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
+    offset_group: int, kernel_shape: Ints | None,
+) -> Types:  # fmt: skip
+    rank = expect_rank("w", w, len(x.shape)) - 2
+    steps, edges, spread = _window(rank, strides, pads, dilations)
+    kernel = known_dims("the kernel", w.shape[2:])
+    space = [
+        windows(dim, kernel[i], steps[i], (edges[i], edges[i + rank]), spread[i])
+        for i, dim in enumerate(x.shape[2:])
+    ]
+    expect("offset's channels", offset.shape[1], offset_group * math.prod(kernel) * rank)
+    return one((x.shape[0], w.shape[0], *space), x.dtype)
+
+
+def _deform_conv(
+    x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None, *,
+    strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
+    offset_group: int, kernel_shape: Ints | None,
+) -> Array:  # fmt: skip
+    rank, kernel = x.ndim - 2, w.shape[2:]
+    steps, edges, spread = _window(rank, strides, pads, dilations)
+    image, space = np.moveaxis(x, 1, -1), offset.shape[2:]
+    grid = np.indices(space).astype(np.float64)
+    moves = offset.reshape(x.shape[0], offset_group, math.prod(kernel), rank, *space)
+    scale = None if mask is None else mask.reshape(x.shape[0], offset_group, -1, *space)
+    each, total = x.shape[1] // offset_group, np.zeros((x.shape[0], *space, w.shape[0]))
+    for number, position in enumerate(itertools.product(*map(range, kernel))):
+        parts = []
+        for g in range(offset_group):
+            where = [
+                grid[i] * steps[i] - edges[i] + position[i] * spread[i] + moves[:, g, number, i]
+                for i in range(rank)
+            ]
+            part = interpolate(image[..., g * each : (g + 1) * each], where)
+            parts.append(part if scale is None else part * scale[:, g, number][..., None])
+        index: Index = (slice(None), slice(None), *position)
+        rows = w[index].astype(np.float64)
+        total += grouped_product(np.concatenate(parts, axis=-1), rows, group)
+    total = total if bias is None else total + bias
+    return np.ascontiguousarray(np.moveaxis(total, -1, 1)).astype(x.dtype)
+
+
+def _deform_flops(call: Call) -> int:
+    return 2 * call.outputs[0].elements * math.prod(call.type(1).dims[1:])
+
+
+define(
+    OpDef(
+        "deform_conv", "x w offset bias? mask?",
+        "conv whose kernel positions are moved by `offset` and scaled by `mask`, x read linearly "
+        "between pixels. Shapes: x [N,C,H,W], w [O,C/group,KH,KW], offset "
+        "[N,offset_group*KH*KW*2,OH,OW], mask [N,offset_group*KH*KW,OH,OW] -> y [N,O,OH,OW]. "
+        "Source: ONNX DeformConv-22",
+        _infer_deform, _deform_conv, flops=_deform_flops, family="conv", rtol=2e-5,
+        attrs={
+            "strides": Attr("ints", None), "pads": Attr("ints", None),
+            "dilations": Attr("ints", None), "group": Attr("int", 1),
+            "offset_group": Attr("int", 1), "kernel_shape": Attr("ints", None),
+        },
+    )
+)  # fmt: skip
