@@ -14,6 +14,7 @@ from functools import cached_property
 from trireme.devices.npu.compiler import LOWER
 from trireme.devices.npu.jobs import Constants, Site
 from trireme.devices.npu.lower import Lowering
+from trireme.devices.npu.lower_matrix import effective_strides
 from trireme.devices.npu.residency import live_ranges
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import SCRATCH, dense
@@ -122,7 +123,7 @@ def kernel_limit(s: Subject) -> str:
 
 def stride_limit(s: Subject) -> str:
     """strides must be within the machine's limit"""
-    strides, limit = s.node.attrs["strides"], s.machine.limits.stride
+    strides, limit = effective_strides(s.call), s.machine.limits.stride
     return f"{strides}, the limit is {limit}" if max(strides) > limit else ""
 
 

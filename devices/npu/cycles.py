@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
 from trireme.devices.npu.spec import MatrixUnit, NpuSpec
 from trireme.devices.npu.stream import (
@@ -135,19 +135,29 @@ def burst_bytes(view: View, burst: int) -> int:
 
 
 def sram_cycles(spec: NpuSpec, views: tuple[View, ...]) -> float:
-    """Return the cycles that moving each view's bytes once takes: those of the busiest bank.
+    """Return the cycles that moving each view's bytes once takes.
 
-    Banks are equal stretches of addresses; a view's bytes count as spread evenly over its extent.
+    Lines of `bank_bytes_per_cycle` bytes go round the banks, a bank gives one line a cycle. A dense
+    view uses all banks; one whose strides are a multiple of few banks waits for these few.
     """
-    bank_bytes = ceil(spec.sram.bytes / spec.sram.banks)
-    load = [0.0] * spec.sram.banks
-    for view in views:
-        start, end = view.extent
-        density = view.distinct_bytes / (end - start)
-        for bank in range(start // bank_bytes, min((end - 1) // bank_bytes + 1, len(load))):
-            low, high = max(start, bank * bank_bytes), min(end, (bank + 1) * bank_bytes)
-            load[bank] += density * (high - low)
-    return max(load) / spec.sram.bank_bytes_per_cycle
+    return sum(_view_cycles(spec, view) for view in views)
+
+
+def _view_cycles(spec: NpuSpec, view: View) -> float:
+    line, banks = spec.sram.bank_bytes_per_cycle, spec.sram.banks
+    run, runs, reach = float(ITEMSIZE[view.dtype]), 1, 1
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if size == 1 or not stride:
+            continue
+        if runs == 1 and stride <= max(run, line):
+            run += (size - 1) * stride
+            continue
+        runs *= size
+        step = stride / line
+        distinct = banks // gcd(int(step), banks) if step == int(step) else banks
+        reach = min(banks, reach * min(size, distinct))
+    lines = ceil(run / line)
+    return runs * lines / min(banks, reach * lines)
 
 
 def work_cost(spec: NpuSpec, work: Work) -> Cost:

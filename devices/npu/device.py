@@ -7,8 +7,9 @@ thread of the device does the work in the order of submission, as one machine do
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -78,7 +79,8 @@ class Npu(Device):
         self.sram = np.full(machine.sram.bytes, GARBAGE, np.uint8)
         self._estimator = Estimator(machine)
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._allocated = 0
 
@@ -107,14 +109,20 @@ class Npu(Device):
                     facts=[f"{self._allocated} of {self.machine.dram.bytes} bytes are in use"],
                 )
             self._allocated += nbytes
-        return Buffer(self.spec.memory, np.zeros(nbytes, np.uint8), 0, nbytes)
+        memory = np.zeros(nbytes, np.uint8)
+        weakref.finalize(memory, self._give_back, nbytes)
+        return Buffer(self.spec.memory, memory, 0, nbytes)
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self._allocated -= nbytes
 
     def write(self, target: Buffer, source: Array) -> None:
-        """Copy an array into NPU memory, behind the tasks submitted before."""
+        """Copy an array into NPU memory; the caller has waited for tasks that use the bytes."""
         self._copy(target, source, into=True)
 
     def read(self, source: Buffer, target: Array) -> None:
-        """Copy NPU memory into an array, behind the tasks submitted before."""
+        """Copy NPU memory into an array; the caller has waited for tasks that write the bytes."""
         self._copy(source, target, into=False)
 
     def _copy(self, buffer: Buffer, array: Array, into: bool) -> None:
@@ -137,10 +145,12 @@ class Npu(Device):
     def submit(self, work: Callable[[], None]) -> None:
         """Queue work for the machine; it runs on the device's thread, in order."""
         with self._lock:
+            if self._closed:
+                raise DeviceError("npu: the device is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="trireme-npu", daemon=True)
                 self._thread.start()
-        self._queue.put(work)
+            self._queue.put(work)
 
     def _serve(self) -> None:
         while (work := self._queue.get()) is not None:
@@ -149,6 +159,7 @@ class Npu(Device):
     def close(self) -> None:
         """Finish what was submitted and stop the thread."""
         with self._lock:
+            self._closed = True
             thread, self._thread = self._thread, None
         if thread is not None:
             self._queue.put(None)
@@ -238,13 +249,6 @@ class NpuExecutable(Executable):
 def _bytes(buffer: Buffer, nbytes: int) -> Array:
     place: Array = buffer.handle[buffer.offset : buffer.offset + nbytes]
     return place
-
-
-@dataclass
-class _Traced:
-    dtype: str
-    shape: tuple[int, ...]
-    data: Array
 
 
 class NpuCall:

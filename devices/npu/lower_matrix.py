@@ -127,11 +127,21 @@ def _channels(layout: Layout, start: int, count: int) -> Layout:
 
 def window_of(call: Call, kernel: tuple[int, ...]) -> Window:
     """Return the window of a conv or pool; one spatial axis is the columns of one row."""
-    strides, dilations, pads = (call.attrs[k] for k in ("strides", "dilations", "pads"))
+    dilations, pads = call.attrs["dilations"], call.attrs["pads"]
+    strides = effective_strides(call)
     if len(strides) == 1:
         return Window(1, kernel[-1], 1, strides[0], 1, dilations[0], 0, pads[0])
     (kh, kw), (sh, sw), (dh, dw) = kernel, strides, dilations
     return Window(kh, kw, sh, sw, dh, dw, pads[0], pads[1])
+
+
+def effective_strides(call: Call) -> tuple[int, ...]:
+    """Return the strides of a window, 1 along an axis that has one output only."""
+    outputs = call.outputs[0].dims[1:-1]
+    return tuple(
+        stride if size > 1 else 1
+        for stride, size in zip(call.attrs["strides"], outputs, strict=True)
+    )
 
 
 def lower_fully_connected(state: Lowering, node: Node, call: Call) -> None:

@@ -63,7 +63,7 @@ class DmaUnit:
 
 @dataclass(frozen=True)
 class Sram:
-    """On-chip memory: its size, equal banks in address order, bytes a cycle through each."""
+    """On-chip memory: its size, banks that take lines in turn, bytes of a line (one a cycle)."""
 
     bytes: int
     banks: int

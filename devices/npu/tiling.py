@@ -16,6 +16,9 @@ from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import Dims, Window
 from trireme.memory import align_up
 
+STEP_CYCLES = 24
+"""What a further tile costs beside its cycles, so that tiles are no smaller than they help."""
+
 
 @dataclass(frozen=True)
 class WindowShape:
@@ -139,7 +142,8 @@ def _candidates(spec: NpuSpec, op: WindowShape) -> Iterator[Tiles]:
     channels = splits(oc, unit)
     if op.channels > 1:
         channels = sorted({align_up(c, op.channels) for c in channels}, reverse=True)
-    spaces = [(h, ow) for h in splits(oh)] + [(1, w) for w in splits(ow)[1:]]
+    side = spec.matrix.block[0] if spec.matrix.block else 1
+    spaces = [(h, ow) for h in splits(oh, side)] + [(1, w) for w in splits(ow)[1:]]
     for ic in depths:
         for h, w in spaces:
             for tile in channels:
@@ -170,7 +174,11 @@ def _predict(spec: NpuSpec, op: WindowShape, tiles: Tiles) -> float:
     dma += copy.cycles(op.parts * outs * depth * again_w, w, True)
     dma += copy.cycles(space * outs, y, False)
     steps = space * outs * depth
-    return max(compute, dma) + dma / steps if tiles.copies > 1 else compute + dma
+    overhead = STEP_CYCLES * steps
+    if tiles.copies == 1:
+        return compute + dma + overhead
+    first = copy.cycles(1, x, False) + copy.cycles(1, w, True) + copy.cycles(1, y, False)
+    return max(compute, dma) + first / 2 + overhead
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from trireme.devices.npu.stream import (
     SRAM,
     Barrier,
     Binary,
+    Dims,
     Dma,
     Fill,
     Matrix,
@@ -29,6 +30,11 @@ from trireme.devices.npu.stream import (
 )
 from trireme.errors import DeviceError
 
+LARGEST_COPY = 1 << 32
+LARGEST_WINDOWS = 1 << 30
+"""Elements that one command may touch: far above what real ones do, so that a damaged stream fails
+here and not for want of memory.
+"""
 FLOATS = ("float16", "float32")
 
 
@@ -102,6 +108,11 @@ def _shape_problem(spec: NpuSpec, work: Work) -> str:
     views = [v for name in _VIEWS[type(work)] if (v := getattr(work, name)) is not None]
     if any(0 in view.shape for view in views):
         return "an empty view"
+    most = LARGEST_COPY if isinstance(work, (Dma, Fill)) else 4 * spec.sram.bytes
+    if any(view.elements > most for view in views):
+        return f"a view of more than {most} elements"
+    if any(n > 1 and not s for n, s in zip(*_target(work), strict=True)):
+        return "the target repeats elements"
     if isinstance(work, Dma):
         return _copy_problem(work.source, work.target)
     if isinstance(work, Fill):
@@ -131,9 +142,16 @@ def _copy_problem(source: View, target: View) -> str:
     both = {source.dtype, target.dtype}
     if len(both) > 1 and not both <= set(FLOATS):
         return f"no conversion from {source.dtype} to {target.dtype}"
-    if any(n > 1 and not s for n, s in zip(target.shape, target.strides, strict=True)):
-        return "the target repeats elements"
     return ""
+
+
+def _target(work: Work) -> tuple[Dims, Dims]:
+    """Shape and strides of what a command writes."""
+    for name in ("target", "ofm", "y"):
+        view = getattr(work, name, None)
+        if view is not None:
+            return view.shape, view.strides
+    return (1, 1, 1, 1), (0, 0, 0, 0)
 
 
 def _matrix_problem(spec: NpuSpec, work: Matrix) -> str:
@@ -161,6 +179,8 @@ def _window_problem(spec: NpuSpec, window: Window, ifm: View, ofm: View) -> str:
         reach = (ofm.shape[axis] - 1) * stride[axis - 1] + (kernel[axis - 1] - 1) * dilation[
             axis - 1
         ]
+        if ofm.elements * kernel[0] * kernel[1] > LARGEST_WINDOWS:
+            return "windows of too many elements"
         if abs(pad) > reach + ifm.shape[axis] or reach > 1 << 24:
             return "the window leaves its input"
     return ""

@@ -1,0 +1,341 @@
+"""The NPU behind the device contract: refusals, submission, traces, estimates, descriptions."""
+
+import threading
+
+import numpy as np
+import pytest
+from npu import Int8Builder, Run
+from zoo import zoo_path
+
+from trireme.builder import GraphBuilder
+from trireme.device import HOST, Buffer, host_alloc
+from trireme.devices.npu import constraints, load_spec, open_device, spec_names, supported_ops
+from trireme.devices.npu.constraints import CONSTRAINTS, sentence
+from trireme.devices.npu.spec import parse_spec
+from trireme.errors import CompileError, DeviceError, RunError
+from trireme.graph import Graph, Quant, TensorType
+from trireme.interpret import interpret
+from trireme.op import has_op
+
+SEED = 5
+Q = Quant((0.05,), (3,))
+
+
+@pytest.fixture(scope="module")
+def device():
+    opened = open_device()
+    yield opened
+    opened.close()
+
+
+def net(seed=SEED):
+    b = Int8Builder(np.random.default_rng(seed))
+    y = b.conv(b.feed(1, 15, 13, 8), 24, activation="relu")
+    y = b.conv(y, 24, groups=24)
+    b.middle = y
+    y = b.op("sigmoid", y)
+    return b, b.finish(b.op("reduce_mean", y, b.constant("a", np.array([1, 2])), keepdims=0))
+
+
+def reason(device, shape, op, dtype="int8", quant=Q, inputs=(), out_quant=Q, **attrs):
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(shape, dtype, quant if dtype == "int8" else None))
+    more = [b.constant("c", data, q) for data, q in inputs]
+    out = out_quant if dtype == "int8" else None
+    b.add_node(op, [x, *more], attrs, quants=[out])
+    graph = b.finish(len(b.values) - 1)
+    return device.unsupported_reason(graph, graph.nodes[0])
+
+
+WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+REFUSED = {
+    "the op must be one of the NPU's (here cum_sum)": lambda d: reason(
+        d, (3,), "cum_sum", "float32", inputs=[(np.array(0), None)]),
+    "shapes must be known before the run (here int8[N,3]": lambda d: reason(d, ("N", 3), "relu"),
+    "tensors must have elements": lambda d: reason(d, (0, 3), "relu"),
+    "tensors must be of a dtype that the NPU has (here float32[3], it has float16, int8, uint8; "
+    "open it with float32='float16'": lambda d: reason(d, (3,), "relu", "float32"),
+    "int8 and uint8 tensors must be quantised": lambda d: reason(
+        d, (3,), "relu", quant=None, out_quant=None),
+    "images must be channels-last (NHWC) (here NCHW)": lambda d: reason(
+        d, (1, 3, 8, 8), "max_pool", kernel=(2, 2), layout="NCHW", **WINDOW),
+    "windows have one or two spatial axes (here 3 axes)": lambda d: reason(
+        d, (1, 4, 4, 4, 2), "max_pool", kernel=(1, 1, 1), strides=(1,) * 3, pads=(0,) * 6,
+        dilations=(1,) * 3),
+    "kernel sides must be within the machine's limit (here 65x1, the limit": lambda d: reason(
+        d, (1, 70, 4, 2), "max_pool", kernel=(65, 1), **WINDOW),
+    "strides must be within the machine's limit (here (9, 1), the limit": lambda d: reason(
+        d, (1, 70, 4, 2), "max_pool", kernel=(1, 1), **{**WINDOW, "strides": (9, 1)}),
+    "dilations must be within the machine's limit": lambda d: reason(
+        d, (1, 99, 4, 2), "max_pool", kernel=(2, 1), **{**WINDOW, "dilations": (65, 1)}),
+    "(here mode 'linear' (nearest is supported))": lambda d: reason(
+        d, (1, 4, 4, 2), "resize", inputs=[(np.zeros(0, np.float32), None),
+                                          (np.zeros(0, np.float32), None),
+                                          (np.array([1, 8, 8, 2]), None)], mode="linear"),
+    "(here axes [0, 2] are not neighbours)": lambda d: reason(
+        d, (2, 3, 4), "reduce_mean", inputs=[(np.array([0, 2]), None)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refusals_are_sentences(device, words):
+    found = REFUSED[words](device)
+    assert found is not None
+    assert words in found
+
+
+def test_effects_and_control_flow_are_refused(device):
+    b = GraphBuilder("g")
+    b.input("x", TensorType((3,), "int8", Q))
+    b.add_node("relu", [0], {}, quants=[Q])
+    b.add_node("relu", [1], {}, quants=[Q], after=(0,))
+    graph = b.finish(2)
+    assert "ops with effects stay on the host" in device.unsupported_reason(graph, graph.nodes[1])
+
+
+def test_what_fits_no_tile_is_refused():
+    small = open_device(sram_bytes=1024)
+    found = reason(small, (1, 64, 64, 4), "reduce_mean", inputs=[(np.array([1, 2]), None)])
+    assert found.startswith("the smallest tile of every step must fit SRAM (here ")
+    small.close()
+
+
+def test_moving_weights_of_a_conv_are_refused(device):
+    b = Int8Builder(np.random.default_rng(SEED))
+    x, w = b.feed(1, 4, 4, 3), b.feed(5, 1, 1, 3, quant=Quant((0.1,), (0,)))
+    graph = b.finish(b.op("conv", x, w, **WINDOW))
+    found = device.unsupported_reason(graph, graph.nodes[0])
+    assert found == "the weight and bias of a conv must be constants (here weight)"
+
+
+def test_constraints_are_printable():
+    listed = constraints()
+    assert len(listed) == len(CONSTRAINTS)
+    for constraint, _ in CONSTRAINTS:
+        assert sentence(constraint) in listed
+        assert "\n" not in sentence(constraint)
+    assert all(has_op(op) for op in supported_ops())
+
+
+def test_compile_names_the_node_and_the_reason(device):
+    b = GraphBuilder("g")
+    b.input("x", TensorType((3,), "float32"))
+    graph = b.finish(b.add("relu", 0, source="onnx:Relu_3"))
+    with pytest.raises(CompileError, match=r"npu cannot run relu #0 \(onnx:Relu_3\): tensors"):
+        device.compile([graph])
+
+
+def test_one_submit_and_spans_that_add_up(device):
+    b, graph = net()
+    run = Run(device, graph, b.feeds)
+    (out,) = graph.outputs
+    np.testing.assert_array_equal(run.outputs[out], interpret(graph, b.feeds)[out])
+    spans = run.spans
+    assert [span.nodes for span in spans] == [(n.id,) for n in graph.nodes]
+    assert all(span.clock == "virtual" for span in spans)
+    assert spans[0].start_s == 0.0
+    assert all(a.end_s == b.start_s for a, b in zip(spans, spans[1:], strict=False))
+    assert sum(span.cycles for span in spans) == run.executable.timeline.cycles
+    assert spans[-1].end_s == pytest.approx(
+        run.executable.timeline.cycles / device.machine.clock_hz
+    )
+    for span in spans:
+        assert 0 <= span.detail["mac_utilisation"] <= 1
+        assert span.detail["sram_peak_bytes"] <= device.machine.sram.bytes
+    assert spans[0].detail["dma_bytes"] >= 15 * 13 * 8
+    assert "matrix" in run.executable.kernels[graph.nodes[0].id]
+
+
+def test_launch_does_not_wait(device):
+    b, graph = net()
+    run = Run(device, graph, b.feeds)
+    gate = threading.Event()
+    device.submit(gate.wait)
+    event = run.call.launch()
+    assert not event._over.is_set()
+    gate.set()
+    event.wait()
+    assert list(event.spans()) == []
+
+
+def test_launches_from_threads(device):
+    """Four sessions on threads of their own share one machine."""
+    wrong = []
+
+    def work(seed):
+        b, graph = net(seed)
+        run = Run(device, graph, b.feeds)
+        (out,) = graph.outputs
+        for _ in range(5):
+            data = {v: b.random(graph.type(v).dims) for v in graph.inputs}
+            if not np.array_equal(run.launch(data)[out], interpret(graph, data)[out]):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("sram_bytes", [4096, 1 << 20])
+def test_every_intermediate_can_be_asked_for(sram_bytes):
+    traced = open_device(trace=True, sram_bytes=sram_bytes)
+    b, graph = net()
+    run = Run(traced, graph, b.feeds)
+    want = {}
+    interpret(graph, b.feeds, lambda node, made: want.update(zip(node.outputs, made, strict=True)))
+    for value, array in want.items():
+        np.testing.assert_array_equal(run.call.intermediate(value), array, f"value {value}")
+    with pytest.raises(RunError, match="no trace of value %999"):
+        run.call.intermediate(999)
+    traced.close()
+
+
+def test_without_trace_there_are_no_intermediates(device):
+    b, graph = net()
+    with pytest.raises(RunError, match="trace=True"):
+        Run(device, graph, b.feeds).call.intermediate(b.middle)
+
+
+def test_memory_is_private_and_limited(device):
+    b, graph = net()
+    (executable,) = device.compile([graph])
+    mine = device.alloc(executable.graph.type(graph.inputs[0]).nbytes)
+    with pytest.raises(RunError, match="in host, expected"):
+        executable.bind([mine, host_alloc(24)], None)
+    with pytest.raises(RunError, match="1 arguments, expected 2"):
+        executable.bind([mine], None)
+    with pytest.raises(DeviceError, match="bytes to or from a buffer of 4"):
+        device.write(device.alloc(4), np.zeros(5, np.uint8))
+    with pytest.raises(DeviceError, match="in host"):
+        device.read(Buffer(HOST, np.zeros(4, np.uint8), 0, 4), np.zeros(4, np.uint8))
+    with pytest.raises(DeviceError, match="do not fit its memory"):
+        device.alloc(device.machine.dram.bytes + 1)
+
+
+def test_buffers_at_offsets(device):
+    b, graph = net()
+    (executable,) = device.compile([graph])
+    (value,), (out,) = graph.inputs, graph.outputs
+    size = graph.type(value).nbytes
+    arena = device.alloc(4096)
+    x, y = arena.at(192, size), arena.at(2048, 24)
+    call = executable.bind([x, y], None)
+    device.write(x, b.feeds[value])
+    call.launch().wait()
+    got = np.empty((1, 24), np.int8)
+    device.read(y, got)
+    np.testing.assert_array_equal(got, interpret(graph, b.feeds)[out])
+
+
+def test_a_closed_device_says_so():
+    opened = open_device()
+    b, graph = net()
+    run = Run(opened, graph, b.feeds)
+    opened.close()
+    with pytest.raises(DeviceError, match="closed"):
+        run.call.launch()
+
+
+def region_of(device, graph):
+    """The nodes of a graph that the device takes, as one graph."""
+    nodes = tuple(n for n in graph.nodes if device.unsupported_reason(graph, n) is None)
+    inside, made = {n.id for n in nodes}, {v for n in nodes for v in n.outputs}
+    used = {v for n in nodes for v in (*n.used, *n.outputs)}
+    fed = dict.fromkeys(v for n in nodes for v in n.used if v not in made)
+    inputs = tuple(v for v in fed if not graph.values[v].is_constant)
+    outputs = tuple(
+        v for n in nodes for v in n.outputs
+        if v in graph.outputs or any(u.id not in inside for u in graph.users(v))
+    )  # fmt: skip
+    return Graph(graph.name, inputs, outputs, nodes, {v: graph.values[v] for v in sorted(used)})
+
+
+VELA_CYCLES = {
+    "ad01_int8": 201184,
+    "kws_dscnn_int8": 58340,
+    "resnet8_cifar10_int8": 141933,
+    "mobilenet_v2_1.0_224_quant": 5480230,
+    "tf2_mobilenet_v2_1.0_224_ptq": 5909811,
+    "ssd_mobilenet_v1_quant": 6918597,
+}
+"""Vela 5.2.0, Ethos-U55-256. vww_96 is left out: Vela packs its weights twice as tightly."""
+
+
+@pytest.mark.parametrize("name", VELA_CYCLES)
+def test_zoo_on_ethos_bit_exact_and_within_fifteen_percent_of_vela(name):
+    from trireme.converters.tflite import convert
+
+    graph = convert(zoo_path(f"{name}.tflite"))
+    ethos = open_device("ethos_u55_256")
+    region = region_of(ethos, graph)
+    assert len(region.nodes) >= len(graph.nodes) - 4
+    rng = np.random.default_rng(SEED)
+    feeds = {
+        v: rng.integers(0, 256, region.type(v).dims).astype(np.uint8).view(region.type(v).dtype)
+        for v in region.inputs
+    }
+    run = Run(ethos, region, feeds)
+    assert run.executable.timeline.cycles == pytest.approx(VELA_CYCLES[name], rel=0.15)
+    want = interpret(region, feeds)
+    for value in region.outputs:
+        np.testing.assert_array_equal(run.outputs[value], want[value], f"seed {SEED}")
+    ethos.close()
+
+
+@pytest.mark.parametrize("name", ["kws_dscnn_int8", "mobilenet_v2_1.0_224_quant"])
+def test_estimates_agree_with_the_sunk_region(name):
+    from trireme.converters.tflite import convert
+
+    graph = convert(zoo_path(f"{name}.tflite"))
+    mobile = open_device()
+    region = region_of(mobile, graph)
+    (executable,) = mobile.compile([region])
+    predicted = sum(mobile.estimate_s(region, node) for node in region.nodes)
+    simulated = executable.timeline.cycles / mobile.machine.clock_hz
+    assert predicted == pytest.approx(simulated, rel=0.2)
+
+
+def test_descriptions_that_come_along():
+    assert set(spec_names()) >= {"mobile", "ethos_u55_256", "systolic_32x32"}
+    for name in spec_names():
+        assert load_spec(name).name == name
+    assert load_spec("default").name == "mobile"
+    assert load_spec("ethos_u55_256").macs == 256
+
+
+DAMAGE = {
+    "matrix.rows = 'many' is not a whole number": ("rows = 64", "rows = 'many'"),
+    "field clock_hz is missing": ("clock_hz = 1.0e9", ""),
+    "unknown field matrix.colour": ("rows = 64", "rows = 64\ncolour = 3"),
+    "matrix.dataflow = 'spiral'": ('dataflow = "dot"', 'dataflow = "spiral"'),
+    "sram.bytes = 0 must be more than 0": ("bytes = 2097152", "bytes = 0"),
+    "alignment = 48 is not a power of two": ("alignment = 64", "alignment = 48"),
+    "matrix.rate.float16 is missing or 0": (", float16 = 0.5", ""),
+    "is not TOML": ("[matrix]", "[matrix"),
+}
+
+
+@pytest.mark.parametrize("words", DAMAGE)
+def test_a_wrong_description_names_the_field(words):
+    from importlib.resources import files
+
+    text = files("trireme.devices").joinpath("npu", "specs", "mobile.toml").read_text()
+    with pytest.raises(DeviceError, match=r"NPU description mine.toml") as error:
+        parse_spec(text.replace(*DAMAGE[words], 1), "mine.toml")
+    assert words in str(error.value)
+
+
+def test_options_are_checked(tmp_path):
+    with pytest.raises(DeviceError, match="unknown NPU 'warp'"):
+        open_device("warp")
+    with pytest.raises(DeviceError, match="cannot be read"):
+        open_device(tmp_path / "absent.toml")
+    with pytest.raises(DeviceError, match="float32='double'"):
+        open_device(float32="double")
+    with pytest.raises(DeviceError, match="has no float16"):
+        open_device("ethos_u55_256", float32="float16")
+    with pytest.raises(DeviceError, match="sram_bytes=3"):
+        open_device(sram_bytes=3)
