@@ -1,0 +1,287 @@
+"""Kernels of the cpu device at shapes that break things: 1, primes, tails, strides, dilations,
+groups, batches, many slices and chunks; every instruction set against the reference.
+"""
+
+import numpy as np
+import pytest
+from cpu_run import assert_close, node_graph, open_all, run
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.devices.cpu.program import REFERENCE
+from trireme.devices.cpu.target import available_isas
+from trireme.graph import TensorType
+from trireme.interpret import interpret
+
+SEED = 7
+by_isa = pytest.mark.parametrize("isa", available_isas())
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory):
+    made = open_all(tmp_path_factory.mktemp("objects"))
+    yield made
+    for device in made.values():
+        device.close()
+
+
+@pytest.fixture
+def rng():
+    print("seed", SEED)
+    return np.random.default_rng(SEED)
+
+
+def draw(rng, *shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def agree(devices, isa, graph, feeds, rtol=1e-5, native=True):
+    """Both thread counts give the reference's result, and the same bits."""
+    want = list(interpret(graph, feeds).values())
+    bits = []
+    for threads in (1, 2):
+        got, kernels, _ = run(devices[isa, threads], graph, feeds, at_end=threads == 1)
+        assert native != (REFERENCE in kernels.values()), kernels
+        for g, w in zip(got, want, strict=True):
+            assert_close(g, w, rtol, f"{kernels} {graph}")
+        bits.append([g.tobytes() for g in got])
+    assert bits[0] == bits[1], "results depend on the number of threads"
+
+
+CONVS = {  # (n, h, w, c), (o, kh, kw), strides, pads, dilations, groups, activation, residual
+    "1x1": ((1, 5, 7, 3), (5, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "relu", False),
+    "1x1 wide": ((2, 7, 7, 37), (67, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "relu6", True),
+    "1x1 strided": ((1, 9, 8, 19), (33, 1, 1), (2, 2), (0, 0, 0, 0), (1, 1), 1, "", False),
+    "1x1 padded": ((1, 3, 4, 5), (6, 1, 1), (1, 1), (1, 0, 2, 1), (1, 1), 1, "", False),
+    "3x3": ((1, 13, 11, 17), (31, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "hard_swish", False),
+    "3x3 same, strided": ((2, 8, 9, 16), (32, 3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 1, "relu", True),
+    "3x3 dilated": ((1, 11, 12, 5), (7, 3, 3), (1, 1), (2, 3, 2, 3), (2, 3), 1, "", False),
+    "5x2 uneven": ((1, 10, 6, 4), (9, 5, 2), (3, 1), (2, 0, 1, 1), (1, 1), 1, "gelu", False),
+    "first layer": ((1, 17, 19, 3), (16, 7, 7), (2, 2), (3, 3, 3, 3), (1, 1), 1, "relu", False),
+    "wider than the image": ((1, 2, 2, 8), (8, 5, 5), (1, 1), (2, 2, 2, 2), (1, 1), 1, "", False),
+    "groups": ((1, 6, 5, 12), (8, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 4, "relu", True),
+    "groups 1x1": ((2, 4, 4, 40), (60, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 2, "", False),
+    "multiplier": ((1, 5, 5, 6), (12, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 6, "", False),
+    "deep, in slices": ((1, 6, 6, 260), (40, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "relu", True),
+    "deep 1x1": ((1, 30, 30, 1030), (20, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "tanh", True),
+    "many chunks": ((1, 40, 40, 24), (72, 1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "relu6", False),
+    "depthwise": ((1, 9, 7, 19), (19, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 19, "relu6", False),
+    "depthwise strided": ((2, 8, 10, 33), (33, 3, 3), (2, 2), (0, 0, 1, 1), (1, 1), 33, "", True),
+    "depthwise 5x5": ((1, 9, 31, 16), (16, 5, 5), (1, 1), (2, 2, 2, 2), (1, 1), 16, "swish", True),
+    "depthwise dilated": ((1, 9, 40, 5), (5, 3, 3), (1, 1), (3, 4, 3, 4), (3, 4), 5, "", False),
+    "depthwise small": ((1, 2, 2, 20), (20, 5, 5), (1, 1), (2, 2, 2, 2), (1, 1), 20, "", False),
+    "depthwise big": ((1, 50, 45, 48), (48, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 48, "relu", False),
+}  # fmt: skip
+
+
+@by_isa
+@pytest.mark.parametrize("name", CONVS)
+def test_conv(devices, rng, name, isa):
+    x, (o, kh, kw), strides, pads, dilations, groups, activation, residual = CONVS[name]
+    attrs = dict(
+        strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
+        activation=activation,
+    )  # fmt: skip
+    weights = draw(rng, o, kh, kw, x[3] // groups) / np.float32((kh * kw * x[3] / groups) ** 0.5)
+    inputs = [draw(rng, *x), weights, draw(rng, o)]
+    graph, feeds = node_graph("conv", inputs, attrs, {1, 2})
+    if residual:
+        inputs.append(draw(rng, *graph.type(graph.outputs[0]).dims))
+        graph, feeds = node_graph("conv", inputs, attrs, {1, 2})
+    agree(devices, isa, graph, feeds)
+
+
+@by_isa
+@pytest.mark.parametrize("op", ["max_pool", "average_pool"])
+@pytest.mark.parametrize(
+    "x, kernel, strides, pads, dilations, more",
+    [
+        ((1, 7, 7, 19), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1), {}),
+        ((2, 5, 9, 16), (2, 2), (2, 2), (0, 0, 0, 0), (1, 1), {"ceil_mode": 1}),
+        ((1, 6, 31, 3), (3, 2), (1, 1), (1, 0, 2, 1), (1, 2), {}),
+        ((1, 1, 1, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), {"activation": "relu"}),
+        ((1, 14, 14, 33), (14, 14), (1, 1), (0, 0, 0, 0), (1, 1), {}),
+    ],
+)
+def test_pool(devices, rng, op, x, kernel, strides, pads, dilations, more, isa):
+    attrs = dict(kernel=kernel, strides=strides, pads=pads, dilations=dilations, layout="NHWC")
+    data = draw(rng, *x)
+    data.flat[:: max(data.size // 3, 1)] = (np.nan, np.inf, -np.inf, 0)[
+        : -(-data.size // max(data.size // 3, 1))
+    ]
+    if op == "average_pool":
+        data = draw(rng, *x)
+    agree(devices, isa, *node_graph(op, [data], attrs | more))
+
+
+@by_isa
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((1, 1), (1, 1)),
+        ((7, 13), (13, 5)),
+        ((1, 640), (640, 67)),
+        ((50, 3), (3, 100)),
+        ((3, 17, 9), (3, 9, 31)),
+        ((2, 3, 5, 16), (2, 3, 16, 48)),
+        ((4, 5, 8), (8, 20)),
+        ((5, 8), (4, 8, 20)),
+        ((130, 1100), (1100, 50)),
+    ],
+)
+@pytest.mark.parametrize("constant", [False, True])
+def test_matmul(devices, rng, a, b, constant, isa):
+    constants = {1} if constant else ()
+    inputs = [draw(rng, *a), draw(rng, *b)]
+    agree(devices, isa, *node_graph("matmul", inputs, {}, constants))
+
+
+@by_isa
+@pytest.mark.parametrize(
+    "rows, depth, columns", [(1, 1, 1), (1, 1280, 1001), (5, 33, 7), (29, 64, 96)]
+)
+def test_fully_connected(devices, rng, rows, depth, columns, isa):
+    inputs = [draw(rng, rows, depth), draw(rng, columns, depth), draw(rng, columns)]
+    attrs = {"activation": "gelu_tanh"}
+    agree(devices, isa, *node_graph("fully_connected", inputs, attrs, {1, 2}))
+
+
+@by_isa
+@pytest.mark.parametrize(
+    "shape, perm",
+    [
+        ((3, 37, 41), (0, 2, 1)),
+        ((1, 3, 29, 31), (0, 2, 3, 1)),
+        ((2, 7, 5, 17), (0, 3, 1, 2)),
+        ((5, 4, 3, 2), (3, 2, 1, 0)),
+        ((16, 16), (1, 0)),
+        ((2, 9, 4, 16), (0, 2, 1, 3)),
+        ((1, 300, 200), (0, 2, 1)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int64"])
+def test_transpose(devices, rng, shape, perm, dtype, isa):
+    data = rng.integers(-100, 100, shape).astype(dtype)
+    agree(devices, isa, *node_graph("transpose", [data], {"perm": perm}), rtol=0)
+
+
+@by_isa
+@pytest.mark.parametrize(
+    "left, right",
+    [
+        ((1, 5, 6, 19), (19,)),
+        ((1, 5, 6, 19), (1, 5, 6, 1)),
+        ((4, 1, 3), (1, 5, 3)),
+        ((), (3, 4)),
+        ((50_000,), (50_000,)),
+        ((300, 150), (300, 1)),
+        ((2, 1, 3, 1, 5), (1, 4, 1, 6, 1)),
+    ],
+)
+def test_broadcasting(devices, rng, left, right, isa):
+    inputs = [draw(rng, *left), draw(rng, *right)]
+    agree(devices, isa, *node_graph("add", inputs, {"activation": "relu"}), rtol=0)
+    agree(devices, isa, *node_graph("mul", [inputs[1], inputs[0]], {"activation": "tanh"}))
+
+
+@by_isa
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 100, 33), (1, 7, 7, 130), (40_000, 3)])
+def test_rows(devices, rng, shape, isa):
+    x = draw(rng, *shape) * 3
+    last = np.array([-1], np.int64)
+    middle = np.arange(1, len(shape) - 1) if len(shape) > 2 else np.array([0])
+    for axis in (-1, len(shape) // 2):
+        agree(devices, isa, *node_graph("softmax", [x], {"axis": axis}))
+    for op in ("reduce_mean", "reduce_max", "reduce_l2"):
+        for axes in (last, middle):
+            agree(devices, isa, *node_graph(op, [x, axes.astype(np.int64)], {}, {1}))
+    scale = [draw(rng, shape[-1]), draw(rng, shape[-1])]
+    attrs = {"axis": -1, "epsilon": 1e-5}
+    agree(devices, isa, *node_graph("layer_normalization", [x, *scale], attrs, {1, 2}), 2e-5)
+
+
+FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf", "gelu", "hard_swish", "swish", "elu", "sqrt")
+
+
+@by_isa
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions_to_a_few_ulp(devices, rng, op, isa):
+    """Each element on its own: within 4 units in the last place, or 1e-7 where results cancel."""
+    x = np.concatenate(
+        [
+            np.linspace(-30, 30, 20_011), np.linspace(-1.5, 1.5, 20_011), np.logspace(-40, 38, 999),
+            [np.nan, np.inf, -np.inf, 0.0, -0.0, 88.7, 88.8, -87.4, -103.9, -104.1, 1e-45],
+        ]
+    ).astype(np.float32)  # fmt: skip
+    graph, feeds = node_graph(op, [x], {})
+    want = next(iter(interpret(graph, feeds).values())).astype(np.float64)
+    got = run(devices[isa, 1], graph, feeds)[0][0].astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite & ~np.isnan(want)], want[~finite & ~np.isnan(want)])
+    cancels = op in ("gelu", "swish", "elu", "hard_swish", "log")
+    limit = 6e-7 * np.abs(want[finite]) + (2e-6 if cancels else 1e-44)
+    wrong = np.abs(got[finite] - want[finite]) > limit
+    assert not wrong.any(), (x[finite][wrong][:5], got[finite][wrong][:5], want[finite][wrong][:5])
+
+
+@by_isa
+def test_a_chain_is_one_kernel(devices, rng, isa):
+    builder = GraphBuilder("chain")
+    x = builder.input("x", TensorType((2, 9, 11, 21), "float32"))
+    bias = builder.constant("bias", draw(rng, 21))
+    y = builder.add("add", x, bias)
+    gate = builder.add("sigmoid", y)
+    graph = builder.finish(builder.add("relu", builder.add("mul", y, gate)))
+    feed = {x: draw(rng, 2, 9, 11, 21)}
+    agree(devices, isa, graph, feed)
+    kernels = run(devices[isa, 1], graph, feed)[1]
+    assert len(set(kernels.values())) == 2, kernels  # y has two readers and is stored
+
+
+@by_isa
+def test_random_regions(devices, isa):
+    """Small random networks of convs, pools, adds and concats, in one region each."""
+    for seed in range(6):
+        rng = np.random.default_rng(SEED + seed)
+        print("seed", SEED + seed)
+        graph, feeds = random_network(rng)
+        agree(devices, isa, graph, feeds, rtol=2e-5)
+
+
+def random_network(rng):
+    builder = GraphBuilder("random")
+    h, w, c = (int(v) for v in rng.integers(3, 15, 3))
+    x = builder.input("x", TensorType((1, h, w, c), "float32"))
+    live = [x]
+    for _ in range(int(rng.integers(3, 9))):
+        source = live[int(rng.integers(len(live)))]
+        depth = builder.type(source).dims[-1]
+        kind = rng.choice(["conv", "depthwise", "add", "concat", "pool", "sigmoid"])
+        if kind in ("conv", "depthwise"):
+            k, out = int(rng.choice([1, 3])), int(rng.integers(1, 40))
+            groups = depth if kind == "depthwise" else 1
+            shape = (depth, k, k, 1) if kind == "depthwise" else (out, k, k, depth)
+            weights = builder.constant("w", draw(rng, *shape) / np.float32(k * 3))
+            live.append(
+                builder.add(
+                    "conv", source, weights, strides=(1, 1), pads=(k // 2,) * 4,
+                    dilations=(1, 1), groups=groups, layout="NHWC", activation="relu",
+                )
+            )  # fmt: skip
+        elif kind == "add":
+            live.append(builder.add("add", source, source))
+        elif kind == "concat":
+            other = live[int(rng.integers(len(live)))]
+            live.append(builder.add("concat", source, other, axis=3))
+        elif kind == "pool":
+            live.append(
+                builder.add(
+                    "average_pool", source, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1),
+                    dilations=(1, 1), layout="NHWC",
+                )
+            )  # fmt: skip
+        else:
+            live.append(builder.add("sigmoid", source))
+    outputs = {live[-1], live[int(rng.integers(1, len(live)))]}
+    return builder.finish(*sorted(outputs)), {x: draw(rng, 1, h, w, c)}
