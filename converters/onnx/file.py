@@ -47,7 +47,21 @@ def _parse(data: bytes, where: str) -> Model:
             f"{where}: not an ONNX model, or an empty one",
             facts=[f"{len(data)} bytes hold no graph with an opset"],
         )
+    _check_text(model, where)
     return model
+
+
+def _check_text(message: Any, where: str) -> None:
+    """Raise ModelFileError for text that is not UTF-8, which protobuf hands out as bytes."""
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+            continue
+        several = not isinstance(value, str | bytes) and hasattr(value, "__len__")
+        for item in value if several else (value,):
+            if field.type == field.TYPE_MESSAGE:
+                _check_text(item, where)
+            elif isinstance(item, bytes):
+                raise ModelFileError(f"{where}: {field.name} {item!r} is not UTF-8")
 
 
 def opsets_of(imports: Iterable[Any], where: str) -> dict[str, int]:

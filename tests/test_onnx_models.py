@@ -1,0 +1,62 @@
+"""Whole ONNX models end to end on the interpreter, against ONNX Runtime on the same inputs."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx_peers import LIGHT, assert_agrees, lively
+from zoo import zoo_path
+
+SEED = 20261121
+NAMES = [
+    "bvlc_alexnet",
+    "densenet121",
+    "inception_v1",
+    "inception_v2",
+    "resnet50",
+    "shufflenet",
+] + ["squeezenet", "vgg19", "zfnet512"]
+SLOW = {"bvlc_alexnet", "vgg19"}
+"""Models with hundreds of megabytes of weights."""
+MADE = ["bert_mini", "mobilenet_v1", "mobilenet_v2", "mobilevit_s", "resnet18", "resnet50"] + [
+    "vit_tiny"
+]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES]
+)
+def test_light_model(name):
+    print("seed", SEED)
+    assert_agrees(LIGHT / f"light_{name}.onnx", np.random.default_rng(SEED))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+def test_light_model_with_weights_of_its_own(name):
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    assert_agrees(lively(LIGHT / f"light_{name}.onnx", rng), rng)
+
+
+@pytest.fixture(scope="session")
+def made_models(tmp_path_factory) -> pathlib.Path:
+    """The folder of make_onnx.py's models: TRIREME_ONNX_MODELS, else made here with torch."""
+    if "TRIREME_ONNX_MODELS" in os.environ:
+        return pathlib.Path(os.environ["TRIREME_ONNX_MODELS"])
+    for module in ("torch", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed and TRIREME_ONNX_MODELS is not set")
+    folder = tmp_path_factory.mktemp("onnx")
+    subprocess.run([sys.executable, zoo_path("make_onnx.py"), folder], check=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MADE)
+def test_made_model(name, made_models):
+    print("seed", SEED)
+    assert_agrees(made_models / f"{name}.onnx", np.random.default_rng(SEED))
