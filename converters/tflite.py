@@ -13,15 +13,25 @@ from pathlib import Path
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.builder import GraphBuilder
-from trireme.converters.tflite_file import FileGraph, open_bytes, read_file, reading
+from trireme.converters.tflite_file import FileGraph, FileTensor, open_bytes, read_file, reading
 from trireme.converters.tflite_move import MOVERS
 from trireme.converters.tflite_ops import COMPUTERS
+from trireme.converters.tflite_order import ORDERERS
 from trireme.converters.tflite_use import State, Use
 from trireme.errors import ConvertError, GraphError, ModelFileError
 from trireme.graph import Graph, TensorType
 
-OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | MOVERS
+OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
+
+
+_REFUSED: dict[str, Callable[[FileTensor], bool]] = {
+    "that are variables": lambda t: t.variable,
+    "stored sparse": lambda t: t.sparse,
+    "of packed int4": lambda t: t.dtype == "int4",
+    "quantised to int16": lambda t: t.dtype == "int16" and t.quant is not None,
+}
+"""Tensors that no operator here can work on, in the words of the error."""
 
 
 def convert(
@@ -70,11 +80,11 @@ def _check_supported(file: FileGraph) -> None:
             f"{sum(missing.values())} of {len(file.operators)} operators are not supported",
             facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
         )
-    variables = [t.name for t in file.tensors if t.variable]
-    if variables:
-        raise ConvertError(
-            f"{len(variables)} tensors are variables, which are not supported", facts=variables[:8]
-        )
+    for trouble, refused in _REFUSED.items():
+        names = [t.name for t in file.tensors if refused(t)]
+        if names:
+            more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
+            raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
 
 
 def _add_inputs(file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]]) -> None:

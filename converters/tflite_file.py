@@ -61,6 +61,7 @@ class FileTensor:
     quant: Quant | None
     data: Array | None
     variable: bool
+    sparse: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,14 +209,10 @@ class _Reader:
             raise ModelFileError(f"{field}.shape is {list(shape[:_MOST_RANK])}")
         if dtype is None:
             raise ModelFileError(f"{field}.type is {tensor.Type()}, which is no known type")
-        if sparse:
-            raise ModelFileError(
-                f"tensor '{name}' is stored sparse", fix="convert the model with dense weights"
-            )
-        data = self._data(tensor, field, shape, dtype)
-        return FileTensor(
-            index, name, shape, dtype, self._quant(tensor, field, shape, dtype), data, variable
-        )
+        plain = not sparse and dtype not in ("int4", "string")
+        data = self._data(tensor, field, shape, dtype) if plain else None
+        quant = self._quant(tensor, field, shape, dtype)
+        return FileTensor(index, name, shape, dtype, quant, data, variable, sparse)
 
     def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
         """The constant's data as a view of the file; None when the tensor is not a constant."""
@@ -224,12 +221,8 @@ class _Reader:
             if index >= self.model.BuffersLength():
                 raise ModelFileError(f"{field}.buffer is {index}, past the last")
             raw = self._raw(index)
-        if raw is None or dtype == "string":
+        if raw is None:
             return None
-        if dtype == "int4":
-            raise ModelFileError(
-                f"{field} holds packed int4, which is not supported", fix="use int8 weights"
-            )
         elements = 1
         for dim in shape:
             elements *= dim

@@ -137,6 +137,13 @@ def test_a_quantised_input_of_a_float_operator_is_refused():
         convert(data)
 
 
+def test_int16_activations_are_refused_in_a_sentence():
+    data = one_op("RELU", [T((2, 3), "int16", (1.0,))], [T((2, 3), "int16", (1.0,))])
+    with pytest.raises(ConvertError, match="quantised to int16") as caught:
+        convert(data)
+    assert caught.value.facts == ("t0", "t1")
+
+
 def test_shapes_of_inputs_can_be_replaced():
     data = one_op("TANH", [T((1, 3))], [T((1, 3))])
     graph = convert(data, shapes={"t0": (5, 3)})

@@ -276,7 +276,46 @@ def quantised_only():
          "FullyConnectedOptions"))  # fmt: skip
 
 
+def ordering():
+    x = T((2, 3, 4))
+    float_case("ADD_N", "ADD_N", [x, x, x], [x])
+    float_case("ATAN2", "ATAN2", [x, x], [x])
+    for flags in ({}, {"Exclusive": True}, {"Reverse": True}):
+        float_case(f"CUMSUM {next(iter(flags), 'plain')}", "CUMSUM", [x, ints(1)], [x],
+                   "CumsumOptions", **flags)  # fmt: skip
+    float_case("FILL", "FILL", [ints(2, 3), T(())], [T((2, 3))])
+    float_case("FLOOR_MOD", "FLOOR_MOD", [x, T((4,))], [x], tolerance=1e-4)
+    float_case("LOCAL_RESPONSE_NORMALIZATION", "LOCAL_RESPONSE_NORMALIZATION", [T((1, 2, 3, 9))],
+               [T((1, 2, 3, 9))], "LocalResponseNormalizationOptions", Radius=2, Alpha=0.3,
+               Beta=0.6, Bias=1.5)  # fmt: skip
+    tensors = [x, ints(-1), T((2, 3), "int32"), constant(np.array(5, np.int32)), floats(), floats(),
+               T((2, 3, 5))]  # fmt: skip
+    operators = [Op("ARG_MAX", [0, 1], [2], "ArgMaxOptions", {"OutputType": 2}),
+                 Op("ONE_HOT", [2, 3, 4, 5], [6], "OneHotOptions", {"Axis": -1})]  # fmt: skip
+    case("ONE_HOT", model(tensors, operators, [0], [6]))
+    scalars = [constant(np.array(v, np.int32)) for v in (3, 20, 4)]
+    tensors = [*scalars, T((5,), "int32"), T((2, 5)), T((5,)), T((2, 5))]
+    operators = [Op("RANGE", [0, 1, 2], [3], "RangeOptions"), Op("CAST", [3], [5]),
+                 Op("ADD", [4, 5], [6], "AddOptions")]  # fmt: skip
+    case("RANGE", model(tensors, operators, [4], [6]))
+    for code in ("REDUCE_ANY", "REDUCE_ALL"):
+        tensors = [x, x, T((2, 3, 4), "bool"), ints(1), T((2, 4), "bool")]
+        operators = [Op("LESS", [0, 1], [2]), Op(code, [2, 3], [4], "ReducerOptions")]
+        case(code, model(tensors, operators, [0, 1], [4]))
+    float_case("REVERSE_V2", "REVERSE_V2", [x, ints(1)], [x])
+    float_case("REVERSE_SEQUENCE", "REVERSE_SEQUENCE", [x, ints(3, 1)], [x],
+               "ReverseSequenceOptions", SeqDim=1, BatchDim=0)  # fmt: skip
+    places = constant(np.array([[1], [3], [1]], np.int32))
+    float_case("SCATTER_ND", "SCATTER_ND", [places, T((3, 2)), ints(5, 2)], [T((5, 2))])
+    float_case("SHAPE", "SHAPE", [x], [T((3,), "int32")], "ShapeOptions", OutType=2)
+    float_case("RANK", "RANK", [x], [T((), "int32")])
+    float_case("TOPK_V2", "TOPK_V2", [x, constant(np.array(2, np.int32))],
+               [T((2, 3, 2)), T((2, 3, 2), "int32")])  # fmt: skip
+    float_case("ZEROS_LIKE", "ZEROS_LIKE", [x], [x])
+
+
 elementwise()
+ordering()
 linear()
 reductions()
 movement()
@@ -286,8 +325,9 @@ quantised("uint8")
 quantised_only()
 
 
-NOT_IN_REFERENCE = {"CEIL", "ELU", "ROUND", "int8 SUM"}
-"""LiteRT 2.3's reference kernels lack these, and its int8 SUM gives -1 everywhere."""
+NOT_IN_REFERENCE = {"LOCAL_RESPONSE_NORMALIZATION", "CEIL", "ELU", "ROUND", "int8 SUM"}
+"""LiteRT 2.3's reference kernels lack these; its int8 SUM gives -1 everywhere, and its reference
+LRN leaves out the last channel of each window, which its default kernel and TensorFlow do not."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -350,5 +390,6 @@ def test_every_operator_of_the_table_is_tried():
     tried = {part for name in CASES for part in name.split()}
     elsewhere = {
         "TFLite_Detection_PostProcess", "RFFT2D", "COMPLEX_ABS", "DEPTHWISE_CONV_2D",
+        "BITCAST", "WHERE",
     }  # fmt: skip
     assert set(OPERATORS) - tried - elsewhere == set()

@@ -11,7 +11,7 @@ import tflite
 
 KINDS = {
     "float32": "FLOAT32", "float16": "FLOAT16", "int8": "INT8", "uint8": "UINT8", "int32": "INT32",
-    "int64": "INT64", "bool": "BOOL",
+    "int64": "INT64", "bool": "BOOL", "int16": "INT16",
 }  # fmt: skip
 
 
