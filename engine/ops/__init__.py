@@ -14,7 +14,6 @@ from trireme.ops import (
     generation,
     image,
     indexing,
-    integer,
     matmul,
     movement,
     normalization,
@@ -27,6 +26,7 @@ from trireme.ops import (
     selection,
     slicing,
     spectral,
+    text,
 )
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "generation",
     "image",
     "indexing",
-    "integer",
     "matmul",
     "movement",
     "normalization",
@@ -56,4 +55,5 @@ __all__ = [
     "selection",
     "slicing",
     "spectral",
+    "text",
 ]

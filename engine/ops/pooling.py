@@ -128,16 +128,19 @@ def _average_pool(
     return activate(activation, from_channels_last(y, layout))
 
 
-def _counts(space: Ints, with_pads: bool, *, pads: Ints, **window: Ints) -> Array:
+def _counts(
+    space: Ints, with_pads: bool, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints,
+    ceil_mode: int,
+) -> Array:  # fmt: skip
     """Return how many elements each window averages; what ceil_mode adds never counts."""
-    rank = len(space)
-    real = np.ones((1, *space, 1))
-    if with_pads:
-        edges = list(zip(pads[:rank], pads[rank:], strict=True))
-        real = np.pad(real, [(0, 0), *edges, (0, 0)], constant_values=1)
-        pads = (0,) * (2 * rank)
-    inside = pool_windows(real, 0, pads=pads, **window)  # type: ignore[arg-type]
-    return np.asarray(inside.sum(axis=0)[0, ..., 0])
+    total = np.ones(())
+    for i, size in enumerate(space):
+        before, after = pads[i], pads[i + len(space)]
+        count = windows(size, kernel[i], strides[i], (before, after), dilations[i], bool(ceil_mode))
+        places = np.arange(int(count))[:, None] * strides[i] + np.arange(kernel[i]) * dilations[i]
+        low, high = (0, before + size + after) if with_pads else (before, before + size)
+        total = total[..., None] * ((places >= low) & (places < high)).sum(axis=1)
+    return total
 
 
 def _lp_pool(x: Array, *, layout: str, activation: str, p: int, **window: object) -> Array:

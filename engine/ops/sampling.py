@@ -10,12 +10,21 @@ import numpy as np
 
 from trireme.dtypes import Array
 from trireme.errors import ShapeError
-from trireme.graph import Value
+from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.convolution import Index, grouped_product
 from trireme.ops.movement import draw, ints
 from trireme.ops.resize import cubic_kernel
-from trireme.ops.shapes import Types, expect, expect_rank, known_dims, one, windows
+from trireme.ops.shapes import (
+    Types,
+    expect,
+    expect_rank,
+    ints_of,
+    known_dims,
+    one,
+    to_ints,
+    windows,
+)
 
 Ints = tuple[int, ...]
 
@@ -262,5 +271,44 @@ define(
             "dilations": Attr("ints", None), "group": Attr("int", 1),
             "offset_group": Attr("int", 1), "kernel_shape": Attr("ints", None),
         },
+    )
+)  # fmt: skip
+
+
+def _infer_affine_grid(theta: Value, size: Value, *, align_corners: int) -> Types:
+    expect_rank("theta", theta, 3)
+    rank = theta.shape[1]
+    if rank not in (2, 3):
+        raise ShapeError(f"theta is {theta.type}, expected [N,2,3] or [N,3,4]")
+    known = ints_of(size)
+    space = (UNKNOWN,) * int(rank) if known is None else known[2:]
+    return one((theta.shape[0], *space, rank), theta.dtype)
+
+
+def _affine_grid(theta: Array, size: Array, *, align_corners: int) -> Array:
+    space = to_ints(size)[2:]
+    axes = []
+    for count in space:
+        steps = np.arange(count, dtype=np.float64)
+        even = steps / max(count - 1, 1) * 2 - 1 if align_corners else (steps + 0.5) / count * 2 - 1
+        axes.append(even)
+    grid = np.meshgrid(*axes, indexing="ij")
+    places = np.stack([*reversed(grid), np.ones(space)], axis=-1)
+    moved = np.asarray(np.einsum("...k,nik->n...i", places, theta.astype(np.float64)))
+    return moved.astype(theta.dtype)
+
+
+define(
+    OpDef(
+        "affine_grid", "theta size",
+        "y = theta applied to the places of an image of `size`, -1 and 1 being its ends, for "
+        "grid_sample. Shapes: theta [N,r,r+1], size [r+2] -> y [N,D1..Dr,r]. "
+        "Source: ONNX AffineGrid-20",
+        _infer_affine_grid, _affine_grid, attrs={"align_corners": Attr("int", 0)}, family="image",
+        flops=lambda call: 8 * call.outputs[0].elements, rtol=1e-5,
+        samples=lambda rng: [
+            Sample((draw(rng, 2, 2, 3), ints(2, 3, 4, 5)), {"align_corners": align}, frozenset({1}))
+            for align in (0, 1)
+        ],
     )
 )  # fmt: skip

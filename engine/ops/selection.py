@@ -162,8 +162,7 @@ def _tensor_scatter(
             places = places % size
         elif start < 0 or start + steps > size:
             raise RunError(f"write of {steps} at {start} leaves the {size} places of the cache")
-        index = (batch, *[slice(None)] * (at - 1), places)
-        y[index] = update[batch]
+        y[batch][(*[slice(None)] * (at - 1), places)] = update[batch]
     return y
 
 

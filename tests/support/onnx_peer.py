@@ -260,12 +260,6 @@ def _recurrent(op_type, outputs):
     return make
 
 
-def _conv_integer(model, attrs):
-    attrs["group"] = attrs.pop("groups")
-    del attrs["layout"]
-    return [model.add("ConvInteger", model.inputs, **attrs)]
-
-
 def _cum_prod(model, attrs):
     model.opset = onnx.defs.onnx_opset_version()
     return [model.add("CumProd", model.inputs, **attrs)]
@@ -347,7 +341,6 @@ MAKERS = {
     "dequantize_linear": _linear_quant("DequantizeLinear"), "pad": _pad,
     "space_to_batch": _blocks, "batch_to_space": _blocks,
     "rnn": _recurrent("RNN", 2), "gru": _recurrent("GRU", 2), "lstm": _recurrent("LSTM", 3),
-    "conv_integer": _conv_integer,
     "cum_prod": _cum_prod, "atan2": _atan2,
     "is_nan": _first("IsNaN"), "is_inf": _first("IsInf"), "matmul": _first("MatMul"),
     "gather_nd": _first("GatherND"), "scatter_nd": _first("ScatterND"),
