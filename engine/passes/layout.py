@@ -8,8 +8,7 @@ anyone can see.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from trireme.passes.axes import ON_AXES
 from trireme.passes.views import (
     Perm,
     add_under,
+    available,
     channels_first,
     inverse,
-    is_available,
     nbytes,
     transposed,
     under,
@@ -159,22 +158,34 @@ def choose(g: Draft, root: Node, values: Sequence[int]) -> Perm | None:
     this pass put after a node of layout NCHW, or one that may meet its opposite further on.
     """
     views = {value: view for value in values if (view := view_of(g, value)) is not None}
-    saved = sum(nbytes(g, value) for value in views)
-    best: tuple[int, Perm] | None = None
-    for _, perm in views.values():
-        new = sum(nbytes(g, v) for v in dict.fromkeys(values) if not is_available(g, v, perm))
-        if best is None or new < best[0]:
-            best = new, perm
-    if best is None:
+    perms = dict.fromkeys(perm for _, perm in views.values())
+    bills = [(*_bill(g, root, values, views, perm), perm) for perm in perms]
+    if not bills:
         return None
-    new, perm = best
+    saved, new, perm = max(bills, key=lambda bill: bill[0] - bill[1])
     first = perm == channels_first(len(perm)) and len(perm) > 2
-    if new > saved or (new == saved and not first):
-        return None
+    if saved < new or not saved or (saved == new and not (first and perm != inverse(perm))):
+        return None  # a perm that is its own inverse would go back and forth
     made = sum(nbytes(g, out) for out in root.outputs)
     if made < saved - new or (made <= saved and first) or meets(g, root):
         return perm
     return None
+
+
+def _bill(
+    g: Draft, root: Node, values: Sequence[int], views: Mapping[int, tuple[int, Perm]], perm: Perm
+) -> tuple[int, int]:
+    """Return the bytes of transposes before the root that go, and that come, if `perm` sinks.
+
+    Where some must come, only those count as going that the root alone reads.
+    """
+    others = [v for v in dict.fromkeys(values) if v not in views or views[v][1] != perm]
+    there = {v: available(g, v, perm) for v in others}
+    new = sum(nbytes(g, v) for v in others if there[v] is None)
+    going = [v for v in views if v not in there.values()]
+    if new:
+        going = [v for v in going if g.uses(v) == root.inputs.count(v)]
+    return sum(nbytes(g, v) for v in going), new
 
 
 def meets(g: Draft, root: Node) -> bool:
@@ -211,8 +222,7 @@ def sink_rows(g: Draft, root: Node) -> tuple[int, ...] | None:
     if view is None or len(root.inputs) > 3 or not meets(g, root):
         return None
     u, perm = view
-    rank = len(perm)
-    if perm[-1] != rank - 1 or math.prod(perm[:1]) == rank - 1:
+    if perm[-1] != len(perm) - 1:
         return None
     return add_under(g, root, [u, *root.inputs[1:]], dict(root.attrs), perm)
 

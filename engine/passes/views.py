@@ -90,10 +90,12 @@ def nbytes(g: Draft, value: int) -> int:
     return replace(type, shape=tuple(d for d in type.shape if isinstance(d, int))).nbytes
 
 
-def is_available(g: Draft, value: int, perm: Perm) -> bool:
-    """Whether `under` has its answer without a new transpose."""
+def available(g: Draft, value: int, perm: Perm) -> int | None:
+    """Return what `under` would, if that takes no new transpose; a constant never does."""
     view = view_of(g, value)
-    if g.data(value) is not None or (view is not None and view[1] == perm):
-        return True
-    made = g.memo.get(("transposed", value, inverse(perm)))
-    return made is not None and g.producer(made) is not None
+    if g.data(value) is not None:
+        return value
+    if view is not None and view[1] == perm:
+        return view[0]
+    made: int | None = g.memo.get(("transposed", value, inverse(perm)))
+    return made if made is not None and g.producer(made) is not None else None

@@ -19,8 +19,11 @@ def random_feed(type, rng):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def assert_same_results(before, after, *, tol=0.0, seed=0, units=0, feeds=None):
-    """Assert equal outputs: to the bit, within tol of the largest value, or within stored units."""
+def assert_same_results(before, after, *, tol=0.0, seed=0, units=0, floor=0.0, feeds=None):
+    """Assert equal outputs: to the bit, within tol of the largest value, or within stored units.
+
+    `floor` is what the largest value is at least taken for, where small ones are noise.
+    """
     rng = np.random.default_rng(seed)
     arrays = feeds or [random_feed(value.type, rng) for value in before.input_values()]
     assert [v.name for v in before.output_values()] == [v.name for v in after.output_values()]
@@ -32,7 +35,7 @@ def assert_same_results(before, after, *, tol=0.0, seed=0, units=0, feeds=None):
         if a.dtype.kind in "iu" and units:
             assert np.abs(a.astype(np.int64) - b).max(initial=0) <= units, f"seed {seed}"
         elif tol and a.dtype.kind == "f":
-            finite = np.abs(a[np.isfinite(a)]).max(initial=1e-30)
+            finite = np.abs(a[np.isfinite(a)]).max(initial=floor or 1e-30)
             np.testing.assert_allclose(b, a, rtol=0, atol=tol * finite, err_msg=f"seed {seed}")
         else:
             np.testing.assert_array_equal(b, a, err_msg=f"seed {seed}")
