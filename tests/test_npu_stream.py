@@ -8,10 +8,11 @@ from npu import Int8Builder, Run
 
 from trireme.devices.npu import disassemble, open_device
 from trireme.devices.npu.access import reads, writes
+from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import compile_graph
 from trireme.devices.npu.simulate import execute
 from trireme.devices.npu.spec import load_spec
-from trireme.devices.npu.stream import Barrier, Command, Dma, Matrix, decode, encode
+from trireme.devices.npu.stream import Barrier, Command, Dma, Matrix
 from trireme.devices.npu.timing import simulate_cycles
 from trireme.devices.npu.verify import verify
 from trireme.errors import CompileError, DeviceError

@@ -55,6 +55,16 @@ class Subject:
         values = (*self.node.used, *self.node.outputs)
         return tuple(self.graph.type(v) for v in values if not self.graph.values[v].is_constant)
 
+    @cached_property
+    def lowered(self) -> Lowering | str:
+        """The node's jobs, or the sentence that says why there are none."""
+        state = Lowering(self.graph, self.machine, Constants(self.machine.alignment))
+        try:
+            LOWER[self.node.op](state, self.node, self.call)
+        except GraphError as error:
+            return error.summary
+        return state
+
 
 def known_op(s: Subject) -> str:
     """the op must be one of the NPU's"""
@@ -150,16 +160,14 @@ def batch_limit(s: Subject) -> str:
 
 def can_be_lowered(s: Subject) -> str:
     """the node must come down to the NPU's commands"""
-    try:
-        _lowered(s)
-    except GraphError as error:
-        return error.summary
-    return ""
+    return "" if isinstance(s.lowered, Lowering) else s.lowered
 
 
 def fits_sram(s: Subject) -> str:
     """the smallest tile of every step must fit SRAM"""
-    state = _lowered(s)
+    state = s.lowered
+    if not isinstance(state, Lowering):
+        return state
     places = dict(state.places)
     for value in live_ranges(state.jobs, state.stored, set(places), s.machine.alignment):
         dtype, elements = state.stored[value]
@@ -174,12 +182,6 @@ def _kernel(s: Subject) -> tuple[int, ...]:
     if s.node.op == "conv":
         return s.call.type(1).dims[1:-1]
     return tuple(s.node.attrs["kernel"])
-
-
-def _lowered(s: Subject) -> Lowering:
-    state = Lowering(s.graph, s.machine, Constants(s.machine.alignment))
-    LOWER[s.node.op](state, s.node, s.call)
-    return state
 
 
 Constraint = Callable[[Subject], str]

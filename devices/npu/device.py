@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan
+from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import Compiled, compile_graph, node_kernels
 from trireme.devices.npu.constraints import Options, reason_against
 from trireme.devices.npu.estimate import Estimator
@@ -30,8 +31,6 @@ from trireme.devices.npu.stream import (
     Command,
     Task,
     array_of,
-    decode,
-    encode,
 )
 from trireme.devices.npu.timing import Timeline, simulate_cycles
 from trireme.devices.npu.verify import verify
@@ -83,10 +82,16 @@ class Npu(Device):
         self._closed = False
         self._thread: threading.Thread | None = None
         self._allocated = 0
+        self._reasons: weakref.WeakKeyDictionary[Graph, dict[int, str | None]]
+        self._reasons = weakref.WeakKeyDictionary()
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None or the sentence of the first constraint that the node breaks."""
-        return reason_against(self.machine, self.options, graph, node)
+        with self._lock:
+            known = self._reasons.setdefault(graph, {})
+        if node.id not in known:
+            known[node.id] = reason_against(self.machine, self.options, graph, node)
+        return known[node.id]
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph: one command stream, its constants packed."""

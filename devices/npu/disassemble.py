@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from trireme.devices.npu.codec import decode
 from trireme.devices.npu.stream import (
     ENGINE_OF,
     FUNCTIONS,
@@ -12,7 +13,6 @@ from trireme.devices.npu.stream import (
     View,
     Window,
     Work,
-    decode,
 )
 
 
