@@ -13,7 +13,7 @@ from trireme.devices.cpu import table
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
-from trireme.devices.cpu.program import ALIASES, REFERENCE, CpuExecutable, build
+from trireme.devices.cpu.program import REFERENCE, CpuExecutable, build, is_alias
 from trireme.devices.cpu.target import Isa, choose_isa, host_cpu, physical_threads
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
@@ -48,7 +48,7 @@ class CpuDevice(Device):
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
         """Return "numpy reference" and why, when no native kernel runs the node."""
-        if node.op in ALIASES:
+        if is_alias(graph, node):
             return ""
         reason = table.native_reason(graph, node)
         return f"{REFERENCE}: {reason}" if reason else ""

@@ -87,6 +87,29 @@ def _elu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
     return fn.select(fn.compare("olt", x, 0.0), below, x)
 
 
+def _celu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    alpha = float(attrs["alpha"])
+    return fn.select(fn.compare("olt", x, 0.0), _elu(fn, attrs, x * (1 / alpha)), x)
+
+
+def _selu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    return _elu(fn, attrs, x) * float(attrs["gamma"])
+
+
+def _softplus(fn: Function, x: Value) -> Value:
+    """Return log(1 + e^x) as max(x, 0) + log(1 + e^-|x|), which does not overflow."""
+    power = mathfn.exp(fn, -fn.unary("fabs", x))
+    return mathfn.clamp(fn, x, 0.0, math.inf) + mathfn.log(fn, power + 1.0)
+
+
+def _prelu(fn: Function, attrs: Mapping[str, Any], x: Value, slope: Value) -> Value:
+    return fn.select(fn.compare("olt", x, 0.0), x * slope, x)
+
+
+def _above(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    return fn.select(fn.compare("ogt", x, float(attrs["alpha"])), x, 0.0)
+
+
 def _fold(emit: Callable[[Function, Value, Value], Value]) -> Emit:
     def over_all(fn: Function, attrs: Mapping[str, Any], *operands: Value) -> Value:
         result = operands[0]
@@ -130,6 +153,16 @@ EXPRESSIONS: dict[str, Emit] = {
     "ceil": _plain(lambda fn, x: fn.unary("ceil", x)),
     "round": _plain(lambda fn, x: fn.unary("roundeven", x)),
     "square": _plain(lambda fn, x: x * x),
+    "squared_difference": lambda fn, attrs, a, b: (a - b) * (a - b),
+    "relu6": _plain(ACTIVATIONS["relu6"]),
+    "relu_n1_to_1": _plain(ACTIVATIONS["relu_n1_to_1"]),
+    "prelu": _prelu,
+    "celu": _celu,
+    "selu": _selu,
+    "softplus": _plain(_softplus),
+    "softsign": _plain(lambda fn, x: x / (fn.unary("fabs", x) + 1.0)),
+    "mish": _plain(lambda fn, x: x * mathfn.tanh(fn, _softplus(fn, x))),
+    "thresholded_relu": _above,
     "hard_swish": _plain(ACTIVATIONS["hard_swish"]),
     "hard_sigmoid": lambda fn, attrs, x: _hard_sigmoid(fn, x, attrs["alpha"], attrs["beta"]),
     "swish": lambda fn, attrs, x: x * mathfn.sigmoid(fn, x * float(attrs.get("alpha", 1.0))),
@@ -138,6 +171,10 @@ EXPRESSIONS: dict[str, Emit] = {
     "gelu": _gelu,
     "clip": _clip,
 }
+_INSIDE: dict[str, Emit] = {
+    "_activation": lambda fn, attrs, x: activate(fn, attrs["activation"], x),
+}
+"""Expressions that are not ops."""
 COSTS = {
     "exp": 10,
     "tanh": 16,
@@ -290,7 +327,8 @@ def _vector(
     results: list[Value] = []
     for term in terms:
         arguments = [operands[~a] if a < 0 else results[a] for a in term.arguments]
-        results.append(EXPRESSIONS[term.op](fn, term.attrs, *arguments))
+        emit = EXPRESSIONS.get(term.op) or _INSIDE[term.op]
+        results.append(emit(fn, term.attrs, *arguments))
     fn.store_some(results[-1], fn.at(bases[-1], at), count)
 
 
@@ -308,6 +346,12 @@ def expression_step(
         code, reads, (output,), chunks,
         seconds=work * type.elements / context.isa.lanes / 2e9, nodes=nodes,
     )  # fmt: skip
+
+
+def activation_step(context: Context, activation: str, value: int, node: int) -> Step:
+    """Return the step that applies an activation to a value where it lies."""
+    terms = [Term("_activation", {"activation": activation}, (-1,))]
+    return expression_step(context, f"{activation}_f32", terms, (value,), value, (node,))
 
 
 def node_term(node: Node) -> Term:

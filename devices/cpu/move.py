@@ -1,228 +1,25 @@
-"""Kernels that only move elements: transpose, concat, split, slice, pad, expand, tile.
+"""Lowerings of the ops that only move elements: transpose, concat, split, slice, pad, expand, tile.
 
-Each is one or more strided copies of items of 1, 2, 4 or 8 bytes, so every dtype is served, stored
-integers of quantised tensors too. Where both sides run along the last dimension, rows are copied
-in vectors; where the source runs along another one, squares are transposed in registers.
+Each is one or more strided copies (copies.py), so every dtype is served, stored integers of
+quantised tensors too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trireme.devices.cpu.ir import Function, Index, Value, vector
-from trireme.devices.cpu.jit import Code
-from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
-    QUANTISED_RULES,
-    RULES,
-    Context,
-    Rule,
-    Step,
-    begin,
-    finish,
-    split_evenly,
-)
-from trireme.devices.cpu.target import Isa
+from trireme.devices.cpu.copies import Copy, copy_kernel, dense
+from trireme.devices.cpu.elementwise import activation_step
+from trireme.devices.cpu.kernels import QUANTISED_RULES, RULES, Context, Rule, Step, float_reason
+from trireme.devices.cpu.products import activation_reason
 from trireme.dtypes import Array, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
 from trireme.ops.slicing import slice_range
 
 Ints = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A strided copy; strides and offsets in items of `item` bytes."""
-
-    shape: Ints
-    source: Ints
-    target: Ints
-    item: int
-    source_at: int = 0
-    target_at: int = 0
-
-
-def dense(shape: Sequence[int]) -> Ints:
-    """Return the strides of a dense array."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
-def merged(copy: Copy) -> Copy:
-    """Return the same copy with as few dimensions as can be."""
-    dims: list[list[int]] = []
-    for size, source, target in zip(copy.shape, copy.source, copy.target, strict=True):
-        if size == 1:
-            continue
-        if dims and dims[-1][1:] == [source * size, target * size]:
-            dims[-1] = [dims[-1][0] * size, source, target]
-        else:
-            dims.append([size, source, target])
-    dims = dims or [[1, 1, 1]]
-    shape, sources, targets = (tuple(column) for column in zip(*dims, strict=True))
-    return replace(copy, shape=shape, source=sources, target=targets)
-
-
-def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
-    """Return the kernel of a strided copy, and its chunks. Operands: source, target."""
-    copy = merged(copy)
-    bits = 8 * copy.item
-    fn, (x, y), chunk, _ = begin(f"{name}_b{bits}", isa, 2)
-    element = f"i{bits}"
-    x, y = fn.at(x, copy.source_at, element), fn.at(y, copy.target_at, element)
-    if copy.target[-1] == 1 and copy.source[-1] != 1 and 1 in copy.source and copy.item == 4:
-        chunks = _transposed(fn, copy, x, y, chunk)
-    else:
-        chunks = _rows(fn, copy, x, y, chunk, element)
-    return finish(fn), chunks
-
-
-def _offsets(fn: Function, row: Index, copy: Copy, axes: Sequence[int]) -> tuple[Index, Index]:
-    """The source and target offsets of the row-th combination of the axes."""
-    source: Index = 0
-    target: Index = 0
-    for axis in reversed(axes):
-        first = axis == axes[0]
-        index = row if first else fn.integer("urem", row, copy.shape[axis])
-        row = 0 if first else fn.integer("udiv", row, copy.shape[axis])
-        source = index * copy.source[axis] + source
-        target = index * copy.target[axis] + target
-    return source, target
-
-
-def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
-    """Emit a copy row by row; returns the number of chunks."""
-    inner = copy.shape[-1]
-    if len(copy.shape) == 1 and inner > CHUNK_ELEMENTS and copy.source == copy.target == (1,):
-        return _flat(fn, copy, x, y, chunk, element)
-    axes = range(len(copy.shape) - 1)
-    rows = math.prod(copy.shape[:-1])
-    size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
-    first: Index = chunk * size if chunks > 1 else 0
-    for row in fn.range(first, fn.minimum(first + size, rows)):
-        source, target = _offsets(fn, row, copy, axes)
-        _row(fn, copy, fn.at(x, source, element), fn.at(y, target, element), element, inner)
-    return chunks
-
-
-def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
-    inner = copy.shape[0]
-    size, chunks = split_evenly(inner, CHUNK_ELEMENTS)
-    first = chunk * size
-    count = fn.minimum(first + size, inner) - first
-    nbytes = fn.as_value("i64", count * copy.item)
-    to, at = fn.at(y, first, element), fn.at(x, first, element)
-    fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    fn.line(f"call void @llvm.memcpy.p0.p0.i64({to}, {at}, {nbytes}, i1 false)")
-    return chunks
-
-
-def _row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: int) -> None:
-    """Emit the copy of one row along the last dimension."""
-    source, target = copy.source[-1], copy.target[-1]
-    if source in (0, 1) and target == 1:
-        lanes = fn.isa.vector_bits // (8 * copy.item)
-        type = vector(lanes, element)
-        same = fn.splat(fn.load(element, x, copy.item), lanes) if source == 0 else None
-        whole = count // lanes * lanes
-        for i in fn.range(0, whole, lanes):
-            value = same or fn.load(type, fn.at(x, i, element), copy.item)
-            fn.store(value, fn.at(y, i, element), copy.item)
-        _pieces(fn, x, y, element, (whole, count), same, copy.item)
-        return
-    for i in fn.range(0, count):
-        value = fn.load(element, fn.at(x, i * source, element), copy.item)
-        fn.store(value, fn.at(y, i * target, element), copy.item)
-
-
-def _pieces(
-    fn: Function, x: Value, y: Value, element: str, span: tuple[int, int], same: Value | None,
-    item: int,
-) -> None:  # fmt: skip
-    """Emit the end of a row in powers of two, so that no byte beyond it is touched."""
-    at, end = span
-    while at < end:
-        lanes = 1 << (end - at).bit_length() - 1
-        type = vector(lanes, element)
-        if same is None:
-            value = fn.load(type, fn.at(x, at, element), item)
-        else:
-            value = fn.splat(fn.extract(same, 0), lanes)
-        fn.store(value, fn.at(y, at, element), item)
-        at += lanes
-
-
-def _transposed(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> int:
-    """Emit a copy whose source runs along another dimension than its target."""
-    along, last = copy.source.index(1), len(copy.shape) - 1
-    lanes = fn.isa.lanes
-    blocks = -(-copy.shape[along] // lanes)
-    others = [axis for axis in range(last) if axis != along]
-    outer = math.prod(copy.shape[axis] for axis in others)
-    items = outer * blocks
-    size, chunks = split_evenly(items, max(1, CHUNK_ELEMENTS // (lanes * copy.shape[-1])))
-    first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        row, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)
-        source, target = _offsets(fn, row, copy, others) if others else (0, 0)
-        source = block * lanes + source
-        target = block * (lanes * copy.target[along]) + target
-        at, to = fn.at(x, source), fn.at(y, target)
-        rest = copy.shape[along] % lanes
-        if not rest or isinstance(block, int):
-            _strip(fn, copy, along, at, to, rest or lanes)
-            continue
-        for is_last in fn.either(fn.compare("eq", block, blocks - 1)):
-            _strip(fn, copy, along, at, to, rest if is_last else lanes)
-    return chunks
-
-
-def _strip(fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: int) -> None:
-    """Emit the transposition of a strip: `rows` target rows of the last dimension's length."""
-    lanes, count = fn.isa.lanes, copy.shape[-1]
-    whole = count // lanes * lanes
-    for i in fn.range(0, whole, lanes):
-        _square(fn, copy, along, fn.at(x, i * copy.source[-1]), fn.at(y, i), rows, lanes)
-    if whole < count:
-        at, to = fn.at(x, whole * copy.source[-1]), fn.at(y, whole)
-        _square(fn, copy, along, at, to, rows, count - whole)
-
-
-def _square(
-    fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: int, columns: int
-) -> None:
-    """Emit the transposition of at most lanes by lanes elements in registers."""
-    lanes = fn.isa.lanes
-    type = vector(lanes, "float")
-    nothing = fn.as_value(type, 0.0)
-    lines = [
-        fn.load_some(type, fn.at(x, k * copy.source[-1]), rows) if k < columns else nothing
-        for k in range(lanes)
-    ]
-    for r, line in enumerate(transpose_registers(fn, lines)[:rows]):
-        fn.store_some(line, fn.at(y, r * copy.target[along]), columns)
-
-
-def transpose_registers(fn: Function, lines: Sequence[Value]) -> list[Value]:
-    """Return the columns of a square of vectors, by log2(lanes) perfect shuffles of pairs."""
-    lanes = len(lines)
-    low = [k // 2 + (k % 2) * lanes for k in range(lanes)]
-    high = [k + lanes // 2 for k in low]
-    lines = list(lines)
-    for _ in range(lanes.bit_length() - 1):
-        pairs = list(zip(lines[: lanes // 2], lines[lanes // 2 :], strict=True))
-        lines = [fn.shuffle(a, b, order) for a, b in pairs for order in (low, high)]
-    return lines
-
-
-# -- the ops as copies ------------------------------------------------------------------------
+_MOST_GATHERED = 16
 
 
 def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
@@ -240,8 +37,6 @@ def _step(context: Context, node: Node, copy: Copy, source: int, target: int, na
 
 def _reason(graph: Graph, node: Node) -> str | None:
     """Say why moving bytes would be wrong or has no kernel."""
-    if node.attrs.get("activation"):
-        return f"{node.op} has no native kernel with an activation"
     types = [graph.type(i) for i in (*_moved(node), *node.outputs)]
     if any(type.quant != types[0].quant for type in types):
         return f"{node.op} has no native kernel between different quantisations"
@@ -289,7 +84,16 @@ def _lower_concat(context: Context, node: Node) -> list[Step]:
         copy = Copy(x, dense(x), target, _item(context, node), 0, at)
         steps.append(_step(context, node, copy, value, node.outputs[0], "concat"))
         at += x[axis] * target[axis]
+    activation, y_id = node.attrs["activation"], node.outputs[0]
+    if activation:
+        steps.append(activation_step(context, activation, y_id, node.id))
     return steps
+
+
+def _concat_reason(graph: Graph, node: Node) -> str | None:
+    if node.attrs["activation"]:
+        return float_reason(graph, node) or activation_reason(node)
+    return _reason(graph, node)
 
 
 def _lower_split(context: Context, node: Node) -> list[Step]:
@@ -315,6 +119,29 @@ def _lower_slice(context: Context, node: Node) -> list[Step]:
         source[axis % len(x)] = stride * step
     copy = Copy(y, tuple(source), dense(y), _item(context, node), at)
     return [copy_step(context, node, copy, node.outputs[0], "slice")]
+
+
+def _gather_reason(graph: Graph, node: Node) -> str | None:
+    indices = graph.values[node.used[1]]
+    if indices.data is None:
+        return "gather has native kernels for constant indices only"
+    if indices.data.size > _MOST_GATHERED or node.attrs["batch_dims"]:
+        return f"gather has no native kernel for more than {_MOST_GATHERED} indices or batch_dims"
+    return _reason(graph, node)
+
+
+def _lower_gather(context: Context, node: Node) -> list[Step]:
+    x = context.type(node.used[0]).dims
+    axis, indices = node.attrs["axis"] % len(x), _ints(context, node, 1) or ()
+    outer, inner = math.prod(x[:axis]), math.prod(x[axis + 1 :])
+    steps = []
+    for k, index in enumerate(indices):
+        copy = Copy(
+            (outer, inner), (x[axis] * inner, 1), (len(indices) * inner, 1), _item(context, node),
+            index % x[axis] * inner, k * inner,
+        )  # fmt: skip
+        steps.append(copy_step(context, node, copy, node.outputs[0], "gather"))
+    return steps
 
 
 def _lower_expand(context: Context, node: Node) -> list[Step]:
@@ -390,9 +217,10 @@ def _fill_step(context: Context, node: Node, fill: Array) -> Step:
 
 
 RULES["transpose"] = Rule(_reason, _lower_transpose)
-RULES["concat"] = Rule(_reason, _lower_concat)
+RULES["concat"] = Rule(_concat_reason, _lower_concat)
 RULES["split"] = Rule(_reason, _lower_split)
 RULES["slice"] = Rule(_reason, _lower_slice)
+RULES["gather"] = Rule(_gather_reason, _lower_gather)
 RULES["expand"] = Rule(_reason, _lower_expand)
 RULES["tile"] = Rule(_reason, _lower_tile)
 RULES["pad"] = QUANTISED_RULES["pad"] = Rule(_pad_reason, _lower_pad)

@@ -33,6 +33,16 @@ ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
 _POLL_S = 2e-3
 
 
+def is_alias(graph: Graph, node: Node) -> bool:
+    """Whether a node's output is its input's bytes: also a transpose that moves axes of 1 only."""
+    if node.op != "transpose":
+        return node.op in ALIASES
+    shape = graph.type(node.used[0]).dims
+    order = [axis % len(shape) for axis in node.attrs["perm"] or range(len(shape))[::-1]]
+    long = [axis for axis in order if shape[axis] != 1]
+    return long == sorted(long)
+
+
 @dataclass(frozen=True, eq=False)
 class ReferenceStep:
     """A node that numpy runs between native steps."""
@@ -78,7 +88,7 @@ def build(graph: Graph, isa: Isa, threads: int) -> Program:
     items: list[Item] = []
     kernels: dict[int, str] = {}
     for group in grouped(graph):
-        if group.node.op in ALIASES and homes[group.node.outputs[0]] != group.node.outputs[0]:
+        if is_alias(graph, group.node) and homes[group.node.outputs[0]] != group.node.outputs[0]:
             kernels[group.node.id] = "alias"
             continue
         made = _lower(context, group)
@@ -123,7 +133,7 @@ def _homes(graph: Graph) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """
     homes = {value: value for value in graph.values}
     for node in graph.nodes:
-        if node.op in ALIASES:
+        if is_alias(graph, node):
             homes[node.outputs[0]] = homes[node.used[0]]
     given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
     taken: dict[int, int] = {}

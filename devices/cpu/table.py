@@ -4,6 +4,7 @@ A new family of kernels adds its rules in its own module and one line here.
 """
 
 from trireme.devices.cpu import (
+    channels,
     elementwise,
     fuse,
     int8_elementwise,
@@ -11,6 +12,7 @@ from trireme.devices.cpu import (
     int8_reduce,
     move,
     products,
+    resize,
     rows,
     window,
 )
@@ -19,6 +21,7 @@ from trireme.devices.cpu.kernels import RULES, Rule, native_reason
 __all__ = [
     "RULES",
     "Rule",
+    "channels",
     "elementwise",
     "fuse",
     "int8_elementwise",
@@ -27,6 +30,7 @@ __all__ = [
     "move",
     "native_reason",
     "products",
+    "resize",
     "rows",
     "window",
 ]

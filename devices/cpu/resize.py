@@ -1,0 +1,179 @@
+"""resize of images whose channels are last: each output position is a few weighted input positions.
+
+The taps of both axes come from the op's own definition and are tables of constants; a kernel row
+makes one output row, all channels of a position in vectors. Sums are in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.kernels import (
+    CHUNK_ELEMENTS,
+    RULES,
+    Context,
+    Rule,
+    Step,
+    begin,
+    finish,
+    float_reason,
+    split_evenly,
+)
+from trireme.dtypes import Array
+from trireme.graph import Graph, Node
+from trireme.ops.resize import AxisPlan, plan_axes, taps
+
+_MOST_TAPS = 16
+
+
+@dataclass(frozen=True)
+class _View:
+    """An image as [outer, height, width, inner] -> [outer, out_height, out_width, inner]."""
+
+    outer: int
+    height: AxisPlan
+    width: AxisPlan
+    inner: int
+
+
+def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
+    """What happens to each axis that changes; None when that is not known before the run."""
+    shape, attrs = graph.type(node.used[0]).dims, node.attrs
+    given = [
+        graph.values[i] if k < len(node.inputs) and (i := node.inputs[k]) is not None else None
+        for k in (2, 3)
+    ]
+    if any(value is not None and value.data is None for value in given):
+        return None
+    scales, sizes = (None if v is None or not v.type.elements else v.data for v in given)
+    axes = attrs["axes"] or tuple(range(len(shape)))
+    plans = plan_axes(
+        shape,
+        None if scales is None else tuple(float(s) for s in scales.reshape(-1)),
+        None if sizes is None else tuple(int(s) for s in sizes.reshape(-1)),
+        tuple(axis % len(shape) for axis in axes),
+        attrs["keep_aspect_ratio_policy"],
+    )
+    return {a: p for a, p in plans.items() if p.out != p.size or p.scale != 1}
+
+
+def _view(graph: Graph, node: Node) -> _View | None:
+    """The node's image as four axes; None when the resized axes are not neighbours."""
+    plans, shape = _plans(graph, node), graph.type(node.used[0]).dims
+    if plans is None or len(plans) > 2:
+        return None
+    still = AxisPlan(1, 1, 1.0)
+    if not plans:
+        return _View(1, still, still, math.prod(shape))
+    first, last = min(plans), max(plans)
+    if math.prod(shape[first + 1 : last]) != 1:
+        return None
+    height = plans[first] if first != last else still
+    return _View(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
+
+
+def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
+    """Input positions and weights [out, taps] of an axis, without taps that weigh nothing."""
+    attrs = node.attrs
+    if plan == AxisPlan(1, 1, 1.0):
+        return np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
+    picks, weights, _ = taps(
+        plan, mode=attrs["mode"], transform=attrs["coordinate_transformation_mode"],
+        rounding=attrs["nearest_mode"], cubic_a=attrs["cubic_coeff_a"],
+        exclude=bool(attrs["exclude_outside"]), antialias=bool(attrs["antialias"]),
+    )  # fmt: skip
+    used = np.abs(weights).max(axis=0) > 0
+    return picks[:, used], weights[:, used].astype(np.float32)
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    if node.attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        return "resize has no native kernel for tf_crop_and_resize"
+    view = _view(graph, node)
+    if view is None:
+        return "resize has native kernels for two neighbouring axes and constant sizes only"
+    if view.inner == 1:
+        return "resize has native kernels for channels last only"
+    count = math.prod(_axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
+    if count > _MOST_TAPS:
+        return f"resize has no native kernel for {count} taps a position"
+    types = [graph.type(i) for i in (node.used[0], node.outputs[0])]
+    if all(type.dtype == "float32" and type.quant is None and type.elements for type in types):
+        return None
+    return float_reason(graph, node) or "resize has no native kernel for empty tensors"
+
+
+def _lower(context: Context, node: Node) -> list[Step]:
+    view = _view(context.graph, node)
+    if view is None:
+        raise ValueError("the reason was not asked")
+    rows, row_weights = _axis_taps(node, view.height)
+    columns, column_weights = _axis_taps(node, view.width)
+    name = f"resize_{node.attrs['mode']}_f32"
+    fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(name, context.isa, 6)
+    total = view.outer * view.height.out
+    each = view.width.out * view.inner * rows.shape[1] * columns.shape[1]
+    size, chunks = split_evenly(total, max(1, CHUNK_ELEMENTS // each))
+    first: Index = chunk * size if chunks > 1 else 0
+    for row in fn.range(first, fn.minimum(first + size, total)):
+        outer, oh = (fn.integer(op, row, view.height.out) for op in ("udiv", "urem"))
+        image = fn.at(x, outer * (view.height.size * view.width.size * view.inner))
+        lines = _taps_at(fn, image, row_at, row_by, oh, rows.shape[1])
+        for ow in fn.range(0, view.width.out):
+            points = [
+                (at, fn.splat(by * weight, context.isa.lanes))
+                for line, by in lines
+                for at, weight in _taps_at(fn, line, column_at, column_by, ow, columns.shape[1])
+            ]
+            to = fn.at(y, (row * view.width.out + ow) * view.inner)
+            _blend(fn, points, to, view.inner)
+    reads = (
+        context.operand(node.used[0]), rows * (view.width.size * view.inner), row_weights,
+        columns * view.inner, column_weights,
+    )  # fmt: skip
+    seconds = total * each / (context.isa.lanes * 1e9)
+    return [Step(finish(fn), reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _taps_at(
+    fn: Function, base: Value, at: Value, by: Value, index: Index, count: int
+) -> list[tuple[Value, Value]]:
+    """The addresses and weights of one output position along an axis."""
+    found = []
+    for k in range(count):
+        place = index * count + k
+        offset = fn.load("i64", fn.at(at, place, "i64"), 8)
+        found.append((fn.at(base, offset), fn.load("float", fn.at(by, place))))
+    return found
+
+
+def _blend(fn: Function, points: list[tuple[Value, Value]], to: Value, count: int) -> None:
+    """Emit the weighted sum of `count` channels of some positions; a single one is copied."""
+    lanes = fn.isa.lanes
+    type = vector(lanes, "float")
+    whole = count // lanes * lanes
+
+    def emit(at: Index, part: int) -> None:
+        total = Var(fn, type, 0.0)
+        for k, (point, weight) in enumerate(points):
+            element = fn.load_some(type, fn.at(point, at), part)
+            if len(points) == 1:
+                total.set(element)
+            elif k == 0:
+                total.set(element * weight)
+            else:
+                total.set(fn.fma(element, weight, total.get()))
+        fn.store_some(total.get(), fn.at(to, at), part)
+
+    for i in fn.range(0, whole, lanes):
+        emit(i, lanes)
+    if whole < count:
+        emit(whole, count - whole)
+
+
+RULES["resize"] = Rule(_reason, _lower)
