@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx.file import read_model
 from trireme.converters.onnx.walk import convert_model
 from trireme.graph import Graph

@@ -69,7 +69,8 @@ def opsets_of(imports: Iterable[Any], where: str) -> dict[str, int]:
     versions: dict[str, int] = {}
     for item in imports:
         domain = "" if item.domain in _DEFAULT else item.domain
-        if item.version < 1 or versions.setdefault(domain, item.version) != item.version:
+        known = 1 <= item.version < 1 << 31
+        if not known or versions.setdefault(domain, item.version) != item.version:
             raise ModelFileError(f"{where}: opset {domain or 'ai.onnx'} {item.version} is no good")
     return versions
 
