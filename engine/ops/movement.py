@@ -16,6 +16,7 @@ from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
+    MOST_PARTS,
     Shape,
     Types,
     axes_of,
@@ -191,6 +192,8 @@ def _infer_split(x: Value, split: Value | None = None, *, axis: int, num_outputs
                  ) -> Types:  # fmt: skip
     axis = axis_of(axis, len(x.shape))
     dim, sizes = x.shape[axis], ints_of(split)
+    if num_outputs is not None and num_outputs > MOST_PARTS:
+        raise ShapeError(f"num_outputs is {num_outputs}, expected at most {MOST_PARTS}")
     lengths: Shape
     if split is not None and sizes is None:
         lengths = (UNKNOWN,) * known_length(split, "split")

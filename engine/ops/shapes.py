@@ -102,10 +102,16 @@ def to_ints(data: Array) -> tuple[int, ...]:
     return tuple(int(v) for v in data.reshape(-1))
 
 
+MOST_PARTS = 1 << 16
+"""Dimensions or parts that a type may have, so that a damaged model cannot ask for billions."""
+
+
 def known_length(value: Value, what: str) -> int:
     """Return how many elements a 1-d input has; raise ShapeError when that is not known."""
     if len(value.shape) != 1 or not isinstance(value.shape[0], int):
         raise ShapeError(f"{what} is {value.type}, expected one dimension of known length")
+    if value.shape[0] > MOST_PARTS:
+        raise ShapeError(f"{what} is {value.type}, expected at most {MOST_PARTS} elements")
     return value.shape[0]
 
 
