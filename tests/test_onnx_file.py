@@ -160,7 +160,7 @@ def test_external_data_that_is_not_there(tmp_path, entries):
 
 
 def test_an_opset_too_old():
-    refused(ConvertError, model([node("Relu", "x", "y")], opset=6), "opset 6", "fix:")
+    refused(ConvertError, model([node("Relu", "x", "y")], opset=5), "opset 5", "fix:")
 
 
 def test_node_that_does_not_fit_is_named():

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from onnx_peers import LIGHT, assert_agrees, lively
+from onnx_peers import DATA, LIGHT, assert_agrees, assert_reproduces, lively
 from zoo import zoo_path
 
 SEED = 20261121
@@ -40,6 +40,29 @@ def test_light_model_with_weights_of_its_own(name):
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
     assert_agrees(lively(LIGHT / f"light_{name}.onnx", rng), rng)
+
+
+STORED = ["pytorch-converted", "pytorch-operator", "simple"]
+NOT_STORED = {
+    "test_gradient": "training",
+    "test_sequence_model8": "a sequence of as many tensors as an open dimension says",
+    "test_strnorm": "text",
+}
+"""Stored models that need not pass, by the start of their names, with the reason."""
+
+
+@pytest.mark.parametrize("group", STORED)
+def test_small_stored_models(group):
+    folders = sorted((DATA / group).iterdir())
+    wrong = []
+    for folder in folders:
+        if folder.name.startswith(tuple(NOT_STORED)):
+            continue
+        try:
+            assert_reproduces(folder)
+        except Exception as error:
+            wrong.append(f"{folder.name}: {type(error).__name__}: {error}")
+    assert folders and not wrong, f"{len(wrong)} models fail\n" + "\n".join(wrong)
 
 
 @pytest.fixture(scope="session")

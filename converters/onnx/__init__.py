@@ -1,4 +1,4 @@
-"""ONNX models, opset 7 and newer: a path or bytes come in, a checked Graph goes out.
+"""ONNX models, opset 6 and newer: a path or bytes come in, a checked Graph goes out.
 
 `file` reads and verifies the protobuf, `scope` keeps names and folds shape arithmetic, `walk` goes
 over the nodes: `adapt` lifts old opsets to the newest meaning, then `table` says which op of ours

@@ -64,6 +64,15 @@ def refuse(name: str, wanted: Any, why: str) -> Adapter:
     return adapt
 
 
+def ignore(name: str) -> Adapter:
+    """Return an adapter for an attribute that says nothing about inference."""
+
+    def adapt(use: Use) -> None:
+        use.take(name)
+
+    return adapt
+
+
 def split_evenly(use: Use) -> None:
     """Split without sizes: into as many parts as there are outputs."""
     if use.input(1) is None:
@@ -117,15 +126,37 @@ def dft_axis(use: Use) -> None:
         use.set_input(2, use.constant(1, "int64"))
 
 
+def align(use: Use) -> None:
+    """Opset 6 broadcasts b only if told to, and aligns it with a at `axis` or at the end."""
+    axis = use.take("axis")
+    if use.take("broadcast", 0) and axis is not None:
+        a, b = len(use.type(0).shape), len(use.type(1).shape)
+        if axis + b < a:
+            ends = use.constant(range(b, a - axis), "int64")
+            use.inputs[1] = use.add("unsqueeze", use.need(1), ends)
+
+
+def slope_per_channel(use: Use) -> None:
+    """PRelu of opset 6 has one slope per channel, or one for all."""
+    rank = len(use.type().shape)
+    if use.type(1).shape != (1,) and rank > 2:
+        ends = use.constant(range(1, rank - 1), "int64")
+        use.inputs[1] = use.add("unsqueeze", use.need(1), ends)
+
+
+_BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 _AXES = to_input("axes", 1)
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     **{f"Reduce{name}": ((18, _AXES),) for name in _REDUCTIONS},
+    **{name: ((7, align),) for name in _BINARY},
     "BatchNormalization": (
+        (7, ignore("is_test")),
         (9, refuse("spatial", 1, "statistics for each element are not supported")),
     ),
     "Clip": ((11, to_typed_input("min", 1)), (11, to_typed_input("max", 2))),
     "DFT": ((20, to_input("axis", 2)), (20, dft_axis)),
+    "Gemm": ((7, ignore("broadcast")),),
     "GridSample": (
         (16, default("mode", "linear")),
         (20, rename_choice("mode", bilinear="linear", bicubic="cubic")),
@@ -133,6 +164,7 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     "GroupNormalization": ((21, scale_per_channel),),
     "Hardmax": ((13, flatten_first),),
     "LogSoftmax": ((13, flatten_first),),
+    "PRelu": ((7, slope_per_channel),),
     "Pad": ((11, to_input("pads", 1)), (11, to_typed_input("value", 2))),
     "ReduceSum": ((13, _AXES),),
     "Resize": ((11, old_resize),),

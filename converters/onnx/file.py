@@ -14,7 +14,7 @@ from trireme.errors import ModelFileError
 
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
-OLDEST_OPSET = 7
+OLDEST_OPSET = 6
 _DEFAULT = ("", "ai.onnx")
 
 

@@ -41,6 +41,7 @@ MICROSOFT_TABLE: dict[str, Entry] = {
     "FastGelu": Entry("gelu", bias_gelu),
     "FusedMatMul": Entry("matmul", fused_matmul),
     "Gelu": straight("gelu"),
+    "QGemm": Entry("gemm", quantized.qgemm),
     "QLinearAdd": Entry("add", quantized.on_real("add", 2)),
     "QLinearConcat": Entry("concat", quantized.qlinear_concat),
     "QLinearGlobalAveragePool": Entry("reduce_mean", quantized.qlinear_global_pool),

@@ -63,6 +63,21 @@ def qlinear_matmul(use: Use) -> Sequence[int]:
     return stored(use, use.add("matmul", a, b), 6)
 
 
+def qgemm(use: Use) -> Sequence[int]:
+    """QGemm(a, a scale, a zero, b, b scale, b zero, c?, y scale?, y zero?), c of int32."""
+    columns = 0 if use.attrs.get("transB") else 1
+    a, b, c = real(use, 0), real(use, 3, columns), use.input(6)
+    alpha = use.attrs.get("alpha", 1.0)
+    if c is not None:
+        scale = use.add("mul", use.need(1), use.need(4))
+        if alpha != 1:
+            scale = use.add("mul", scale, use.constant(alpha, "float32"))
+        c = _real(use, c, scale, None, -1)
+    flags = {f"trans_{name.lower()}": use.attrs.get(f"trans{name}", 0) for name in "AB"}
+    y = use.add("gemm", a, b, c, alpha=alpha, **flags)
+    return (y,) if use.input(7) is None else stored(use, y, 7)
+
+
 def on_real(op: str, inputs: int, **attrs: float) -> Rule:
     """Return the rule of a QLinear op that takes (x, scale, zero) for each input, then y's."""
 

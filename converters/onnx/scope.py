@@ -65,6 +65,8 @@ class Scope:
     depth: int = 0
     dims: dict[int, Dims] = field(default_factory=dict)
     """Elements of integer values of this builder that hold symbols."""
+    sequences: dict[str, list[int]] = field(default_factory=dict)
+    """Sequences of tensors by name; they are lists, not values."""
 
     def find(self, name: str) -> int | None:
         """Return the id of a name; an outer value becomes a constant or an extra input here."""
@@ -77,6 +79,15 @@ class Scope:
             value = self.capture(value)
         self.names[name] = value
         return value
+
+    def sequence(self, name: str) -> list[int] | None:
+        """Return the values of a sequence by name; None when there is no such sequence."""
+        if name in self.sequences or self.outer is None:
+            return self.sequences.get(name)
+        found = self.outer.sequence(name)
+        if found is None or self.outer.builder is self.builder:
+            return found
+        return [self.capture(value) for value in found]
 
     def capture(self, outer: int) -> int:
         """Return the id here of a value of the outer builder."""
@@ -97,7 +108,8 @@ class Scope:
         """Return a scope inside this one; with `own_builder`, a body of its own by that name."""
         if self.depth >= MOST_DEPTH:
             raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
-        fresh = {"names": {}, "captured": {}, "depth": self.depth + 1, "outer": self, **changes}
+        fresh: dict[str, Any] = {"names": {}, "captured": {}, "sequences": {}, "outer": self}
+        fresh |= {"depth": self.depth + 1, **changes}
         if own_builder:
             fresh |= {"builder": GraphBuilder(own_builder), "dims": {}}
         return dataclasses.replace(self, **fresh)

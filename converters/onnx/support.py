@@ -9,6 +9,7 @@ from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
 from trireme.converters.onnx.functions import has_body, static_body
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
+from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.errors import ConvertError, ModelFileError
 
@@ -61,4 +62,5 @@ def _search(
 def _ours(domain: str, op: str) -> bool:
     if domain == MICROSOFT:
         return op in MICROSOFT_TABLE
-    return not domain and (op in CONTROL or entry_of(op) is not None)
+    known = op in CONTROL or op in MAKES or op in READS
+    return not domain and (known or entry_of(op) is not None)

@@ -15,6 +15,7 @@ from trireme.converters.onnx.file import OLDEST_OPSET, domain_of, in_order, opse
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import Common, Scope, Use
+from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.support import refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
@@ -81,6 +82,8 @@ def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int
     outputs: list[int] = []
     for output in graph.output:
         value = scope.find(output.name)
+        if value is None and scope.sequence(output.name) is not None:
+            raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
         if value is None:
             raise ModelFileError(f"{where}: output '{output.name}' is never made")
         if named and (scope.builder.values[value].name != output.name or value in outputs):
@@ -163,7 +166,9 @@ def convert_node(scope: Scope, node: Any, label: str) -> None:
     except Exception as error:  # a hostile node may break a rule in any way; name it
         raise use.error(f"{type(error).__name__}: {error}") from error
     for name, value in zip(use.outputs, results, strict=False):
-        if name and value is not None:
+        if isinstance(value, list):
+            scope.sequences[name] = value
+        elif name and value is not None:
             if value >= first:
                 scope.rename(value, name)
             scope.names[name] = value
@@ -175,7 +180,7 @@ def use_of(scope: Scope, node: Any, label: str) -> Use:
     inputs: list[int | None] = []
     for name in node.input:
         value = scope.find(name) if name else None
-        if name and value is None:
+        if name and value is None and scope.sequence(name) is None:
             raise ModelFileError(f"{node.op_type} ({label}): input '{name}' is never made")
         inputs.append(value)
     while inputs and inputs[-1] is None:
@@ -213,7 +218,7 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
     raise ModelFileError(f"{where}: attribute {attribute.name} is of unknown type {kind}")
 
 
-def convert_use(use: Use) -> Sequence[int | None]:
+def convert_use(use: Use) -> Sequence[int | list[int] | None]:
     """Convert a node: the model's own function, else our op, else ONNX's function body."""
     function = use.scope.common.functions.get((use.domain, use.op))
     if function is not None:
@@ -221,6 +226,10 @@ def convert_use(use: Use) -> Sequence[int | None]:
     if use.domain == MICROSOFT and use.op in MICROSOFT_TABLE:
         return MICROSOFT_TABLE[use.op].rule(use)
     if not use.domain:
+        if use.op in READS:
+            return READS[use.op](use)
+        if use.op in MAKES and (use.op != "Identity" or use.input(0) is None):
+            return (MAKES[use.op](use),)
         if use.op in CONTROL:
             return CONTROL[use.op](use, convert_body)
         original = (use.op, list(use.inputs), dict(use.attrs))

@@ -10,7 +10,8 @@ import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
 from trireme.interpret import run_reference
 
-LIGHT = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+DATA = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data"
+LIGHT = DATA / "light"
 
 
 def lively(path: pathlib.Path, rng: np.random.Generator) -> bytes:
@@ -56,3 +57,22 @@ def assert_agrees(source: bytes | pathlib.Path, rng: np.random.Generator, limit=
         assert found[name].shape == right.shape and found[name].dtype == right.dtype
         apart = np.abs(found[name].astype(np.float64) - right).max() / np.abs(right).max()
         assert apart <= limit, f"{name}: {apart:.2e} of the largest value apart"
+
+
+def assert_reproduces(folder: pathlib.Path) -> None:
+    """Run a stored model on its stored inputs and compare with its stored outputs."""
+    path = folder / "model.onnx"
+    names = [value.name for value in onnx.load(path).graph.input]
+    graph = convert(path)
+    for data in sorted(folder.glob("test_data_set_*")):
+        inputs, wanted = (
+            [
+                onnx.numpy_helper.to_array(onnx.load_tensor(data / f"{kind}_{i}.pb"))
+                for i in range(len(list(data.glob(f"{kind}_*.pb"))))
+            ]
+            for kind in ("input", "output")
+        )
+        found = run_reference(graph, dict(zip(names, inputs, strict=False)))
+        for name, right in zip(found, wanted, strict=True):
+            assert found[name].shape == right.shape and found[name].dtype == right.dtype
+            np.testing.assert_allclose(found[name], right, rtol=1e-3, atol=1e-5)

@@ -1,0 +1,116 @@
+"""Sequences of tensors whose length is known while converting: lists of values, no nodes.
+
+Exporters write them for split, chunk and unbind. A sequence that is an input or output of a graph,
+or is built in a loop, cannot be expressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trireme.converters.onnx.scope import Use
+
+
+def sequence(use: Use, position: int = 0) -> list[int]:
+    """Return the values of an input that must be a sequence."""
+    names = use.proto.input
+    found = use.scope.sequence(names[position]) if position < len(names) else None
+    if found is None:
+        raise use.error(f"input {position} is not a sequence of known length")
+    return found
+
+
+def index(use: Use, position: int, length: int, default: int) -> int:
+    """Return a constant position in a sequence, counted from the front."""
+    if use.input(position) is None:
+        return default
+    data = use.array(position)
+    if data is None or data.size != 1:
+        raise use.error("the position in a sequence is not constant")
+    found = int(data.reshape(-1)[0])
+    if not -length <= found <= length:
+        raise use.error(f"position {found} of a sequence of {length}")
+    return found + length if found < 0 else found
+
+
+def construct(use: Use) -> list[int]:
+    """SequenceConstruct, and SequenceEmpty of nothing."""
+    return [use.need(i) for i in range(len(use.inputs))]
+
+
+def insert(use: Use) -> list[int]:
+    """SequenceInsert(sequence, x, position?), at the end unless told."""
+    values = list(sequence(use))
+    values.insert(index(use, 2, len(values), len(values)), use.need(1))
+    return values
+
+
+def erase(use: Use) -> list[int]:
+    """SequenceErase(sequence, position?), the last unless told."""
+    values = list(sequence(use))
+    place = index(use, 1, len(values), len(values) - 1)
+    if place >= len(values):
+        raise use.error(f"position {place} of a sequence of {len(values)}")
+    return values[:place] + values[place + 1 :]
+
+
+def split(use: Use) -> list[int]:
+    """SplitToSequence(x, split?): parts of one size, of sizes given, or of one element each."""
+    shape = use.type().shape
+    axis = use.take("axis", 0)
+    if not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
+        raise use.error(f"axis {axis} is not of known size")
+    size, sizes = int(shape[axis]), use.array(1)
+    if use.input(1) is not None and sizes is None:
+        raise use.error("split is not constant")
+    if sizes is None or not sizes.ndim:
+        each = 1 if sizes is None else int(sizes)
+        if each < 1:
+            raise use.error(f"parts of {each}")
+        parts = [min(each, size - start) for start in range(0, size, each)]
+    else:
+        parts = [int(part) for part in sizes.reshape(-1)]
+    if not parts:
+        return []
+    inputs = (use.need(0), use.constant(parts, "int64"))
+    made = use.add_node("split", inputs, {"axis": axis}, len(parts))
+    if sizes is not None or use.take("keepdims", 1):
+        return list(made)
+    return [use.add("squeeze", value, use.constant([axis], "int64")) for value in made]
+
+
+MAKES: dict[str, Callable[[Use], list[int]]] = {
+    "Identity": lambda use: list(sequence(use)),
+    "SequenceConstruct": construct,
+    "SequenceEmpty": lambda use: [],
+    "SequenceErase": erase,
+    "SequenceInsert": insert,
+    "SplitToSequence": split,
+}
+"""Ops that make a sequence."""
+
+
+def at(use: Use) -> Sequence[int]:
+    """SequenceAt(sequence, position)."""
+    values = sequence(use)
+    place = index(use, 1, len(values), 0)
+    if place >= len(values):
+        raise use.error(f"position {place} of a sequence of {len(values)}")
+    return (values[place],)
+
+
+def concat(use: Use) -> Sequence[int]:
+    """ConcatFromSequence, along an axis there is or a new one."""
+    values, axis = sequence(use), use.attrs["axis"]
+    if use.attrs.get("new_axis", 0):
+        place = use.constant([axis], "int64")
+        values = [use.add("unsqueeze", value, place) for value in values]
+    return (use.add("concat", *values, axis=axis),)
+
+
+READS: dict[str, Callable[[Use], Sequence[int]]] = {
+    "ConcatFromSequence": concat,
+    "SequenceAt": at,
+    "SequenceLength": lambda use: (use.constant(len(sequence(use)), "int64"),),
+}
+"""Ops that make a tensor of a sequence."""
