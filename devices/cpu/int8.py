@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -79,31 +79,37 @@ def _is_x86(isa: Isa) -> bool:
     return isa.cpu.startswith("x86")
 
 
+Rounding = Literal["short", "exact", "once"]
+
+
 @dataclass(frozen=True)
 class Scale:
     """The parameters of a requantisation as a kernel holds them: vectors of i32, one lane each.
 
-    exact: whether a sum with half of the divisor could overflow, so that rounding takes the long
-    way; left: None where no lane shifts left
+    rounding: "short" rounds twice by adding half of the divisor; "exact" does so where that sum
+    could overflow; "once" rounds the 64-bit product, where right is the whole shift of it
+    left: None where no lane shifts left
     """
 
     multiplier: Value
     right: Value
     half: Value
     left: Value | None
-    exact: bool
+    rounding: Rounding
 
 
 def requantise(fn: Function, x: Value, scale: Scale) -> Value:
-    """Return x * multiplier * 2**(shift - 31) rounded twice, lane by lane.
+    """Return x * multiplier * 2**(shift - 31), rounded as the scale says, lane by lane.
 
-    Source: trireme.quantize.multiply_by_quantized, of which this is the vector form
+    Source: trireme.quantize.multiply_by_quantized and multiply_rounding_once, in vectors
     """
+    if scale.rounding == "once":
+        return multiply_rounding_once(fn, x, scale)
     if scale.left is not None:
         x = fn.emit(x.type, f"shl {x}, {scale.left.text}")
     high = high_multiply(fn, x, scale.multiplier)
     sign = fn.emit(x.type, f"ashr {high}, {high.text_of(31)}")
-    if not scale.exact:
+    if scale.rounding == "short":
         total = high + scale.half + sign
         return fn.emit(x.type, f"ashr {total}, {scale.right.text}")
     mask = fn.emit(x.type, f"shl {fn.as_value(x.type, 1)}, {scale.right.text}") + -1
@@ -112,6 +118,15 @@ def requantise(fn: Function, x: Value, scale: Scale) -> Value:
     above = fn.compare("sgt", rest, threshold)
     floor = fn.emit(x.type, f"ashr {high}, {scale.right.text}")
     return floor - fn.convert("sext", above, x.type)
+
+
+def multiply_rounding_once(fn: Function, x: Value, scale: Scale) -> Value:
+    """Return (x * multiplier + 2**(right - 1)) >> right, in 64 bits."""
+    wide = vector(lanes_of(x.type), "i64")
+    product = fn.convert("sext", x, wide) * fn.convert("sext", scale.multiplier, wide)
+    right = fn.convert("zext", scale.right, wide)
+    half = fn.emit(wide, f"shl {fn.as_value(wide, 1)}, {(right - 1).text}")
+    return fn.convert("trunc", fn.emit(wide, f"ashr {product + half}, {right.text}"), x.type)
 
 
 def high_multiply(fn: Function, a: Value, b: Value) -> Value:
@@ -191,7 +206,7 @@ class ChannelTable:
 
     data: Array
     has_left: bool
-    exact: bool
+    rounding: Rounding
 
     def load(self, fn: Function, table: Value, at: Index) -> tuple[Value, Scale]:
         """Return the bias and the scale of one vector of channels from channel `at` on."""
@@ -203,7 +218,7 @@ class ChannelTable:
             return fn.load(type, fn.at(start, at, "i32"), 4)
 
         left = row(4) if self.has_left else None
-        return row(0), Scale(row(1), row(2), row(3), left, self.exact)
+        return row(0), Scale(row(1), row(2), row(3), left, self.rounding)
 
 
 def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
@@ -212,7 +227,7 @@ def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
     return Scale(
         fn.as_value(type, multiplier), fn.as_value(type, right),
         fn.as_value(type, (1 << right) >> 1), fn.as_value(type, shift) if shift > 0 else None,
-        exact=True,
+        "exact",
     )  # fmt: skip
 
 
@@ -226,12 +241,17 @@ def channel_table(params: LinearParams, bias: Array, lanes: int, most: int) -> C
     rows = np.zeros((5, padded), np.int32)
     rows[0, :channels] = bias.astype(np.int32)  # wraps as the accumulator does
     rows[1, :channels] = params.multipliers
+    if params.rounding_once:
+        rows[2] = 31
+        rows[2, :channels] = 31 - params.shifts
+        return ChannelTable(rows[:4].copy(), False, "once")
     rows[2, :channels] = np.maximum(-params.shifts, 0)
     rows[3] = (1 << rows[2].astype(np.int64)) >> 1
     rows[4, :channels] = np.maximum(params.shifts, 0)
     has_left = bool(rows[4].any())
     safe = not has_left and bool((rows[2, :channels] >= 1).all()) and most < 1 << 30
-    return ChannelTable(rows if has_left else rows[:4].copy(), has_left, not safe)
+    rounding: Rounding = "short" if safe else "exact"
+    return ChannelTable(rows if has_left else rows[:4].copy(), has_left, rounding)
 
 
 def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:

@@ -360,7 +360,7 @@ def _grouped_table(
     data = [np.pad(part.data, ((0, rows - len(part.data)), (0, 0))) for part in parts]
     return ChannelTable(
         np.ascontiguousarray(np.concatenate(data, axis=1)), has_left,
-        any(part.exact for part in parts),
+        "exact" if any(part.rounding == "exact" for part in parts) else parts[0].rounding,
     )  # fmt: skip
 
 

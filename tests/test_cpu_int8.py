@@ -1,0 +1,131 @@
+"""8-bit kernels of the cpu device, bit for bit with the reference, at odd shapes.
+
+Convolutions of every kind (borders, strides, dilations, groups, depthwise) and fully connected
+layers, int8 with a scale a channel and uint8 with zero points in the weights, on every instruction
+set that this machine has; each graph checks thousands of roundings.
+"""
+
+import numpy as np
+import pytest
+
+from trireme.builder import GraphBuilder
+from trireme.devices.cpu import open_device
+from trireme.devices.cpu.target import available_isas
+from trireme.graph import Quant, TensorType
+from trireme.interpret import interpret
+
+SEED = 11
+
+
+def zero_point(rng, dtype):
+    info = np.iinfo(dtype)
+    return int(rng.integers(info.min, info.max + 1))
+
+
+def numbers(rng, shape, dtype):
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def weights(rng, b, shape, dtype):
+    """Constant weights and bias: a scale a channel for int8, a zero point for uint8."""
+    if dtype == "int8":
+        scales = tuple(rng.uniform(0.001, 0.02, shape[0]).astype(np.float32).tolist())
+        quant = Quant(scales, (0,) * shape[0], 0)
+    else:
+        quant = Quant((0.01,), (zero_point(rng, dtype),))
+    bias = rng.integers(-5000, 5000, shape[0]).astype(np.int32)
+    return b.constant("w", numbers(rng, shape, dtype), quant), b.constant("b", bias)
+
+
+def conv_graph(rng, depthwise):
+    dtype = str(rng.choice(["int8", "uint8"]))
+    groups, depth = int(rng.choice([1, 1, 1, 2])), int(rng.choice([1, 3, 4, 7, 16, 33]))
+    channels = groups * int(rng.choice([1, 3, 16, 17, 40]))
+    if depthwise:
+        depth, groups = 1, int(rng.choice([2, 5, 16, 24, 33, 64]))
+        channels = groups
+    kernel = rng.integers(1, 4, 2).tolist()
+    size = rng.integers(3, 12, 2).tolist()
+    dilations = rng.integers(1, 3, 2).tolist() if rng.random() < 0.3 else [1, 1]
+    if any((k - 1) * d + 1 > s for k, d, s in zip(kernel, dilations, size, strict=True)):
+        dilations = [1, 1]
+    pads = rng.integers(0, 2, 4).tolist() if rng.random() < 0.6 else [0] * 4
+    b = GraphBuilder("conv")
+    x_type = TensorType(
+        (int(rng.integers(1, 3)), *size, depth * groups), dtype,
+        Quant((0.02,), (zero_point(rng, dtype),)),
+    )  # fmt: skip
+    x = b.input("x", x_type)
+    w, bias = weights(rng, b, (channels, *kernel, depth), dtype)
+    attrs = {
+        "strides": rng.integers(1, 3, 2).tolist(), "pads": pads, "dilations": dilations,
+        "groups": groups, "layout": "NHWC", "activation": str(rng.choice(["", "relu", "relu6"])),
+    }  # fmt: skip
+    out = Quant((0.05,), (zero_point(rng, dtype),))
+    return b.finish(*b.add_node("conv", [x, w, bias], attrs, quants=[out]))
+
+
+def fully_connected_graph(rng):
+    dtype = str(rng.choice(["int8", "uint8"]))
+    rows, depth = int(rng.choice([1, 2, 9])), int(rng.choice([1, 5, 8, 64, 130]))
+    b = GraphBuilder("fully_connected")
+    x_type = TensorType((rows, depth), dtype, Quant((0.02,), (zero_point(rng, dtype),)))
+    x = b.input("x", x_type)
+    w, bias = weights(rng, b, (int(rng.choice([1, 10, 500])), depth), dtype)
+    out = Quant((float(rng.choice([0.001, 0.05])),), (zero_point(rng, dtype),))
+    return b.finish(*b.add_node("fully_connected", [x, w, bias], {}, quants=[out]))
+
+
+@pytest.fixture(scope="module")
+def cases():
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    graphs = [conv_graph(rng, depthwise=i % 3 == 2) for i in range(45)]
+    graphs += [fully_connected_graph(rng) for _ in range(15)]
+    made = []
+    for graph in graphs:
+        (x,) = graph.inputs
+        array = numbers(rng, graph.type(x).dims, graph.type(x).dtype)
+        (want,) = interpret(graph, {x: array}).values()
+        made.append((graph, array, want))
+    return made
+
+
+@pytest.mark.parametrize("isa", available_isas())
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bit_for_bit(cases, isa, threads, tmp_path_factory):
+    cache = tmp_path_factory.getbasetemp() / "int8-objects"
+    device = open_device(isa=isa, threads=threads, cache_dir=cache)
+    try:
+        executables = device.compile([graph for graph, _, _ in cases])
+        for (graph, array, want), executable in zip(cases, executables, strict=True):
+            (name,) = executable.kernels.values()
+            assert "reference" not in name
+            got = launch(device, executable, array, want)
+            np.testing.assert_array_equal(got, want, err_msg=f"{name}\n{graph}")
+    finally:
+        device.close()
+
+
+def launch(device, executable, array, want):
+    buffers = [device.alloc(array.nbytes), device.alloc(want.nbytes)]
+    device.write(buffers[0], array)
+    scratch = device.alloc(max(executable.scratch_bytes, 1))
+    executable.bind(buffers, scratch).launch().wait()
+    got = np.empty_like(want)
+    device.read(buffers[1], got)
+    return got
+
+
+def test_weights_that_are_not_constant_say_so():
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType((1, 4), "int8", Quant((0.1,), (0,))))
+    w = b.input("w", TensorType((3, 4), "int8", Quant((0.1,), (0,))))
+    out = Quant((0.1,), (0,))
+    graph = b.finish(*b.add_node("fully_connected", [x, w], {}, quants=[out]))
+    device = open_device(threads=1)
+    try:
+        assert "not constant" in device.kernel_note(graph, graph.nodes[0])
+    finally:
+        device.close()
