@@ -113,7 +113,7 @@ def launch(device, executable, array, want):
     device.write(buffers[0], array)
     scratch = device.alloc(max(executable.scratch_bytes, 1))
     executable.bind(buffers, scratch).launch().wait()
-    got = np.empty_like(want)
+    got = np.empty(want.shape, want.dtype)
     device.read(buffers[1], got)
     return got
 
