@@ -14,6 +14,7 @@ from pathlib import Path
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.builder import GraphBuilder
 from trireme.converters.tflite_file import FileGraph, FileTensor, open_bytes, read_file, reading
+from trireme.converters.tflite_linear import LINEAR
 from trireme.converters.tflite_move import MOVERS
 from trireme.converters.tflite_ops import COMPUTERS
 from trireme.converters.tflite_order import ORDERERS
@@ -21,7 +22,7 @@ from trireme.converters.tflite_use import State, Use
 from trireme.errors import ConvertError, GraphError, ModelFileError
 from trireme.graph import Graph, TensorType
 
-OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | MOVERS | ORDERERS
+OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
 
@@ -43,10 +44,10 @@ def convert(
 ) -> Graph:
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
-    float32, float16 weights, int8 and uint8 quantised models are converted. Weights that are int8
-    under float activations ("dynamic range") become float constants. The constants are views of the
-    file, which is mapped into memory: replace it atomically, never truncate it, or pass
-    use_mmap=False.
+    float32, float16 weights, int8 and uint8 quantised models are converted. Int8 weights under
+    float activations ("dynamic range") quantise the input on the fly, as LiteRT does. The constants
+    are views of the file, which is mapped into memory: replace it atomically, never truncate it, or
+    pass use_mmap=False.
 
     Shapes: `shapes` replaces the shapes of inputs by name
     Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all

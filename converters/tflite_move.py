@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tflite
 
-from trireme.converters.tflite_ops import Converter, same
-from trireme.converters.tflite_use import Use
+from trireme.converters.tflite_ops import same
+from trireme.converters.tflite_use import Converter, Use
 from trireme.errors import ModelFileError
 
 _INT64_MOST = 2**63 - 1

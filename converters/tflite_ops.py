@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tflite
 from flatbuffers import flexbuffers
 
 from trireme.converters.tflite_file import reading
-from trireme.converters.tflite_use import Use
-from trireme.dtypes import Array
-from trireme.errors import ModelFileError
-from trireme.graph import Quant
+from trireme.converters.tflite_linear import padding, spatial, strides
+from trireme.converters.tflite_use import Converter, Use
 from trireme.quantize import dequantized
-
-Converter = Callable[[Use], None]
-Pads = tuple[int, int]
 
 
 def same(op: str, **attrs: Any) -> Converter:
@@ -36,129 +29,6 @@ def reduction(op: str) -> Converter:
         op, use.value(0), use.int_constant(use.ints(1)),
         keepdims=int(use.option("KeepDims", False)), noop_with_empty_axes=1,
     )  # fmt: skip
-
-
-def padding(
-    use: Use, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
-) -> tuple[int, ...]:
-    """Return explicit pads (top, left, bottom, right) of SAME or VALID; the odd one comes last."""
-    kind = use.option("Padding")
-    if kind not in (tflite.Padding.SAME, tflite.Padding.VALID):
-        raise ModelFileError(f"{use.source}: padding is {kind}")
-    if min(strides) < 1 or min(kernel) < 1 or min(dilations) < 1:
-        raise ModelFileError(f"{use.source}: kernel {kernel}, strides {strides}, {dilations=}")
-    if kind == tflite.Padding.VALID:
-        return (0,) * (2 * len(sizes))
-    before, after = [], []
-    for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        reach = (window - 1) * dilation + 1
-        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
-        before.append(total // 2)
-        after.append(total - total // 2)
-    return (*before, *after)
-
-
-def spatial(use: Use, position: int, rank: int = 4) -> list[int]:
-    """Return the dimensions of an NHWC input between the first and the last."""
-    dims = use.dims(position)
-    if len(dims) != rank or 0 in dims:
-        raise ModelFileError(f"{use.source}: input {position} has shape {list(dims)}")
-    return list(dims[1:-1])
-
-
-def strides(use: Use) -> list[int]:
-    """Return (height, width) strides."""
-    return [use.option("StrideH"), use.option("StrideW")]
-
-
-def weights(use: Use, position: int, data: Array, quant: Quant | None) -> int:
-    """Add weights; under a float input, quantised ("dynamic range") ones become float32."""
-    name = use.tensor(position).name
-    if quant is not None and use.quant(0) is None:
-        type = use.type(position)
-        shaped = type.__class__(data.shape, type.dtype, quant)
-        return use.builder.constant(name, dequantized(data, shaped))
-    return use.builder.constant(name, np.ascontiguousarray(data), quant)
-
-
-def kernel(use: Use) -> int:
-    """Return the weights in input 1 as they are, or as float32 under a float input."""
-    quant = use.quant(1)
-    if quant is None or use.quant(0) is not None:
-        return use.value(1)
-    return weights(use, 1, use.constant(1), quant)
-
-
-def conv(use: Use) -> None:
-    """CONV_2D: the weights are [O,KH,KW,C/groups] already."""
-    sizes, window = spatial(use, 0), spatial(use, 1)
-    dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
-    use.done(
-        "conv", use.value(0), kernel(use), use.optional(2),
-        strides=strides(use), dilations=dilations, layout="NHWC", activation=use.activation(),
-        pads=padding(use, sizes, window, strides(use), dilations),
-        groups=max(use.dims(0)[-1] // use.dims(1)[-1], 1),
-    )  # fmt: skip
-
-
-def depthwise(use: Use) -> None:
-    """DEPTHWISE_CONV_2D: weights [1,KH,KW,C*M] become [C*M,KH,KW,1] of a conv with C groups."""
-    sizes, window = spatial(use, 0), spatial(use, 1)
-    dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
-    data, quant = use.constant(1), use.quant(1)
-    if data.shape[0] != 1:
-        raise ModelFileError(f"{use.source}: depthwise weights have shape {list(data.shape)}")
-    if quant is not None and quant.axis is not None:
-        quant = Quant(quant.scales, quant.zero_points, 0)
-    turned = data.transpose(3, 1, 2, 0)
-    use.done(
-        "conv", use.value(0), weights(use, 1, turned, quant), use.optional(2),
-        strides=strides(use), dilations=dilations, layout="NHWC", activation=use.activation(),
-        pads=padding(use, sizes, window, strides(use), dilations), groups=use.dims(0)[-1],
-    )  # fmt: skip
-
-
-def transpose_conv(use: Use) -> None:
-    """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
-    target, window = use.ints(0), spatial(use, 1)
-    sizes, steps = spatial(use, 2), strides(use)
-    if len(target) != 4 or min(target) < 1 or min(steps) < 1:
-        raise ModelFileError(f"{use.source}: output shape {target}, strides {steps}")
-    padding(use, sizes, window, steps, [1, 1])
-    totals = [
-        (size - 1) * step + reach - out
-        for size, step, reach, out in zip(sizes, steps, window, target[1:3], strict=True)
-    ]
-    before = [max(total, 0) // 2 for total in totals]
-    after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
-    data, quant = use.constant(1), use.quant(1)
-    if quant is not None and quant.axis is not None:
-        quant = Quant(quant.scales, quant.zero_points, 3)
-    turned = use.builder.constant(
-        use.tensor(1).name, np.ascontiguousarray(data.transpose(3, 1, 2, 0)), quant
-    )
-    use.done(
-        "conv_transpose", use.value(2), turned, use.optional(3),
-        strides=steps, pads=(*before, *after), dilations=(1, 1), layout="NHWC",
-        activation=use.activation(),
-        output_padding=[max(-total, 0) for total in totals],
-    )  # fmt: skip
-
-
-def fully_connected(use: Use) -> None:
-    """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them."""
-    if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
-        raise use.fail("shuffled weights are not supported")
-    x, columns = use.value(0), use.dims(1)[-1]
-    dims = use.dims(0)
-    keep = bool(use.option("KeepNumDims", False))
-    if dims[-1:] != (columns,) or (len(dims) != 2 and not keep):
-        elements = int(np.prod(dims, dtype=object))
-        if columns < 1 or elements % columns:
-            raise ModelFileError(f"{use.source}: {elements} elements in rows of {columns}")
-        shape = use.int_constant([elements // columns, columns])
-        x = use.add("reshape", x, shape, quant=use.quant(0))
-    use.done("fully_connected", x, kernel(use), use.optional(2), activation=use.activation())
 
 
 def pool(op: str, **attrs: Any) -> Converter:
@@ -317,9 +187,7 @@ COMPUTERS: dict[str, Converter] = {
     "CAST": lambda use: use.done("cast", use.value(0), to=use.output().dtype),
     "CEIL": same("ceil"),
     "COMPLEX_ABS": same("complex_abs"),
-    "CONV_2D": conv,
     "COS": same("cos"),
-    "DEPTHWISE_CONV_2D": depthwise,
     "DEQUANTIZE": dequantize,
     "DIV": fused("div"),
     "ELU": same("elu"),
@@ -327,7 +195,6 @@ COMPUTERS: dict[str, Converter] = {
     "EXP": same("exp"),
     "FLOOR": same("floor"),
     "FLOOR_DIV": same("floor_div"),
-    "FULLY_CONNECTED": fully_connected,
     "GELU": gelu,
     "GREATER": same("greater"),
     "GREATER_EQUAL": same("greater_or_equal"),
@@ -376,5 +243,4 @@ COMPUTERS: dict[str, Converter] = {
     "SUM": reduction("reduce_sum"),
     "TANH": same("tanh"),
     "TFLite_Detection_PostProcess": detection_post_process,
-    "TRANSPOSE_CONV": transpose_conv,
 }

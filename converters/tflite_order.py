@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.converters.tflite_ops import Converter, reduction, same
-from trireme.converters.tflite_use import Use
+from trireme.converters.tflite_ops import reduction, same
+from trireme.converters.tflite_use import Converter, Use
 from trireme.dtypes import numpy_dtype
 from trireme.errors import ModelFileError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,3 +195,7 @@ class Use:
     def fail(self, sentence: str, fix: str = "") -> ConvertError:
         """Return the error that says what of this operator is not supported."""
         return ConvertError(f"{self.source}: {sentence}", fix=fix)
+
+
+Converter = Callable[[Use], None]
+"""Turns one operator into nodes."""

@@ -16,7 +16,7 @@ QUANTIZED = [
 ]  # fmt: skip
 FLOAT = [
     "ad01_fp32", "resnet8_cifar10_f32", "vww_96_float", "mobilenet_v1_0.25_224_f32",
-    "deeplabv3_f32",
+    "deeplabv3_f32", "kws_dscnn_f32",
 ]  # fmt: skip
 CLASSIFIERS = [
     "mobilenet_v1_0.25_224_f32", "mobilenet_v2_1.0_224_quant", "tf2_mobilenet_v2_1.0_224_ptq",
@@ -69,12 +69,6 @@ def test_every_tensor_of_a_quantised_model_agrees():
     by_id = {value.id: inputs[value.name] for value in graph.input_values()}
     interpret(graph, by_id, watch)
     assert len(compared) >= 60
-
-
-def test_weights_alone_quantised_are_float_weights_here():
-    """LiteRT quantises the activations of such a conv on the fly; we compute it in float."""
-    ours, theirs = both("kws_dscnn_f32")
-    np.testing.assert_allclose(ours["Identity"], theirs["Identity"], atol=0.01)
 
 
 def classified(path, picture, label_at):
