@@ -6,6 +6,7 @@ along another one, squares are transposed in registers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +60,7 @@ def merged(copy: Copy) -> Copy:
     return replace(copy, shape=shape, source=sources, target=targets)
 
 
+@functools.lru_cache(1024)
 def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
     """Return the kernel of a strided copy, and its chunks. Operands: source, target."""
     copy = merged(copy)
@@ -176,12 +178,32 @@ def _transposed(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> i
 def _strip(fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: int) -> None:
     """Emit the transposition of a strip: `rows` target rows of the last dimension's length."""
     lanes, count = fn.isa.lanes, copy.shape[-1]
+    if count <= 4 <= lanes and copy.target[along] == count:
+        _interleave(fn, copy, x, y, rows)
+        return
     whole = count // lanes * lanes
     for i in fn.range(0, whole, lanes):
         _square(fn, copy, along, fn.at(x, i * copy.source[-1]), fn.at(y, i), rows, lanes)
     if whole < count:
         at, to = fn.at(x, whole * copy.source[-1]), fn.at(y, whole)
         _square(fn, copy, along, at, to, rows, count - whole)
+
+
+def _interleave(fn: Function, copy: Copy, x: Value, y: Value, rows: int) -> None:
+    """Emit the transposition of a few long lines into many short ones that follow each other."""
+    lanes, count = fn.isa.lanes, copy.shape[-1]
+    type = vector(lanes, "float")
+    lines = [fn.load_some(type, fn.at(x, k * copy.source[-1]), rows) for k in range(count)]
+    for at in range(0, rows * count, lanes):
+        places = [divmod(at + lane, count) for lane in range(lanes)]
+        made = lines[0]
+        for k in range(1, count):
+            order = [
+                lanes + row if column == k else (row if k == 1 and column == 0 else lane)
+                for lane, (row, column) in enumerate(places)
+            ]
+            made = fn.shuffle(made, lines[k], order)
+        fn.store_some(made, fn.at(y, at), min(lanes, rows * count - at))
 
 
 def _square(

@@ -10,6 +10,7 @@ while B streams by once, and a tile of C stays in registers.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -106,6 +107,7 @@ def pack_panels(b: Array, width: int) -> Array:
     return aligned_copy(padded.reshape(batch, depth, panels, width).transpose(0, 2, 1, 3))
 
 
+@functools.lru_cache(1024)
 def product_kernel(isa: Isa, product: Product, cut: Cut, what: str) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 
