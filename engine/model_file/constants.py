@@ -49,7 +49,8 @@ class Constants:
             found = zlib.crc32(self._weights[start:stop].data)
             if buffer["strings"] is None and found != buffer["crc32"]:
                 expected = f"{buffer['crc32']:#010x}"
-                raise Fault(f"buffers[{index}].crc32: {expected}, the weights give {found:#010x}")
+                at = f".buffers[{index}].crc32"
+                raise Fault(f"{expected}, the weights give {found:#010x}: damaged", at=at)
 
     def array(self, type: TensorType, index: int) -> Array:
         """Return a buffer as a read-only array of a static type."""

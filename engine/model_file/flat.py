@@ -28,11 +28,13 @@ _SCALARS = {code: struct.Struct(f"<{code}") for code in SIZES}
 class Fault(Exception):
     """What is wrong, and the path to it, which callers prepend to on the way out."""
 
-    def __init__(self, problem: str, *, facts: Iterable[str] = (), fix: str = "") -> None:
+    def __init__(
+        self, problem: str, *, at: str = "", facts: Iterable[str] = (), fix: str = ""
+    ) -> None:
         super().__init__(problem)
         self.facts = tuple(facts)
         self.fix = fix
-        self.path: list[str] = []
+        self.path: list[str] = [at]
 
     def within(self, step: str) -> None:
         """Put a step (".nodes[3]") in front of the path."""

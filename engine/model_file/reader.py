@@ -87,11 +87,11 @@ class _Reader:
     def model(self) -> Graph:
         """Return the last graph; the others must all be bodies in it."""
         if not self.file["graphs"]:
-            raise Fault("graphs: is empty")
+            raise Fault("is empty", at=".graphs")
         _each("graphs", self.file["graphs"], self.graph)
         unused = sorted(self.free - {len(self.graphs) - 1})
         if unused:
-            raise Fault(f"graphs[{unused[0]}]: is used by no node")
+            raise Fault("is used by no node", at=f".graphs[{unused[0]}]")
         return self.graphs[-1]
 
     def graph(self, table: Table) -> None:
@@ -105,7 +105,7 @@ class _Reader:
             {value.id: value for value in values}, symbols,
         )  # fmt: skip
         if len(graph.values) != len(values):
-            raise Fault("values: an id is used twice")
+            raise Fault("an id is used twice", at=".values")
         _check_ids(graph)
         _check_rules(graph)
         if self.body_depth + 1 > MAX_NESTING:
@@ -178,16 +178,16 @@ def _check_ids(graph: Graph) -> None:
     for name, ids in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         for position, value in enumerate(ids):
             if value not in known:
-                raise Fault(f"{name}[{position}]: there is no value %{value}")
+                raise Fault(f"there is no value %{value}", at=f".{name}[{position}]")
     made = set(graph.inputs)
     for position, node in enumerate(graph.nodes):
         for value in (*node.used, *node.outputs):
             if value not in known:
-                raise Fault(f"nodes[{position}]: there is no value %{value}")
+                raise Fault(f"there is no value %{value}", at=f".nodes[{position}]")
         made.update(node.outputs)
     for position, entry in enumerate(graph.values.values()):
         if not entry.is_constant and entry.id not in made:
-            raise Fault(f"values[{position}]: %{entry.id} '{entry.name}' is never made")
+            raise Fault(f"%{entry.id} '{entry.name}' is never made", at=f".values[{position}]")
 
 
 def _check_rules(graph: Graph) -> None:

@@ -60,8 +60,10 @@ def read_symbols(tables: Sequence[Table]) -> dict[str, tuple[int, int | None]]:
     for position, table in enumerate(tables):
         name, least, most = table["name"], table["least"], table["most"]
         if name in ("", UNKNOWN) or name in symbols:
-            raise Fault(f"symbols[{position}].name: {name!r} is empty, reserved or used before")
+            raise Fault(
+                f"name {name!r} is empty, reserved or used before", at=f".symbols[{position}]"
+            )
         if least < 0 or (most is not None and most < least):
-            raise Fault(f"symbols[{position}]: bounds {least} to {most} of {name!r}")
+            raise Fault(f"bounds {least} to {most} of {name!r}", at=f".symbols[{position}]")
         symbols[name] = (least, most)
     return symbols
