@@ -26,7 +26,7 @@ NOT_IN_ONNX = {
     name: "ONNX has no such op; LiteRT is its peer in test_tflite_zoo.py"
     for name in ("complex_abs", "detection_post_process", "rfft2d")
 }
-ALL_OUTPUTS = {"top_k": 2, "rnn": 2, "gru": 2, "lstm": 3}
+ALL_OUTPUTS = {"top_k": 2, "unique": 4, "rnn": 2, "gru": 2, "lstm": 3}
 BY_EVALUATOR = {
     ("clip", "no upper limit"): "ONNX Runtime clips infinity to the greatest finite number",
     ("clip", "no lower limit"): "ONNX Runtime clips infinity to the greatest finite number",

@@ -131,6 +131,9 @@ define(
         lambda x, like, saturate, round_mode: cast(
             x, dtype_name(like.dtype), saturate, round_mode
         ), attrs=_ROUNDING,
+        samples=lambda rng: [
+            Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
+        ],
     )
 )  # fmt: skip
 
@@ -147,6 +150,10 @@ define(
         "bit_cast", "x", "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
         _infer_bit_cast, lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
         attrs={"to": DTYPE}, flops=no_flops,
+        samples=lambda rng: [
+            Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"to": "int32"}),
+            Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
+        ],
     )
 )  # fmt: skip
 define(
@@ -160,5 +167,6 @@ define(
     OpDef(
         "identity", "x", "y = x. Source: ONNX Identity-25", same_type, lambda x: x,
         flops=no_flops, family="move", moves=True,
+        samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
     )
 )  # fmt: skip

@@ -175,7 +175,7 @@ define(
         },
         flops=_flops,
         samples=_samples,
-        family="detection",
+        family="other",
         rtol=1e-6,
     )
 )

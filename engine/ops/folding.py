@@ -10,9 +10,9 @@ import numpy as np
 from trireme.dtypes import Array
 from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr
+from trireme.op import Attr, Sample
 from trireme.ops.convolution import Index
-from trireme.ops.movement import move
+from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, expect_rank, ints_of, known_length, one, to_ints
 
 Ints = tuple[int, ...]
@@ -64,6 +64,11 @@ move(
     "y = the image whose blocks are x's columns, added where they overlap. Shapes: "
     "x [N,C*prod(block),L] -> y [N,C,*image_shape]. Source: ONNX Col2Im-18",
     _infer_col2im, _col2im, attrs={**_WINDOW, "dilations": Attr("ints", None)}, moves=False,
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 12, 12), ints(5, 4), ints(2, 3)), {"pads": (0, 1, 0, 0)},
+               frozenset({1, 2}))
+    ],
+
 )  # fmt: skip
 
 
@@ -109,4 +114,9 @@ move(
     "y = zeros, with x's elements at `indices` of the flat output of a max_pool that gave x. "
     "Source: ONNX MaxUnpool-22",
     _infer_max_unpool, _max_unpool, attrs={**_WINDOW, "kernel_shape": Attr("ints")}, moves=False,
+    samples=lambda rng: [
+        Sample((draw(rng, 1, 1, 2, 2), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
+               {"kernel_shape": (2, 2), "strides": (2, 2)})
+    ],
+
 )  # fmt: skip

@@ -47,6 +47,10 @@ move(
     "constant_of_shape", "shape",
     "y = a tensor of that shape filled with `value` (float32 0). Source: ONNX, opset 25",
     _infer_filled, _filled, attrs={"value": Attr("array", None)},
+    samples=lambda rng: [
+        Sample((ints(3, 5),), constants=frozenset({0})),
+        Sample((ints(2, 0, 3),), {"value": np.array([7], np.int32)}, frozenset({0}), note="empty"),
+    ],
 )  # fmt: skip
 
 
@@ -100,6 +104,7 @@ move(
         x.shape[0], x.shape[1], k, numpy_dtype(dtype) if dtype else x.dtype
     ),
     attrs={"dtype": Attr("str", None), "k": Attr("int", 0)},
+    samples=lambda rng: [Sample((draw(rng, 4, 5),), {"k": k}) for k in (0, -1)],
 )  # fmt: skip
 
 

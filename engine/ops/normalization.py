@@ -344,6 +344,7 @@ define(
         "mean_variance_normalization", "x",
         "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
         same_type, _mean_variance, attrs={"axes": Attr("ints", (0, 2, 3))}, flops=_flops(6),
+        samples=lambda rng: [Sample((draw(rng, 2, 3, 4, 5),))],
         family="normalize", rtol=1e-5,
     )
 )  # fmt: skip

@@ -134,6 +134,12 @@ for _name, (_doc, _function, _rtol) in _KINDS.items():
     _define_reduction(_name, _doc, _function, _rtol)
 
 
+def _truth_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    for axis, keep in ((1, 1), (-1, 0)):
+        x = rng.integers(0, 2, (3, 5, 2)).astype(bool)
+        yield Sample((x, ints(axis)), {"keepdims": keep}, frozenset({1}))
+
+
 def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
     def reference(
         x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
@@ -145,6 +151,7 @@ def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
         OpDef(
             f"reduce_{name}", "x axes?", f"y = whether {doc} of x is true. Source: TFLite",
             infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
+            samples=_truth_samples,
         )
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from trireme.ops.shapes import (
     ints_of,
     known_dims,
     one,
+    spatial_attrs,
     to_ints,
     windows,
 )
@@ -217,7 +218,16 @@ def _infer_deform(
 ) -> Types:  # fmt: skip
     rank = expect_rank("w", w, len(x.shape)) - 2
     steps, edges, spread = _window(rank, strides, pads, dilations)
+    spatial_attrs(rank, strides=steps, pads=edges, dilations=spread)
     kernel = known_dims("the kernel", w.shape[2:])
+    each = w.shape[1]
+    if group < 1 or offset_group < 1:
+        raise ShapeError(f"group {group} and offset_group {offset_group}, expected 1 or more")
+    if isinstance(each, int):
+        expect("the input's channel count", x.shape[1], each * group, f"weight {each} x {group}")
+    for what, dim, parts in (("output", w.shape[0], group), ("input", x.shape[1], offset_group)):
+        if isinstance(dim, int) and dim % parts:
+            raise ShapeError(f"{dim} {what} channels do not divide into {parts} groups")
     space = [
         windows(dim, kernel[i], steps[i], (edges[i], edges[i + rank]), spread[i])
         for i, dim in enumerate(x.shape[2:])
@@ -258,6 +268,14 @@ def _deform_flops(call: Call) -> int:
     return 2 * call.outputs[0].elements * math.prod(call.type(1).dims[1:])
 
 
+def _deform_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    inputs = [draw(rng, 2, 4, 6, 7), draw(rng, 4, 2, 3, 2), draw(rng, 2, 24, 4, 8), draw(rng, 4)]
+    attrs = {"pads": (0, 1, 0, 1), "group": 2, "offset_group": 2}
+    yield Sample(tuple(inputs), attrs, frozenset({1, 3}), note="no mask")
+    mask = rng.random((2, 12, 4, 8)).astype(np.float32)
+    yield Sample((*inputs, mask), attrs, frozenset({1, 3}), note="mask")
+
+
 define(
     OpDef(
         "deform_conv", "x w offset bias? mask?",
@@ -266,6 +284,7 @@ define(
         "[N,offset_group*KH*KW*2,OH,OW], mask [N,offset_group*KH*KW,OH,OW] -> y [N,O,OH,OW]. "
         "Source: ONNX DeformConv-22",
         _infer_deform, _deform_conv, flops=_deform_flops, family="conv", rtol=2e-5,
+        samples=_deform_samples,
         attrs={
             "strides": Attr("ints", None), "pads": Attr("ints", None),
             "dilations": Attr("ints", None), "group": Attr("int", 1),

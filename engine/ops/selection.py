@@ -67,6 +67,7 @@ move(
     lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
     lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
     moves=False,
+    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))],
 )  # fmt: skip
 
 
@@ -105,6 +106,9 @@ define(
         _infer_unique, _unique, outputs="y indices? inverse_indices? counts?", family="other",
         attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)}, moves=True,
         flops=lambda call: 10 * call.type(0).elements,
+        samples=lambda rng: [
+            Sample((rng.integers(0, 5, (4, 5)).astype(np.float32),), {"sorted": s}) for s in (0, 1)
+        ],
     )
 )  # fmt: skip
 
@@ -121,6 +125,10 @@ move(
     "Source: ONNX Compress-11",
     _infer_compress, lambda x, condition, axis: np.compress(condition, x, axis=axis),
     attrs={"axis": Attr("int", None)},
+    samples=lambda rng: [
+        Sample((draw(rng, 4, 3), np.array([1, 0, 1, 1], bool)), {"axis": 0}),
+        Sample((draw(rng, 2, 3), np.array([1, 0, 1, 0, 0, 1], bool)), note="elements"),
+    ],
 )  # fmt: skip
 
 
@@ -181,4 +189,8 @@ move(
     "around when circular. Source: ONNX TensorScatter-24",
     _infer_tensor_scatter, _tensor_scatter,
     attrs={"axis": Attr("int", -2), "mode": Attr("str", "linear", ("linear", "circular"))},
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 3, 5, 4), draw(rng, 2, 3, 2, 4), ints(3, 1))),
+        Sample((draw(rng, 2, 5, 4), draw(rng, 2, 3, 4), ints(3, 1)), {"mode": "circular"}),
+    ],
 )  # fmt: skip

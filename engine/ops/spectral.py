@@ -66,7 +66,7 @@ define(
         attrs={"fft_length": Attr("ints")},
         flops=_rfft2d_flops,
         samples=_rfft2d_samples,
-        family="spectral",
+        family="other",
         rtol=1e-5,
     )
 )

@@ -319,7 +319,43 @@ def _blocks(model, attrs):
     return [model.add("Slice", [y, *(model.constant(np.array(v)) for v in numbers)])]
 
 
+def _reduce_bool(op_type):
+    """any is the greatest and all the least of the integers that false and true are."""
+
+    def make(model, attrs):
+        x, axes = model.inputs
+        y = model.add(op_type, [model.add("Cast", [x], to=TensorProto.INT32), axes], **attrs)
+        return [model.add("Cast", [y], to=TensorProto.BOOL)]
+
+    return make
+
+
+def _bit_cast(model, attrs):
+    model.opset = onnx.defs.onnx_opset_version()
+    return [model.add("BitCast", model.inputs, to=_ELEMENT[attrs["to"]])]
+
+
+def _newest(op_type):
+    def make(model, attrs):
+        model.opset = onnx.defs.onnx_opset_version()
+        return [model.add(op_type, model.inputs, **attrs)]
+
+    return make
+
+
+def _filled(model, attrs):
+    value = attrs["value"]
+    tensor = None if value is None else onnx.numpy_helper.from_array(value)
+    return [model.add("ConstantOfShape", model.inputs, value=tensor)]
+
+
 MAKERS = {
+    "reduce_any": _reduce_bool("ReduceMax"), "reduce_all": _reduce_bool("ReduceMin"),
+    "bit_cast": _bit_cast, "tensor_scatter": _newest("TensorScatter"),
+    "unique": lambda model, attrs: model.add("Unique", model.inputs, 4, **attrs),
+    "constant_of_shape": _filled, "cast_like": lambda model, attrs: [
+        model.add("CastLike", model.inputs)
+    ],
     "top_k": lambda model, attrs: model.add("TopK", model.inputs, 2, **attrs),
     "add": arithmetic("Add"), "sub": arithmetic("Sub"), "mul": arithmetic("Mul"),
     "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
