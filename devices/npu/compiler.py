@@ -89,11 +89,14 @@ def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
 
 def _emit(state: Lowering, site: Site, residency: Residency) -> Emitter:
     out = Emitter()
+    read = {value for job in state.jobs for value in job.reads}
     for job, (start, end) in zip(state.jobs, residency.workspaces, strict=True):
         out.node = job.node
         out.open_workspace(start, end)
         low, high = out.mark()
         job.emit(out, site, high - low)
+        if job.writes not in read:
+            out.flush()  # nobody waits for its last store, but traces look at the value
     out.flush()
     return out
 

@@ -47,6 +47,7 @@ def open_device(
     float32: Literal["refuse", "float16"] = "refuse",
     trace: bool = False,
     sram_bytes: int | None = None,
+    name: str = "npu",
 ) -> Device:
     """Return a simulated NPU.
 
@@ -54,6 +55,7 @@ def open_device(
     float32: whether float32 nodes are refused, or run with float16 operands and results
     trace: keep every intermediate of the last launch, for `NpuCall.intermediate`
     sram_bytes: another SRAM size than the description's
+    name: of the device and of its memory, where there are several
 
     Errors: DeviceError, naming the description's field or the option
     """
@@ -66,15 +68,17 @@ def open_device(
         if sram_bytes < 256:
             raise DeviceError(f"npu: option sram_bytes={sram_bytes}, expected 256 or more")
         described = replace(described, sram=replace(described.sram, bytes=sram_bytes))
-    return Npu(described, Options(float32 == "float16"), trace)
+    return Npu(described, Options(float32 == "float16"), trace, name)
 
 
 class Npu(Device):
     """A simulated NPU; `machine` is its description."""
 
-    def __init__(self, machine: NpuSpec, options: Options, trace: bool) -> None:
+    def __init__(
+        self, machine: NpuSpec, options: Options, trace: bool = False, name: str = "npu"
+    ) -> None:
         self.machine, self.options, self.trace = machine, options, trace
-        self.spec = _device_spec(machine, options)
+        self.spec = _device_spec(machine, options, name)
         self.sram = np.full(machine.sram.bytes, GARBAGE, np.uint8)
         self._estimator = Estimator(machine)
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -171,7 +175,7 @@ class Npu(Device):
             thread.join()
 
 
-def _device_spec(machine: NpuSpec, options: Options) -> DeviceSpec:
+def _device_spec(machine: NpuSpec, options: Options, name: str) -> DeviceSpec:
     flops = {
         dtype: 2.0 * machine.macs * machine.clock_hz * machine.matrix.rate[dtype]
         for dtype in machine.dtypes
@@ -179,10 +183,10 @@ def _device_spec(machine: NpuSpec, options: Options) -> DeviceSpec:
     if options.float32_as_float16:
         flops["float32"] = flops["float16"]
     return DeviceSpec(
-        "npu", machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
-        alignment=machine.alignment, memory="npu", memory_bytes=machine.dram.bytes,
+        name, machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
+        alignment=machine.alignment, memory=name, memory_bytes=machine.dram.bytes,
         link_latency_s=machine.host.latency_s, link_bandwidth=machine.host.bandwidth,
-        resource_group="npu", sinks=True, clock="virtual",
+        resource_group=name, sinks=True, clock="virtual",
     )  # fmt: skip
 
 
