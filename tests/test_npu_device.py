@@ -68,10 +68,10 @@ REFUSED = {
         d, (1, 70, 4, 2), "max_pool", kernel=(1, 1), **{**WINDOW, "strides": (9, 1)}),
     "dilations must be within the machine's limit": lambda d: reason(
         d, (1, 99, 4, 2), "max_pool", kernel=(2, 1), **{**WINDOW, "dilations": (65, 1)}),
-    "(here mode 'linear' (nearest is supported))": lambda d: reason(
+    "(here mode 'cubic' (nearest and linear are supported))": lambda d: reason(
         d, (1, 4, 4, 2), "resize", inputs=[(np.zeros(0, np.float32), None),
                                           (np.zeros(0, np.float32), None),
-                                          (np.array([1, 8, 8, 2]), None)], mode="linear"),
+                                          (np.array([1, 8, 8, 2]), None)], mode="cubic"),
     "(here axes [0, 2] are not neighbours)": lambda d: reason(
         d, (2, 3, 4), "reduce_mean", inputs=[(np.array([0, 2]), None)]),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from trireme.devices.npu.stream import (
     Fill,
     Matrix,
     Pool,
+    Resize,
     Softmax,
     Table,
     Unary,
@@ -42,6 +43,9 @@ def reads(work: Work) -> list[Extent]:
     if isinstance(work, Softmax):
         table = [] if work.x.dtype == "float16" else [(SRAM, work.table, work.table + 1024)]
         return [extent(work.x), *table]
+    if isinstance(work, Resize):
+        tables = ((work.rows, work.y.shape[1]), (work.cols, work.y.shape[2]))
+        return [extent(work.x), *((SRAM, at, at + 12 * count) for at, count in tables)]
     return [extent(work.x)] if isinstance(work, Unary) else []
 
 
@@ -53,7 +57,7 @@ def writes(work: Work) -> list[Extent]:
         return [_accumulators(work)] if work.store_acc else [extent(work.ofm)]
     if isinstance(work, Pool):
         return [extent(work.ofm)]
-    if isinstance(work, (Binary, Table, Unary, Softmax)):
+    if isinstance(work, (Binary, Table, Unary, Softmax, Resize)):
         return [extent(work.y)]
     return []
 

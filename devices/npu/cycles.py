@@ -18,6 +18,7 @@ from trireme.devices.npu.stream import (
     Fill,
     Matrix,
     Pool,
+    Resize,
     Softmax,
     Table,
     Unary,
@@ -173,7 +174,7 @@ def work_cost(spec: NpuSpec, work: Work) -> Cost:
     elif isinstance(work, Binary):
         cycles = vector_cycles(spec, "binary", work.y.elements)
         views = (work.a, work.b, work.y)  # type: ignore[assignment]
-    elif isinstance(work, (Table, Unary, Softmax)):
+    elif isinstance(work, (Table, Unary, Softmax, Resize)):
         cycles = vector_cycles(spec, type(work).__name__.lower(), work.y.elements)
         views = (work.x, work.y)
     else:

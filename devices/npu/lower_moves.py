@@ -18,6 +18,7 @@ from trireme import quantize as q
 from trireme.devices.npu.jobs import MoveJob, Operand
 from trireme.devices.npu.layout import Axes, axes_of, fold, part
 from trireme.devices.npu.lower import Lower, Lowering, is_integer
+from trireme.devices.npu.resize import lower_linear
 from trireme.dtypes import Array
 from trireme.errors import GraphError
 from trireme.graph import Node
@@ -242,16 +243,20 @@ def _pad(state: Lowering, x: int, out: int, index: Array, value: float) -> None:
 
 
 def lower_resize(state: Lowering, node: Node, call: Call) -> None:
-    """Lower nearest resizing as a move; other modes are not for DMA."""
-    if call.attrs["mode"] != "nearest":
-        raise GraphError(f"mode {call.attrs['mode']!r} (nearest is supported)")
-    lower_move(state, node, call)
+    """Lower nearest resizing as a move, linear as a command of its own."""
+    if call.attrs["mode"] == "nearest":
+        lower_move(state, node, call)
+    elif call.attrs["mode"] == "linear":
+        lower_linear(state, node, call)
+    else:
+        raise GraphError(f"mode {call.attrs['mode']!r} (nearest and linear are supported)")
 
 
 MOVE_OPS: dict[str, Lower] = {
     **dict.fromkeys(
         ("reshape", "flatten", "squeeze", "unsqueeze", "transpose", "slice", "split", "expand",
-         "tile", "space_to_depth", "depth_to_space"), lower_move,
+         "tile", "space_to_depth", "depth_to_space", "batch_to_space", "gather", "identity",
+         "reverse"), lower_move,
     ),
     "pad": lower_pad,
     "resize": lower_resize,

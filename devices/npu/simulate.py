@@ -20,6 +20,7 @@ from trireme.devices.npu.stream import (
     Fill,
     Matrix,
     Pool,
+    Resize,
     Softmax,
     Table,
     Unary,
@@ -286,7 +287,25 @@ def _softmax(work: Softmax, memory: Memory) -> None:
     )  # fmt: skip
 
 
+def _resize(work: Resize, memory: Memory) -> None:
+    x, y = _array(memory, work.x), _array(memory, work.y)
+    floats = work.x.dtype == "float16"
+    wide = x.astype(np.float32 if floats else np.int64)
+    whole = np.float32(1) if floats else 1024
+    for axis, place in ((1, work.rows), (2, work.cols)):
+        count = work.y.shape[axis]
+        table = _vector(memory[SRAM], place, "int32", 3 * count).reshape(3, count).copy()
+        weight = table[2].view(np.float32) if floats else table[2].astype(np.int64)
+        weight = weight.reshape((-1, 1, 1) if axis == 1 else (-1, 1))
+        lower = wide.take(table[0], axis=axis, mode="clip")
+        upper = wide.take(table[1], axis=axis, mode="clip")
+        wide = lower * (whole - weight) + upper * weight
+    if not floats:
+        wide = np.sign(wide) * ((np.abs(wide) + (1 << 19)) >> 20)
+    y[...] = wide
+
+
 _RUN: dict[type, Callable[..., None]] = {
     Dma: _dma, Fill: _fill, Matrix: _matrix, Pool: _pool, Binary: _binary, Table: _table,
-    Unary: _unary, Softmax: _softmax,
+    Unary: _unary, Softmax: _softmax, Resize: _resize,
 }  # fmt: skip

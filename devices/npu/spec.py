@@ -42,7 +42,8 @@ class MatrixUnit:
 class VectorUnit:
     """Elementwise work: elements a cycle, cycles to start, and how much slower some work is.
 
-    cost: lane-cycles an element, by command (binary, table, unary, softmax, pool); 1.0 if absent
+    cost: lane-cycles an element by command (binary, table, unary, softmax, pool, resize); 1.0 where
+        absent
     pools: "vector" or "matrix": the engine whose formula counts pools
     """
 

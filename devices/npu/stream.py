@@ -212,11 +212,21 @@ class Softmax:
     beta: float = 1.0
 
 
-Work = Barrier | Dma | Fill | Matrix | Pool | Binary | Table | Unary | Softmax
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Linear resizing."""
+
+    x: View
+    y: View
+    rows: int
+    cols: int
+
+
+Work = Barrier | Dma | Fill | Matrix | Pool | Binary | Table | Unary | Softmax | Resize
 WORKS: tuple[type, ...] = get_args(Work)
 ENGINE_OF: dict[type, str] = {
     Dma: "dma", Fill: "dma", Matrix: "matrix", Pool: "vector", Binary: "vector", Table: "vector",
-    Unary: "vector", Softmax: "vector",
+    Unary: "vector", Softmax: "vector", Resize: "vector",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from trireme.devices.npu.stream import (
     Fill,
     Matrix,
     Pool,
+    Resize,
     Softmax,
     Table,
     Task,
@@ -125,6 +126,10 @@ def _shape_problem(spec: NpuSpec, work: Work) -> str:
         if work.ifm.shape[::3] != work.ofm.shape[::3] or work.ifm.dtype != work.ofm.dtype:
             return "input and output do not fit"
         return _window_problem(spec, work.window, work.ifm, work.ofm)
+    if isinstance(work, Resize):
+        if work.x.shape[::3] != work.y.shape[::3] or work.x.dtype != work.y.dtype:
+            return "input and output do not fit"
+        return ""
     if any(view.shape != views[0].shape for view in views):
         return "shapes differ"
     floats = [view.dtype in FLOATS for view in views]
@@ -189,5 +194,5 @@ def _window_problem(spec: NpuSpec, window: Window, ifm: View, ofm: View) -> str:
 _VIEWS: dict[type, tuple[str, ...]] = {
     Dma: ("source", "target"), Fill: ("target",), Matrix: ("ifm", "ofm", "residual"),
     Pool: ("ifm", "ofm"), Binary: ("a", "b", "y"), Table: ("x", "y"), Unary: ("x", "y"),
-    Softmax: ("x", "y"),
+    Softmax: ("x", "y"), Resize: ("x", "y"),
 }  # fmt: skip

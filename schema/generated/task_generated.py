@@ -79,6 +79,7 @@ class Work(object):
     Table = 7
     Unary = 8
     Softmax = 9
+    Resize = 10
 
 def WorkCreator(unionType, table):
     from flatbuffers.table import Table
@@ -102,6 +103,8 @@ def WorkCreator(unionType, table):
         return UnaryT.InitFromBuf(table.Bytes, table.Pos)
     if unionType == Work.Softmax:
         return SoftmaxT.InitFromBuf(table.Bytes, table.Pos)
+    if unionType == Work.Resize:
+        return ResizeT.InitFromBuf(table.Bytes, table.Pos)
     return None
 
 
@@ -2070,6 +2073,144 @@ class SoftmaxT(object):
         return softmax
 
 
+class Resize(object):
+    __slots__ = ['_tab']
+
+    @classmethod
+    def GetRootAs(cls, buf, offset=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, offset)
+        x = Resize()
+        x.Init(buf, n + offset)
+        return x
+
+    @classmethod
+    def GetRootAsResize(cls, buf, offset=0):
+        """This method is deprecated. Please switch to GetRootAs."""
+        return cls.GetRootAs(buf, offset)
+    @classmethod
+    def ResizeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x54\x52\x4E\x50", size_prefixed=size_prefixed)
+
+    # Resize
+    def Init(self, buf, pos):
+        self._tab = flatbuffers.table.Table(buf, pos)
+
+    # Resize
+    def X(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
+        if o != 0:
+            x = o + self._tab.Pos
+            obj = View()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Resize
+    def Y(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
+        if o != 0:
+            x = o + self._tab.Pos
+            obj = View()
+            obj.Init(self._tab.Bytes, x)
+            return obj
+        return None
+
+    # Resize
+    def Rows(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+    # Resize
+    def Cols(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
+        return 0
+
+def ResizeStart(builder):
+    builder.StartObject(4)
+
+def ResizeAddX(builder, x):
+    builder.PrependStructSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(x), 0)
+
+def ResizeAddY(builder, y):
+    builder.PrependStructSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(y), 0)
+
+def ResizeAddRows(builder, rows):
+    builder.PrependUint64Slot(2, rows, 0)
+
+def ResizeAddCols(builder, cols):
+    builder.PrependUint64Slot(3, cols, 0)
+
+def ResizeEnd(builder):
+    return builder.EndObject()
+
+
+try:
+    from typing import Optional
+except:
+    pass
+
+class ResizeT(object):
+
+    # ResizeT
+    def __init__(
+        self,
+        x = None,
+        y = None,
+        rows = 0,
+        cols = 0,
+    ):
+        self.x = x  # type: Optional[ViewT]
+        self.y = y  # type: Optional[ViewT]
+        self.rows = rows  # type: int
+        self.cols = cols  # type: int
+
+    @classmethod
+    def InitFromBuf(cls, buf, pos):
+        resize = Resize()
+        resize.Init(buf, pos)
+        return cls.InitFromObj(resize)
+
+    @classmethod
+    def InitFromPackedBuf(cls, buf, pos=0):
+        n = flatbuffers.encode.Get(flatbuffers.packer.uoffset, buf, pos)
+        return cls.InitFromBuf(buf, pos+n)
+
+    @classmethod
+    def InitFromObj(cls, resize):
+        x = ResizeT()
+        x._UnPack(resize)
+        return x
+
+    # ResizeT
+    def _UnPack(self, resize):
+        if resize is None:
+            return
+        if resize.X() is not None:
+            self.x = ViewT.InitFromObj(resize.X())
+        if resize.Y() is not None:
+            self.y = ViewT.InitFromObj(resize.Y())
+        self.rows = resize.Rows()
+        self.cols = resize.Cols()
+
+    # ResizeT
+    def Pack(self, builder):
+        ResizeStart(builder)
+        if self.x is not None:
+            x = self.x.Pack(builder)
+            ResizeAddX(builder, x)
+        if self.y is not None:
+            y = self.y.Pack(builder)
+            ResizeAddY(builder, y)
+        ResizeAddRows(builder, self.rows)
+        ResizeAddCols(builder, self.cols)
+        resize = ResizeEnd(builder)
+        return resize
+
+
 class Command(object):
     __slots__ = ['_tab']
 
@@ -2147,7 +2288,7 @@ class CommandT(object):
         node = 0,
     ):
         self.workType = workType  # type: int
-        self.work = work  # type: Union[None, 'BarrierT', 'DmaT', 'FillT', 'MatrixT', 'PoolT', 'BinaryT', 'TableT', 'UnaryT', 'SoftmaxT']
+        self.work = work  # type: Union[None, 'BarrierT', 'DmaT', 'FillT', 'MatrixT', 'PoolT', 'BinaryT', 'TableT', 'UnaryT', 'SoftmaxT', 'ResizeT']
         self.node = node  # type: int
 
     @classmethod
