@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from npu import Int8Builder, Run
+from npu import Int8Builder, Run, feeds_of, supported_part
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
@@ -13,7 +13,7 @@ from trireme.devices.npu import constraints, load_spec, open_device, spec_names,
 from trireme.devices.npu.constraints import CONSTRAINTS, sentence
 from trireme.devices.npu.spec import parse_spec
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.graph import Graph, Quant, TensorType
+from trireme.graph import Quant, TensorType
 from trireme.interpret import interpret
 from trireme.op import has_op
 
@@ -239,20 +239,6 @@ def test_a_closed_device_says_so():
         run.call.launch()
 
 
-def region_of(device, graph):
-    """The nodes of a graph that the device takes, as one graph."""
-    nodes = tuple(n for n in graph.nodes if device.unsupported_reason(graph, n) is None)
-    inside, made = {n.id for n in nodes}, {v for n in nodes for v in n.outputs}
-    used = {v for n in nodes for v in (*n.used, *n.outputs)}
-    fed = dict.fromkeys(v for n in nodes for v in n.used if v not in made)
-    inputs = tuple(v for v in fed if not graph.values[v].is_constant)
-    outputs = tuple(
-        v for n in nodes for v in n.outputs
-        if v in graph.outputs or any(u.id not in inside for u in graph.users(v))
-    )  # fmt: skip
-    return Graph(graph.name, inputs, outputs, nodes, {v: graph.values[v] for v in sorted(used)})
-
-
 VELA_CYCLES = {
     "ad01_int8": 201184,
     "kws_dscnn_int8": 58340,
@@ -270,13 +256,9 @@ def test_zoo_on_ethos_bit_exact_and_within_fifteen_percent_of_vela(name):
 
     graph = convert(zoo_path(f"{name}.tflite"))
     ethos = open_device("ethos_u55_256")
-    region = region_of(ethos, graph)
+    region = supported_part(ethos, graph)
     assert len(region.nodes) >= len(graph.nodes) - 4
-    rng = np.random.default_rng(SEED)
-    feeds = {
-        v: rng.integers(0, 256, region.type(v).dims).astype(np.uint8).view(region.type(v).dtype)
-        for v in region.inputs
-    }
+    feeds = feeds_of(region, np.random.default_rng(SEED))
     run = Run(ethos, region, feeds)
     assert run.executable.timeline.cycles == pytest.approx(VELA_CYCLES[name], rel=0.15)
     want = interpret(region, feeds)
@@ -291,7 +273,7 @@ def test_estimates_agree_with_the_sunk_region(name):
 
     graph = convert(zoo_path(f"{name}.tflite"))
     mobile = open_device()
-    region = region_of(mobile, graph)
+    region = supported_part(mobile, graph)
     (executable,) = mobile.compile([region])
     predicted = sum(mobile.estimate_s(region, node) for node in region.nodes)
     simulated = executable.timeline.cycles / mobile.machine.clock_hz

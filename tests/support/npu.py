@@ -73,6 +73,30 @@ def _outputs(op: OpDef, sample: Sample) -> int:
     return 1
 
 
+def supported_part(device: Device, graph: Graph) -> Graph:
+    """Return the nodes of a graph that the device takes, as one graph."""
+    nodes = tuple(n for n in graph.nodes if device.unsupported_reason(graph, n) is None)
+    inside, made = {n.id for n in nodes}, {v for n in nodes for v in n.outputs}
+    used = {v for n in nodes for v in (*n.used, *n.outputs)}
+    fed = dict.fromkeys(v for n in nodes for v in n.used if v not in made)
+    inputs = tuple(v for v in fed if not graph.values[v].is_constant)
+    outputs = tuple(
+        v
+        for v in sorted(made)
+        if v in graph.outputs or any(user.id not in inside for user in graph.users(v))
+    )
+    return Graph(graph.name, inputs, outputs, nodes, {v: graph.values[v] for v in sorted(used)})
+
+
+def feeds_of(graph: Graph, rng: np.random.Generator) -> dict[int, Array]:
+    """Return random stored integers of the whole range for every input."""
+    types = {value: graph.type(value) for value in graph.inputs}
+    return {
+        value: rng.integers(0, 256, type.dims).astype(np.uint8).view(numpy_dtype(type.dtype))
+        for value, type in types.items()
+    }
+
+
 class Int8Builder(GraphBuilder):
     """A builder with short cuts for quantised graphs; `dtype` is int8 or uint8."""
 
