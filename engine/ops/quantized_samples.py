@@ -103,7 +103,7 @@ def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
-    for rows, columns, outs in ((1, 64, 10), (5, 37, 19), (3, 129, 1)):
+    for rows, columns, outs in ((1, 64, 10), (5, 37, 19), (3, 129, 1), (16, 64, 96)):
         for dtype, zero, w_zero in (("int8", 9, 0), ("uint8", 117, 140)):
             x, w = stored(rng, dtype, rows, columns), stored(rng, dtype, outs, columns)
             yield Sample(
