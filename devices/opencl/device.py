@@ -64,6 +64,8 @@ class OpenCLDevice(Device):
         options = ["-w", "-cl-std=CL1.2"]
         if self.exact_division:
             options.append("-cl-fp32-correctly-rounded-divide-sqrt")
+        if found.kind == "cpu":
+            options.append("-DTRIREME_FMA")
         self.programs = Programs(
             self.context, found.handle, _identity(found), options, folder
         )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trireme.devices.opencl.kernels import elementwise, expressions
+from trireme.devices.opencl.kernels import convolution, elementwise, epilogue, expressions, products
 from trireme.devices.opencl.lowering import C_TYPES, Lowering
 from trireme.errors import TriremeError
 from trireme.graph import Graph, Node
@@ -31,7 +31,13 @@ class Kernel:
 
 
 _ELEMENTWISE = Kernel(expressions.refusal, elementwise.lower_chain, fuses=True)
-FLOAT: Mapping[str, Kernel] = {name: _ELEMENTWISE for name in expressions.ROWS}
+FLOAT: Mapping[str, Kernel] = dict.fromkeys(expressions.ROWS, _ELEMENTWISE) | {
+    "conv": Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True),
+    "fully_connected": Kernel(
+        products.refuse_fully_connected, products.lower_fully_connected, fuses=True
+    ),
+    "matmul": Kernel(products.refuse_floats, products.lower_matmul, fuses=True),
+}
 QUANTIZED: Mapping[str, Kernel] = {}
 ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")
 """Ops whose output is the input's bytes under another shape: no kernel, no copy."""
@@ -141,4 +147,8 @@ def _follower(graph: Graph, chain: list[Node]) -> Node | None:
     same = graph.type(after.outputs[0]).dims == graph.type(out).dims
     operands = {v for node in (*chain, after) for v in node.used}
     floats = all(graph.type(v).dtype == "float32" for v in (*after.used, out, *after.outputs))
-    return after if same and floats and len(operands) <= _MOST_OPERANDS else None
+    if not (same and floats and len(operands) <= _MOST_OPERANDS):
+        return None
+    if chain[0].op not in expressions.ROWS and not epilogue.fits(graph, chain[0], after):
+        return None
+    return after

@@ -19,6 +19,11 @@ PRELUDE = """\
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
+#if defined(TRIREME_FMA) || defined(FP_FAST_FMAF)
+#define FMA fma
+#else
+#define FMA mad
+#endif
 """
 """Before all kernels: a*b+c is contracted only where a kernel says fma."""
 
