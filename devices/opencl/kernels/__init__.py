@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trireme.devices.opencl.kernels import convolution, elementwise, epilogue, expressions, products
+from trireme.devices.opencl.kernels import (
+    convolution,
+    elementwise,
+    epilogue,
+    expressions,
+    movement,
+    pooling,
+    products,
+    rows,
+)
 from trireme.devices.opencl.lowering import C_TYPES, Lowering
 from trireme.errors import TriremeError
 from trireme.graph import Graph, Node
@@ -37,6 +46,16 @@ FLOAT: Mapping[str, Kernel] = dict.fromkeys(expressions.ROWS, _ELEMENTWISE) | {
         products.refuse_fully_connected, products.lower_fully_connected, fuses=True
     ),
     "matmul": Kernel(products.refuse_floats, products.lower_matmul, fuses=True),
+    "max_pool": Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True),
+    "average_pool": Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True),
+    "softmax": Kernel(rows.refuse_floats_first, rows.lower_softmax),
+    "log_softmax": Kernel(rows.refuse_floats_first, rows.lower_softmax),
+    "layer_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
+    "rms_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
+    "concat": Kernel(movement.refuse_concat, movement.lower_concat),
+    **dict.fromkeys(rows.REDUCTIONS, Kernel(rows.refuse_reduction, rows.lower_reduction)),
+    **dict.fromkeys(movement.MOVES, Kernel(movement.refuse_move, movement.lower_move)),
+    "gather": Kernel(movement.refuse_gather, movement.lower_gather),
 }
 QUANTIZED: Mapping[str, Kernel] = {}
 ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")

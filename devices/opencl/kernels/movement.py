@@ -1,0 +1,269 @@
+"""Kernels that only move elements: one strided copy, and one copy by a table of places.
+
+What an op moves is asked of its own reference: fed with every element's index it returns, for each
+output element, the element that belongs there. Where that is the same step along every axis the
+copy is strided; else a table holds a place for every run of elements that stay together, or -1 for
+those that are filled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.devices.opencl.kernels.elementwise import (
+    Ints,
+    axis_code,
+    dense_strides,
+    merge,
+    outer_work,
+    row_group,
+)
+from trireme.devices.opencl.kernels.source import Lanes, activation, lanes_for
+from trireme.devices.opencl.lowering import Lowering, Ref, Tensor
+from trireme.dtypes import Array, itemsize, numpy_dtype
+from trireme.graph import Graph, Node
+from trireme.op import get_op
+
+_BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
+MOVES = (
+    "transpose", "slice", "expand", "tile", "split", "reverse", "pad", "depth_to_space",
+    "space_to_depth", "resize", "gather", "batch_to_space", "space_to_batch",
+)  # fmt: skip
+"""Ops whose first input is moved and whose other inputs say where to."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a strided copy: its place, strides and first element, in elements."""
+
+    ref: Ref
+    strides: Ints
+    first: int = 0
+
+
+def refuse_move(graph: Graph, node: Node) -> str | None:
+    """Say why a moving op has no kernel here, or None."""
+    for value in node.used[1:]:
+        if not graph.values[value].is_constant:
+            return "an input that says what moves where is not a constant"
+    if node.op == "resize" and node.attrs["mode"] != "nearest":
+        return f"no kernel for mode {node.attrs['mode']}"
+    if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return "no kernel for tf_crop_and_resize"
+    return None
+
+
+def lower_move(low: Lowering, chain: list[Node]) -> None:
+    """Emit a moving op: every output as a copy of elements of the first input."""
+    node, graph = chain[0], low.graph
+    source = low.ref(node.used[0])
+    for out, places in zip(node.outputs, _places(graph, node), strict=True):
+        dtype, target = graph.type(out).dtype, low.ref(out)
+        strides = _steps(places)
+        if strides is None:
+            _emit_table(low, node, source, target, dtype, places)
+            continue
+        first = int(places.reshape(-1)[0]) if places.size else 0
+        dense = dense_strides(graph.type(out).dims)
+        emit_strided(
+            low, node, dtype, graph.type(out).dims, Side(source, strides, first),
+            Side(target, dense),
+        )  # fmt: skip
+
+
+def _places(graph: Graph, node: Node) -> list[Array]:
+    """Return, for each output, which element of the input goes where; -1 is filled."""
+    shape = graph.type(node.used[0]).dims
+    feeds: list[Array | None] = [np.arange(math.prod(shape), dtype=np.int64).reshape(shape)]
+    feeds += [None if v is None else graph.values[v].data for v in node.inputs[1:]]
+    if node.op == "pad":
+        feeds = [*feeds, None, None, None][:4]
+        feeds[2] = np.asarray(-1)
+    result = get_op(node.op).reference(*feeds, **node.attrs)
+    return [np.asarray(part) for part in (result if isinstance(result, tuple) else (result,))]
+
+
+def _steps(places: Array) -> Ints | None:
+    """Return the step along each axis when it is the same everywhere, else None."""
+    if not places.size:
+        return (0,) * places.ndim
+    origin = (0,) * places.ndim
+    steps, line = [], places[origin]
+    for axis, size in enumerate(places.shape):
+        one = tuple(int(a == axis) for a in range(places.ndim))
+        step = int(places[one] - places[origin]) if size > 1 else 0
+        steps.append(step)
+        shape = [-1 if a == axis else 1 for a in range(places.ndim)]
+        line = line + (np.arange(size) * step).reshape(shape)
+    return tuple(steps) if np.array_equal(line, places) else None
+
+
+def emit_strided(
+    low: Lowering, node: Node, dtype: str, dims: Ints, source: Side, target: Side, *,
+    table: Array | None = None, fused: str = "",
+) -> None:  # fmt: skip
+    """Emit target[..] = source[..] over `dims`, through a table of bytes or an activation."""
+    plan = merge(dims, [target.strides, source.strides])
+    n, (to, out_of) = plan.dims[-1], plan.strides
+    both = to[-1] == out_of[-1] == 1 and table is None
+    lanes = Lanes(lanes_for(n, low.tuning.vector) if both else 1)
+    kind = dtype if fused else _BY_SIZE[itemsize(dtype)]
+    scalars = {"N": n, "XA": source.first, "YA": target.first}
+    scalars |= {f"D{a}": size for a, size in enumerate(plan.dims[1:-1], 1)}
+    code, coordinates = axis_code(len(plan.dims) - 1)
+    terms = {"X": [f"XA + at * {_step('X', out_of, scalars)}"], "Y": ["YA + at * YS"]}
+    scalars["YS"] = to[-1]
+    for axis, coordinate in enumerate(coordinates):
+        for side, steps in (("X", out_of), ("Y", to)):
+            scalars[f"{side}{axis}"] = steps[axis]
+            terms[side].append(f"{coordinate} * {side}{axis}")
+    value = lanes.load(kind, f"x + {' + '.join(terms['X'])}")
+    ctype = _C.get(kind, "float")
+    lines = [
+        f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *code,
+        f"{lanes.type(ctype)} v = {'lut[' + value + ']' if table is not None else value};",
+    ]  # fmt: skip
+    if fused:
+        lines.append(f"v = {activation(fused, 'v', lanes)};")
+    lines.append(lanes.store(kind, "v", f"y + {' + '.join(terms['Y'])}"))
+    tensors = [Tensor("x", ctype, source.ref), Tensor("y", ctype, target.ref, writes=True)]
+    if table is not None:
+        tensors.append(Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))))
+    items = -(-n // lanes.n)
+    low.emit(
+        [node], f"{node.op}_strided", tensors, (items, *outer_work(plan.dims)),
+        "\n".join(f"  {line}" for line in lines), scalars=scalars, group=row_group(low, items),
+    )  # fmt: skip
+
+
+def _step(side: str, strides: Ints, scalars: dict[str, int]) -> str:
+    scalars[f"{side}S"] = strides[-1]
+    return f"{side}S"
+
+
+def _emit_table(
+    low: Lowering, node: Node, source: Ref, target: Ref, dtype: str, places: Array
+) -> None:
+    """Emit a copy of runs of elements by a table of where each run starts."""
+    run = run_length(places)
+    starts = places.reshape(-1, run)[:, 0].astype(np.int32)
+    kind = _BY_SIZE[itemsize(dtype)]
+    ctype = _C[kind]
+    lanes = Lanes(lanes_for(run, low.tuning.vector))
+    lines = [
+        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n}), from = table[i1];",
+        f"{lanes.type(ctype)} v = {lanes.splat(ctype, 'fill[0]')};",
+        f"if (from >= 0) v = {lanes.load(kind, 'x + from + at')};",
+        lanes.store(kind, "v", "y + i1 * RUN + at"),
+    ]
+    fill = fill_value(low.graph, node).view(numpy_dtype(kind))
+    tensors = [
+        Tensor("x", ctype, source),
+        Tensor("table", "int", low.constant(starts, ("places", node.id, target.key))),
+        Tensor("fill", ctype, low.constant(fill, ("fill", fill.tobytes()))),
+        Tensor("y", ctype, target, writes=True),
+    ]
+    items = -(-run // lanes.n)
+    low.emit(
+        [node], f"{node.op}_table", tensors, (items, len(starts)),
+        "\n".join(f"  {line}" for line in lines), scalars={"RUN": run},
+        group=row_group(low, items),
+    )  # fmt: skip
+
+
+def fill_value(graph: Graph, node: Node) -> Array:
+    """Return what a pad fills with, as an array of one element of the stored dtype."""
+    type = graph.type(node.used[0])
+    value = node.inputs[2] if node.op == "pad" and len(node.inputs) > 2 else None
+    if value is not None:
+        return np.asarray(graph.values[value].data).reshape(-1)[:1].copy()
+    zero = type.quant.zero_point if type.quant is not None else 0
+    return np.full(1, zero, numpy_dtype(type.dtype))
+
+
+def run_length(places: Array) -> int:
+    """Return the greatest length such that all runs of it are consecutive, or all filled."""
+    flat = places.reshape(-1)
+    step = np.diff(flat)
+    joined = (step == 1) & (flat[:-1] >= 0) | ((flat[:-1] < 0) & (flat[1:] < 0))
+    breaks = np.flatnonzero(~joined) + 1
+    return int(np.gcd.reduce([*breaks.tolist(), flat.size])) if flat.size else 1
+
+
+def lower_concat(low: Lowering, chain: list[Node]) -> None:
+    """Emit a concat: each input copied to its place."""
+    _concat(low, chain[0], [None] * len(chain[0].used))
+
+
+def _concat(low: Lowering, node: Node, tables: Sequence[Array | None]) -> None:
+    graph, out = low.graph, node.outputs[0]
+    dims, dtype = graph.type(out).dims, graph.type(out).dtype
+    axis = int(node.attrs["axis"]) % len(dims)
+    steps, first = dense_strides(dims), 0
+    for value, table in zip(node.used, tables, strict=True):
+        shape = graph.type(value).dims
+        emit_strided(
+            low, node, dtype, shape, Side(low.ref(value), dense_strides(shape)),
+            Side(low.ref(out), steps, first), table=table,
+            fused=str(node.attrs["activation"]),
+        )  # fmt: skip
+        first += shape[axis] * steps[axis]
+
+
+def concat_with_tables(low: Lowering, node: Node, tables: Sequence[Array | None]) -> None:
+    """Emit a quantised concat: inputs whose quantisation differs go through a table of bytes."""
+    _concat(low, node, [None if t is None else t.view(np.uint8) for t in tables])
+
+
+def refuse_concat(graph: Graph, node: Node) -> str | None:
+    """Say why there is no kernel for a concat, or None."""
+    fused, dtype = str(node.attrs["activation"]), graph.type(node.outputs[0]).dtype
+    if fused and dtype not in ("float32", "float16"):
+        return f"no kernel for activation {fused} on {dtype}"
+    return None
+
+
+def lower_gather(low: Lowering, chain: list[Node]) -> None:
+    """Emit a gather whose indices are known only when it runs; a wild index is clamped."""
+    node, graph = chain[0], low.graph
+    if graph.values[node.used[1]].is_constant:
+        lower_move(low, chain)
+        return
+    x, index = graph.type(node.used[0]), graph.type(node.used[1])
+    axis = int(node.attrs["axis"]) % len(x.dims)
+    run = math.prod(x.dims[axis + 1 :])
+    kind = _BY_SIZE[itemsize(x.dtype)]
+    lanes = Lanes(lanes_for(run, low.tuning.vector))
+    place = "x + (i2 * SIZE + from) * RUN + at"
+    lines = [
+        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
+        "int from = (int)index[i1];",
+        "from = clamp(from < 0 ? from + SIZE : from, 0, SIZE - 1);",
+        f"const {lanes.type(_C[kind])} v = {lanes.load(kind, place)};",
+        lanes.store(kind, "v", "y + (i2 * W1 + i1) * RUN + at"),
+    ]
+    tensors = [
+        Tensor("x", _C[kind], low.ref(node.used[0])),
+        Tensor("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
+        Tensor("y", _C[kind], low.ref(node.outputs[0]), writes=True),
+    ]
+    items = -(-run // lanes.n)
+    low.emit(
+        [node], "gather", tensors, (items, index.elements, math.prod(x.dims[:axis])),
+        "\n".join(f"  {line}" for line in lines), scalars={"RUN": run, "SIZE": x.dims[axis]},
+        group=row_group(low, items),
+    )  # fmt: skip
+
+
+def refuse_gather(graph: Graph, node: Node) -> str | None:
+    """Say why there is no kernel for a gather, or None."""
+    if graph.values[node.used[1]].is_constant:
+        return refuse_move(graph, node)
+    if node.attrs["batch_dims"]:
+        return "no kernel for batch_dims"
+    return None

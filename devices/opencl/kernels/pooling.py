@@ -1,0 +1,134 @@
+"""Pooling on NHWC images, float and 8-bit: an item makes a vector of channels of one pixel."""
+
+from __future__ import annotations
+
+from trireme.devices.opencl.kernels.convolution import Window, refuse_window, window_of
+from trireme.devices.opencl.kernels.elementwise import row_group
+from trireme.devices.opencl.kernels.epilogue import Epilogue
+from trireme.devices.opencl.kernels.products import indent, refuse_floats
+from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
+from trireme.graph import Graph, Node
+from trireme.quantize import pool_params
+
+
+def refuse_pool(graph: Graph, node: Node) -> str | None:
+    """Say why there is no float kernel for a pool, or None."""
+    return _refuse_shape(graph, node) or refuse_floats(graph, node)
+
+
+def refuse_quantized_pool(graph: Graph, node: Node) -> str | None:
+    """Say why there is no 8-bit kernel for a pool, or None; raises GraphError with a sentence."""
+    from trireme.op import call_of
+
+    pool_params(call_of(graph, node))
+    return _refuse_shape(graph, node)
+
+
+def _refuse_shape(graph: Graph, node: Node) -> str | None:
+    if len(node.outputs) > 1:
+        return "no kernel for the indices of max_pool"
+    return refuse_window(graph, node, len(node.attrs["kernel"]))
+
+
+def _loop(window: Window, lines: list[str], node: Node, lanes: Lanes) -> list[str]:
+    """Return the walk over the window's elements inside the image, and how many there are."""
+    place = f"x + ((n * H + h) * W + w) * C + min(i0 * {lanes.n}, C - {lanes.n})"
+    rank = len(node.attrs["kernel"])
+    pads = node.attrs["pads"]
+    bottom, right = (0, pads[1]) if rank == 1 else (pads[2], pads[3])
+    if not node.attrs.get("count_include_pad"):
+        return [
+            *_begin(),
+            "if ((uint)h >= (uint)H || (uint)w >= (uint)W) continue;",
+            "count++;",
+            f"__global const void *at = {place};",
+            *lines, "}",
+        ]  # fmt: skip
+    return [
+        *_begin(),
+        f"if (h >= H + {bottom} || w >= W + {right}) continue;",
+        "count++;",
+        "if ((uint)h >= (uint)H || (uint)w >= (uint)W) continue;",
+        f"__global const void *at = {place};",
+        *lines, "}",
+    ]  # fmt: skip
+
+
+def _begin() -> list[str]:
+    return [
+        "const int ow = i1, oh = i2 % OH, n = i2 / OH;",
+        "int count = 0;",
+        "for (int kh = 0; kh < KH; kh++) for (int kw = 0; kw < KW; kw++) {",
+        "const int h = oh * SH - PT + kh * DH, w = ow * SW - PL + kw * DW;",
+    ]
+
+
+def lower_pool(low: Lowering, chain: list[Node]) -> None:
+    """Emit max_pool or average_pool in float and what is fused behind it."""
+    node, epilogue = chain[0], Epilogue(low, chain)
+    window = window_of(low.graph, node, node.attrs["kernel"])
+    lanes = Lanes(lanes_for(window.c, low.tuning.vector))
+    kind, maximum = lanes.type("float"), node.op == "max_pool"
+    load = f"const {kind} v = {lanes.load('float32', '(__global const float *)at')};"
+    step = [load, "s = (v > s) | (v != v) ? v : s;" if maximum else "s += v;"]
+    start = "-INFINITY" if maximum else "0.0f"
+    lines = [
+        f"{kind} s = {lanes.splat('float', start)};",
+        *_loop(window, step, node, lanes),
+        *([] if maximum else ["s /= (float)count;"]),
+        f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
+        *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0", bias=False),
+    ]
+    tensors = [
+        Tensor("x", "float", low.ref(node.used[0])), *epilogue.tensors, epilogue.target(),
+    ]  # fmt: skip
+    _emit(low, chain, epilogue.label(f"{node.op}_f32"), tensors, window, lanes, lines)
+
+
+def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
+    """Emit max_pool or average_pool on stored integers: see quantize.PoolParams."""
+    node, graph = chain[0], low.graph
+    params = pool_params(low.call(node))
+    dtype = graph.type(node.used[0]).dtype
+    window = window_of(graph, node, node.attrs["kernel"])
+    lanes = Lanes(lanes_for(window.c, low.tuning.vector))
+    kind, maximum = lanes.type("int"), node.op == "max_pool"
+    load = lanes.load(dtype, f"(__global const {C_TYPES[dtype]} *)at")
+    value = f"const {kind} v = {lanes.convert('int', load)};"
+    ends = [f"{lanes.splat('int', str(v))}" for v in (params.low, params.high)]
+    mean = [
+        "const int half = count / 2;",
+        f"s += (count - inside) * {params.zero};"
+        if node.attrs.get("count_include_pad") else "",
+        f"s = (s < {lanes.splat('int', '0')} ? s - half : s + half) / "
+        f"{lanes.splat('int', 'count')};",
+    ]  # fmt: skip
+    lines = [
+        f"{kind} s = {lanes.splat('int', '-2147483647 - 1' if maximum else '0')};",
+        "int inside = 0;",
+        *_loop(window, [value, "s = max(s, v);" if maximum else "s += v; inside++;"], node, lanes),
+        *([] if maximum else [line for line in mean if line]),
+        f"s = min(max(s, {ends[0]}), {ends[1]});",
+        f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
+        lanes.store(
+            dtype, lanes.convert(C_TYPES[dtype], "s"),
+            "y + ((n * OH + oh) * OW + ow) * C + o0",
+        ),
+    ]  # fmt: skip
+    tensors = [
+        Tensor("x", C_TYPES[dtype], low.ref(node.used[0])),
+        Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
+    ]
+    _emit(low, chain, f"{node.op}_{dtype}", tensors, window, lanes, lines)
+
+
+def _emit(
+    low: Lowering, chain: list[Node], label: str, tensors: list[Tensor], window: Window,
+    lanes: Lanes, lines: list[str],
+) -> None:  # fmt: skip
+    items = -(-window.c // lanes.n)
+    low.emit(
+        chain, label, tensors, (items, window.ow, window.n * window.oh), indent(lines),
+        scalars=window.scalars(), group=(*row_group(low, items), 1),
+    )  # fmt: skip
