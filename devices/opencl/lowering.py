@@ -76,6 +76,7 @@ class Lowering:
     temporaries: list[int] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
     kernels: dict[int, str] = field(default_factory=dict)
+    widened: dict[tuple[int, int], Ref] = field(default_factory=dict)
     _known: dict[Any, Ref] = field(default_factory=dict)
 
     def call(self, node: Node) -> Call:

@@ -14,15 +14,19 @@ from trireme.devices.opencl.kernels import (
     elementwise,
     epilogue,
     expressions,
+    integer,
     movement,
     pooling,
     products,
+    reductions,
+    resize,
     rows,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Lowering
 from trireme.errors import TriremeError
 from trireme.graph import Graph, Node
 from trireme.interpret import is_quantized
+from trireme.quantize import TABLE_OPS
 
 _MOST_ELEMENTS = 2**31 - 1
 _MOST_OPERANDS = 8
@@ -40,6 +44,7 @@ class Kernel:
 
 
 _ELEMENTWISE = Kernel(expressions.refusal, elementwise.lower_chain, fuses=True)
+_REDUCTION = Kernel(reductions.refuse_reduction, reductions.lower_reduction)
 FLOAT: Mapping[str, Kernel] = dict.fromkeys(expressions.ROWS, _ELEMENTWISE) | {
     "conv": Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True),
     "fully_connected": Kernel(
@@ -53,11 +58,34 @@ FLOAT: Mapping[str, Kernel] = dict.fromkeys(expressions.ROWS, _ELEMENTWISE) | {
     "layer_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
     "rms_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
     "concat": Kernel(movement.refuse_concat, movement.lower_concat),
-    **dict.fromkeys(rows.REDUCTIONS, Kernel(rows.refuse_reduction, rows.lower_reduction)),
+    **dict.fromkeys(reductions.REDUCTIONS, _REDUCTION),
     **dict.fromkeys(movement.MOVES, Kernel(movement.refuse_move, movement.lower_move)),
+    "resize": Kernel(resize.refuse_resize, resize.lower_resize),
     "gather": Kernel(movement.refuse_gather, movement.lower_gather),
 }
-QUANTIZED: Mapping[str, Kernel] = {}
+_LINEAR = Kernel(integer.refuse_linear, integer.lower_linear)
+_BINARY = Kernel(integer.refuse_binary, integer.lower_binary)
+_STORED = Kernel(integer.refuse_stored(expressions.refusal), elementwise.lower_chain)
+_POOL = Kernel(pooling.refuse_quantized_pool, pooling.lower_quantized_pool)
+_MOVE = Kernel(integer.refuse_stored(movement.refuse_move), movement.lower_move)
+_QUANTIZED_REDUCTION = Kernel(
+    reductions.refuse_quantized_reduction, reductions.lower_quantized_reduction
+)
+QUANTIZED: Mapping[str, Kernel] = {
+    **dict.fromkeys(TABLE_OPS, Kernel(integer.refuse_table, integer.lower_table)),
+    **dict.fromkeys(("conv", "fully_connected", "matmul"), _LINEAR),
+    **dict.fromkeys(("add", "sub", "mul", "prelu"), _BINARY),
+    **dict.fromkeys(("max", "min"), _STORED),
+    **dict.fromkeys(("max_pool", "average_pool"), _POOL),
+    **dict.fromkeys(reductions.QUANTIZED, _QUANTIZED_REDUCTION),
+    **dict.fromkeys(movement.MOVES, _MOVE),
+    "resize": Kernel(resize.refuse_quantized_resize, resize.lower_quantized_resize),
+    "gather": Kernel(movement.refuse_gather, movement.lower_gather),
+    "concat": Kernel(integer.refuse_concat, movement.lower_quantized_concat),
+    "softmax": Kernel(integer.refuse_softmax, integer.lower_softmax),
+    "quantize": Kernel(integer.refuse_quantize, integer.lower_quantize),
+    "dequantize": Kernel(integer.refuse_dequantize, integer.lower_dequantize),
+}
 ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")
 """Ops whose output is the input's bytes under another shape: no kernel, no copy."""
 

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.opencl.kernels.epilogue import Epilogue
 from trireme.devices.opencl.kernels.products import (
+    Product,
     Tile,
-    bias_tensor,
     column_starts,
+    declare_sums,
+    depth_loop,
     emit_rows,
-    finish,
+    finish_lines,
+    float_product,
     indent,
     multiply_lines,
     pack_columns,
+    product_label,
     refuse_floats,
-    sums,
     tile_for,
-    weight_dtype,
 )
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
@@ -105,78 +106,63 @@ def refuse_conv(graph: Graph, node: Node) -> str | None:
     return refuse_window(graph, node, rank) or refuse_floats(graph, node)
 
 
-def weights(low: Lowering, node: Node) -> Array:
-    """Return a conv's weights as [O,KH,KW,C/groups]."""
-    data = np.asarray(low.graph.values[node.used[1]].data)
-    return data[:, None] if data.ndim == 3 else data
-
-
 def lower_conv(low: Lowering, chain: list[Node]) -> None:
-    """Emit a conv and what is fused behind it."""
-    node = chain[0]
-    window = window_of(low.graph, node, low.graph.type(node.used[1]).dims[1:-1])
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    groups = int(node.attrs["groups"])
+    """Emit a float conv and what is fused behind it."""
+    emit_conv(float_product(low, chain))
+
+
+def emit_conv(product: Product) -> None:
+    """Emit a conv, float or quantised."""
+    node, graph = product.node, product.low.graph
+    window = window_of(graph, node, graph.type(node.used[1]).dims[1:-1])
+    w, groups = product.array(), int(node.attrs["groups"])
+    w = w[:, None] if w.ndim == 3 else w
     if groups > 1 and groups == window.c:
-        _emit_depthwise(low, chain, window, bias)
+        _emit_depthwise(product, window, w)
     elif groups == 1 and window.is_pointwise:
-        _emit_pointwise(low, chain, window, bias)
+        emit_rows(product, "conv", window.pixels, w.reshape(window.o, -1).T)
     else:
-        _emit_windows(low, chain, window, groups, bias)
+        _emit_windows(product, window, w, groups)
 
 
-def _emit_pointwise(low: Lowering, chain: list[Node], window: Window, bias: int | None) -> None:
-    node, dtype = chain[0], weight_dtype(low)
-    tile = tile_for(low, window.pixels, window.o)
-
-    def make() -> Array:
-        return pack_columns(weights(low, node).reshape(window.o, -1).T, tile, dtype)
-
-    packed = low.packed(("conv", node.used[1], tile, dtype), make)
-    emit_rows(low, chain, "conv", window.pixels, window.c, tile, packed, bias)
-
-
-def _emit_windows(
-    low: Lowering, chain: list[Node], window: Window, groups: int, bias: int | None
-) -> None:
+def _emit_windows(product: Product, window: Window, w: Array, groups: int) -> None:
     """Emit a conv whose rows are output pixels; each group of channels has panels of its own."""
-    node, dtype = chain[0], weight_dtype(low)
-    each = window.o // groups
-    tile, epilogue = tile_for(low, window.pixels, each), Epilogue(low, chain)
+    low, each, depth = product.low, window.o // groups, window.c // groups
+    tile, ctype = tile_for(low, window.pixels, each), C_TYPES[product.dtype]
+    width, rows = tile.width, range(tile.rows)
 
     def make() -> Array:
-        whole = weights(low, node).reshape(groups, each, window.kh, window.kw, -1)
-        packed = [pack_columns(np.moveaxis(w, 0, -1), tile, dtype) for w in whole]
-        return np.concatenate(packed)
+        parts = w.reshape(groups, each, window.kh, window.kw, depth)
+        return np.concatenate(
+            [pack_columns(np.moveaxis(part, 0, -1), tile, product.dtype) for part in parts]
+        )
 
-    packed = low.packed(("windows", node.used[1], groups, tile, dtype), make)
-    width, rows = tile.vectors * tile.lanes.n, range(tile.rows)
+    packed = low.packed(("windows", product.key, groups, tile, product.dtype), make)
+    vectors = [f"p + k * {width} + {j * tile.lanes.n}" for j in range(tile.vectors)]
+    body = multiply_lines(product, tile, product.dtype, vectors)
     lines = [
         f"const int row = min(i0 * {tile.rows}, M - {tile.rows}), base = 0;",
         *_columns(tile, groups, each),
         *pixel_places(tile.rows),
-        *sums(tile),
-        f"__global const {C_TYPES[dtype]} *p = w + i1 * KH * KW * CG * {width};",
+        *declare_sums(tile, product.chunk),
+        f"__global const {ctype} *p = w + i1 * KH * KW * CG * {width};",
         "for (int kh = 0; kh < KH; kh++) for (int kw = 0; kw < KW; kw++) {",
         *(f"__global const float *r{i} = {_pixel(i)};" for i in rows),
-        "for (int k = 0; k < CG; k++) {",
-        *multiply_lines(tile, dtype, [f"r{i}" for i in rows], "p", str(width)),
-        "}",
+        *depth_loop(tile, "CG", product.chunk, body),
         f"p += CG * {width};",
         "}",
-        *finish(tile, epilogue, bias is not None),
+        *finish_lines(product, tile),
     ]
-    depth = window.c // groups
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])), Tensor("w", C_TYPES[dtype], packed),
-        Tensor("zero", "float", zeros(low, depth)), *bias_tensor(low, bias),
-        *epilogue.tensors, epilogue.target(),
+        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
+        Tensor("zero", "float", zeros(low, depth)),
+        *product.finish.tensors, product.finish.target(),
     ]  # fmt: skip
-    scalars = window.scalars() | {"M": window.pixels, "CG": depth}
     low.emit(
-        chain, epilogue.label(f"conv_f32_{tile.rows}x{width}"), tensors,
+        product.chain, product_label(product, "conv", tile), tensors,
         (-(-window.pixels // tile.rows), tile.panels * groups), indent(lines),
-        scalars=scalars, group=low.tuning.product_group,
+        scalars=window.scalars() | {"M": window.pixels, "CG": depth},
+        group=low.tuning.product_group,
     )  # fmt: skip
 
 
@@ -185,14 +171,14 @@ def _columns(tile: Tile, groups: int, each: int) -> list[str]:
     if groups == 1:
         return ["const int first = 0;", *column_starts(tile, "i1")]
     n = tile.lanes.n
+    starts = [
+        f"const int o{j} = group * {each} + min((panel * {tile.vectors} + {j}) * {n}, {each - n});"
+        for j in range(tile.vectors)
+    ]
     return [
         f"const int group = i1 / {tile.panels}, panel = i1 % {tile.panels};",
         "const int first = group * CG;",
-        *(
-            f"const int o{j} = group * {each} + "
-            f"min((panel * {tile.vectors} + {j}) * {n}, {each - n});"
-            for j in range(tile.vectors)
-        ),
+        *starts,
     ]
 
 
@@ -219,63 +205,61 @@ def zeros(low: Lowering, count: int) -> Ref:
     return low.packed(("zeros", size), lambda: np.zeros(size, np.float32))
 
 
-def _emit_depthwise(low: Lowering, chain: list[Node], window: Window, bias: int | None) -> None:
+def _emit_depthwise(product: Product, window: Window, w: Array) -> None:
     """Emit a depthwise conv: an item makes a few pixels of a row for one vector of channels."""
-    node, epilogue, dtype = chain[0], Epilogue(low, chain), weight_dtype(low)
-    each = window.o // window.c
+    low, each, ctype = product.low, window.o // window.c, C_TYPES[product.dtype]
     lanes = Lanes(lanes_for(window.o, low.tuning.vector) if each == 1 else 1)
     across = min(4, window.ow)
-    kind = lanes.type("float")
+    channel = "o0" if each == 1 else f"o0 / {each}"
 
     def make() -> Array:
-        taps = weights(low, node).reshape(window.o, -1).T
-        return np.ascontiguousarray(taps.astype(dtype))
+        return np.ascontiguousarray(w.reshape(window.o, -1).T.astype(product.dtype))
 
-    packed = low.packed(("taps", node.used[1], dtype), make)
-    loads = _taps(lanes, dtype, across, window)
-    channel = "o0" if each == 1 else f"o0 / {each}"
+    packed = low.packed(("taps", product.key, product.dtype), make)
     lines = [
         f"const int o0 = min(i0 * {lanes.n}, N - {lanes.n});",
         f"const int ow = min(i1 * {across}, OW - {across}), oh = i2 % OH, n = i2 / OH;",
         "const int h0 = oh * SH - PT, w0 = ow * SW - PL;",
-        *(f"{kind} s{t} = {lanes.splat('float', '0.0f')};" for t in range(across)),
+        *(f"{lanes.type('float')} s{t} = {lanes.splat('float', '0.0f')};" for t in range(across)),
         "for (int kh = 0; kh < KH; kh++) {",
         "const int h = h0 + kh * DH;",
         "if ((uint)h >= (uint)H) continue;",
         f"__global const float *r = x + (n * H + h) * W * C + {channel};",
-        f"__global const {C_TYPES[dtype]} *p = w + kh * KW * N + o0;",
-        *loads,
+        f"__global const {ctype} *p = w + kh * KW * N + o0;",
+        *_taps(lanes, product, across, window),
         "}",
     ]
     for t in range(across):
         place = f"(((n * OH + oh) * OW + ow + {t}) * N + o0)"
-        lines.append("{ " + " ".join(epilogue.code(f"s{t}", lanes, place, "o0", bias is not None)))
-        lines[-1] += " }"
+        lines.append("{ " + " ".join(product.finish.code(f"s{t}", lanes, place, "o0")) + " }")
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])), Tensor("w", C_TYPES[dtype], packed),
-        *bias_tensor(low, bias), *epilogue.tensors, epilogue.target(),
+        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
+        *product.finish.tensors, product.finish.target(),
     ]  # fmt: skip
     scalars = window.scalars()
     baked = {name: scalars.pop(name) for name in ("KH", "KW", "SH", "SW", "DH", "DW")}
     work = (-(-window.o // lanes.n), -(-window.ow // across), window.n * window.oh)
     low.emit(
-        chain, epilogue.label(f"depthwise_f32_{across}x{lanes.n}"), tensors, work, indent(lines),
+        product.chain,
+        product.finish.label(f"depthwise_{product.finish.kind}_{across}x{lanes.n}"),
+        tensors, work, indent(lines),
         scalars=scalars, baked=baked, group=(min(low.tuning.group, work[0]), 1, 1),
     )  # fmt: skip
 
 
-def _taps(lanes: Lanes, dtype: str, across: int, window: Window) -> list[str]:
+def _taps(lanes: Lanes, product: Product, across: int, window: Window) -> list[str]:
     """Return the statements of one row of taps: whole windows without asking, others tap by tap."""
     last = (across - 1) * window.sw + (window.kw - 1) * window.dw
     whole, part = [], []
     for kw in range(window.kw):
-        tap = f"const {lanes.type('float')} t{kw} = {lanes.load(dtype, f'p + {kw} * N')};"
+        value = lanes.load(product.dtype, f"p + {kw} * N")
+        tap = f"const {lanes.type('float')} t{kw} = {value};"
         whole.append(tap)
         part.append(tap)
         for t in range(across):
             step = t * window.sw + kw * window.dw
             value = lanes.load("float32", f"r + (w0 + {step}) * C")
-            add = f"s{t} = FMA({value}, t{kw}, s{t});"
+            add = f"s{t} = {product.multiply}({value}, t{kw}, s{t});"
             whole.append(add)
             part.append(f"if ((uint)(w0 + {step}) < (uint)W) {add}")
     return [f"if (w0 >= 0 && w0 + {last} < W) {{", *whole, "} else {", *part, "}"]

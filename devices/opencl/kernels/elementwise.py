@@ -8,7 +8,7 @@ so that there are no tails: what two items make twice is the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.opencl.kernels.expressions import statements
@@ -17,6 +17,7 @@ from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.graph import Node
 
 Ints = tuple[int, ...]
+Code = Callable[[Mapping[int, str], Lanes], tuple[list[str], str]]
 
 
 @dataclass(frozen=True)
@@ -102,37 +103,56 @@ def outer_work(dims: Ints) -> Ints:
 
 def lower_chain(low: Lowering, nodes: Sequence[Node]) -> None:
     """Emit one kernel for elementwise nodes, each but the last used by a later one alone."""
-    graph = low.graph
     made = {node.outputs[0]: f"v{i}" for i, node in enumerate(nodes)}
     target = nodes[-1].outputs[0]
-    dims = graph.type(target).dims
     loads = list(dict.fromkeys(v for node in nodes for v in node.used if v not in made))
+
+    def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
+        every, lines = {**names, **made}, []
+        for node in nodes:
+            operands = [None if v is None else every[v] for v in node.inputs]
+            lines += statements(low.graph, node, operands, made[node.outputs[0]], lanes)
+        return lines, made[target]
+
+    emit_elementwise(low, nodes, "+".join(node.op for node in nodes), loads, code)
+
+
+def emit_elementwise(
+    low: Lowering, nodes: Sequence[Node], label: str, loads: Sequence[int], code: Code,
+    more: Sequence[Tensor] = (),
+) -> None:  # fmt: skip
+    """Emit a kernel that loads values, broadcast to the last node's output, and stores a result.
+
+    `code` gets the variable of each value and the lanes, and returns statements and the variable to
+    store; `more` are tensors that the statements read.
+    """
+    graph, target = low.graph, nodes[-1].outputs[0]
+    dims = graph.type(target).dims
     plan = walk(dims, [dims, *(graph.type(v).dims for v in loads)])
     n, strides = plan.dims[-1], plan.strides[1:]
     lanes = Lanes(lanes_for(n, low.tuning.vector))
     if any(each[-1] not in (0, 1) for each in strides):
         lanes = Lanes(1)
-    code, coordinates = axis_code(len(plan.dims) - 1)
-    body = [f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *code]
-    tensors: list[Tensor] = []
+    before, coordinates = axis_code(len(plan.dims) - 1)
+    body = [f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *before]
+    tensors = list(more)
     scalars = {"N": n} | {f"D{a}": size for a, size in enumerate(plan.dims[1:-1], 1)}
-    names = dict(made)
+    names: dict[int, str] = {}
     for i, (value, steps) in enumerate(zip(loads, strides, strict=True)):
         name, dtype = f"x{i}", graph.type(value).dtype
         tensors.append(Tensor(name, C_TYPES[dtype], low.ref(value)))
         offset = _offset(name, steps, coordinates, scalars)
         names[value] = f"a{i}"
         body.append(_load(f"a{i}", dtype, f"{name} + {offset}", steps[-1], lanes))
-    for node in nodes:
-        operands = [None if v is None else names[v] for v in node.inputs]
-        body += statements(graph, node, operands, made[node.outputs[0]], lanes)
+    lines, result = code(names, lanes)
+    body += lines
     out = _offset("y", plan.strides[0], coordinates, scalars)
     dtype = graph.type(target).dtype
-    body.append(lanes.store(dtype, made[target], f"y + {out}"))
+    body.append(lanes.store(dtype, result, f"y + {out}"))
     tensors.append(Tensor("y", C_TYPES[dtype], low.ref(target), writes=True))
     items = -(-n // lanes.n)
     low.emit(
-        nodes, "+".join(node.op for node in nodes), tensors, (items, *outer_work(plan.dims)),
+        nodes, label, tensors, (items, *outer_work(plan.dims)),
         "\n".join(f"  {line}" for line in body), scalars=scalars, group=row_group(low, items),
     )  # fmt: skip
 

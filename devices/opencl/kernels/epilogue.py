@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, activation
@@ -15,40 +16,66 @@ from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
 from trireme.graph import Graph, Node
 
 
+class Finish(Protocol):
+    """What finishes a vector of sums: statements, the tensors they read, and a name for labels."""
+
+    tensors: list[Tensor]
+
+    @property
+    def kind(self) -> str:
+        """The dtype in names of kernels."""
+
+    def code(self, value: str, lanes: Lanes, at: str, o: str) -> list[str]:
+        """Return statements that finish the variable `value` and store it at element `at`.
+
+        `o` is the expression of the first channel. Every call reads the same operands, so that
+        `tensors` is complete after the first.
+        """
+
+    def target(self) -> Tensor:
+        """Return the tensor argument y to store to."""
+
+    def label(self, kernel: str) -> str:
+        """Return the kernel's name with the ops fused behind it."""
+
+
 @dataclass
 class Epilogue:
-    """Statements to run on each vector, and the tensors they read, in the order of arguments."""
+    """The float form: bias, residual, activation and fused elementwise nodes."""
 
     low: Lowering
     chain: Sequence[Node]
     tensors: list[Tensor] = field(default_factory=list)
 
     @property
+    def kind(self) -> str:
+        """The dtype in names of kernels."""
+        return "f32"
+
+    @property
     def output(self) -> int:
         """The value that is stored."""
         return self.chain[-1].outputs[0]
 
-    def target(self, name: str = "y") -> Tensor:
+    def target(self) -> Tensor:
         """Return the tensor argument to store to."""
         dtype = self.low.graph.type(self.output).dtype
-        return Tensor(name, C_TYPES[dtype], self.low.ref(self.output), writes=True)
+        return Tensor("y", C_TYPES[dtype], self.low.ref(self.output), writes=True)
 
     def label(self, kernel: str) -> str:
         """Return the kernel's name with the ops fused behind it."""
         return "+".join([kernel, *(node.op for node in self.chain[1:])])
 
-    def code(self, value: str, lanes: Lanes, at: str, o: str, bias: bool) -> list[str]:
-        """Return statements that finish the variable `value` and store it at element `at`.
-
-        `o` is the expression of the first channel. The same operands are read each time, so that
-        the list of tensors is made by the first call.
-        """
+    def code(self, value: str, lanes: Lanes, at: str, o: str) -> list[str]:
+        """Return statements that finish the float variable `value` and store it."""
         self.tensors = []
         graph, node = self.low.graph, self.chain[0]
         lines = []
-        if bias:
+        bias = node.inputs[2] if has_bias(node) else None
+        if bias is not None:
+            self.tensors.append(Tensor("bias", "float", self.low.ref(bias)))
             lines.append(f"{value} += {lanes.load('float32', f'bias + {o}')};")
-        residual = node.inputs[3] if len(node.inputs) > 3 else None
+        residual = node.inputs[3] if has_bias(node) and len(node.inputs) > 3 else None
         if residual is not None:
             lines.append(f"{value} += {self._operand(residual, lanes, at, o)};")
         fused = str(node.attrs.get("activation", ""))
@@ -75,6 +102,11 @@ class Epilogue:
         whole = self.low.graph.type(self.chain[0].outputs[0])
         place = at if type.elements == whole.elements else o
         return lanes.load(type.dtype, f"{name} + {place}")
+
+
+def has_bias(node: Node) -> bool:
+    """Whether a node has a bias."""
+    return node.op in ("conv", "fully_connected") and len(node.inputs) > 2
 
 
 def fits(graph: Graph, product: Node, follower: Node) -> bool:

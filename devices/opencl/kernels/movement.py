@@ -27,12 +27,13 @@ from trireme.devices.opencl.lowering import Lowering, Ref, Tensor
 from trireme.dtypes import Array, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
 from trireme.op import get_op
+from trireme.quantize import concat_tables
 
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
 MOVES = (
     "transpose", "slice", "expand", "tile", "split", "reverse", "pad", "depth_to_space",
-    "space_to_depth", "resize", "gather", "batch_to_space", "space_to_batch",
+    "space_to_depth", "gather", "batch_to_space", "space_to_batch",
 )  # fmt: skip
 """Ops whose first input is moved and whose other inputs say where to."""
 
@@ -51,8 +52,6 @@ def refuse_move(graph: Graph, node: Node) -> str | None:
     for value in node.used[1:]:
         if not graph.values[value].is_constant:
             return "an input that says what moves where is not a constant"
-    if node.op == "resize" and node.attrs["mode"] != "nearest":
-        return f"no kernel for mode {node.attrs['mode']}"
     if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         return "no kernel for tf_crop_and_resize"
     return None
@@ -77,15 +76,19 @@ def lower_move(low: Lowering, chain: list[Node]) -> None:
 
 
 def _places(graph: Graph, node: Node) -> list[Array]:
-    """Return, for each output, which element of the input goes where; -1 is filled."""
+    """Return, for each output, which element of the input goes where; -1 is filled.
+
+    Elements are numbered from 1, so that the zeros an op fills in tell themselves apart.
+    """
     shape = graph.type(node.used[0]).dims
-    feeds: list[Array | None] = [np.arange(math.prod(shape), dtype=np.int64).reshape(shape)]
+    count = math.prod(shape)
+    feeds: list[Array | None] = [np.arange(1, count + 1, dtype=np.int64).reshape(shape)]
     feeds += [None if v is None else graph.values[v].data for v in node.inputs[1:]]
     if node.op == "pad":
         feeds = [*feeds, None, None, None][:4]
-        feeds[2] = np.asarray(-1)
+        feeds[2] = np.asarray(0)
     result = get_op(node.op).reference(*feeds, **node.attrs)
-    return [np.asarray(part) for part in (result if isinstance(result, tuple) else (result,))]
+    return [np.asarray(part) - 1 for part in (result if isinstance(result, tuple) else (result,))]
 
 
 def _steps(places: Array) -> Ints | None:
@@ -215,9 +218,10 @@ def _concat(low: Lowering, node: Node, tables: Sequence[Array | None]) -> None:
         first += shape[axis] * steps[axis]
 
 
-def concat_with_tables(low: Lowering, node: Node, tables: Sequence[Array | None]) -> None:
+def lower_quantized_concat(low: Lowering, chain: list[Node]) -> None:
     """Emit a quantised concat: inputs whose quantisation differs go through a table of bytes."""
-    _concat(low, node, [None if t is None else t.view(np.uint8) for t in tables])
+    tables = concat_tables(low.call(chain[0]))
+    _concat(low, chain[0], [None if t is None else t.view(np.uint8) for t in tables])
 
 
 def refuse_concat(graph: Graph, node: Node) -> str | None:

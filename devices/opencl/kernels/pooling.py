@@ -78,7 +78,7 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
         *_loop(window, step, node, lanes),
         *([] if maximum else ["s /= (float)count;"]),
         f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
-        *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0", bias=False),
+        *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0"),
     ]
     tensors = [
         Tensor("x", "float", low.ref(node.used[0])), *epilogue.tensors, epilogue.target(),
@@ -98,10 +98,10 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     value = f"const {kind} v = {lanes.convert('int', load)};"
     ends = [f"{lanes.splat('int', str(v))}" for v in (params.low, params.high)]
     mean = [
-        "const int half = count / 2;",
+        "const int part = count / 2;",
         f"s += (count - inside) * {params.zero};"
         if node.attrs.get("count_include_pad") else "",
-        f"s = (s < {lanes.splat('int', '0')} ? s - half : s + half) / "
+        f"s = (s < {lanes.splat('int', '0')} ? s - part : s + part) / "
         f"{lanes.splat('int', 'count')};",
     ]  # fmt: skip
     lines = [

@@ -1,11 +1,12 @@
-"""Matrix products and convolutions in float: tiles of rows by vectors of columns, in registers.
+"""Matrix products: tiles of rows by vectors of columns, in registers.
 
-    y[row, o] = sum over k of a[row, k] b[k, o]
+    y[row, o] = finish(sum over k of a[row, k] b[k, o])
 
-A convolution is the same with rows that are output pixels: for each kernel position every row of a
-tile points at its input pixel, or at a row of zeros outside the image. Constant b is packed so that
-a tile reads it in order: [panel, position, k, vectors of the panel]. A row or column too few is
-made by starting the last tile early, so that there are no tails; what is made twice is the same.
+Sums are in float32. Quantised products use the same kernels: integers under 2^24 are exact in
+float32, so stored integers (zero points taken off) are multiplied as floats and the sums go over to
+int32 before they can grow beyond that. Constant b is packed so that a tile reads it in order:
+[panel, position, k, vectors of the panel]. A row or column too few is made by starting the last
+tile early, so that there are no tails; what is made twice is the same.
 """
 
 from __future__ import annotations
@@ -13,15 +14,66 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from trireme.devices.opencl.kernels.elementwise import broadcast_strides
-from trireme.devices.opencl.kernels.epilogue import Epilogue
+from trireme.devices.opencl.kernels.epilogue import Epilogue, Finish
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a product works on, float or quantised.
+
+    x: the rows, float32; weight: the constant side as the op has it, zero point taken off, or the
+        place of b where it is not constant
+    dtype: what the packed weight is kept in; key: what it is known by
+    chunk: how many products a float sum may hold before it goes over to int32; 0 for any number
+    """
+
+    low: Lowering
+    chain: list[Node]
+    x: Ref
+    weight: Array | Ref
+    key: Any
+    dtype: str
+    finish: Finish
+    chunk: int = 0
+
+    @property
+    def node(self) -> Node:
+        """The node that multiplies."""
+        return self.chain[0]
+
+    @property
+    def multiply(self) -> str:
+        """The multiply-add: exact for integers."""
+        return "FMA" if self.finish.kind == "f32" else "fma"
+
+    def packed(self, what: str, tile: Tile, b: Array) -> Ref:
+        """Return the packed place of b [.., K, N]."""
+        key = (what, self.key, tile, self.dtype)
+        return self.low.packed(key, lambda: pack_columns(b, tile, self.dtype))
+
+    def array(self) -> Array:
+        """Return the constant weight."""
+        return np.asarray(self.weight)
+
+
+def float_product(low: Lowering, chain: list[Node]) -> Product:
+    """Return the product of a float node."""
+    node = chain[0]
+    x, weight = node.used[0], low.graph.values[node.used[1]]
+    dtype = "float16" if low.half_weights else "float32"
+    side: Array | Ref = low.ref(weight.id) if weight.data is None else weight.data
+    return Product(low, chain, low.ref(x), side, weight.id, dtype, Epilogue(low, chain))
 
 
 @dataclass(frozen=True)
@@ -36,7 +88,17 @@ class Tile:
     @property
     def panels(self) -> int:
         """How many panels cover the columns."""
-        return -(-self.columns // (self.lanes.n * self.vectors))
+        return -(-self.columns // self.width)
+
+    @property
+    def width(self) -> int:
+        """The columns of a panel."""
+        return self.lanes.n * self.vectors
+
+    @property
+    def sums(self) -> list[str]:
+        """The names of the tile's sums without their first letter, row by row."""
+        return [f"{i}_{j}" for i in range(self.rows) for j in range(self.vectors)]
 
     def starts(self) -> list[int]:
         """Return the first column of every vector: the last ones start early to end in time."""
@@ -47,12 +109,11 @@ class Tile:
 def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
     """Return the tile of a product: as large as registers allow, with little done twice."""
     lanes = Lanes(lanes_for(columns, low.tuning.vector))
-    vectors = min(low.tuning.columns, -(-columns // lanes.n))
-    most = low.tuning.rows * low.tuning.columns // vectors
+    most_vectors = -(-columns // lanes.n)
+    vectors = min(low.tuning.columns, most_vectors)
+    most = min(low.tuning.rows * low.tuning.columns // vectors, 16)
     if low.tuning.name == "cpu" and rows <= 4:
-        vectors = min(8 // rows, -(-columns // lanes.n)) or 1
-        most = rows
-    most = min(most, 16)
+        vectors, most = max(min(8 // rows, most_vectors), 1), rows
     tiles = -(-rows // most)
     return Tile(-(-rows // tiles), vectors, lanes, columns)
 
@@ -64,48 +125,57 @@ def pack_columns(b: Array, tile: Tile, dtype: str) -> Array:
     """
     starts = np.array(tile.starts())
     columns = (starts[:, None] + np.arange(tile.lanes.n)).reshape(tile.panels, -1)
-    taken = b[..., columns]
-    return np.ascontiguousarray(np.moveaxis(taken, -2, 0).astype(dtype))
+    return np.ascontiguousarray(np.moveaxis(b[..., columns], -2, 0).astype(dtype))
 
 
-def weight_dtype(low: Lowering) -> str:
-    """Return the dtype that packed float weights are kept in."""
-    return "float16" if low.half_weights else "float32"
-
-
-def multiply_lines(tile: Tile, dtype: str, a: Sequence[str], b: str, step: str) -> list[str]:
-    """Return the loop body over k: load a panel's vectors once, multiply each row by them."""
-    n = tile.lanes.n
+def multiply_lines(product: Product, tile: Tile, dtype: str, vectors: Sequence[str]) -> list[str]:
+    """Return the body of the loop over k: load the vectors once, multiply each row r{i} by them."""
+    kind = tile.lanes.type("float")
     lines = [
-        f"const {tile.lanes.type('float')} b{j} = "
-        f"{tile.lanes.load(dtype, f'{b} + k * {step} + {j * n}')};"
-        for j in range(tile.vectors)
+        f"const {kind} b{j} = {tile.lanes.load(dtype, place)};" for j, place in enumerate(vectors)
     ]
-    for i, row in enumerate(a):
-        value = Lanes(1).load("float32", f"{row} + k")
-        lines.append(f"const {tile.lanes.type('float')} a{i} = {tile.lanes.splat('float', value)};")
-        lines += [f"s{i}_{j} = FMA(a{i}, b{j}, s{i}_{j});" for j in range(tile.vectors)]
+    for i in range(tile.rows):
+        lines.append(f"const {kind} a{i} = {tile.lanes.splat('float', f'r{i}[k]')};")
+        lines += [
+            f"s{i}_{j} = {product.multiply}(a{i}, b{j}, s{i}_{j});" for j in range(tile.vectors)
+        ]
     return lines
 
 
-def sums(tile: Tile) -> list[str]:
-    """Return the declarations of a tile's sums."""
-    kind = tile.lanes.type("float")
+def declare_sums(tile: Tile, chunk: int) -> list[str]:
+    """Return the declarations of a tile's sums, and of their integer part where there is one."""
+    zero, none = tile.lanes.splat("float", "0.0f"), tile.lanes.splat("int", "0")
+    lines = [f"{tile.lanes.type('float')} s{name} = {zero};" for name in tile.sums]
+    if chunk:
+        lines += [f"{tile.lanes.type('int')} t{name} = {none};" for name in tile.sums]
+    return lines
+
+
+def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[str]:
+    """Return the loop of k up to `size`; sums go over to integers after every `chunk`, if set."""
+    if not chunk:
+        return [f"for (int k = 0; k < {size}; k++) {{", *body, "}"]
     zero = tile.lanes.splat("float", "0.0f")
     return [
-        f"{kind} s{i}_{j} = {zero};" for i in range(tile.rows) for j in range(tile.vectors)
-    ]  # fmt: skip
+        f"for (int k0 = 0; k0 < {size}; k0 += {chunk}) {{",
+        f"const int end = min(k0 + {chunk}, {size});",
+        "for (int k = k0; k < end; k++) {",
+        *body,
+        "}",
+        *(f"t{n} += {tile.lanes.convert('int', f's{n}')}; s{n} = {zero};" for n in tile.sums),
+        "}",
+    ]
 
 
-def finish(tile: Tile, epilogue: Epilogue, bias: bool) -> list[str]:
+def finish_lines(product: Product, tile: Tile) -> list[str]:
     """Return the statements that finish and store a tile whose first row is `row`."""
     lines = []
-    for j in range(tile.vectors):
-        for i in range(tile.rows):
-            code = epilogue.code(
-                f"s{i}_{j}", tile.lanes, f"(base + (row + {i}) * N + o{j})", f"o{j}", bias
-            )
-            lines.append("{ " + " ".join(code) + " }")
+    for name in sorted(tile.sums, key=lambda name: name.split("_")[1]):
+        i, j = name.split("_")
+        variable = f"{'t' if product.chunk else 's'}{name}"
+        place = f"(base + (row + {i}) * N + o{j})"
+        code = product.finish.code(variable, tile.lanes, place, f"o{j}")
+        lines.append("{ " + " ".join(code) + " }")
     return lines
 
 
@@ -123,126 +193,106 @@ def indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def bias_tensor(low: Lowering, value: int | None) -> list[Tensor]:
-    """Return the bias argument, when there is one."""
-    if value is None:
-        return []
-    return [Tensor("bias", "float", low.ref(value))]
-
-
 def lower_fully_connected(low: Lowering, chain: list[Node]) -> None:
     """Emit x [..,I] times constant w [O,I]."""
-    node = chain[0]
-    x, w = low.graph.type(_id(node, 0)), low.graph.type(_id(node, 1))
-    rows = math.prod(x.dims[:-1])
-    tile = tile_for(low, rows, w.dims[0])
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    emit_rows(low, chain, "fully_connected", rows, w.dims[1], tile, _packed(low, node, tile), bias)
+    emit_fully_connected(float_product(low, chain))
 
 
-def _id(node: Node, position: int) -> int:
-    value = node.inputs[position]
-    return -1 if value is None else value
+def emit_fully_connected(product: Product) -> None:
+    """Emit x [..,I] times constant w [O,I], float or quantised."""
+    w = product.array()
+    rows = math.prod(product.low.graph.type(product.node.used[0]).dims[:-1])
+    emit_rows(product, "fully_connected", rows, w.T)
 
 
-def _packed(low: Lowering, node: Node, tile: Tile) -> Ref:
-    """Return a packed weight [O,I] (fully_connected) or [K,N] (matmul)."""
-    value, dtype = _id(node, 1), weight_dtype(low)
-    data = low.graph.values[value].data
-
-    def make() -> Array:
-        b = np.asarray(data)
-        return pack_columns(b.T if node.op == "fully_connected" else b, tile, dtype)
-
-    return low.packed(("columns", node.op, value, tile, dtype), make)
-
-
-def emit_rows(
-    low: Lowering, chain: list[Node], name: str, rows: int, depth: int, tile: Tile, packed: Ref,
-    bias: int | None,
-) -> None:  # fmt: skip
-    """Emit a product of dense rows with a packed constant."""
-    epilogue, dtype = Epilogue(low, chain), weight_dtype(low)
-    width = tile.lanes.n * tile.vectors
-    starts = [f"x + (row + {i}) * K" for i in range(tile.rows)]
+def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
+    """Emit a product of dense rows with a constant b [K,N]."""
+    tile = tile_for(product.low, rows, b.shape[1])
+    packed = product.packed("columns", tile, b)
+    vectors = [f"p + k * {tile.width} + {j * tile.lanes.n}" for j in range(tile.vectors)]
+    ctype = C_TYPES[product.dtype]
     lines = [
         f"const int row = min(i0 * {tile.rows}, M - {tile.rows}), base = 0;",
         *column_starts(tile, "i1"),
-        *(f"__global const float *r{i} = {start};" for i, start in enumerate(starts)),
-        f"__global const {C_TYPES[dtype]} *p = w + i1 * K * {width};",
-        *sums(tile),
-        "for (int k = 0; k < K; k++) {",
-        *multiply_lines(tile, dtype, [f"r{i}" for i in range(tile.rows)], "p", str(width)),
-        "}",
-        *finish(tile, epilogue, bias is not None),
+        *(f"__global const float *r{i} = x + (row + {i}) * K;" for i in range(tile.rows)),
+        f"__global const {ctype} *p = w + i1 * K * {tile.width};",
+        *declare_sums(tile, product.chunk),
+        *depth_loop(
+            tile, "K", product.chunk, multiply_lines(product, tile, product.dtype, vectors)
+        ),
+        *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", low.ref(_id(chain[0], 0))), Tensor("w", C_TYPES[dtype], packed),
-        *bias_tensor(low, bias), *epilogue.tensors, epilogue.target(),
+        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
+        *product.finish.tensors, product.finish.target(),
     ]  # fmt: skip
-    low.emit(
-        chain, epilogue.label(_label(name, tile)), tensors, (-(-rows // tile.rows), tile.panels),
-        indent(lines), scalars={"M": rows, "N": tile.columns, "K": depth},
-        group=low.tuning.product_group,
+    product.low.emit(
+        product.chain, product_label(product, name, tile), tensors,
+        (-(-rows // tile.rows), tile.panels), indent(lines),
+        scalars={"M": rows, "N": tile.columns, "K": b.shape[0]},
+        group=product.low.tuning.product_group,
     )  # fmt: skip
 
 
-def _label(name: str, tile: Tile) -> str:
-    return f"{name}_f32_{tile.rows}x{tile.vectors * tile.lanes.n}"
+def product_label(product: Product, name: str, tile: Tile) -> str:
+    """Return the kernel's name: what, dtype, tile."""
+    return product.finish.label(f"{name}_{product.finish.kind}_{tile.rows}x{tile.width}")
 
 
 def lower_matmul(low: Lowering, chain: list[Node]) -> None:
-    """Emit a [..,M,K] times b [..,K,N]; packed when b is one constant matrix."""
-    node = chain[0]
-    a, b = low.graph.type(_id(node, 0)).dims, low.graph.type(_id(node, 1)).dims
-    if low.graph.values[_id(node, 1)].is_constant and len(b) == 2:
-        rows = math.prod(a[:-1])
-        tile = tile_for(low, rows, b[1])
-        emit_rows(low, chain, "matmul", rows, b[0], tile, _packed(low, node, tile), None)
-        return
-    a = (1, *a) if len(a) == 1 else a
-    b = (*b, 1) if len(b) == 1 else b
-    _emit_batches(low, chain, a, b)
+    """Emit a [..,M,K] times b [..,K,N]."""
+    emit_matmul(float_product(low, chain))
 
 
-def _emit_batches(low: Lowering, chain: list[Node], a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Emit a product of which both sides are in memory as they are; batches broadcast by table."""
+def emit_matmul(product: Product) -> None:
+    """Emit a [..,M,K] times b [..,K,N], float or quantised; packed when b is one constant matrix.
+
+    Otherwise both sides are read as they lie in memory, and a table says where a batch starts.
+    """
+    graph, node = product.low.graph, product.node
+    a, b = graph.type(node.used[0]).dims, graph.type(node.used[1]).dims
+    if not isinstance(product.weight, Ref):
+        if len(b) == 2:
+            emit_rows(product, "matmul", math.prod(a[:-1]), product.weight)
+            return
+        weight = product.low.constant(
+            np.asarray(product.weight, np.float32), ("floats", product.key)
+        )
+    else:
+        weight = product.weight
+    _emit_batches(
+        product, weight, (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
+    )  # fmt: skip
+
+
+def _emit_batches(product: Product, weight: Ref, a: Ints, b: Ints) -> None:
     rows, depth, columns = a[-2], a[-1], b[-1]
-    tile, epilogue = tile_for(low, rows, columns), Epilogue(low, chain)
-    places = batch_places(a, b)
+    low = product.low
+    tile, places = tile_for(low, rows, columns), batch_places(a, b)
+    vectors = [f"p + k * N + o{j}" for j in range(tile.vectors)]
     starts = [f"x + table[3 * i2] + (row + {i}) * K" for i in range(tile.rows)]
-    loads = [
-        f"const {tile.lanes.type('float')} b{j} = "
-        f"{tile.lanes.load('float32', f'p + k * N + o{j}')};"
-        for j in range(tile.vectors)
-    ]
-    body = multiply_lines(tile, "float32", [f"r{i}" for i in range(tile.rows)], "p", "N")
     lines = [
         f"const int row = min(i0 * {tile.rows}, M - {tile.rows}), base = table[3 * i2 + 2];",
         *column_starts(tile, "i1"),
         *(f"__global const float *r{i} = {start};" for i, start in enumerate(starts)),
         "__global const float *p = w + table[3 * i2 + 1];",
-        *sums(tile),
-        "for (int k = 0; k < K; k++) {",
-        *loads,
-        *body[tile.vectors :],
-        "}",
-        *finish(tile, epilogue, bias=False),
+        *declare_sums(tile, product.chunk),
+        *depth_loop(tile, "K", product.chunk, multiply_lines(product, tile, "float32", vectors)),
+        *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", low.ref(_id(chain[0], 0))),
-        Tensor("w", "float", low.ref(_id(chain[0], 1))),
+        Tensor("x", "float", product.x), Tensor("w", "float", weight),
         Tensor("table", "int", low.constant(places, ("batches", a, b))),
-        *epilogue.tensors, epilogue.target(),
+        *product.finish.tensors, product.finish.target(),
     ]  # fmt: skip
     low.emit(
-        chain, epilogue.label(_label("matmul", tile)), tensors,
+        product.chain, product_label(product, "matmul", tile), tensors,
         (-(-rows // tile.rows), tile.panels, len(places)), indent(lines),
         scalars={"M": rows, "N": columns, "K": depth}, group=low.tuning.product_group,
     )  # fmt: skip
 
 
-def batch_places(a: tuple[int, ...], b: tuple[int, ...]) -> Array:
+def batch_places(a: Ints, b: Ints) -> Array:
     """Return for every batch where its a, b and y start, in elements: int32 [batches, 3]."""
     batches = np.broadcast_shapes(a[:-2], b[:-2])
     grid = np.indices(batches).reshape(len(batches), math.prod(batches))
@@ -255,13 +305,13 @@ def batch_places(a: tuple[int, ...], b: tuple[int, ...]) -> Array:
 
 def refuse_fully_connected(graph: Graph, node: Node) -> str | None:
     """Say why there is no kernel for a fully_connected, or None."""
-    if not graph.values[_id(node, 1)].is_constant:
+    if not graph.values[node.used[1]].is_constant:
         return "the weight is not a constant"
     return refuse_floats(graph, node)
 
 
 def refuse_floats(graph: Graph, node: Node) -> str | None:
-    """Say why there is no float product for these dtypes, or None."""
+    """Say why there is no float kernel for these dtypes, or None."""
     for value in (*node.used, *node.outputs):
         dtype = graph.type(value).dtype
         if dtype != "float32":

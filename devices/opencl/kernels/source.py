@@ -8,6 +8,7 @@ and conditions are written `c ? a : b`, which OpenCL C applies lane by lane. NaN
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,6 @@ PRELUDE = """\
 #define FMA mad
 #endif
 """
-"""Before all kernels: a*b+c is contracted only where a kernel says fma."""
 
 _SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4,
           "long": 8, "ulong": 8}  # fmt: skip
@@ -35,6 +35,38 @@ _MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
 def compute_type(dtype: str) -> str:
     """Return the C type in which a dtype is computed: float16 is stored as half, used as float."""
     return "float" if dtype == "float16" else C_TYPES[dtype]
+
+
+_REQUANTIZE = """\
+INT multiply_twice(INT x, INT m, INT s) {
+  const INT left = max(s, (INT)(0)), right = max(-s, (INT)(0));
+  const LONG p = TO_LONG(x << left) * TO_LONG(m);
+  const INT h = TO_INT((p + (LONG)(1L << 30)) >> (LONG)(31));
+  const INT mask = AS_INT((AS_UINT((INT)(1)) << AS_UINT(right)) - AS_UINT((INT)(1)));
+  const INT up = (mask >> (INT)(1)) + (h < (INT)(0) ? (INT)(1) : (INT)(0));
+  return (h >> right) + ((h & mask) > up ? (INT)(1) : (INT)(0));
+}
+INT multiply_once(INT x, INT m, INT s) {
+  const LONG down = TO_LONG((INT)(31) - s);
+  return TO_INT((TO_LONG(x) * TO_LONG(m) + ((LONG)(1L) << (down - (LONG)(1L)))) >> down);
+}
+"""
+"""quantize.multiply_by_quantized and multiply_rounding_once, by lanes."""
+
+
+def _requantize(n: int) -> str:
+    lanes = "" if n == 1 else str(n)
+    text = _REQUANTIZE.replace("multiply_twice", f"multiply_twice{n}")
+    text = text.replace("multiply_once", f"multiply_once{n}")
+    for name, ctype in (("TO_LONG", "convert_long"), ("TO_INT", "convert_int"),
+                        ("AS_INT", "as_int"), ("AS_UINT", "as_uint"), ("LONG", "long"),
+                        ("INT", "int")):  # fmt: skip
+        text = re.sub(rf"\b{name}\b", f"{ctype}{lanes}", text)
+    return text
+
+
+PRELUDE += "".join(_requantize(n) for n in (1, 2, 4, 8, 16))
+"""Before all kernels: a*b+c is contracted only where a kernel says fma."""
 
 
 @dataclass(frozen=True)

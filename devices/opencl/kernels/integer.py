@@ -1,0 +1,353 @@
+"""Kernels on quantised values: the integers of trireme.quantize, bit for bit.
+
+Products run on the float kernels (see `products`): stored integers are widened to float32 with
+their zero point taken off, and a sum goes over to int32 before it could lose a bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trireme import quantize as q
+from trireme.devices.opencl.kernels.convolution import emit_conv, refuse_window
+from trireme.devices.opencl.kernels.elementwise import emit_elementwise
+from trireme.devices.opencl.kernels.products import Product, emit_fully_connected, emit_matmul
+from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
+from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
+from trireme.dtypes import Array
+from trireme.graph import Graph, Node
+from trireme.op import Call, call_of
+
+_EXACT = 2**24
+_KINDS = {"int8": "s8", "uint8": "u8"}
+_LINEAR: Mapping[str, Callable[[Call], q.LinearParams]] = {
+    "conv": q.conv_params,
+    "fully_connected": q.fully_connected_params,
+    "matmul": q.matmul_params,
+}
+
+
+def refuse_linear(graph: Graph, node: Node) -> str | None:
+    """Say why there is no quantised product here, or None; raises GraphError with a sentence."""
+    _LINEAR[node.op](call_of(graph, node))
+    if node.op == "matmul":
+        return None
+    w = graph.values[node.used[1]]
+    if not w.is_constant:
+        return "the weight is not a constant"
+    return refuse_window(graph, node, len(w.type.dims) - 2) if node.op == "conv" else None
+
+
+def lower_linear(low: Lowering, chain: list[Node]) -> None:
+    """Emit a quantised conv, fully_connected or matmul."""
+    node, graph = chain[0], low.graph
+    params = _LINEAR[node.op](low.call(node))
+    x, weight = node.used[0], graph.values[node.used[1]]
+    side: Array | Ref
+    if weight.data is None:
+        side, most_w = widened(low, node, weight.id, params.w_zero), 255
+    else:
+        side = weight.data.astype(np.int32) - params.w_zero
+        most_w = max(int(np.abs(side).max(initial=1)), 1)
+    # a float sum is exact while every partial sum is below 2^24
+    chunk = _EXACT // (_most(graph.type(x).dtype, params.x_zero) * most_w)
+    depth = graph.type(weight.id).dims
+    total = depth[-2] if node.op == "matmul" and len(depth) > 1 else math.prod(depth[1:])
+    product = Product(
+        low, chain, widened(low, node, x, params.x_zero), side, (weight.id, "integers"),
+        "float32", Requantize(low, node, params), 0 if total <= chunk else chunk,
+    )  # fmt: skip
+    _EMIT[node.op](product)
+
+
+_EMIT: Mapping[str, Callable[[Product], None]] = {
+    "conv": emit_conv,
+    "fully_connected": emit_fully_connected,
+    "matmul": emit_matmul,
+}
+
+
+def _most(dtype: str, zero: int) -> int:
+    """The largest magnitude of a stored integer less its zero point."""
+    low, high = q.dtype_limits(dtype)
+    return max(high - zero, zero - low, 1)
+
+
+def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
+    """Return float32 of a quantised value less its zero point, made once however many read it."""
+    key = (value, zero)
+    if key not in low.widened:
+        type = low.graph.type(value)
+        ref = low.temporary(4 * type.elements)
+        low.widened[key] = ref
+        lanes = Lanes(lanes_for(type.elements, low.tuning.vector))
+        loaded = lanes.convert("float", lanes.load(type.dtype, "x + at"))
+        body = (
+            f"  const int at = min(i0 * {lanes.n}, N - {lanes.n});\n"
+            f"  {lanes.store('float32', f'{loaded} - {c_float(zero)}', 'y + at')}"
+        )
+        tensors = [
+            Tensor("x", C_TYPES[type.dtype], low.ref(value)),
+            Tensor("y", "float", ref, writes=True),
+        ]
+        items = -(-type.elements // lanes.n)
+        low.emit([node], "widen", tensors, (items,), body, scalars={"N": type.elements})
+    return low.widened[key]
+
+
+@dataclass
+class Requantize:
+    """What finishes the sums of a quantised product: bias, multiplier and shift, clamp, store."""
+
+    low: Lowering
+    node: Node
+    params: q.LinearParams
+    tensors: list[Tensor] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The dtype in names of kernels."""
+        return _KINDS[self.low.graph.type(self.node.outputs[0]).dtype]
+
+    def label(self, kernel: str) -> str:
+        """Return the kernel's name: nothing is fused behind it."""
+        return kernel
+
+    def target(self) -> Tensor:
+        """Return the tensor argument to store to."""
+        out = self.node.outputs[0]
+        return Tensor("y", C_TYPES[self.low.graph.type(out).dtype], self.low.ref(out), writes=True)
+
+    def code(self, value: str, lanes: Lanes, at: str, o: str) -> list[str]:
+        """Return statements that finish the variable `value`, float or int, and store it."""
+        low, p = self.low, self.params
+        key = ("requantize", self.node.id)
+        self.tensors = [
+            Tensor("multipliers", "int", low.constant(p.multipliers, (*key, "m"))),
+            Tensor("shifts", "int", low.constant(p.shifts, (*key, "s"))),
+        ]
+        acc = lanes.convert("int", value)
+        if len(self.node.inputs) > 2 and self.node.inputs[2] is not None:
+            self.tensors.append(Tensor("bias", "int", low.ref(self.node.inputs[2])))
+            acc += f" + {lanes.load('int32', f'bias + {o}')}"
+        how = "multiply_once" if p.rounding_once else "multiply_twice"
+        if self.node.op == "matmul":
+            factors = [lanes.splat("int", f"{name}[0]") for name in ("multipliers", "shifts")]
+        else:
+            factors = [lanes.load("int32", f"{name} + {o}") for name in ("multipliers", "shifts")]
+        dtype = low.graph.type(self.node.outputs[0]).dtype
+        whole = f"{how}{lanes.n}({acc}, {', '.join(factors)})"
+        return store_clamped(lanes, dtype, whole, p.y_zero, p.low, p.high, f"y + {at}")
+
+
+def clamped(lanes: Lanes, whole: str, zero: int, low: int, high: int) -> str:
+    """Return an int expression plus a zero point, within limits."""
+    ends = [lanes.splat("int", str(v)) for v in (low, high)]
+    return f"min(max({whole} + {lanes.splat('int', str(zero))}, {ends[0]}), {ends[1]})"
+
+
+def store_clamped(
+    lanes: Lanes, dtype: str, whole: str, zero: int, low: int, high: int, pointer: str
+) -> list[str]:
+    """Return the statement that clamps an int expression and stores it as 8-bit integers."""
+    value = lanes.convert(C_TYPES[dtype], clamped(lanes, whole, zero, low, high))
+    return [lanes.store(dtype, value, pointer)]
+
+
+def _twice(lanes: Lanes, value: str, multiplier: int, shift: int) -> str:
+    factors = ", ".join(lanes.splat("int", str(v)) for v in (multiplier, shift))
+    return f"multiply_twice{lanes.n}({value}, {factors})"
+
+
+def _off(lanes: Lanes, name: str, zero: int) -> str:
+    """Return a stored variable as int less its zero point."""
+    return f"({lanes.convert('int', name)} - {lanes.splat('int', str(zero))})"
+
+
+def refuse_binary(graph: Graph, node: Node) -> str | None:
+    """Say why a quantised add, sub, mul or prelu cannot run, by raising GraphError; else None."""
+    _BINARY[node.op](call_of(graph, node))
+    return None
+
+
+def lower_binary(low: Lowering, chain: list[Node]) -> None:
+    """Emit a quantised add, sub, mul or prelu, its inputs broadcast."""
+    node = chain[0]
+    params = _BINARY[node.op](low.call(node))
+    a, b = node.used
+    ctype = C_TYPES[low.graph.type(node.outputs[0]).dtype]
+
+    def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
+        whole = _binary_text(params, names[a], names[b], lanes)
+        value = clamped(lanes, whole, params.y_zero, params.low, params.high)
+        kind = lanes.type(ctype)
+        return [f"const {kind} v = {lanes.convert(ctype, value)};"], "v"
+
+    emit_elementwise(low, chain, f"{node.op}_{ctype}", list(dict.fromkeys((a, b))), code)
+
+
+def _binary_text(p: q.AddParams | q.MulParams | q.PreluParams, a: str, b: str, lanes: Lanes) -> str:
+    """Return the formula of the parameters' docstring up to the output's zero point."""
+    if isinstance(p, q.AddParams):
+        shifted = [
+            f"({_off(lanes, name, zero)} << {p.left_shift})"
+            for name, zero in ((a, p.a_zero), (b, p.b_zero))
+        ]
+        left = _twice(lanes, shifted[0], p.a_multiplier, p.a_shift)
+        right = _twice(lanes, shifted[1], p.b_multiplier, p.b_shift)
+        return _twice(lanes, f"{left} + {right}", p.y_multiplier, p.y_shift)
+    if isinstance(p, q.MulParams):
+        product = f"{_off(lanes, a, p.a_zero)} * {_off(lanes, b, p.b_zero)}"
+        return _twice(lanes, product, p.multiplier, p.shift)
+    x = _off(lanes, a, p.x_zero)
+    positive = _twice(lanes, x, p.multiplier, p.shift)
+    product = f"{x} * {_off(lanes, b, p.slope_zero)}"
+    negative = _twice(lanes, product, p.slope_multiplier, p.slope_shift)
+    return f"({x} >= {lanes.splat('int', '0')} ? {positive} : {negative})"
+
+
+_BINARY: Mapping[str, Callable[[Call], q.AddParams | q.MulParams | q.PreluParams]] = {
+    "add": q.add_params,
+    "sub": q.sub_params,
+    "mul": q.mul_params,
+    "prelu": q.prelu_params,
+}
+
+
+def refuse_table(graph: Graph, node: Node) -> str | None:
+    """Say why a unary op has no table, by raising GraphError; else None."""
+    q.unary_table(node.op, call_of(graph, node))
+    return None
+
+
+def lower_table(low: Lowering, chain: list[Node]) -> None:
+    """Emit a unary op on 8-bit values as a look-up in a table of 256 bytes."""
+    node = chain[0]
+    table = q.unary_table(node.op, low.call(node)).view(np.uint8)
+    count = low.graph.type(node.used[0]).elements
+    each = lanes_for(count, low.tuning.vector)
+    body = (
+        f"  const int at = min(i0 * {each}, N - {each});\n"
+        f"  for (int j = 0; j < {each}; j++) y[at + j] = lut[x[at + j]];"
+    )
+    tensors = [
+        Tensor("x", "uchar", low.ref(node.used[0])),
+        Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))),
+        Tensor("y", "uchar", low.ref(node.outputs[0]), writes=True),
+    ]
+    low.emit(chain, f"{node.op}_table", tensors, (-(-count // each),), body, scalars={"N": count})
+
+
+def refuse_quantize(graph: Graph, node: Node) -> str | None:
+    """Say why there is no kernel for quantize, or None."""
+    x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
+    if x.quant is not None:
+        return refuse_table(graph, node)
+    if x.dtype != "float32":
+        return f"no kernel for {x.dtype} (has float32)"
+    q.quant_of(y, "output")
+    return None
+
+
+def lower_quantize(low: Lowering, chain: list[Node]) -> None:
+    """Emit quantize, from floats or from another quantisation."""
+    node, graph = chain[0], low.graph
+    if graph.type(node.used[0]).quant is not None:
+        lower_table(low, chain)
+        return
+    type = graph.type(node.outputs[0])
+    quant, (least, most) = q.quant_of(type, "output"), q.dtype_limits(type.dtype)
+
+    def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
+        kind, ctype = lanes.type("float"), C_TYPES[type.dtype]
+        ends = [lanes.splat("float", c_float(v - quant.zero_point)) for v in (least, most)]
+        scale = lanes.splat("float", c_float(quant.scale))
+        return [
+            f"{kind} r = round({names[node.used[0]]} / {scale});",
+            f"r = r > {ends[0]} ? r : {ends[0]};",
+            f"r = r < {ends[1]} ? r : {ends[1]};",
+            f"const {lanes.type(ctype)} v = "
+            + lanes.convert(ctype, f"({lanes.convert('int', 'r')} + {quant.zero_point})")
+            + ";",
+        ], "v"
+
+    emit_elementwise(low, chain, "quantize", [node.used[0]], code)
+
+
+def refuse_dequantize(graph: Graph, node: Node) -> str | None:
+    """Say why there is no kernel for dequantize, or None."""
+    q.quant_of(graph.type(node.used[0]), "input")
+    return None
+
+
+def lower_dequantize(low: Lowering, chain: list[Node]) -> None:
+    """Emit dequantize: one float32 product, which rounds once."""
+    node = chain[0]
+    quant = q.quant_of(low.graph.type(node.used[0]), "input")
+
+    def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
+        whole = _off(lanes, names[node.used[0]], quant.zero_point)
+        value = f"{lanes.convert('float', whole)} * {c_float(quant.scale)}"
+        return [f"const {lanes.type('float')} v = {value};"], "v"
+
+    emit_elementwise(low, chain, "dequantize", [node.used[0]], code)
+
+
+def refuse_stored(
+    refuse: Callable[[Graph, Node], str | None],
+) -> Callable[[Graph, Node], str | None]:
+    """Return a rule for ops that are right on stored integers of one quantisation."""
+
+    def rule(graph: Graph, node: Node) -> str | None:
+        q.same_quant(call_of(graph, node))
+        return refuse(graph, node)
+
+    return rule
+
+
+def refuse_softmax(graph: Graph, node: Node) -> str | None:
+    """Say why a quantised softmax cannot run, by raising GraphError; else None."""
+    q.softmax_params(call_of(graph, node))
+    return None
+
+
+def lower_softmax(low: Lowering, chain: list[Node]) -> None:
+    """Emit a softmax in integers: see quantize.SoftmaxParams; an item makes a row."""
+    node = chain[0]
+    p = q.softmax_params(low.call(node))
+    type = low.graph.type(node.used[0])
+    dims = type.dims or (1,)
+    axis = int(node.attrs["axis"]) % len(dims)
+    size, inner = dims[axis], math.prod(dims[axis + 1 :])
+    ctype, out = C_TYPES[type.dtype], C_TYPES[low.graph.type(node.outputs[0]).dtype]
+    e = "(long)lut[m - (int)x[first + k * INNER]]"
+    lines = [
+        "const int first = i1 * SIZE * INNER + i0;",
+        "int m = -256;",
+        "for (int k = 0; k < SIZE; k++) m = max(m, (int)x[first + k * INNER]);",
+        "long s = 0;",
+        f"for (int k = 0; k < SIZE; k++) s += {e};",
+        "for (int k = 0; k < SIZE; k++) {",
+        f"const long v = ({e} * {p.gain} + s / 2) / s + {p.y_zero};",
+        f"y[first + k * INNER] = ({out})min(max(v, (long){p.low}), (long){p.high});",
+        "}",
+    ]
+    table = low.constant(p.table, ("softmax", node.id))
+    tensors = [
+        Tensor("x", ctype, low.ref(node.used[0])), Tensor("lut", "int", table),
+        Tensor("y", out, low.ref(node.outputs[0]), writes=True),
+    ]  # fmt: skip
+    low.emit(
+        chain, f"softmax_{_KINDS[type.dtype]}", tensors, (inner, math.prod(dims[:axis])),
+        "\n".join(f"  {line}" for line in lines), scalars={"SIZE": size, "INNER": inner},
+    )  # fmt: skip
+
+
+def refuse_concat(graph: Graph, node: Node) -> str | None:
+    """Say why a quantised concat cannot run, by raising GraphError; else None."""
+    q.concat_tables(call_of(graph, node))
+    return None
