@@ -6,39 +6,41 @@ import pytest
 from onnx_cases import node_cases, ops_in, run_case
 
 BATCHES = 12
-LEAST_PASSING = 1650
+LEAST_PASSING = 1790
 
 WITHOUT_OPS = {
-    "sequences and optionals are no tensors": (
-        "Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty "
-        "SequenceInsert SequenceLength SequenceMap SplitToSequence"
-    ),
-    "text": "RegexFullMatch StringConcat StringNormalizer StringSplit TfIdfVectorizer",
     "random numbers": "Bernoulli RandomUniformLike",
     "training": "Adagrad Adam Momentum",
     "classical machine learning": "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble",
     "pictures are decoded before the model": "ImageDecoder",
-    "the branches of its function's Ifs differ in rank": "AffineGrid",
-    "not yet": (
-        "Col2Im DFT DeformConv Det Einsum GRU GridSample LSTM MaxUnpool NonMaxSuppression RNN "
-        "RoiAlign STFT"
-    ),
 }
-"""Ops that a case may hold and then need not pass, by reason."""
+"""Ops that trireme lacks, by reason; cases that hold one fail."""
 KNOWN = {
-    "test_affine_grid_*_expanded": "the branches of an If differ in rank",
-    "test_attention_*_bf16*": "sums are rounded once here: one unit in the last place apart",
-    "test_attention_4d_causal_fp16*": "sums are rounded once here: one unit apart",
-    "test_averagepool_2d_ceil_last_window_starts_on_pad": "the last window is not dropped",
+    "test_affine_grid_2d*_expanded": "the branches of an If differ in rank",
+    "test_affine_grid_3d_align_corners_expanded": "the branches of an If differ in rank",
+    "test_attention_?d_causal_bf16*": "one unit in the last place apart: rounded once here",
+    "test_attention_4d_causal_fp16*": "the same",
+    "test_attention_4d_*padded_kv_bf16*": "the same",
+    "test_attention_4d_attn_mask_causal_bf16*": "the same",
+    "test_dft_inverse*": "nearly 0 here, 2e-7 there, the limit is 1e-7",
     "test_identity_opt": "optionals are no tensors",
     "test_identity_sequence": "sequences are no tensors",
+    "test_if_opt": "optionals are no tensors",
+    "test_if_seq": "sequences are no tensors",
+    "test_loop1[36]_seq*": "sequences are no tensors",
     "test_not_?d": "of opset 1",
-    "test_resize_downsample_scales_*_align_corners": "the output size is rounded before it is used",
+    "test_optional_get_element_*sequence": "optionals are no tensors",
+    "test_optional_get_element_optional_tensor": "optionals are no tensors",
+    "test_optional_has_element_empty_optional_input": "optionals are no tensors",
+    "test_optional_has_element_[ot]*_input": "optionals are no tensors",
+    "test_resize_downsample_scales_*_align_corners": "sizes are rounded, as in ONNX Runtime",
     "test_scan_sum": "Scan of opset 8",
-    "test_tensorscatter_circular": "positions that wrap around",
+    "test_sequence_insert_*": "sequences are no tensors",
+    "test_sequence_map_*": "sequences are no tensors",
+    "test_split_to_sequence_*": "sequences are no tensors",
     "test_training_dropout*": "training",
 }
-"""Other cases that need not pass, by name, with the reason."""
+"""Other cases that fail, by name, with the reason."""
 MAY_FAIL = {op for ops in WITHOUT_OPS.values() for op in ops.split()}
 
 

@@ -152,6 +152,11 @@ def transpose_quick(use: Use) -> Sequence[int]:
     return (use.add("transpose", use.need(0), perm=perm),)
 
 
+def has_element(use: Use) -> Sequence[int]:
+    """OptionalHasElement: what is given is known while converting."""
+    return (use.constant(use.input(0) is not None),)
+
+
 def constant(use: Use) -> Sequence[int]:
     """Constant in all its forms."""
     if len(use.attrs) != 1:
@@ -180,6 +185,9 @@ TABLE: dict[str, Entry] = {
     "LayerNormalization": straight("layer_normalization"),
     "LogSoftmax": Entry("log_softmax", softmax),
     "MatMulInteger": Entry("matmul", quantized.matmul_integer),
+    "Optional": Entry("", alias),
+    "OptionalGetElement": Entry("", alias),
+    "OptionalHasElement": Entry("", has_element),
     "QLinearConv": Entry("conv", quantized.qlinear_conv),
     "QLinearMatMul": Entry("matmul", quantized.qlinear_matmul),
     "LpPool": Entry("lp_pool", window.pool("lp_pool")),
