@@ -20,6 +20,7 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.dtypes import Array
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 
 
@@ -124,7 +125,7 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
 def _data(context: Context, value: int) -> Array:
     data = context.graph.values[value].data
     if data is None:
-        raise ValueError(f"%{value} is not a constant")
+        raise InternalError(f"%{value} is not a constant")
     return data
 
 

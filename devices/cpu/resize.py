@@ -25,6 +25,7 @@ from trireme.devices.cpu.kernels import (
     split_evenly,
 )
 from trireme.dtypes import Array
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.ops.resize import AxisPlan, plan_axes, taps
 
@@ -111,7 +112,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
 def _lower(context: Context, node: Node) -> list[Step]:
     view = _view(context.graph, node)
     if view is None:
-        raise ValueError("the reason was not asked")
+        raise InternalError("the reason was not asked")
     rows, row_weights = _axis_taps(node, view.height)
     columns, column_weights = _axis_taps(node, view.width)
     name = f"resize_{node.attrs['mode']}_f32"

@@ -27,6 +27,7 @@ from trireme.devices.cpu.kernels import (
     split_evenly,
 )
 from trireme.devices.cpu.target import Isa
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 
 Term = Callable[[Value], Value]
@@ -303,7 +304,7 @@ def _step(
 def _lower_reduce(context: Context, node: Node) -> list[Step]:
     rows = _merged(context.type(node.used[0]).dims, _axes(context.graph, node) or ())
     if rows is None:
-        raise ValueError("the reason was not asked")
+        raise InternalError("the reason was not asked")
     return _step(context, node, _reduce_kernel(context.isa, node.op, rows), node.used[:1], 2)
 
 

@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass
 
 from trireme.devices.cpu.target import Isa
+from trireme.errors import InternalError
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def choose_tiling(
             if best is None or cost < best[0]:
                 best = (cost, Tiling(tile_rows, vectors, block, group, slice_))
     if best is None:
-        raise ValueError("a product without rows or columns")
+        raise InternalError("a product without rows or columns")
     return best[1]
 
 
