@@ -40,7 +40,7 @@ def convert(
 
     `shapes` fixes the shapes of inputs that the model leaves open.
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
-    op that is not supported
+    op that is not supported; either names the file
     """
     kind = format or _format_of(source)
     if kind == "trm":
@@ -50,7 +50,13 @@ def convert(
             f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]
         )
     module, _, function = _CONVERTERS[kind].partition(":")
-    graph: Graph = getattr(importlib.import_module(module), function)(source, shapes=shapes)
+    try:
+        graph: Graph = getattr(importlib.import_module(module), function)(source, shapes=shapes)
+    except (ConvertError, ModelFileError) as error:
+        if isinstance(source, bytes) or os.fspath(source) in error.summary:
+            raise
+        summary = f"{os.fspath(source)}: {error.summary}"
+        raise type(error)(summary, facts=error.facts, fix=error.fix) from error
     return graph
 
 
@@ -58,6 +64,8 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
     """Return the format by the file's identifier, else by its suffix, else "onnx" for bytes."""
     if not isinstance(source, bytes):
         path = Path(source)
+        if path.exists() and not path.is_file():
+            raise ModelFileError(f"{path} cannot be read: it is not a regular file")
         try:
             with path.open("rb") as file:
                 head = file.read(8)
