@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from trireme import errors
 from trireme.tools import commands, demo, verify
@@ -47,80 +49,88 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+Adder = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it runs, its line of help, the groups of options it shares, and its own."""
+
+    run: Callable[[argparse.Namespace], int]
+    help: str
+    shared: tuple[Adder, ...] = ()
+    own: tuple[Argument, ...] = ()
+
+
+def _arg(*names: str, **options: Any) -> Argument:
+    return names, options
+
+
+_ON_DEVICES = (add_model, add_devices)
+COMMANDS: dict[str, Command] = {
+    "convert": Command(
+        commands.convert, "write a model as a .trm file", (add_model,),
+        (
+            _arg("-o", "--output", help="the .trm file (default: beside the model)"),
+            _arg("--optimise", action="store_true", help="store the optimised graph"),
+        ),
+    ),
+    "run": Command(
+        commands.run, "run a model once and show or store its outputs", (*_ON_DEVICES, add_inputs),
+        (
+            _arg("--output", help="store the outputs in this .npz file"),
+            _arg("--labels", help="a text file of class names, a line each"),
+            _arg("--top", type=int, default=5, help="how many classes to show"),
+        ),
+    ),
+    "profile": Command(
+        commands.profile, "where every microsecond and byte went", (*_ON_DEVICES, add_inputs),
+        (
+            _arg("--runs", type=int, default=20, help="runs that count"),
+            _arg("--warmup", type=int, default=3, help="runs before them"),
+            _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
+        ),
+    ),
+    "explain": Command(
+        commands.explain, "why every node is where it is", _ON_DEVICES,
+        (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
+    ),
+    "verify": Command(
+        verify.verify, "compare with onnxruntime or LiteRT", (*_ON_DEVICES, add_inputs),
+        (
+            _arg("--tolerance", type=float, default=1e-4,
+                 help="of float outputs, relative to the largest value"),
+            _arg("--units", type=int, default=1, help="of integer outputs, in units"),
+        ),
+    ),
+    "info": Command(
+        commands.info, "what is in a model", (add_model,),
+        (_arg("--graph", action="store_true", help="print every node"),),
+    ),
+    "devices": Command(commands.devices, "the devices of this machine"),
+    "supported-ops": Command(commands.supported_ops, "which device has a kernel for which op"),
+    "calibrate": Command(
+        commands.calibrate, "measure this machine, for better placements", (add_devices,),
+        (_arg("-o", "--output", help="the calibration file (default: this user's)"),),
+    ),
+    "demo": Command(demo.demo, "a small classifier over three devices"),
+}  # fmt: skip
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="trireme", description="Convert, place, run and explain models on CPU, OpenCL and NPU."
     )
-    commands_of = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
-
-    sub = commands_of.add_parser("convert", help="write a model as a .trm file")
-    add_model(sub)
-    sub.add_argument("-o", "--output", help="the .trm file (default: beside the model)")
-    sub.add_argument("--optimise", action="store_true", help="store the optimised graph")
-    add_json(sub)
-    sub.set_defaults(command=commands.convert)
-
-    sub = commands_of.add_parser("run", help="run a model once and show or store its outputs")
-    add_model(sub)
-    add_devices(sub)
-    add_inputs(sub)
-    sub.add_argument("--output", help="store the outputs in this .npz file")
-    sub.add_argument("--labels", help="a text file of class names, a line each")
-    sub.add_argument("--top", type=int, default=5, help="how many classes to show")
-    add_json(sub)
-    sub.set_defaults(command=commands.run)
-
-    sub = commands_of.add_parser("profile", help="where every microsecond and byte went")
-    add_model(sub)
-    add_devices(sub)
-    add_inputs(sub)
-    sub.add_argument("--runs", type=int, default=20, help="runs that count")
-    sub.add_argument("--warmup", type=int, default=3, help="runs before them")
-    sub.add_argument("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)")
-    add_json(sub)
-    sub.set_defaults(command=commands.profile)
-
-    sub = commands_of.add_parser("explain", help="why every node is where it is")
-    add_model(sub)
-    add_devices(sub)
-    sub.add_argument("--plan", action="store_true", help="show the tasks and arenas as well")
-    add_json(sub)
-    sub.set_defaults(command=commands.explain)
-
-    sub = commands_of.add_parser("verify", help="compare with onnxruntime or LiteRT")
-    add_model(sub)
-    add_devices(sub)
-    add_inputs(sub)
-    sub.add_argument("--tolerance", type=float, default=1e-4,
-                     help="of float outputs, relative to the largest value")  # fmt: skip
-    sub.add_argument("--units", type=int, default=1, help="tolerance of integer outputs, in units")
-    add_json(sub)
-    sub.set_defaults(command=verify.verify)
-
-    sub = commands_of.add_parser("info", help="what is in a model")
-    add_model(sub)
-    sub.add_argument("--graph", action="store_true", help="print every node")
-    add_json(sub)
-    sub.set_defaults(command=commands.info)
-
-    sub = commands_of.add_parser("devices", help="the devices of this machine")
-    add_json(sub)
-    sub.set_defaults(command=commands.devices)
-
-    sub = commands_of.add_parser("supported-ops", help="which device has a kernel for which op")
-    add_json(sub)
-    sub.set_defaults(command=commands.supported_ops)
-
-    sub = commands_of.add_parser("calibrate", help="measure this machine, for better placements")
-    add_devices(sub)
-    sub.add_argument("-o", "--output", help="the calibration file (default: this user's)")
-    add_json(sub)
-    sub.set_defaults(command=commands.calibrate)
-
-    sub = commands_of.add_parser("demo", help="a small classifier over three devices")
-    add_json(sub)
-    sub.set_defaults(command=demo.demo)
+    table = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        sub = table.add_parser(name, help=command.help)
+        for add in (*command.shared, add_json):
+            add(sub)
+        for names, options in command.own:
+            sub.add_argument(*names, **options)
+        sub.set_defaults(command=command.run)
     return parser
 
 
