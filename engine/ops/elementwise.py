@@ -134,6 +134,10 @@ def _infer_binary(dtypes: frozenset[str]) -> Callable[..., Types]:
 
 def _activated_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield from binary_samples(rng)
+    for dtype in (np.int32, np.int64):
+        whole, divisor = rng.integers(-99, 99, (3, 19)), rng.integers(1, 9, 19)
+        divisor = np.where(divisor < 5, divisor - 6, divisor)
+        yield Sample((whole.astype(dtype), divisor.astype(dtype)), note="integers")
     for name in ACTIVATIONS:
         if name:
             a, b = (rng.standard_normal((3, 7)).astype(np.float32) * 4 for _ in "ab")
@@ -271,6 +275,7 @@ def _many_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield from binary_samples(rng)
     draws = [rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 7), (7,), (3, 1))]
     yield Sample(tuple(draws), note="three inputs")
+    yield Sample(tuple(rng.integers(-99, 99, (2, 3, 7)).astype(np.int32)), note="integers")
 
 
 def _many_flops(call: Call) -> int:
@@ -311,6 +316,8 @@ def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, low), constants=both, note="no upper limit")
     yield Sample((x, None, high), constants=both, note="no lower limit")
     yield Sample((x, high, low), constants=both, note="low above high")
+    whole = (rng.integers(-99, 99, (3, 7)), np.array(-10), np.array(20))
+    yield Sample(tuple(v.astype(np.int32) for v in whole), constants=both, note="integers")
 
 
 define(

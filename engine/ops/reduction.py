@@ -11,6 +11,7 @@ from trireme.dtypes import Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -68,7 +69,7 @@ def _root(x: Array, axis: Ints, keepdims: bool) -> Array:
 def _mean(x: Array, axis: Ints, keepdims: bool) -> Array:
     if x.dtype.kind in "iu":
         count = int(np.prod([x.shape[i] for i in axis]))
-        return np.asarray(x.astype(np.int64).sum(axis=axis, keepdims=keepdims) // max(count, 1))
+        return divide(x.astype(np.int64).sum(axis=axis, keepdims=keepdims), np.array(count))
     return np.asarray(_wide(x).mean(axis=axis, keepdims=keepdims))
 
 
@@ -86,7 +87,7 @@ def _greatest(dtype: np.dtype[Any]) -> Any:
 
 _KINDS: dict[str, tuple[str, Callable[..., Any], float]] = {
     "sum": ("the sum", lambda x, **o: _wide(x).sum(**o), 4e-6),
-    "mean": ("the mean; integers are floored", _mean, 4e-6),
+    "mean": ("the mean; of integers cut toward zero", _mean, 4e-6),
     "max": ("the greatest; NaN wins", lambda x, **o: x.max(**o, initial=_lowest(x.dtype)), 0),
     "min": ("the least; NaN wins", lambda x, **o: x.min(**o, initial=_greatest(x.dtype)), 0),
     "prod": ("the product", lambda x, **o: _wide(x).prod(**o), 4e-6),
@@ -111,6 +112,12 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((broken, ints(1)), constants=fixed, note="NaN, infinity")
 
 
+def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from _samples(rng)
+    x = rng.integers(-3, 4, (3, 5, 2)).astype(np.int32)
+    yield Sample((x, ints(1)), constants=frozenset({1}), note="integers")
+
+
 def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: float) -> None:
     def reference(
         x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
@@ -119,12 +126,13 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
         y = function(x, axis=chosen, keepdims=bool(keepdims))
         return np.asarray(y).astype(x.dtype)
 
+    samples = _integer_samples if name in ("sum", "mean", "max", "min", "prod") else _samples
     define(
         OpDef(
             f"reduce_{name}", "x axes?",
             f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
             infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
-            samples=with_quantized(f"reduce_{name}", _samples), rtol=rtol,
+            samples=with_quantized(f"reduce_{name}", samples), rtol=rtol,
             quantized=form(f"reduce_{name}"),
         )
     )  # fmt: skip
