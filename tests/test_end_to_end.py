@@ -26,6 +26,10 @@ QUANTISED_MODELS = [
     "ad01_int8", "kws_dscnn_int8", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_int8",
     "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_int8",
 ]  # fmt: skip
+TOLERANCES = {"kws_dscnn_f32": 1e-3}
+"""Its activations are rounded to 8 bits on the fly: where the last bit of a float sum decides such
+a rounding, two correct runs differ by a unit of it (one seed in thirty; LiteRT's own two sets of
+kernels are up to 2e-2 apart). Everything else is within 1e-4."""
 SOFT = {"softmax", "sigmoid", "reduce_mean"}
 """Ops whose quantised results may be one unit from LiteRT's."""
 
@@ -62,7 +66,7 @@ def test_float_models(name, devices):
     path = zoo_path(f"{name}.tflite")
     feeds, ours, _ = run_on(path, devices)
     theirs = peer_outputs(path, feeds)
-    check(compare_all(ours, theirs, tolerance=1e-4, units=0))
+    check(compare_all(ours, theirs, tolerance=TOLERANCES.get(name, 1e-4), units=0))
 
 
 @pytest.mark.parametrize("devices", DEVICE_SETS)
