@@ -32,7 +32,7 @@ class MatrixUnit:
     rows: int
     cols: int
     dataflow: str
-    rate: Mapping[str, float]
+    rate: Mapping[str, float] = field(hash=False)
     fill_cycles: int = 0
     fill_elements: int = 0
     block: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class VectorUnit:
 
     lanes: float
     latency_cycles: int
-    cost: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict, hash=False)
     pools: str = "vector"
 
 

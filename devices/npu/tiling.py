@@ -7,7 +7,8 @@ buffers fit, by their sum where only one does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, prod
 
 from trireme.devices.npu.cycles import conv_cycles, depthwise_cycles
@@ -18,6 +19,9 @@ from trireme.memory import align_up
 
 STEP_CYCLES = 24
 """What a further tile costs beside its cycles, so that tiles are no smaller than they help."""
+
+MANY = 32
+"""Tiles that are so many times more than the fewest that fit are not looked at."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +124,21 @@ def _steps(op: WindowShape, tiles: Tiles) -> tuple[int, int, int]:
     return space * op.parts, ceil(oc / tiles.oc), depth
 
 
+@lru_cache(maxsize=4096)
 def choose_tiles(spec: NpuSpec, op: WindowShape, budget: int) -> Tiles | None:
-    """Return the fastest tiles that fit a budget of SRAM bytes, None if none fits."""
+    """Return the fastest tiles that fit a budget of SRAM bytes, None if none fits.
+
+    Remembered, because nets repeat their layers and estimates ask what compiling asks again.
+    """
     best: tuple[float, Tiles] | None = None
+    fewest = 0
     for tiles in _candidates(spec, op):
         if best is not None and tiles.ic < op.size[2] and best[1].ic == op.size[2]:
             break
-        if workspace_bytes(op, tiles) > budget:
+        steps = prod(_steps(op, tiles))
+        if fewest and steps > MANY * fewest or workspace_bytes(op, tiles) > budget:
             continue
+        fewest = min(fewest or steps, steps)
         cycles = _predict(spec, op, tiles)
         if best is None or cycles < best[0]:
             best = (cycles, tiles)
@@ -147,11 +158,10 @@ def _candidates(spec: NpuSpec, op: WindowShape) -> Iterator[Tiles]:
     for ic in depths:
         for h, w in spaces:
             for tile in channels:
-                tiles = Tiles(h, w, tile, ic, True, 2)
-                for weights_outer in (True, False):
-                    yield replace(tiles, weights_outer=weights_outer)
-                yield replace(tiles, copies=1)
-                yield replace(tiles, weights_outer=False, copies=1)
+                for copies in (2, 1):
+                    yield Tiles(h, w, tile, ic, True, copies)
+                    if not op.channels:
+                        yield Tiles(h, w, tile, ic, False, copies)
 
 
 def _predict(spec: NpuSpec, op: WindowShape, tiles: Tiles) -> float:
