@@ -179,6 +179,28 @@ GRAPHS = {
 }  # fmt: skip
 
 
+def transposed(shape, w, stride, pads, groups=1, **attrs):
+    def make(b):
+        weights = b.constant("w", b.random(w), b.quant(0.004) if b.dtype == "uint8" else
+                             type(b.quant())((0.004,), (0,)))  # fmt: skip
+        given = {"strides": stride, "pads": pads, "dilations": (1, 1), "groups": groups, **attrs}
+        return b.op("conv_transpose", b.feed(*shape), weights, b.bias(w[3] * groups), **given)
+
+    return make
+
+
+GRAPHS |= {
+    "transposed": transposed((1, 7, 5, 6), (6, 3, 3, 11), (2, 2), (1, 1, 1, 1)),
+    "transposed, cut": transposed((2, 4, 9, 5), (5, 2, 4, 3), (2, 3), (1, 2, 0, 1)),
+    "transposed groups": transposed((1, 6, 6, 8), (8, 3, 3, 3), (2, 2), (0, 0, 0, 0), 2),
+    "transposed, wider": transposed((1, 5, 5, 3), (3, 3, 3, 4), (2, 2), (1, 1, 1, 1),
+                                    output_padding=(1, 1), activation="relu"),
+    "transposed in place": transposed((1, 5, 5, 3), (3, 3, 3, 4), (1, 1), (1, 1, 1, 1),
+                                      dilations=(2, 1)),
+    "sum": lambda b: b.op("reduce_sum", b.feed(2, 9, 7, 5), ints(b, 1, 2), keepdims=0),
+}  # fmt: skip
+
+
 def linear(size, how, shape=(2, 5, 7, 6)):
     def make(b):
         x = b.feed(*shape)

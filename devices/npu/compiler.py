@@ -11,6 +11,7 @@ from trireme.devices.npu.lower import Lower, Lowering, lower_graph
 from trireme.devices.npu.lower_maps import MAP_OPS
 from trireme.devices.npu.lower_matrix import MATRIX_OPS
 from trireme.devices.npu.lower_moves import MOVE_OPS
+from trireme.devices.npu.lower_pools import POOL_OPS
 from trireme.devices.npu.residency import Residency, arrange
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import (
@@ -26,7 +27,7 @@ from trireme.devices.npu.stream import (
 from trireme.errors import CompileError, GraphError
 from trireme.graph import Graph
 
-LOWER: dict[str, Lower] = {**MATRIX_OPS, **MAP_OPS, **MOVE_OPS}
+LOWER: dict[str, Lower] = {**MATRIX_OPS, **POOL_OPS, **MAP_OPS, **MOVE_OPS}
 """How each op is lowered; the ops that the NPU has."""
 
 

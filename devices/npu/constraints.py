@@ -179,13 +179,14 @@ def fits_sram(s: Subject) -> str:
 
 
 def _kernel(s: Subject) -> tuple[int, ...]:
-    if s.node.op == "conv":
+    if s.node.op in ("conv", "conv_transpose"):
         return s.call.type(1).dims[1:-1]
     return tuple(s.node.attrs["kernel"])
 
 
 Constraint = Callable[[Subject], str]
 _WINDOWS = ("conv", "max_pool", "average_pool")
+_ALL_WINDOWS = (*_WINDOWS, "conv_transpose")
 CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (known_op, ()),
     (no_graphs, ()),
@@ -194,12 +195,12 @@ CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (some_elements, ()),
     (known_dtypes, ()),
     (quantised_integers, ()),
-    (channels_last, _WINDOWS),
-    (two_spatial_axes, _WINDOWS),
-    (constant_weights, ("conv",)),
-    (kernel_limit, _WINDOWS),
+    (channels_last, _ALL_WINDOWS),
+    (two_spatial_axes, _ALL_WINDOWS),
+    (constant_weights, ("conv", "conv_transpose")),
+    (kernel_limit, _ALL_WINDOWS),
     (stride_limit, _WINDOWS),
-    (dilation_limit, _WINDOWS),
+    (dilation_limit, _ALL_WINDOWS),
     (batch_limit, ("matmul",)),
     (can_be_lowered, ()),
     (fits_sram, ()),

@@ -1,4 +1,4 @@
-"""Lower conv, fully_connected, matmul, gemm, pools and reductions to window jobs."""
+"""Lower conv, conv_transpose, fully_connected, matmul and gemm to matrix jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from trireme import quantize as q
+from trireme.devices.npu.jobs import MoveJob, Operand
 from trireme.devices.npu.layout import Layout, nhwc, row_major
-from trireme.devices.npu.lower import Lower, Lowering, constant_ints, function_name, is_integer
+from trireme.devices.npu.lower import Lower, Lowering, function_name, is_integer
 from trireme.devices.npu.stream import Window
-from trireme.devices.npu.windows import MatrixJob, PackScales, PackWeights, Part, PoolJob
+from trireme.devices.npu.windows import MatrixJob, PackScales, PackWeights, Part
 from trireme.dtypes import Array
 from trireme.errors import GraphError
 from trireme.graph import Node, Value
@@ -112,6 +113,61 @@ def lower_conv(state: Lowering, node: Node, call: Call) -> None:
             numbers.fields,
         )
     )  # fmt: skip
+
+
+def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
+    """Lower conv_transpose: spread the input by the strides, then convolve with turned weights.
+
+    The spread input [N, (H-1) stride + 1, (W-1) stride + 1, C] is filled with the zero point.
+    """
+    weights = _constant(call, 1, "the weight")
+    if weights is None or weights.ndim != 4:
+        raise GraphError("the weight must be [C,KH,KW,M]: two spatial axes")
+    groups = int(call.attrs["groups"])
+    turned = weights[:, ::-1, ::-1]
+    ic, each = weights.shape[0] // groups, weights.shape[3]
+    numbers = _numbers(call, q.conv_params, _constant(call, 2, "the bias"), each)
+
+    def pack(part: int, depth: slice, channels: slice) -> Array:
+        cut = turned[part * ic + depth.start : part * ic + depth.stop, :, :, channels]
+        return _pack(np.ascontiguousarray(cut.transpose(1, 2, 0, 3)), numbers.w_dtype)
+
+    spread = _spread(state, node, call)
+    y = state.operand(node.outputs[0])
+    made = [
+        Part(
+            replace(spread, layout=_channels(spread.layout, part * ic, ic)),
+            replace(y, layout=_channels(y.layout, part * each, each)),
+        )
+        for part in range(groups)
+    ]
+    kh, kw = weights.shape[1:3]
+    (dh, dw), pads = call.attrs["dilations"], call.attrs["pads"]
+    window = Window(kh, kw, 1, 1, dh, dw, (kh - 1) * dh - pads[0], (kw - 1) * dw - pads[1])
+    state.jobs.append(
+        MatrixJob(
+            state.node, (spread.value,), y.value, tuple(made), window, 0, numbers.w_dtype, pack,
+            numbers.scales, numbers.fields,
+        )
+    )  # fmt: skip
+
+
+def _spread(state: Lowering, node: Node, call: Call) -> Operand:
+    """Add the job that writes the input with gaps of the strides, and return its result."""
+    x = state.operand(node.inputs[0])
+    n, h, w, c = x.layout.shape
+    sh, sw = call.attrs["strides"]
+    shape = (n, (h - 1) * sh + 1, (w - 1) * sw + 1, c)
+    if (sh, sw) == (1, 1):
+        return x
+    made = state.temporary(state.stored[x.value][0], math.prod(shape))
+    whole = nhwc(shape)
+    step_n, step_h, step_w, _ = whole.strides
+    places = Layout((n, h, w, c), (step_n, sh * step_h, sw * step_w, 1))
+    quant = call.type(0).quant
+    fill = (Operand(made, whole), float(quant.zero_point if quant else 0))
+    state.jobs.append(MoveJob(state.node, (x.value,), made, [(x, Operand(made, places))], fill))
+    return Operand(made, whole)
 
 
 def _residual(state: Lowering, node: Node) -> Any:
@@ -270,68 +326,10 @@ def _constant_weights(data: Array, layout: Layout, dtype: str, alpha: float) -> 
     return pack
 
 
-def lower_pool(state: Lowering, node: Node, call: Call) -> None:
-    """Lower max_pool and average_pool."""
-    if len(node.outputs) > 1:
-        raise GraphError("the indices of max_pool are not supported")
-    kernel = tuple(call.attrs["kernel"])
-    window = window_of(call, kernel)
-    x, y = state.operand(node.inputs[0]), state.operand(node.outputs[0])
-    activation = str(call.attrs["activation"])
-    fields: dict[str, Any] = {"kind": "max" if node.op == "max_pool" else "average"}
-    if is_integer(call):
-        params = q.pool_params(call)
-        fields |= {"low": params.low, "high": params.high, "pad_value": params.zero}
-    else:
-        fields["function"] = function_name(activation)
-    if call.attrs.get("count_include_pad"):
-        if call.attrs["ceil_mode"]:
-            raise GraphError("count_include_pad with ceil_mode is not supported")
-        fields["count"] = math.prod(kernel)
-    _pool(state, x, y, window, fields)
-
-
-def _pool(state: Lowering, x: Any, y: Any, window: Window, fields: dict[str, Any]) -> None:
-    state.jobs.append(PoolJob(state.node, (x.value,), y.value, (Part(x, y),), window, 1, fields))
-
-
-def lower_reduce(state: Lowering, node: Node, call: Call) -> None:
-    """Lower reduce_mean and reduce_max over neighbouring axes: a pool with one window."""
-    shape = call.type(0).dims
-    given = constant_ints(call, 1)
-    if not given and call.attrs["noop_with_empty_axes"]:
-        raise GraphError("a reduction over no axes is not supported")
-    axes = sorted({axis % len(shape) for axis in given or range(len(shape))})
-    if axes != list(range(axes[0], axes[-1] + 1)):
-        raise GraphError(f"axes {axes} are not neighbours")
-    outer = math.prod(shape[: axes[0]])
-    inner = math.prod(shape[axes[-1] + 1 :])
-    count = math.prod(shape[axes[0] : axes[-1] + 1])
-    x = state.operand(node.inputs[0], nhwc((outer, count, 1, inner)))
-    y = state.operand(node.outputs[0], nhwc((outer, 1, 1, inner)))
-    fields: dict[str, Any] = {"kind": "mean" if node.op == "reduce_mean" else "max"}
-    if is_integer(call):
-        fields |= _reduce_integers(node, call)
-    _pool(state, x, y, Window(count, 1), fields)
-
-
-def _reduce_integers(node: Node, call: Call) -> dict[str, Any]:
-    if node.op == "reduce_max":
-        q.same_quant(call)
-        low, high = q.dtype_limits(call.outputs[0].dtype)
-        return {"low": low, "high": high}
-    params = q.reduce_mean_params(call)
-    names = ("x_zero", "y_zero", "multiplier", "shift", "low", "high")
-    return {name: getattr(params, name) for name in names}
-
-
 MATRIX_OPS: dict[str, Lower] = {
     "conv": lower_conv,
+    "conv_transpose": lower_conv_transpose,
     "fully_connected": lower_fully_connected,
     "matmul": lower_matmul,
     "gemm": lower_gemm,
-    "max_pool": lower_pool,
-    "average_pool": lower_pool,
-    "reduce_mean": lower_reduce,
-    "reduce_max": lower_reduce,
 }
