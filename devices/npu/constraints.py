@@ -159,7 +159,7 @@ def batch_limit(s: Subject) -> str:
 
 
 def can_be_lowered(s: Subject) -> str:
-    """the node must come down to the NPU's commands"""
+    """not every form of an op is for the NPU"""
     return "" if isinstance(s.lowered, Lowering) else s.lowered
 
 
