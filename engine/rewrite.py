@@ -45,6 +45,7 @@ class Draft:
         self._producers: dict[int, Node] = {}
         self._uses = Counter(i for node in graph.nodes for i in node.used)
         self._uses.update(graph.outputs)
+        self._read: Counter[int] = Counter()
         self._stand_in: dict[int, int] = {}
         self._retyped: set[int] = set()
         self._fresh: set[int] = set()
@@ -74,6 +75,10 @@ class Draft:
     def uses(self, value: int) -> int:
         """Return how many inputs of nodes, and outputs of the graph, the value is."""
         return self._uses[value]
+
+    def is_read(self, value: int) -> bool:
+        """Whether the caller gets the value, or a node reads it that the walk has left behind."""
+        return self._read[value] > 0 or self.is_output(value)
 
     def is_quantized(self, node: Node) -> bool:
         """Whether a node works on stored integers."""
@@ -221,6 +226,7 @@ class Draft:
             if any(self._uses[out] for out in node.outputs):
                 continue
             del self.nodes[node.id]
+            self._read.subtract(node.used)
             self._waits[node.id] = node.after
             for out in node.outputs:
                 del self._producers[out]
@@ -239,6 +245,7 @@ class Draft:
 
     def _keep(self, node: Node) -> None:
         self.nodes[node.id] = node
+        self._read.update(node.used)
         for out in node.outputs:
             self._producers[out] = node
 

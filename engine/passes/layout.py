@@ -177,12 +177,13 @@ def _bill(
 ) -> tuple[int, int]:
     """Return the bytes of transposes before the root that go, and that come, if `perm` sinks.
 
-    Where some must come, only those count as going that the root alone reads.
+    One that a node before the root reads does not go; where some must come, only those count as
+    going that the root alone reads.
     """
     others = [v for v in dict.fromkeys(values) if v not in views or views[v][1] != perm]
     there = {v: available(g, v, perm) for v in others}
     new = sum(nbytes(g, v) for v in others if there[v] is None)
-    going = [v for v in views if v not in there.values()]
+    going = [v for v in views if v not in there.values() and not g.is_read(v)]
     if new:
         going = [v for v in going if g.uses(v) == root.inputs.count(v)]
     return sum(nbytes(g, v) for v in going), new
