@@ -15,6 +15,7 @@ from trireme.check import check
 from trireme.errors import GraphError
 from trireme.graph import Graph
 from trireme.passes.batch_norm import batch_norm
+from trireme.passes.branches import known_branches
 from trireme.passes.canonicalise import canonicalise
 from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
 from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding
@@ -49,6 +50,7 @@ PASSES: Mapping[str, Pass] = {
         _pass,
         (
             dead_code,
+            known_branches,
             simplify,
             constant_folding,
             quantize_folding,
@@ -189,8 +191,9 @@ def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:
     """Return the graph with `inner` done to the graphs that its nodes hold."""
     nodes = []
     for node in graph.nodes:
-        bodies = {key: inner(v) for key, v in node.attrs.items() if isinstance(v, Graph)}
-        nodes.append(replace(node, attrs={**node.attrs, **bodies}) if bodies else node)
+        attrs = {k: inner(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+        same = all(attrs[key] is value for key, value in node.attrs.items())
+        nodes.append(node if same else replace(node, attrs=attrs))
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
     return check(replace(graph, nodes=tuple(nodes)))

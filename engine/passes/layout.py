@@ -214,7 +214,8 @@ def sink_reshape(g: Draft, root: Node) -> tuple[int, ...] | None:
     view = view_of(g, root.used[0])
     if view is None:
         return None
-    return reshape_under(g, root, *view, meets(g, root))
+    hopeful = meets(g, root) and g.uses(root.used[0]) == 1
+    return reshape_under(g, root, *view, hopeful)
 
 
 def sink_rows(g: Draft, root: Node) -> tuple[int, ...] | None:
