@@ -113,12 +113,36 @@ def onnx_seeds() -> list[bytes]:
     ]  # fmt: skip
 
 
+def onnx_control_seeds() -> list[bytes]:
+    """An If with two branches that use a value from outside, and a Loop that counts."""
+    onnx = pytest.importorskip("onnx")
+    return [
+        onnx.parser.parse_model(text).SerializeToString()
+        for text in (
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (bool c, float[2] x) => (float[2] y) {
+                y = If (c) <
+                    then_branch = t () => (float[2] a) { a = Add (x, x) },
+                    else_branch = e () => (float[2] b) { b = Relu (x) }>
+            }""",
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (int64 n, float[2] x) => (float[2] y) {
+                on = Constant <value = bool {1}> ()
+                y = Loop (n, on, x) <body = l (int64 i, bool go, float[2] v) =>
+                    (bool again, float[2] w) { again = Identity (go)  w = Add (v, x) }>
+            }""",
+        )
+    ]
+
+
 def zoo_files(pattern: str) -> list[bytes]:
     paths = sorted(zoo.zoo_folder().glob(pattern))
     return [path.read_bytes() for path in paths if path.stat().st_size < SMALL]
 
 
-SEEDS = {"trm": trm_seeds, "tflite": tflite_seeds, "onnx": onnx_seeds}
+SEEDS = {
+    "trm": trm_seeds, "tflite": tflite_seeds, "onnx": lambda: onnx_seeds() + onnx_control_seeds(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("format", COUNTS)
