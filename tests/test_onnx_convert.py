@@ -9,6 +9,7 @@ import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
 from trireme.errors import ConvertError
 from trireme.interpret import run_reference
+from trireme.optimise import optimise
 
 SEED = 20261121
 
@@ -188,3 +189,27 @@ def test_quantised_ops_of_onnx_runtime():
     ]  # fmt: skip
     x = np.random.default_rng(SEED).standard_normal((2, 4, 5, 6)).astype(np.float32)
     agrees(model(nodes, x.shape, weights=weights), x, limit=0.051)
+
+
+def test_stored_integers_are_moved_as_quantised_values():
+    """A Pad and a Transpose between QLinear ops fold into quantised types, as Q/DQ models do."""
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    f32, i8 = np.float32, np.int8
+    consts = {
+        "s": f32(0.03), "z": i8(-7), "ws": f32(0.01), "wz": i8(0), "t": f32(0.05), "u": i8(4),
+        "w": rng.integers(-127, 128, (5, 4, 3, 3)).astype(i8),
+        "v": rng.integers(-127, 128, (2, 5, 1, 1)).astype(i8),
+    }  # fmt: skip
+    weights = [numpy_helper.from_array(np.asarray(c), name) for name, c in consts.items()]
+    weights.append(ints("pads", 0, 0, 1, 1, 0, 0, 0, 2))
+    nodes = [
+        node("QuantizeLinear", "x s z", "q"), node("Pad", "q pads z", "p"),
+        node("QLinearConv", "p s z w ws wz t u", "a"), node("Pad", "a pads u", "b"),
+        node("MaxPool", "b", "m", kernel_shape=[2, 2]),
+        node("QLinearConv", "m t u v ws wz t u", "c"), node("DequantizeLinear", "c t u", "y"),
+    ]  # fmt: skip
+    x = rng.standard_normal((2, 4, 6, 7)).astype(f32)
+    graph = agrees(model(nodes, x.shape, weights=weights), x, limit=0.051)
+    ops = [n.op for n in optimise(graph).nodes if n.op not in ("transpose", "pad")]
+    assert ops == ["quantize", "conv", "max_pool", "conv", "dequantize"]

@@ -21,7 +21,7 @@ from trireme.op import call_of, get_op
 MOST_ELEMENTS = 1 << 16
 """The most elements that a tensor folded here, or read while folding, may have."""
 MOST_FLOPS = 1 << 22
-_KEPT = ("random", "bernoulli", "multinomial", "dropout", "quantize", "dequantize")
+_KEPT = ("random", "bernoulli", "multinomial", "dropout", "dequantize")
 """Ops by the start of their names that stay: random ones, and those a pass makes types of."""
 
 Dims = tuple[Dim, ...]

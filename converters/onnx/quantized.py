@@ -12,7 +12,7 @@ import numpy as np
 from trireme.converters.onnx.scope import Use
 from trireme.converters.onnx.window import conv_attrs
 
-Rule = Callable[[Use], Sequence[int]]
+Rule = Callable[[Use], Sequence[int | None]]
 
 
 def real(use: Use, first: int, axis: int = 0) -> int:
@@ -42,7 +42,56 @@ def stored(use: Use, y: int, first: int) -> Sequence[int]:
     scale, zero = use.need(first), use.input(first + 1)
     if use.scope.builder.type(scale).shape == (1,):
         scale, zero = _scalar(use, scale), None if zero is None else _scalar(use, zero)
-    return (use.add("quantize_linear", y, scale, zero),)
+    return (_note(use, use.add("quantize_linear", y, scale, zero), scale, zero),)
+
+
+def _note(use: Use, y: int, scale: int, zero: int | None) -> int:
+    if zero is not None:
+        use.scope.stored[y] = (scale, zero)
+    return y
+
+
+def noting(rule: Rule) -> Rule:
+    """Return the rule of QuantizeLinear that notes what one scale and zero point stand for."""
+
+    def wrapped(use: Use) -> Sequence[int | None]:
+        made = rule(use)
+        if made[0] is not None and use.type(1).shape == ():
+            _note(use, made[0], use.need(1), use.input(2))
+        return made
+
+    return wrapped
+
+
+def on_stored(rule: Rule) -> Rule:
+    """Return the rule of an op that moves or selects elements, for quantised integers too.
+
+    On them it works between dequantize and quantize of one scale, which changes no integer, so
+    that the pass that folds such pairs sees it.
+    """
+
+    def wrapped(use: Use) -> Sequence[int | None]:
+        place = use.scope.stored.get(use.need(0))
+        value = _padding(use, *place) if use.op == "Pad" and place else None
+        if place is None or len(use.outputs) != 1 or (use.op == "Pad" and value is None):
+            return rule(use)
+        use.inputs[0] = use.add("dequantize_linear", use.need(0), *place)
+        if value is not None:
+            use.set_input(2, value)
+        (y,) = rule(use)
+        return (_note(use, use.add("quantize_linear", y, *place), *place),)
+
+    return wrapped
+
+
+def _padding(use: Use, scale: int, zero: int) -> int | None:
+    """Return what stored integers are padded with as a real constant; None when not constant."""
+    step, offset = (use.scope.builder.values[i].data for i in (scale, zero))
+    value = use.array(2)
+    if step is None or offset is None or (value is None and use.input(2) is not None):
+        return None
+    units = (0 if value is None else int(value.reshape(-1)[0])) - int(offset)
+    return use.constant(np.asarray(units * step, step.dtype).reshape(()))
 
 
 def qlinear_conv(use: Use) -> Sequence[int]:

@@ -65,6 +65,8 @@ class Scope:
     depth: int = 0
     dims: dict[int, Dims] = field(default_factory=dict)
     """Elements of integer values of this builder that hold symbols."""
+    stored: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Scale and zero point of the integers in this builder that quantize_linear made."""
     sequences: dict[str, list[int]] = field(default_factory=dict)
     """Sequences of tensors by name; they are lists, not values."""
 
@@ -111,7 +113,7 @@ class Scope:
         fresh: dict[str, Any] = {"names": {}, "captured": {}, "sequences": {}, "outer": self}
         fresh |= {"depth": self.depth + 1, **changes}
         if own_builder:
-            fresh |= {"builder": GraphBuilder(own_builder), "dims": {}}
+            fresh |= {"builder": GraphBuilder(own_builder), "dims": {}, "stored": {}}
         return dataclasses.replace(self, **fresh)
 
     def value(self, id: int | None) -> Value | None:

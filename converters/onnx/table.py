@@ -188,6 +188,7 @@ TABLE: dict[str, Entry] = {
     "Optional": Entry("", alias),
     "OptionalGetElement": Entry("", alias),
     "OptionalHasElement": Entry("", has_element),
+    "QuantizeLinear": Entry("quantize_linear", quantized.noting(straight("quantize_linear").rule)),
     "QLinearConv": Entry("conv", quantized.qlinear_conv),
     "QLinearMatMul": Entry("matmul", quantized.qlinear_matmul),
     "LpPool": Entry("lp_pool", window.pool("lp_pool")),
@@ -198,6 +199,9 @@ TABLE: dict[str, Entry] = {
     "Transpose": Entry("transpose", transpose_quick),
     "Upsample": Entry("resize", resize),
 }
+for _op in ("Flatten", "MaxPool", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"):
+    _entry = TABLE.get(_op) or straight(our_name(_op))
+    TABLE[_op] = Entry(_entry.op, quantized.on_stored(_entry.rule))
 
 
 def entry_of(op: str) -> Entry | None:
