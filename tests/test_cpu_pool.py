@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -107,6 +108,49 @@ def test_a_forked_child_runs(device):
         pytest.fail("the forked child hangs")
     call.launch()
     np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+def test_a_long_run_can_be_interrupted(device):
+    """A signal is seen between chunks of one long step; the device works afterwards."""
+    builder = GraphBuilder("long")
+    size = 1536
+    x = builder.input("x", TensorType((size, size), "float32"))
+    weights = np.full((size, size), 1 / size, np.float32)
+    y = x
+    for _ in range(4):
+        y = builder.add("matmul", y, builder.constant("w", weights))
+    graph = builder.finish(y)
+    executable = device.compile([graph])[0]
+    buffers = [device.alloc(4 * size * size) for _ in range(2)]
+    buffers[0].handle.view(np.float32)[:] = 1
+    call = executable.bind(buffers, device.alloc(executable.scratch_bytes))
+    call.launch()
+    expected = buffers[1].handle.copy()
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(signum, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        hits = 0
+        for delay in (0.001, 0.01, 0.03):
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            try:
+                for _ in range(20):
+                    call.launch()
+            except Interrupted:
+                hits += 1
+        assert hits == 3
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    buffers[1].handle[:] = 0
+    call.launch()
+    np.testing.assert_array_equal(buffers[1].handle, expected)
 
 
 @pytest.mark.parametrize("close", ["device.close()", "pass", "del device, call"])

@@ -250,7 +250,6 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
     return [product_step(context, node, product, operands, "gemm")]
 
 
-RULES["conv"] = Rule(conv_reason, lower_conv)
 RULES["fully_connected"] = Rule(_fully_connected_reason, _lower_fully_connected)
 RULES["matmul"] = Rule(_matmul_reason, _lower_matmul)
 RULES["gemm"] = Rule(_gemm_reason, _lower_gemm)

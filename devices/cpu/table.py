@@ -5,6 +5,7 @@ A new family of kernels adds its rules in its own module and one line here.
 
 from trireme.devices.cpu import (
     channels,
+    direct,
     elementwise,
     fuse,
     int8_elementwise,
@@ -22,6 +23,7 @@ __all__ = [
     "RULES",
     "Rule",
     "channels",
+    "direct",
     "elementwise",
     "fuse",
     "int8_elementwise",

@@ -31,9 +31,7 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import (
-    conv_reason,
     image_reason,
-    lower_conv,
     window_of,
 )
 from trireme.devices.cpu.target import Isa
@@ -139,6 +137,31 @@ class AverageBody(MaxBody):
         return activate(self.fn, self.activation, total / self.fn.splat(by, self.fn.isa.lanes))
 
 
+def taps_of(window: Window, ow: int) -> list[int]:
+    """Return the kernel columns of an output column that lie in the image."""
+    left = ow * window.strides[1] - window.pads[1]
+    return [
+        kw for kw in range(window.kernel[1]) if 0 <= left + kw * window.dilations[1] < window.width
+    ]
+
+
+def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[int]]]]:
+    """Cut an output row into tiles of columns: the starts of tiles that share code, and the taps
+    of each column of such a tile. Tiles that see no padding share theirs.
+    """
+    segments: list[tuple[range, list[list[int]]]] = []
+    every = list(range(window.kernel[1]))
+    for start in range(0, window.out_width, tile):
+        stop = min(start + tile, window.out_width)
+        taps = [taps_of(window, ow) for ow in range(start, stop)]
+        plain = stop - start == tile and all(mine == every for mine in taps)
+        if plain and segments and segments[-1][1] == taps and segments[-1][0].stop == start:
+            segments[-1] = (range(segments[-1][0].start, stop, tile), taps)
+        else:
+            segments.append((range(start, stop, tile), taps))
+    return segments
+
+
 MakeBody = Callable[[Function, Sequence[Value]], Body]
 
 
@@ -174,32 +197,11 @@ class WindowEmitter:
             return True
         return self.fn.compare("ult", top + offset, window.height)
 
-    def _taps(self, ow: int) -> list[int]:
-        """The kernel columns of an output column that lie in the image."""
-        window = self.window
-        left = ow * window.strides[1] - window.pads[1]
-        return [
-            kw for kw in range(window.kernel[1])
-            if 0 <= left + kw * window.dilations[1] < window.width
-        ]  # fmt: skip
-
     def _columns(self, x: Value, at: Value, inside: Sequence[Value | bool]) -> None:
-        """Emit a row's tiles: a loop over those that see no padding, the others one by one."""
-        width, every = self.window.out_width, list(range(self.window.kernel[1]))
-        tiles = [range(s, min(s + self.tile, width)) for s in range(0, width, self.tile)]
-        plain = [len(t) == self.tile and all(self._taps(ow) == every for ow in t) for t in tiles]
-        k = 0
-        while k < len(tiles):
-            end = k
-            while end < len(tiles) and plain[end]:
-                end += 1
-            if end > k:
-                for start in self.fn.range(tiles[k].start, tiles[end - 1].stop, self.tile):
-                    self._tile(x, at, inside, start, [every] * self.tile)
-                k = end
-            else:
-                self._tile(x, at, inside, tiles[k].start, [self._taps(ow) for ow in tiles[k]])
-                k += 1
+        """Emit a row's tiles of columns."""
+        for starts, taps in column_segments(self.window, self.tile):
+            for start in self.fn.range(starts.start, starts.stop, starts.step):
+                self._tile(x, at, inside, start, taps)
 
     def _tile(
         self, x: Value, at: Value, inside: Sequence[Value | bool], start: Index,
@@ -280,7 +282,8 @@ def window_kernel(
     return finish(fn), chunks
 
 
-def _lower_depthwise(context: Context, node: Node) -> list[Step]:
+def lower_depthwise(context: Context, node: Node) -> list[Step]:
+    """Lower a conv whose groups are its channels, with one output channel each."""
     weight = node.used[1]
     w = context.type(weight).dims
     window = window_of(context.graph, node, w[1:-1], w[0])
@@ -318,14 +321,6 @@ def _step(
     return Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))
 
 
-def _lower_conv(context: Context, node: Node) -> list[Step]:
-    channels = context.type(node.used[0]).dims[-1]
-    outputs = context.type(node.outputs[0]).dims[-1]
-    if node.attrs["groups"] == channels == outputs and channels > 1:
-        return _lower_depthwise(context, node)
-    return lower_conv(context, node)
-
-
 def _pool_reason(graph: Graph, node: Node) -> str | None:
     if len(node.outputs) > 1:
         return "max_pool has no native kernel for indices"
@@ -349,6 +344,5 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
     return [_step(context, code, (context.operand(node.used[0]),), node, chunks, window)]
 
 
-RULES["conv"] = Rule(conv_reason, _lower_conv)
 RULES["max_pool"] = Rule(_pool_reason, _lower_pool)
 RULES["average_pool"] = Rule(_pool_reason, _lower_pool)
