@@ -28,13 +28,14 @@ from trireme.devices.cpu.kernels import (
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
 from trireme.devices.cpu.target import Isa
-from trireme.devices.cpu.window import column_segments, lower_depthwise
+from trireme.devices.cpu.window import MOST_TAPS, column_segments, lower_depthwise
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
 _WEIGHT_BYTES = 36 << 10
 _MOST_VECTORS = 4
 _MOST_UNROLLED = 32
+_WIDEST = 16
 _CHUNK_CYCLES = 20_000
 
 
@@ -46,6 +47,7 @@ def suits(isa: Isa, graph: Graph, node: Node) -> bool:
     return (
         node.attrs["groups"] == 1
         and taps > 1
+        and kernel[-1] <= _WIDEST
         and vectors <= _MOST_VECTORS
         and taps * depth * vectors * isa.lanes * 4 <= _WEIGHT_BYTES
         and (len(kernel) == 1 or node.attrs["dilations"][0] == 1)
@@ -202,7 +204,8 @@ def _lower_conv(context: Context, node: Node) -> list[Step]:
     """Lower a conv by the kernel that suits it: depthwise, direct or as a product."""
     channels = context.type(node.used[0]).dims[-1]
     outputs = context.type(node.outputs[0]).dims[-1]
-    if node.attrs["groups"] == channels == outputs and channels > 1:
+    taps = math.prod(context.type(node.used[1]).dims[1:-1])
+    if node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS:
         return lower_depthwise(context, node)
     if suits(context.isa, context.graph, node):
         return lower_direct(context, node)

@@ -185,7 +185,8 @@ REDUCTIONS: dict[str, Reduction] = {
 }
 
 
-def _reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
+def reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
+    """Return the kernel of a reduction, and its chunks. Operands: the tensor, the results."""
     fn, (x, y), chunk, _ = begin(f"{op}_f32", isa, 2)
     kind = REDUCTIONS[op]
     chunks, emit = each_row(fn, chunk, rows)
@@ -305,7 +306,7 @@ def _lower_reduce(context: Context, node: Node) -> list[Step]:
     rows = _merged(context.type(node.used[0]).dims, _axes(context.graph, node) or ())
     if rows is None:
         raise InternalError("the reason was not asked")
-    return _step(context, node, _reduce_kernel(context.isa, node.op, rows), node.used[:1], 2)
+    return _step(context, node, reduce_kernel(context.isa, node.op, rows), node.used[:1], 2)
 
 
 def _lower_softmax(context: Context, node: Node) -> list[Step]:

@@ -34,11 +34,16 @@ from trireme.devices.cpu.products import (
     image_reason,
     window_of,
 )
+from trireme.devices.cpu.rows import Rows, reduce_kernel
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
 _CHUNK_CYCLES = 12_000
+_MOST_UNROLLED = 1500
+"""Taps times columns that one tile's code spells out."""
+MOST_TAPS = 256
+"""Taps of a window that these kernels spell out."""
 
 
 class Body(ABC):
@@ -146,16 +151,15 @@ def taps_of(window: Window, ow: int) -> list[int]:
 
 
 def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[int]]]]:
-    """Cut an output row into tiles of columns: the starts of tiles that share code, and the taps
-    of each column of such a tile. Tiles that see no padding share theirs.
+    """Cut an output row into tiles of columns: the starts of neighbouring tiles that share code,
+    having the same taps, and the taps of each column of such a tile.
     """
     segments: list[tuple[range, list[list[int]]]] = []
-    every = list(range(window.kernel[1]))
     for start in range(0, window.out_width, tile):
         stop = min(start + tile, window.out_width)
         taps = [taps_of(window, ow) for ow in range(start, stop)]
-        plain = stop - start == tile and all(mine == every for mine in taps)
-        if plain and segments and segments[-1][1] == taps and segments[-1][0].stop == start:
+        whole = stop - start == tile
+        if whole and segments and segments[-1][1] == taps:
             segments[-1] = (range(segments[-1][0].start, stop, tile), taps)
         else:
             segments.append((range(start, stop, tile), taps))
@@ -173,6 +177,7 @@ class WindowEmitter:
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
         most = 14 if fn.isa.registers >= 32 else 8
+        most = max(1, min(most, _MOST_UNROLLED // math.prod(window.kernel)))
         self.tile = -(-window.out_width // -(-window.out_width // most))
 
     def rows(self, first: Index, last: Index) -> None:
@@ -326,10 +331,32 @@ def _pool_reason(graph: Graph, node: Node) -> str | None:
         return "max_pool has no native kernel for indices"
     if node.op == "average_pool" and node.attrs["count_include_pad"] and node.attrs["ceil_mode"]:
         return "average_pool has no native kernel for counted pads with ceil_mode"
+    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not _is_global(graph, node):
+        return f"{node.op} has no native kernel for windows of more than {MOST_TAPS} elements"
     return image_reason(graph, node)
 
 
+def _is_global(graph: Graph, node: Node) -> bool:
+    """Whether a pool's only window is the whole image."""
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    whole = tuple(node.attrs["kernel"]) == x[1:-1] and not any(node.attrs["pads"])
+    return whole and math.prod(y[1:-1]) == 1 and not node.attrs["activation"]
+
+
+def _lower_global(context: Context, node: Node) -> list[Step]:
+    """Lower a pool of the whole image to a reduction over its rows."""
+    x = context.type(node.used[0]).dims
+    rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
+    op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
+    code, chunks = reduce_kernel(context.isa, op, rows)
+    seconds = math.prod(x) / (context.isa.lanes * 1e9)
+    reads = (context.operand(node.used[0]),)
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
 def _lower_pool(context: Context, node: Node) -> list[Step]:
+    if _is_global(context.graph, node):
+        return _lower_global(context, node)
     x = context.type(node.used[0]).dims
     window = window_of(context.graph, node, node.attrs["kernel"], x[-1])
     fixed = math.prod(window.kernel) if node.attrs.get("count_include_pad") else None
