@@ -79,12 +79,12 @@ class CpuDevice(Device):
 
 def _spec(isa: Isa, threads: int) -> DeviceSpec:
     """Describe the device by rule of thumb; calibration measures better."""
-    flops = 2 * isa.lanes * isa.fma_per_cycle * 2.4e9 * threads
+    flops = 2 * isa.lanes * isa.fma_per_cycle * 3e9 * threads
     return DeviceSpec(
         name="cpu",
         description=f"{threads} threads of {host_cpu()[0]}, {isa.name}",
         flops={"float32": flops, "int8": flops, "uint8": flops},
-        bandwidth=8e9 * min(threads, 2),
+        bandwidth=15e9 * min(threads, 2),
         launch_s=4e-6,
         resource_group="cpu",
     )

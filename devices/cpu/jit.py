@@ -7,6 +7,7 @@ several threads gains nothing.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -22,6 +23,9 @@ import llvmlite.binding as llvm
 
 from trireme.devices.cpu.target import Isa, llvm_target, start_llvm
 from trireme.errors import CompileError
+
+_MOST_OBJECTS = 20_000
+"""Kept on disk; one is some kilobytes, and a network makes 20 to 100."""
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,8 @@ class ObjectCache:
 
     def __init__(self, folder: pathlib.Path | None) -> None:
         self._folder = folder if folder is not None and _private(folder) else None
+        if self._folder is not None:
+            _prune(self._folder)
 
     def load(self, key: str) -> bytes | None:
         """Return the object stored under the key, None when it is absent or damaged."""
@@ -62,6 +68,8 @@ class ObjectCache:
         except OSError:
             return None
         if hashlib.sha256(data[32:]).digest() == data[:32]:
+            with contextlib.suppress(OSError):
+                os.utime(path)  # the oldest are pruned
             return data[32:]
         log.warning("cpu: a damaged object was removed from the cache: %s", path.name)
         path.unlink(missing_ok=True)
@@ -78,6 +86,14 @@ class ObjectCache:
             os.replace(name, self._folder / f"{key}.o")
         except OSError as error:
             log.warning("cpu: object code is not cached: %s", error)
+
+
+def _prune(folder: pathlib.Path) -> None:
+    """Remove the objects that were not used for longest when there are too many."""
+    with contextlib.suppress(OSError):
+        files = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)]
+        for _, path in sorted(files)[: max(len(files) - _MOST_OBJECTS, 0)]:
+            os.unlink(path)
 
 
 def _private(folder: pathlib.Path) -> bool:

@@ -22,17 +22,23 @@ _TANH = (
     -0.333333283662796, 0.13332633674144745, -0.05383007973432541, 0.02089880406856537,
     -0.005955418571829796,
 )  # fmt: skip
-# erf x = x + x P(x^2), x^2 <= 1; error 1e-9
-_ERF_NEAR = (
-    0.12837916612625122, -0.3761262595653534, 0.11283600330352783, -0.026854444295167923,
-    0.005189535208046436, -0.0008020841050893068, 7.889119297033176e-05,
+# erf x = x P(x^2) / Q(x^2), |x| <= _ERF_ONE; error 2e-8, 4e-7 with rounding
+_ERF_TOP = (
+    1.1283791065216064, 0.18961945176124573, 0.05266289785504341, 0.0037365893367677927,
+    0.0002850718447007239, 2.067505192826502e-06,
 )  # fmt: skip
-# log2(1 - erf x) = P(x), 0.9 <= x <= 4.1; error 1e-7 of 1 - erf x
-_ERF_FAR = (
-    0.0001239871053257957, -1.6287734508514404, -0.9157558083534241, -0.15316706895828247,
-    0.033358920365571976, -0.004242393188178539, -8.588474156567827e-05, 0.00014918575470801443,
-    -2.577015766291879e-05, 1.602511474629864e-06,
+_ERF_BOTTOM = (
+    1.0, 0.5013786554336548, 0.11380035430192947, 0.014910746365785599, 0.001157039892859757,
+    3.8281152228591964e-05,
 )  # fmt: skip
+_ERF_ONE = math.sqrt(15.2)
+# log2(1 - erf x) = P(x), 0 <= x <= 5.6; error 3e-7 for x < 1.5, of 1 - erf x a few times that
+_ERFC = (
+    2.937240708433819e-07, -1.6279264688491821, -0.9182376861572266, -0.14914239943027496,
+    0.029396019876003265, -0.0017641849117353559, -0.001093885162845254, 0.0004182250704616308,
+    -7.229978655232117e-05, 6.483371635113144e-06, -2.42308004771985e-07,
+)  # fmt: skip
+_ERFC_ZERO = 5.6
 # log(1 + f) = f - f^2 / 2 + f^3 P(f), sqrt(1/2) <= 1 + f <= sqrt(2); error 1e-9
 _LOG = (
     0.3333331048488617, -0.24999986588954926, 0.20002226531505585, -0.16669251024723053,
@@ -146,9 +152,25 @@ def sigmoid(fn: Function, x: Value) -> Value:
 
 
 def erf(fn: Function, x: Value) -> Value:
-    """Return the error function: a polynomial near 0, 1 - 2^P(|x|) elsewhere."""
+    """Return the error function: a quotient of polynomials up to where it is 1 in float32."""
+    x = clamp(fn, x, -_ERF_ONE, _ERF_ONE)
+    u = x * x
+    quotient = x * polynomial(fn, u, _ERF_TOP) / polynomial(fn, u, _ERF_BOTTOM)
+    return clamp(fn, quotient, -1.0, 1.0)
+
+
+def gelu(fn: Function, x: Value) -> Value:
+    """Return x/2 (1 + erf(x / sqrt 2)) as max(x, 0) - |x|/2 (1 - erf(|x| / sqrt 2)): where that
+    is small, nothing cancels.
+    """
     size = fn.unary("fabs", x)
-    near = fn.fma(x, polynomial(fn, x * x, _ERF_NEAR), x)
-    power = polynomial(fn, minimum(fn, size, 4.1), _ERF_FAR)
-    far = 1.0 - exp(fn, power * math.log(2))
-    return fn.select(fn.compare("olt", size, 0.95), near, copysign(fn, far, x))
+    a = size * math.sqrt(0.5)
+    power = polynomial(fn, minimum(fn, a, _ERFC_ZERO), _ERFC)
+    n = fn.unary("floor", power + 0.5)
+    r = (power - n) * math.log(2)
+    small = fn.fma(r * r, polynomial(fn, r, _EXP), r + 1.0)
+    whole = fn.convert("fptosi", n, _int_type(n))
+    rest = size * 0.5 * (small * _power_of_two(fn, fn.emit(whole.type, f"freeze {whole}")))
+    far = fn.select(fn.compare("olt", x, 0.0), size * 0.0, 0.0)  # NaN for -infinity, as 0 x inf
+    rest = fn.select(fn.compare("oge", a, _ERFC_ZERO), far, rest)
+    return fn.select(fn.compare("uno", x, x), x, clamp(fn, x, 0.0, math.inf) - rest)
