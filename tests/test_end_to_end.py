@@ -8,10 +8,12 @@ import pathlib
 
 import numpy as np
 import pytest
+from forced import open_all, pinned_where_supported
 from zoo import zoo_path
 
 import trireme
 from trireme.calibration import Calibration
+from trireme.optimise import optimise
 from trireme.tools.image import load_image, load_labels
 from trireme.tools.options import random_array
 from trireme.tools.peers import peer_of, run_peer
@@ -77,6 +79,29 @@ def test_quantised_models(name, devices):
     theirs = peer_outputs(path, feeds)
     soft = any(node.op in SOFT for node in session.graph.nodes)
     check(compare_all(ours, theirs, tolerance=1e-6, units=int(soft)))
+
+
+@pytest.mark.parametrize("name", QUANTISED_MODELS)
+@pytest.mark.parametrize("device", ["npu", "opencl"])
+def test_quantised_models_forced(name, device):
+    """Every node that the device supports is pinned to it, whatever the cost model thinks."""
+    path = zoo_path(f"{name}.tflite")
+    opened, absent = open_all(("cpu", device))
+    if device in absent:
+        pytest.skip(absent[device])
+    try:
+        graph = pinned_where_supported(optimise(trireme.convert(str(path))), opened[device])
+        with trireme.Session(
+            graph, devices=list(opened.values()), passes=(), calibration=Calibration()
+        ) as session:
+            assert len(session.placement.nodes_on(device)) >= len(graph.nodes) // 2
+            feeds = random_feeds(session.inputs, 4)
+            ours = session.run(feeds)
+    finally:
+        for one in opened.values():
+            one.close()
+    soft = any(node.op in SOFT for node in graph.nodes)
+    check(compare_all(ours, peer_outputs(path, feeds), tolerance=1e-6, units=int(soft)))
 
 
 PHOTOGRAPHS = [
