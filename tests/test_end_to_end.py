@@ -144,14 +144,21 @@ def litert_class(path, feeds):
     return int(engine.get_tensor(engine.get_output_details()[0]["index"]).argmax())
 
 
+LARGE = {"light_vgg19", "light_zfnet512", "light_bvlc_alexnet"}
+"""Hundreds of megabytes of weights: only one set of devices unless slow tests are asked for."""
+
+
 def light_models():
     onnx = pytest.importorskip("onnx")
     folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    return sorted(folder.glob("light_*.onnx"))
+    for path in sorted(folder.glob("light_*.onnx")):
+        for devices in DEVICE_SETS:
+            heavy = path.stem in LARGE and devices != DEVICE_SETS[-1]
+            marks = [pytest.mark.slow] if heavy else []
+            yield pytest.param(path, devices, marks=marks, id=f"{path.stem}-{devices}")
 
 
-@pytest.mark.parametrize("devices", DEVICE_SETS)
-@pytest.mark.parametrize("path", light_models(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path, devices", light_models())
 def test_light_models(path, devices):
     feeds, ours, _ = run_on(path, devices)
     theirs = peer_outputs(path, feeds)
