@@ -138,7 +138,11 @@ def layer_norm(m, x, *, root="sqrt", twice=False, axes=(-1,)):
     mean = m.op("reduce_mean", x, ints(*axes), keepdims=1)
     centred = m.op("sub", x, mean)
     again = m.op("sub", x, mean) if twice else centred
-    square = m.op("mul", again, again) if root == "rsqrt" else m.op("pow", again, TWO)
+    square = {
+        "sqrt": lambda: m.op("pow", again, TWO),
+        "rsqrt": lambda: m.op("square", again),
+        "reciprocal": lambda: m.op("mul", again, again),
+    }[root]()
     variance = m.op("reduce_mean", square, ints(*axes), keepdims=1)
     shifted = m.op("add", variance, scalar(1e-5))
     if root == "rsqrt":
@@ -156,6 +160,18 @@ def test_layer_norm(root, twice):
     graph = m.finish(m.op("add", weights(1, 16, seed=2), y))
     made = optimise(graph, passes=["patterns"])
     assert op_names(made) == "layer_normalization" and len(made.nodes[0].inputs) == 3
+    assert_same_results(graph, made, tol=1e-5)
+
+
+def test_layer_norm_as_tensorflow_writes_it():
+    m = Model(x=f32(2, 5, 16))
+    mean = m.op("reduce_mean", m.x, ints(2), keepdims=1)
+    variance = m.op("reduce_mean", m.op("squared_difference", m.x, mean), ints(2), keepdims=1)
+    factor = m.op("mul", m.op("rsqrt", m.op("add", variance, scalar(1e-5))), weights(16))
+    rest = m.op("sub", weights(16, seed=2), m.op("mul", mean, factor))
+    graph = m.finish(m.op("add", m.op("mul", m.x, factor), rest))
+    made = optimise(graph, passes=["patterns"])
+    assert op_names(made) == "layer_normalization"
     assert_same_results(graph, made, tol=1e-5)
 
 

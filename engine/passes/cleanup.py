@@ -48,12 +48,21 @@ def common_subexpressions(graph: Graph) -> Rewritten:
     return Rewritten(draft.finish(), draft.counts)
 
 
+LARGE_BYTES = 1 << 20
+"""Size of a constant beyond which its content is not compared with others'."""
+
+
 def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
-    """Return the id of a value that is made, the type and the content of a constant."""
+    """Return the id of a value that is made, the type and the content of a constant.
+
+    Large constants count as equal only when they are the same array: reading all weights of a model
+    to find two alike would cost more than it brings.
+    """
     if value.data is None:
         return value.id
     if value.id not in keys:
-        keys[value.id] = (value.type, _digest(value.data))
+        large = value.data.nbytes > LARGE_BYTES
+        keys[value.id] = (value.type, id(value.data) if large else _digest(value.data))
     return keys[value.id]
 
 

@@ -96,12 +96,71 @@ def _mean_of_square(g: Draft, value: int, root: Node) -> tuple[int, int, list[No
     """Return (x, first axis, nodes) if the value is the mean of x^2 over the last axes."""
     mean = g.made_by(value, root, "reduce_mean")
     axis = _last_axes(g, mean) if mean else None
-    square = g.made_by(mean.used[0], root, "pow", "mul") if mean else None
+    square = g.made_by(mean.used[0], root, "pow", "mul", "square") if mean else None
     if mean is None or square is None or axis is None or square.attrs.get("activation"):
         return None
-    x, other = square.used
+    x, other = square.used[0], square.used[-1]
     is_square = scalar(g, other) == 2.0 if square.op == "pow" else x == other
     return (x, axis, [square, mean]) if is_square else None
+
+
+def layer_norm_in_two(g: Draft, root: Node) -> tuple[int] | None:
+    """x f + (bias - mean f), f = scale / sqrt(variance + epsilon) -> layer_normalization.
+
+    As TensorFlow writes it: mean is of x, variance of squared_difference(x, mean).
+    """
+    if root.attrs.get("activation") or g.is_quantized(root):
+        return None
+    for left, right in (root.used, root.used[::-1]):
+        product, rest = g.only_for(left, root, "mul"), g.only_for(right, root, "sub")
+        if product is None or rest is None:
+            continue
+        shift = g.only_for(rest.used[1], root, "mul")
+        for x, factor in (product.used, product.used[::-1]):
+            if shift is not None and factor in shift.used:
+                mean = shift.used[0] if shift.used[1] == factor else shift.used[1]
+                found = _scaled_by_deviation(g, root, x, mean, factor)
+                if found is not None:
+                    return _norm_in_two(g, root, x, rest, found, [product, shift, rest])
+    return None
+
+
+def _scaled_by_deviation(
+    g: Draft, root: Node, x: int, mean: int, factor: int
+) -> tuple[Array, int, float, list[Node]] | None:
+    """Return (scale, first axis, epsilon, nodes) if factor is scale / sqrt(variance of x + e)."""
+    scaled = g.made_by(factor, root, "mul")
+    average = g.made_by(mean, root, "reduce_mean")
+    if scaled is None or average is None or average.used[0] != x:
+        return None
+    for inverse, other in (scaled.used, scaled.used[::-1]):
+        scale = g.data(other)
+        power = _square_root(g, inverse, root, inverse=True) if scale is not None else None
+        shifted = g.made_by(power[0], root, "add") if power else None
+        if scale is None or power is None or shifted is None:
+            continue
+        for variance, number in (shifted.used, shifted.used[::-1]):
+            epsilon, spread = scalar(g, number), g.made_by(variance, root, "reduce_mean")
+            square = g.made_by(spread.used[0], root, "squared_difference") if spread else None
+            if epsilon is None or spread is None or square is None:
+                continue
+            axis = _last_axes(g, spread)
+            if {*square.used} == {x, mean} and axis is not None and axis == _last_axes(g, average):
+                return scale, axis, epsilon, [average, square, spread, shifted, *power[1], scaled]
+    return None
+
+
+def _norm_in_two(
+    g: Draft, root: Node, x: int, rest: Node,
+    found: tuple[Array, int, float, list[Node]], of: list[Node],
+) -> tuple[int] | None:  # fmt: skip
+    scale, axis, epsilon, nodes = found
+    bias, shape = g.data(rest.used[0]), g.type(x).shape[axis:]
+    if bias is None or scale.shape != shape or bias.shape != shape:
+        return None
+    inputs = [x, g.constant(scale), g.constant(bias)]
+    attrs = {"axis": axis, "epsilon": epsilon}
+    return (g.add("layer_normalization", inputs, attrs, [*nodes, *of, root]),)
 
 
 def _centre(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
@@ -225,6 +284,7 @@ def log_softmax(g: Draft, root: Node) -> tuple[int] | None:
 
 NORMALISE: Sequence[tuple[Sequence[str], Rule]] = (
     (["div", "mul"], layer_norm),
+    (["add"], layer_norm_in_two),
     (["div", "mul"], rms_norm),
     (["mul"], norm_scale),
     (["add"], norm_bias),
