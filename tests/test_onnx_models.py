@@ -20,7 +20,7 @@ NAMES = [
     "resnet50",
     "shufflenet",
 ] + ["squeezenet", "vgg19", "zfnet512"]
-SLOW = {"bvlc_alexnet", "vgg19"}
+SLOW = {"bvlc_alexnet", "vgg19", "zfnet512"}
 """Models with hundreds of megabytes of weights."""
 MADE = ["bert_mini", "mobilenet_v1", "mobilenet_v2", "mobilevit_s", "resnet18", "resnet50"] + [
     "vit_tiny"
