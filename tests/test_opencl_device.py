@@ -69,6 +69,23 @@ def test_a_region_is_one_launch_with_fused_chains_and_aliases(device):
     assert all(span.start_s < span.end_s for span in spans)
 
 
+def test_a_bound_call_keeps_its_memory_alive(device):
+    graph = region()
+    executable = device.compile([graph])[0]
+    places = [device.alloc(graph.type(i).nbytes) for i in (*graph.inputs, *graph.outputs)]
+    x = feed(graph)[graph.inputs[0]]
+    device.write(places[0], x)
+    call = executable.bind(places, device.alloc(max(executable.scratch_bytes, 1)))
+    del executable
+    for _ in range(9):
+        device.write(device.alloc(1 << 16), np.zeros(1 << 16, np.uint8))
+    call.launch().wait()
+    found = np.empty((15, 7), np.float32)
+    device.read(places[1], found)
+    wanted = interpret(graph, {graph.inputs[0]: x})[graph.outputs[0]]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_inputs_and_constants_returned_through_aliases_are_copied(device):
     builder = GraphBuilder("aliases")
     x = builder.input("x", TensorType((6,), "float32"))

@@ -81,7 +81,8 @@ class OpenCLExecutable(Executable):
         if scratch is not None:
             for ref, offset in self.layout.offsets.items():
                 places[ref] = (scratch.handle, scratch.offset + offset)
-        return OpenCLCall(self.device, [self._launch(step, places) for step in self.steps])
+        launches = [self._launch(step, places) for step in self.steps]
+        return OpenCLCall(self.device, launches, (self, *args, scratch))
 
     def _launch(self, step: Step, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
         import pyopencl as cl
@@ -108,10 +109,15 @@ class _Launch:
 
 
 class OpenCLCall:
-    """An executable on its memory. One launch at a time: kernel objects are not thread-safe."""
+    """An executable on its memory. One launch at a time: kernel objects are not thread-safe.
 
-    def __init__(self, device: OpenCLDevice, launches: Sequence[_Launch]) -> None:
-        self.device, self.launches = device, launches
+    A kernel does not keep its arguments alive, so the call does: `alive` holds them.
+    """
+
+    def __init__(
+        self, device: OpenCLDevice, launches: Sequence[_Launch], alive: Sequence[object]
+    ) -> None:
+        self.device, self.launches, self.alive = device, launches, alive
 
     def launch(self, profile: bool = False) -> Event:
         """Enqueue every kernel and return; with `profile` on a queue that keeps times."""

@@ -161,7 +161,7 @@ def _emit_windows(product: Product, window: Window, w: Array, groups: int) -> No
     low.emit(
         product.chain, product_label(product, "conv", tile), tensors,
         (-(-window.pixels // tile.rows), tile.panels * groups), indent(lines),
-        scalars=window.scalars() | {"M": window.pixels, "CG": depth},
+        scalars=window.scalars() | {"M": window.pixels, "CG": depth} | product.scalars,
         group=low.tuning.product_group,
     )  # fmt: skip
 
@@ -236,7 +236,7 @@ def _emit_depthwise(product: Product, window: Window, w: Array) -> None:
         Tensor("x", "float", product.x), Tensor("w", ctype, packed),
         *product.finish.tensors, product.finish.target(),
     ]  # fmt: skip
-    scalars = window.scalars()
+    scalars = window.scalars() | product.finish.scalars
     baked = {name: scalars.pop(name) for name in ("KH", "KW", "SH", "SW", "DH", "DW")}
     work = (-(-window.o // lanes.n), -(-window.ow // across), window.n * window.oh)
     low.emit(

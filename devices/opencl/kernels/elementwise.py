@@ -119,12 +119,12 @@ def lower_chain(low: Lowering, nodes: Sequence[Node]) -> None:
 
 def emit_elementwise(
     low: Lowering, nodes: Sequence[Node], label: str, loads: Sequence[int], code: Code,
-    more: Sequence[Tensor] = (),
+    numbers: Mapping[str, int] | None = None,
 ) -> None:  # fmt: skip
     """Emit a kernel that loads values, broadcast to the last node's output, and stores a result.
 
     `code` gets the variable of each value and the lanes, and returns statements and the variable to
-    store; `more` are tensors that the statements read.
+    store; `numbers` are int arguments that the statements read.
     """
     graph, target = low.graph, nodes[-1].outputs[0]
     dims = graph.type(target).dims
@@ -135,8 +135,12 @@ def emit_elementwise(
         lanes = Lanes(1)
     before, coordinates = axis_code(len(plan.dims) - 1)
     body = [f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *before]
-    tensors = list(more)
-    scalars = {"N": n} | {f"D{a}": size for a, size in enumerate(plan.dims[1:-1], 1)}
+    tensors: list[Tensor] = []
+    scalars = (
+        {"N": n}
+        | dict(numbers or {})
+        | {f"D{a}": size for a, size in enumerate(plan.dims[1:-1], 1)}
+    )
     names: dict[int, str] = {}
     for i, (value, steps) in enumerate(zip(loads, strides, strict=True)):
         name, dtype = f"x{i}", graph.type(value).dtype

@@ -22,6 +22,10 @@ class Finish(Protocol):
     tensors: list[Tensor]
 
     @property
+    def scalars(self) -> dict[str, int]:
+        """The int arguments that the statements read."""
+
+    @property
     def kind(self) -> str:
         """The dtype in names of kernels."""
 
@@ -46,6 +50,11 @@ class Epilogue:
     low: Lowering
     chain: Sequence[Node]
     tensors: list[Tensor] = field(default_factory=list)
+
+    @property
+    def scalars(self) -> dict[str, int]:
+        """The int arguments that the statements read: none."""
+        return {}
 
     @property
     def kind(self) -> str:

@@ -88,14 +88,16 @@ def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
         loaded = lanes.convert("float", lanes.load(type.dtype, "x + at"))
         body = (
             f"  const int at = min(i0 * {lanes.n}, N - {lanes.n});\n"
-            f"  {lanes.store('float32', f'{loaded} - {c_float(zero)}', 'y + at')}"
+            f"  {lanes.store('float32', f'{loaded} - (float)ZERO', 'y + at')}"
         )
         tensors = [
             Tensor("x", C_TYPES[type.dtype], low.ref(value)),
             Tensor("y", "float", ref, writes=True),
         ]
         items = -(-type.elements // lanes.n)
-        low.emit([node], "widen", tensors, (items,), body, scalars={"N": type.elements})
+        low.emit(
+            [node], "widen", tensors, (items,), body, scalars={"N": type.elements, "ZERO": zero}
+        )
     return low.widened[key]
 
 
@@ -107,6 +109,11 @@ class Requantize:
     node: Node
     params: q.LinearParams
     tensors: list[Tensor] = field(default_factory=list)
+
+    @property
+    def scalars(self) -> dict[str, int]:
+        """The int arguments that the statements read."""
+        return numbers(self.params)
 
     @property
     def kind(self) -> str:
@@ -141,31 +148,34 @@ class Requantize:
             factors = [lanes.load("int32", f"{name} + {o}") for name in ("multipliers", "shifts")]
         dtype = low.graph.type(self.node.outputs[0]).dtype
         whole = f"{how}{lanes.n}({acc}, {', '.join(factors)})"
-        return store_clamped(lanes, dtype, whole, p.y_zero, p.low, p.high, f"y + {at}")
+        return [
+            lanes.store(dtype, lanes.convert(C_TYPES[dtype], clamped(lanes, whole)), f"y + {at}")
+        ]
 
 
-def clamped(lanes: Lanes, whole: str, zero: int, low: int, high: int) -> str:
-    """Return an int expression plus a zero point, within limits."""
-    ends = [lanes.splat("int", str(v)) for v in (low, high)]
-    return f"min(max({whole} + {lanes.splat('int', str(zero))}, {ends[0]}), {ends[1]})"
+def numbers(params: object) -> dict[str, int]:
+    """Return the numbers of lowered parameters by name: the int arguments of a kernel.
+
+    As arguments, and not in the source, they let layers share a kernel.
+    """
+    return {name: value for name, value in vars(params).items() if type(value) is int}
 
 
-def store_clamped(
-    lanes: Lanes, dtype: str, whole: str, zero: int, low: int, high: int, pointer: str
-) -> list[str]:
-    """Return the statement that clamps an int expression and stores it as 8-bit integers."""
-    value = lanes.convert(C_TYPES[dtype], clamped(lanes, whole, zero, low, high))
-    return [lanes.store(dtype, value, pointer)]
+def clamped(lanes: Lanes, whole: str) -> str:
+    """Return an int expression plus the argument y_zero, within the arguments low and high."""
+    zero, low, high = (lanes.splat("int", name) for name in ("y_zero", "low", "high"))
+    return f"min(max({whole} + {zero}, {low}), {high})"
 
 
-def _twice(lanes: Lanes, value: str, multiplier: int, shift: int) -> str:
-    factors = ", ".join(lanes.splat("int", str(v)) for v in (multiplier, shift))
+def _twice(lanes: Lanes, value: str, role: str = "") -> str:
+    """Return multiply_by_quantized with the arguments multiplier and shift of a role."""
+    factors = ", ".join(lanes.splat("int", f"{role}{name}") for name in ("multiplier", "shift"))
     return f"multiply_twice{lanes.n}({value}, {factors})"
 
 
-def _off(lanes: Lanes, name: str, zero: int) -> str:
-    """Return a stored variable as int less its zero point."""
-    return f"({lanes.convert('int', name)} - {lanes.splat('int', str(zero))})"
+def _off(lanes: Lanes, name: str, zero: str) -> str:
+    """Return a stored variable as int less its zero point, an argument."""
+    return f"({lanes.convert('int', name)} - {lanes.splat('int', zero)})"
 
 
 def refuse_binary(graph: Graph, node: Node) -> str | None:
@@ -182,32 +192,29 @@ def lower_binary(low: Lowering, chain: list[Node]) -> None:
     ctype = C_TYPES[low.graph.type(node.outputs[0]).dtype]
 
     def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
-        whole = _binary_text(params, names[a], names[b], lanes)
-        value = clamped(lanes, whole, params.y_zero, params.low, params.high)
+        value = clamped(lanes, _binary_text(params, names[a], names[b], lanes))
         kind = lanes.type(ctype)
         return [f"const {kind} v = {lanes.convert(ctype, value)};"], "v"
 
-    emit_elementwise(low, chain, f"{node.op}_{ctype}", list(dict.fromkeys((a, b))), code)
+    emit_elementwise(
+        low, chain, f"{node.op}_{ctype}", list(dict.fromkeys((a, b))), code,
+        numbers=numbers(params),
+    )  # fmt: skip
 
 
-def _binary_text(p: q.AddParams | q.MulParams | q.PreluParams, a: str, b: str, lanes: Lanes) -> str:
+def _binary_text(
+    params: q.AddParams | q.MulParams | q.PreluParams, a: str, b: str, lanes: Lanes
+) -> str:
     """Return the formula of the parameters' docstring up to the output's zero point."""
-    if isinstance(p, q.AddParams):
-        shifted = [
-            f"({_off(lanes, name, zero)} << {p.left_shift})"
-            for name, zero in ((a, p.a_zero), (b, p.b_zero))
-        ]
-        left = _twice(lanes, shifted[0], p.a_multiplier, p.a_shift)
-        right = _twice(lanes, shifted[1], p.b_multiplier, p.b_shift)
-        return _twice(lanes, f"{left} + {right}", p.y_multiplier, p.y_shift)
-    if isinstance(p, q.MulParams):
-        product = f"{_off(lanes, a, p.a_zero)} * {_off(lanes, b, p.b_zero)}"
-        return _twice(lanes, product, p.multiplier, p.shift)
-    x = _off(lanes, a, p.x_zero)
-    positive = _twice(lanes, x, p.multiplier, p.shift)
-    product = f"{x} * {_off(lanes, b, p.slope_zero)}"
-    negative = _twice(lanes, product, p.slope_multiplier, p.slope_shift)
-    return f"({x} >= {lanes.splat('int', '0')} ? {positive} : {negative})"
+    if isinstance(params, q.AddParams):
+        left = _twice(lanes, f"({_off(lanes, a, 'a_zero')} << left_shift)", "a_")
+        right = _twice(lanes, f"({_off(lanes, b, 'b_zero')} << left_shift)", "b_")
+        return _twice(lanes, f"{left} + {right}", "y_")
+    if isinstance(params, q.MulParams):
+        return _twice(lanes, f"{_off(lanes, a, 'a_zero')} * {_off(lanes, b, 'b_zero')}")
+    x = _off(lanes, a, "x_zero")
+    negative = _twice(lanes, f"{x} * {_off(lanes, b, 'slope_zero')}", "slope_")
+    return f"({x} >= {lanes.splat('int', '0')} ? {_twice(lanes, x)} : {negative})"
 
 
 _BINARY: Mapping[str, Callable[[Call], q.AddParams | q.MulParams | q.PreluParams]] = {
@@ -290,11 +297,12 @@ def lower_dequantize(low: Lowering, chain: list[Node]) -> None:
     quant = q.quant_of(low.graph.type(node.used[0]), "input")
 
     def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
-        whole = _off(lanes, names[node.used[0]], quant.zero_point)
+        whole = _off(lanes, names[node.used[0]], "zero")
         value = f"{lanes.convert('float', whole)} * {c_float(quant.scale)}"
         return [f"const {lanes.type('float')} v = {value};"], "v"
 
-    emit_elementwise(low, chain, "dequantize", [node.used[0]], code)
+    zero = {"zero": quant.zero_point}
+    emit_elementwise(low, chain, "dequantize", [node.used[0]], code, numbers=zero)
 
 
 def refuse_stored(
@@ -332,8 +340,8 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
         "long s = 0;",
         f"for (int k = 0; k < SIZE; k++) s += {e};",
         "for (int k = 0; k < SIZE; k++) {",
-        f"const long v = ({e} * {p.gain} + s / 2) / s + {p.y_zero};",
-        f"y[first + k * INNER] = ({out})min(max(v, (long){p.low}), (long){p.high});",
+        f"const long v = ({e} * gain + s / 2) / s + y_zero;",
+        f"y[first + k * INNER] = ({out})min(max(v, (long)low), (long)high);",
         "}",
     ]
     table = low.constant(p.table, ("softmax", node.id))
@@ -343,7 +351,8 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     ]  # fmt: skip
     low.emit(
         chain, f"softmax_{_KINDS[type.dtype]}", tensors, (inner, math.prod(dims[:axis])),
-        "\n".join(f"  {line}" for line in lines), scalars={"SIZE": size, "INNER": inner},
+        "\n".join(f"  {line}" for line in lines),
+        scalars={"SIZE": size, "INNER": inner, **numbers(p)},
     )  # fmt: skip
 
 

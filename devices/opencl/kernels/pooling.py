@@ -96,10 +96,10 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     kind, maximum = lanes.type("int"), node.op == "max_pool"
     load = lanes.load(dtype, f"(__global const {C_TYPES[dtype]} *)at")
     value = f"const {kind} v = {lanes.convert('int', load)};"
-    ends = [f"{lanes.splat('int', str(v))}" for v in (params.low, params.high)]
+    ends = [lanes.splat("int", name) for name in ("low", "high")]
     mean = [
         "const int part = count / 2;",
-        f"s += (count - inside) * {params.zero};"
+        "s += (count - inside) * zero;"
         if node.attrs.get("count_include_pad") else "",
         f"s = (s < {lanes.splat('int', '0')} ? s - part : s + part) / "
         f"{lanes.splat('int', 'count')};",
@@ -120,15 +120,16 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
         Tensor("x", C_TYPES[dtype], low.ref(node.used[0])),
         Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
     ]
-    _emit(low, chain, f"{node.op}_{dtype}", tensors, window, lanes, lines)
+    scalars = {"zero": params.zero, "low": params.low, "high": params.high}
+    _emit(low, chain, f"{node.op}_{dtype}", tensors, window, lanes, lines, scalars)
 
 
 def _emit(
     low: Lowering, chain: list[Node], label: str, tensors: list[Tensor], window: Window,
-    lanes: Lanes, lines: list[str],
+    lanes: Lanes, lines: list[str], scalars: dict[str, int] | None = None,
 ) -> None:  # fmt: skip
     items = -(-window.c // lanes.n)
     low.emit(
         chain, label, tensors, (items, window.ow, window.n * window.oh), indent(lines),
-        scalars=window.scalars(), group=(*row_group(low, items), 1),
+        scalars=window.scalars() | (scalars or {}), group=(*row_group(low, items), 1),
     )  # fmt: skip

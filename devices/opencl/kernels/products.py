@@ -53,6 +53,11 @@ class Product:
         return self.chain[0]
 
     @property
+    def scalars(self) -> dict[str, int]:
+        """The int arguments of every product."""
+        return self.finish.scalars | ({"CHUNK": self.chunk} if self.chunk else {})
+
+    @property
     def multiply(self) -> str:
         """The multiply-add: exact for integers."""
         return "FMA" if self.finish.kind == "f32" else "fma"
@@ -157,8 +162,8 @@ def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[s
         return [f"for (int k = 0; k < {size}; k++) {{", *body, "}"]
     zero = tile.lanes.splat("float", "0.0f")
     return [
-        f"for (int k0 = 0; k0 < {size}; k0 += {chunk}) {{",
-        f"const int end = min(k0 + {chunk}, {size});",
+        f"for (int k0 = 0; k0 < {size}; k0 += CHUNK) {{",
+        f"const int end = min(k0 + CHUNK, {size});",
         "for (int k = k0; k < end; k++) {",
         *body,
         "}",
@@ -168,15 +173,33 @@ def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[s
 
 
 def finish_lines(product: Product, tile: Tile) -> list[str]:
-    """Return the statements that finish and store a tile whose first row is `row`."""
-    lines = []
-    for name in sorted(tile.sums, key=lambda name: name.split("_")[1]):
-        i, j = name.split("_")
-        variable = f"{'t' if product.chunk else 's'}{name}"
-        place = f"(base + (row + {i}) * N + o{j})"
-        code = product.finish.code(variable, tile.lanes, place, f"o{j}")
-        lines.append("{ " + " ".join(code) + " }")
-    return lines
+    """Return the statements that finish and store a tile whose first row is `row`.
+
+    On a CPU they are a loop over the sums, which builds in a quarter of the time of the same
+    statements written out (a requantised tile of 12x32: 0.3 instead of 1.1 s); on a GPU the sums
+    must stay in registers, which have no index.
+    """
+    letter, ctype = ("t", "int") if product.chunk else ("s", "float")
+    if product.low.tuning.name != "cpu" or len(tile.sums) < 4:
+        lines = []
+        for name in sorted(tile.sums, key=lambda name: name.split("_")[1]):
+            i, j = name.split("_")
+            place = f"(base + (row + {i}) * N + o{j})"
+            code = product.finish.code(f"{letter}{name}", tile.lanes, place, f"o{j}")
+            lines.append("{ " + " ".join(code) + " }")
+        return lines
+    kind, count = tile.lanes.type(ctype), len(tile.sums)
+    return [
+        f"const {kind} all[{count}] = {{{', '.join(letter + name for name in tile.sums)}}};",
+        f"const int columns[{tile.vectors}] = "
+        f"{{{', '.join(f'o{j}' for j in range(tile.vectors))}}};",
+        f"for (int e = 0; e < {count}; e++) {{",
+        f"const int o = columns[e % {tile.vectors}];",
+        f"const int place = base + (row + e / {tile.vectors}) * N + o;",
+        f"{kind} sum = all[e];",
+        *product.finish.code("sum", tile.lanes, "place", "o"),
+        "}",
+    ]
 
 
 def column_starts(tile: Tile, panel: str) -> list[str]:
@@ -229,7 +252,7 @@ def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
     product.low.emit(
         product.chain, product_label(product, name, tile), tensors,
         (-(-rows // tile.rows), tile.panels), indent(lines),
-        scalars={"M": rows, "N": tile.columns, "K": b.shape[0]},
+        scalars={"M": rows, "N": tile.columns, "K": b.shape[0], **product.scalars},
         group=product.low.tuning.product_group,
     )  # fmt: skip
 
@@ -288,7 +311,8 @@ def _emit_batches(product: Product, weight: Ref, a: Ints, b: Ints) -> None:
     low.emit(
         product.chain, product_label(product, "matmul", tile), tensors,
         (-(-rows // tile.rows), tile.panels, len(places)), indent(lines),
-        scalars={"M": rows, "N": columns, "K": depth}, group=low.tuning.product_group,
+        scalars={"M": rows, "N": columns, "K": depth, **product.scalars},
+        group=low.tuning.product_group,
     )  # fmt: skip
 
 

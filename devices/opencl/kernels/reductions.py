@@ -20,7 +20,7 @@ from trireme.devices.opencl.kernels.elementwise import (
     outer_work,
     row_group,
 )
-from trireme.devices.opencl.kernels.integer import clamped
+from trireme.devices.opencl.kernels.integer import clamped, numbers
 from trireme.devices.opencl.kernels.products import indent
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
@@ -138,6 +138,7 @@ def emit_reduction(
     code, coordinates = axis_code(len(outer.dims) - 1)
     scalars = {"N": n, "COUNT": math.prod(inner.dims), "XS": outer.strides[1][-1]}
     scalars |= {f"D{a}": size for a, size in enumerate(outer.dims[1:-1], 1)}
+    scalars |= {} if params is None else numbers(params)
     places = {"x": ["at * XS"], "y": ["at"]}
     for axis, coordinate in enumerate(coordinates):
         for name, steps in (("y", outer.strides[0]), ("x", outer.strides[1])):
@@ -182,12 +183,10 @@ def _stored(
         return [lanes.store(dtype, "s", pointer)]
     value = "s"
     if params is not None:
-        p = params
-        zero, *pair = (
-            lanes.splat("int", str(v)) for v in (p.count * p.x_zero, p.multiplier, p.shift)
+        zero, multiplier, shift = (
+            lanes.splat("int", text) for text in ("count * x_zero", "multiplier", "shift")
         )
-        whole = f"multiply_twice{lanes.n}(s - {zero}, {pair[0]}, {pair[1]})"
-        value = clamped(lanes, whole, p.y_zero, p.low, p.high)
+        value = clamped(lanes, f"multiply_twice{lanes.n}(s - {zero}, {multiplier}, {shift})")
     return [lanes.store(dtype, lanes.convert(C_TYPES[dtype], value), pointer)]
 
 
