@@ -11,6 +11,25 @@ from trireme.interpret import interpret
 from trireme.op import get_op
 
 FIRST_OUTPUT = ("max_pool", "layer_normalization")
+SHARED = ("both broadcast", "first broadcasts", "scalar", "three inputs")
+"""Broadcasting is one piece of code, tested with the ops of BROADCAST."""
+BROADCAST = ("add", "less", "where")
+
+
+def is_told_apart(op, sample):
+    """Whether a sample tests what no other does: every kernel built takes a tenth of a second."""
+    if sample.quants:
+        return True
+    if sample.attrs.get("activation") and op.name in ("sub", "mul", "div", "fully_connected"):
+        return False
+    return sample.note not in SHARED or op.name in BROADCAST
+
+
+GPU_SAMPLES = (
+    "conv-0-", "conv-1-", "conv-3-", "conv-6-", "conv-9-", "conv-20-", "fully_connected-0-",
+    "matmul-3-", "matmul-4-", "add-1-", "softmax-0-", "reduce_mean-0-", "max_pool-1-",
+    "transpose-0-", "fully_connected-17-", "average_pool-1-",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +46,7 @@ def samples():
     return {
         name: sample_graph(op, sample, 1 if op.name in FIRST_OUTPUT else None)
         for op, sample, name in op_samples()
+        if is_told_apart(op, sample)
     }
 
 
@@ -46,9 +66,37 @@ def test_kernels_agree_with_the_reference(device, executables, name):
     graph, feeds = samples()[name]
     if name not in executables:
         pytest.skip(device.unsupported_reason(graph, graph.nodes[0]))
+    check(device, name, executables[name])
+
+
+def check(device, name, executable):
+    """Run a sample and compare: floats within the op's tolerance, quantised bit for bit."""
+    graph, feeds = samples()[name]
     wanted = interpret(graph, feeds)
-    found, _ = opencl.run(device, graph, feeds, executables[name])
+    found, _ = opencl.run(device, graph, feeds, executable)
     rtol = get_op(graph.nodes[0].op).rtol
     for value, array in zip(graph.outputs, found, strict=True):
         quantised = graph.type(value).quant is not None
         assert_close(array, wanted[value], 0 if quantised else rtol, name)
+
+
+@pytest.mark.parametrize("tuning", ["desktop_gpu", "mobile_gpu"])
+def test_kernels_cut_for_a_gpu_agree_too(tuning, tmp_path):
+    opencl.need_opencl()
+    device = open_device(tuning=tuning, cache_dir=tmp_path)
+    names = [name for name in samples() if name.startswith(GPU_SAMPLES)]
+    assert len(names) == len(GPU_SAMPLES)
+    made = device.compile([samples()[name][0] for name in names])
+    for name, executable in zip(names, made, strict=True):
+        check(device, name, executable)
+
+
+def test_weights_in_half_precision_are_close(tmp_path):
+    opencl.need_opencl()
+    device = open_device(precision="float16", cache_dir=tmp_path)
+    for name in ("conv-3-stride_2,_uneven_pads", "fully_connected-0-classifier"):
+        graph, feeds = samples()[name]
+        wanted = interpret(graph, feeds)
+        executable = device.compile([graph])[0]
+        found, _ = opencl.run(device, graph, feeds, executable)
+        assert_close(found[0], wanted[graph.outputs[0]], 2e-3, name)

@@ -73,6 +73,9 @@ class OpenCLDevice(Device):
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if there is a kernel for the node, else one sentence."""
+        from_float = node.op == "quantize" and graph.type(node.used[0]).quant is None
+        if from_float and not self.exact_division:
+            return "the device's division is not exact, so quantising would not be bit for bit"
         return reason(graph, node)
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:

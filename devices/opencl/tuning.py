@@ -18,8 +18,6 @@ class Tuning:
     rows, columns: a tile of a matrix product is `rows` by `columns` vectors, kept in registers
     group: work items of a work-group in kernels where each item is on its own
     product_group: the same in matrix products: (tiles of rows, tiles of columns)
-    local_tile: (rows, columns, depth) of a product's tile in local memory, shared by a work-group
-        of 8 x 8 items; None where local memory is no faster than global memory
     """
 
     name: str
@@ -28,12 +26,11 @@ class Tuning:
     columns: int
     group: int
     product_group: tuple[int, int]
-    local_tile: tuple[int, int, int] | None = None
 
 
 _CLASSES: Mapping[str, Tuning] = {
     "cpu": Tuning("cpu", 16, 12, 2, 16, (1, 1)),
-    "desktop_gpu": Tuning("desktop_gpu", 4, 4, 1, 64, (8, 8), (32, 32, 16)),
+    "desktop_gpu": Tuning("desktop_gpu", 4, 4, 1, 64, (8, 8)),
     "mobile_gpu": Tuning("mobile_gpu", 4, 4, 2, 64, (4, 8)),
 }
 _MOBILE = ("adreno", "mali", "powervr", "videocore", "immortalis")

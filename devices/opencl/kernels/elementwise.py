@@ -130,9 +130,8 @@ def emit_elementwise(
     dims = graph.type(target).dims
     plan = walk(dims, [dims, *(graph.type(v).dims for v in loads)])
     n, strides = plan.dims[-1], plan.strides[1:]
-    lanes = Lanes(lanes_for(n, low.tuning.vector))
-    if any(each[-1] not in (0, 1) for each in strides):
-        lanes = Lanes(1)
+    even = all(each[-1] in (0, 1) for each in strides)
+    lanes = Lanes(low.tuning.vector if even and n >= low.tuning.vector else 1)
     before, coordinates = axis_code(len(plan.dims) - 1)
     body = [f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *before]
     tensors: list[Tensor] = []
