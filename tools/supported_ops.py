@@ -14,12 +14,20 @@ import numpy as np
 
 from trireme.builder import GraphBuilder
 from trireme.device import Device, open_device
+from trireme.devices.npu.constraints import constraints
 from trireme.dtypes import dtype_name
 from trireme.errors import DeviceError, TriremeError
 from trireme.graph import Graph, TensorType
 from trireme.op import OpDef, Sample, all_ops
 
 DEVICES = ("cpu", "opencl", "npu")
+_HEADER = """# Supported ops
+
+Which device has a kernel for which op, by the dtype of the first input: `reference` runs on the
+numpy reference inside the cpu device (every profile and `explain` say so), `-` is refused with a
+sentence. int8 and uint8 are quantised types. Printed by `trireme supported-ops`; a test keeps it
+current. Control flow and effects run on the interpreter only.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,21 +41,32 @@ class Row:
 
 @dataclass(frozen=True)
 class SupportTable:
-    """The whole table; `absent` names devices that could not be opened."""
+    """The whole table; `absent` names devices that could not be opened.
+
+    constraints: the sentences with which the NPU refuses nodes
+    """
 
     rows: tuple[Row, ...]
     absent: Mapping[str, str]
+    constraints: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as plain data."""
-        return {"ops": [vars(row) for row in self.rows], "absent": dict(self.absent)}
+        return {
+            "ops": [vars(row) for row in self.rows],
+            "absent": dict(self.absent),
+            "npu_constraints": list(self.constraints),
+        }
 
 
-def sample_graph(op: OpDef, sample: Sample) -> Graph:
-    """Return the graph of one node that a sample describes."""
+def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:
+    """Return the graph of one node that a sample describes, its float32 made float16 by `half`."""
     b = GraphBuilder(op.name)
     inputs: list[int | None] = []
     for position, array in enumerate(sample.inputs):
+        if half and array is not None and array.dtype == np.float32:
+            with np.errstate(over="ignore"):
+                array = array.astype(np.float16)
         quant = sample.quants[position] if position < len(sample.quants) else None
         if array is None:
             inputs.append(None)
@@ -75,16 +94,21 @@ def support_table() -> SupportTable:
     finally:
         for device in opened.values():
             device.close()
-    return SupportTable(rows, absent)
+    sentences = (
+        sentence + (f" ({', '.join(ops)})" if ops else "")
+        for sentence, ops in constraints().items()
+    )
+    return SupportTable(rows, absent, tuple(sentences))
 
 
 def _row(op: OpDef, devices: Mapping[str, Device]) -> Row:
     graphs = []
     for sample in op.samples(np.random.default_rng(0)):
-        try:
-            graphs.append(sample_graph(op, sample))
-        except TriremeError:
-            continue
+        for half in (False, True):
+            try:
+                graphs.append(sample_graph(op, sample, half))
+            except TriremeError:
+                continue
     return Row(op.name, op.doc, {name: _cell(d, graphs) for name, d in devices.items()})
 
 
@@ -111,6 +135,7 @@ def table_text(table: SupportTable) -> str:
     """Return the table in Markdown."""
     names = [name for name in DEVICES if name not in table.absent]
     lines = [
+        _HEADER,
         f"| op | {' | '.join(names)} | meaning |",
         f"|---|{'---|' * len(names)}---|",
     ]
@@ -118,5 +143,7 @@ def table_text(table: SupportTable) -> str:
         cells = " | ".join(row.kernels[name] for name in names)
         doc = " ".join(row.doc.split()).replace("|", "\\|")
         lines.append(f"| {row.op} | {cells} | {doc} |")
+    lines += ["", "## What the NPU asks of a node", ""]
+    lines += [f"* {sentence}" for sentence in table.constraints]
     lines += [f"\n{name} could not be opened: {why}" for name, why in table.absent.items()]
     return "\n".join(lines)
