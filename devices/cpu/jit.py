@@ -144,7 +144,7 @@ class Jit:
     def assembly(self, kernel: Code) -> str:
         """Return the machine code of a kernel as text."""
         machine = _machine(self.isa)
-        text: str = machine.emit_assembly(_optimised(self._module([kernel]), machine))
+        text: str = machine.emit_assembly(_optimised(module_text(self.isa, [kernel]), machine))
         return text
 
     def _link(self, kernels: Sequence[Code], symbols: Sequence[str]) -> None:
@@ -171,18 +171,20 @@ class Jit:
             data = self._cache.load(key)
             if data is None:
                 machine = machine or _machine(self.isa)
-                data = machine.emit_object(_optimised(self._module([kernel]), machine))
+                data = machine.emit_object(_optimised(module_text(self.isa, [kernel]), machine))
                 self._cache.store(key, data)
             yield data
 
-    def _module(self, kernels: Sequence[Code]) -> str:
-        bits = self.isa.vector_bits
-        functions = "\n".join(k.text.replace(f"@{k.name}(", f'@"{k.symbol}"(') for k in kernels)
-        return (
-            f"{functions}\n"
-            f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
-            f'"prefer-vector-width"="{bits}" }}\n'
-        )
+
+def module_text(isa: Isa, kernels: Sequence[Code]) -> str:
+    """Return the IR of a module of kernels, under their symbols."""
+    bits = isa.vector_bits
+    functions = "\n".join(k.text.replace(f"@{k.name}(", f'@"{k.symbol}"(') for k in kernels)
+    return (
+        f"{functions}\n"
+        f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
+        f'"prefer-vector-width"="{bits}" }}\n'
+    )
 
 
 def _machine(isa: Isa) -> Any:

@@ -153,7 +153,8 @@ def _shut(state: _State, native: _Native) -> None:
         state.wake.notify_all()
     native.stop(state.pointer)
     for thread in state.threads:
-        thread.join(timeout=5)
+        if thread is not threading.current_thread():  # a collector may run this anywhere
+            thread.join(timeout=5)
 
 
 _POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -80,6 +80,11 @@ class Program:
     constants: Mapping[int, Array] = field(default_factory=dict)
     """Constants by the identity of the array that steps name; aligned and contiguous."""
 
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The kernels, in the order of the steps."""
+        return tuple(item.code for item in self.items if isinstance(item, Step))
+
 
 def build(graph: Graph, isa: Isa, threads: int) -> Program:
     """Lower a graph to a program."""
@@ -202,7 +207,7 @@ class CpuExecutable(Executable):
     @property
     def codes(self) -> tuple[Code, ...]:
         """The IR of the kernels, in the order of the steps."""
-        return tuple(item.code for item in self._program.items if isinstance(item, Step))
+        return self._program.codes
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""

@@ -63,6 +63,8 @@ _ARM = {
     "neon": Isa("neon", "", "", ("neon",), 4, 32),
     "generic": Isa("generic", "generic", "", (), 4, 32),
 }
+ISAS = {**_ARM, **_X86}
+"""Every instruction set by name, whatever this machine has; generic is that of x86."""
 _OTHER = {"generic": Isa("generic", "", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1)}
 
 

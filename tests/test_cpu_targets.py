@@ -1,0 +1,64 @@
+"""Kernels for instruction sets that this machine lacks: at least their code can be made."""
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.devices.cpu import runtime
+from trireme.devices.cpu.jit import module_text
+from trireme.devices.cpu.kernels import native_reason
+from trireme.devices.cpu.program import build
+from trireme.devices.cpu.target import ISAS
+from trireme.graph import TensorType
+
+TARGETS = {
+    "neon": ("aarch64-unknown-linux-gnu", ""),
+    "avx512": ("x86_64-unknown-linux-gnu", "znver4"),
+}
+
+
+def small_network():
+    rng = np.random.default_rng(0)
+
+    def constant(*shape):
+        return builder.constant("w", rng.standard_normal(shape).astype(np.float32))
+
+    def conv(x, weights, groups):
+        return builder.add(
+            "conv", x, weights, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1),
+            groups=groups, layout="NHWC", activation="hard_swish",
+        )  # fmt: skip
+
+    builder = GraphBuilder("small")
+    x = builder.input("x", TensorType((1, 9, 9, 3), "float32"))
+    y = conv(x, constant(70, 3, 3, 3), 1)
+    y = conv(y, constant(70, 3, 3, 1), 70)
+    y = conv(y, constant(130, 3, 3, 70), 1)
+    y = builder.add("gelu", builder.add("tanh", y))
+    y = builder.add("transpose", y, perm=(0, 3, 1, 2))
+    y = builder.add("softmax", y, axis=-1)
+    axes = builder.constant("axes", np.array([2, 3], np.int64))
+    return builder.finish(builder.add("reduce_mean", y, axes))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_code_for_another_cpu(name):
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple, cpu = TARGETS[name]
+    isa = ISAS[name]
+    graph = small_network()
+    assert all(native_reason(graph, node) is None for node in graph.nodes)
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=2)
+    for code in {code.symbol: code for code in build(graph, isa, 2).codes}.values():
+        module = llvm.parse_assembly(module_text(isa, [code]), llvm.create_context())
+        module.verify()
+        assert code.name in machine.emit_assembly(module)
+
+
+@pytest.mark.skipif(not runtime.has_futex(), reason="workers sleep in Python on this system")
+def test_the_runtime_sleeps_in_the_kernel_or_in_python():
+    assert "@syscall(i64 " in runtime.runtime_ir(True)
+    assert "call i64 (i64, ...) @syscall" not in runtime.runtime_ir(False)
