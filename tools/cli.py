@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme import errors
-from trireme.tools import commands, demo, verify
+from trireme.tools import bench, commands, demo, verify
 from trireme.tools.options import add_devices, add_inputs, add_json, add_model
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -102,6 +102,15 @@ COMMANDS: dict[str, Command] = {
             _arg("--tolerance", type=float, default=1e-4,
                  help="of float outputs, relative to the largest value"),
             _arg("--units", type=int, default=1, help="of integer outputs, in units"),
+        ),
+    ),
+    "bench": Command(
+        bench.bench, "time models against onnxruntime or LiteRT", (add_devices, add_inputs),
+        (
+            _arg("models", nargs="+", help=".onnx or .tflite files"),
+            _arg("--thread-counts", default="1,2", help="comma-separated"),
+            _arg("--rounds", type=int, default=15, help="turns that each engine has"),
+            _arg("--round-s", type=float, default=0.05, help="least seconds of a turn"),
         ),
     ),
     "info": Command(

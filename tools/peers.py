@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +61,33 @@ def _litert(model: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
         detail["name"]: interpreter.get_tensor(detail["index"])
         for detail in interpreter.get_output_details()
     }
+
+
+def timed_peer(model: str, feeds: Mapping[str, Array], threads: int) -> Callable[[], Any]:
+    """Return a call that runs the peer's default kernels once, inputs copied in, outputs out."""
+    if model.endswith(".onnx"):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return lambda: session.run(None, dict(feeds))
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter: Any = Interpreter(model_path=model, num_threads=threads)
+    interpreter.allocate_tensors()
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    arrays = [
+        feeds.get(detail["name"], array)
+        for detail, array in zip(inputs, feeds.values(), strict=True)
+    ]
+
+    def run() -> list[Array]:
+        for detail, array in zip(inputs, arrays, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(detail["index"]) for detail in outputs]
+
+    return run
