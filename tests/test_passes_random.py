@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from model_builder import Model, f32, ints
+from random_graphs import random_graph
 from same_results import assert_same_results
 
 from trireme.builder import scalar
@@ -268,3 +269,15 @@ def test_random_graphs_without_one_pass(name):
 def test_random_graphs_with_one_pass(name):
     for seed in range(600, 606):
         check_seed(seed, passes=[name])
+
+
+@pytest.mark.parametrize("quantised", [True, False], ids=["int8", "float32"])
+def test_random_graphs_of_every_stage(quantised):
+    """The graphs that other stages are tested with, pins and all; int8 to the bit."""
+    for seed in range(40):
+        graph = random_graph(seed, 20, quantised=quantised, pins=("cpu", "npu"))
+        made = optimise(graph)
+        pins = {node.pin for node in made.nodes}
+        assert pins <= {None, "cpu", "npu"}
+        assert_same_results(graph, made, tol=0 if quantised else 1e-4, floor=1.0, seed=seed)
+        assert optimise(made) is made, f"seed {seed}"
