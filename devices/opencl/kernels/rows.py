@@ -25,7 +25,8 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     dims = low.graph.type(node.used[0]).dims or (1,)
     axis = int(node.attrs["axis"]) % len(dims)
     size, inner = dims[axis], math.prod(dims[axis + 1 :])
-    lanes = Lanes(lanes_for(inner, low.tuning.vector))
+    # items must not share elements, because they read back what they wrote
+    lanes = Lanes(min(inner & -inner, low.tuning.vector))
     beta = c_float(float(node.attrs.get("beta", 1.0)))
     kind, scale = lanes.type("float"), "" if beta == c_float(1.0) else f" * {beta}"
     load = f"{lanes.load('float32', 'x + first + k * INNER')}{scale}"
