@@ -43,15 +43,19 @@ INT multiply_twice(INT x, INT m, INT s) {
   const LONG p = TO_LONG(x << left) * TO_LONG(m);
   const INT h = TO_INT((p + (LONG)(1L << 30)) >> (LONG)(31));
   const INT mask = AS_INT((AS_UINT((INT)(1)) << AS_UINT(right)) - AS_UINT((INT)(1)));
-  const INT up = (mask >> (INT)(1)) + (h < (INT)(0) ? (INT)(1) : (INT)(0));
-  return (h >> right) + ((h & mask) > up ? (INT)(1) : (INT)(0));
+  const INT up = (mask >> (INT)(1)) - (h >> (INT)(31));
+  return (h >> right) - ((up - (h & mask)) >> (INT)(31));
 }
 INT multiply_once(INT x, INT m, INT s) {
   const LONG down = TO_LONG((INT)(31) - s);
   return TO_INT((TO_LONG(x) * TO_LONG(m) + ((LONG)(1L) << (down - (LONG)(1L)))) >> down);
 }
 """
-"""quantize.multiply_by_quantized and multiply_rounding_once, by lanes."""
+"""quantize.multiply_by_quantized and multiply_rounding_once, by lanes.
+
+x >> 31 is -1 where x is negative: comparisons are written so, which are 1 in scalars but -1 in
+vectors (and 255 in Oclgrind, where they are widened).
+"""
 
 
 def _requantize(n: int) -> str:

