@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import opencl
@@ -275,3 +276,30 @@ def test_importing_the_package_touches_no_driver():
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_products_through_local_memory_agree(cache):
+    opencl.need_opencl()
+    builder = GraphBuilder("product")
+    rng = np.random.default_rng(3)
+    x = builder.input("x", TensorType((45, 37), "float32"))
+    w = builder.constant("w", rng.standard_normal((50, 37)).astype(np.float32))
+    b = builder.constant("b", rng.standard_normal(50).astype(np.float32))
+    graph = builder.finish(builder.add("fully_connected", x, w, b, activation="relu"))
+    device = open_device(tuning="desktop_gpu", cache_dir=cache)
+    executable = device.compile([graph])[0]
+    assert executable.kernels[0].endswith("_local")
+    found, _ = opencl.run(device, graph, feed(graph), executable)
+    wanted = interpret(graph, feed(graph))[graph.outputs[0]]
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_two_threads_share_an_executable(device):
+    graph = region()
+    executable = device.compile([graph])[0]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(
+            pool.map(lambda _: opencl.run(device, graph, feed(graph), executable)[0], range(24))
+        )
+    for found in results:
+        assert_right(device, graph, found)

@@ -10,23 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.opencl.kernels.products import (
+from trireme.devices.opencl.kernels.products import emit_rows, refuse_floats
+from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.kernels.tiles import (
     Product,
     Tile,
     column_starts,
     declare_sums,
     depth_loop,
-    emit_rows,
     finish_lines,
     float_product,
     indent,
     multiply_lines,
     pack_columns,
     product_label,
-    refuse_floats,
     tile_for,
 )
-from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node

@@ -15,8 +15,9 @@ import numpy as np
 from trireme import quantize as q
 from trireme.devices.opencl.kernels.convolution import emit_conv, refuse_window
 from trireme.devices.opencl.kernels.elementwise import emit_elementwise
-from trireme.devices.opencl.kernels.products import Product, emit_fully_connected, emit_matmul
+from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
+from trireme.devices.opencl.kernels.tiles import Product
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node

@@ -5,8 +5,9 @@ from __future__ import annotations
 from trireme.devices.opencl.kernels.convolution import Window, refuse_window, window_of
 from trireme.devices.opencl.kernels.elementwise import row_group
 from trireme.devices.opencl.kernels.epilogue import Epilogue
-from trireme.devices.opencl.kernels.products import indent, refuse_floats
+from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
 from trireme.graph import Graph, Node
 from trireme.quantize import pool_params

@@ -1,219 +1,37 @@
-"""Matrix products: tiles of rows by vectors of columns, in registers.
+"""Matrix products of float and quantised values: dense rows, and batches of two matrices.
 
     y[row, o] = finish(sum over k of a[row, k] b[k, o])
 
 Sums are in float32. Quantised products use the same kernels: integers under 2^24 are exact in
 float32, so stored integers (zero points taken off) are multiplied as floats and the sums go over to
-int32 before they can grow beyond that. Constant b is packed so that a tile reads it in order:
-[panel, position, k, vectors of the panel]. A row or column too few is made by starting the last
-tile early, so that there are no tails; what is made twice is the same.
+int32 before they can grow beyond that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from trireme.devices.opencl.kernels import local
 from trireme.devices.opencl.kernels.elementwise import broadcast_strides
-from trireme.devices.opencl.kernels.epilogue import Epilogue, Finish
-from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.kernels.tiles import (
+    Product,
+    column_starts,
+    declare_sums,
+    depth_loop,
+    finish_lines,
+    float_product,
+    indent,
+    multiply_lines,
+    product_label,
+    tile_for,
+)
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
 Ints = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Product:
-    """What a product works on, float or quantised.
-
-    x: the rows, float32; weight: the constant side as the op has it, zero point taken off, or the
-        place of b where it is not constant
-    dtype: what the packed weight is kept in; key: what it is known by
-    chunk: how many products a float sum may hold before it goes over to int32; 0 for any number
-    """
-
-    low: Lowering
-    chain: list[Node]
-    x: Ref
-    weight: Array | Ref
-    key: Any
-    dtype: str
-    finish: Finish
-    chunk: int = 0
-
-    @property
-    def node(self) -> Node:
-        """The node that multiplies."""
-        return self.chain[0]
-
-    @property
-    def scalars(self) -> dict[str, int]:
-        """The int arguments of every product."""
-        return self.finish.scalars | ({"CHUNK": self.chunk} if self.chunk else {})
-
-    @property
-    def multiply(self) -> str:
-        """The multiply-add: exact for integers."""
-        return "FMA" if self.finish.kind == "f32" else "fma"
-
-    def packed(self, what: str, tile: Tile, b: Array) -> Ref:
-        """Return the packed place of b [.., K, N]."""
-        key = (what, self.key, tile, self.dtype)
-        return self.low.packed(key, lambda: pack_columns(b, tile, self.dtype))
-
-    def array(self) -> Array:
-        """Return the constant weight."""
-        return np.asarray(self.weight)
-
-
-def float_product(low: Lowering, chain: list[Node]) -> Product:
-    """Return the product of a float node."""
-    node = chain[0]
-    x, weight = node.used[0], low.graph.values[node.used[1]]
-    dtype = "float16" if low.half_weights else "float32"
-    side: Array | Ref = low.ref(weight.id) if weight.data is None else weight.data
-    return Product(low, chain, low.ref(x), side, weight.id, dtype, Epilogue(low, chain))
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a product is cut: `rows` x `vectors` of `lanes` columns; `panels` of vectors in all."""
-
-    rows: int
-    vectors: int
-    lanes: Lanes
-    columns: int
-
-    @property
-    def panels(self) -> int:
-        """How many panels cover the columns."""
-        return -(-self.columns // self.width)
-
-    @property
-    def width(self) -> int:
-        """The columns of a panel."""
-        return self.lanes.n * self.vectors
-
-    @property
-    def sums(self) -> list[str]:
-        """The names of the tile's sums without their first letter, row by row."""
-        return [f"{i}_{j}" for i in range(self.rows) for j in range(self.vectors)]
-
-    def starts(self) -> list[int]:
-        """Return the first column of every vector: the last ones start early to end in time."""
-        last = self.columns - self.lanes.n
-        return [min(v * self.lanes.n, last) for v in range(self.panels * self.vectors)]
-
-
-def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
-    """Return the tile of a product: as large as registers allow, with little done twice."""
-    lanes = Lanes(lanes_for(columns, low.tuning.vector))
-    most_vectors = -(-columns // lanes.n)
-    vectors = min(low.tuning.columns, most_vectors)
-    most = min(low.tuning.rows * low.tuning.columns // vectors, 16)
-    if low.tuning.name == "cpu" and rows <= 4:
-        vectors, most = max(min(8 // rows, most_vectors), 1), rows
-    tiles = -(-rows // most)
-    return Tile(-(-rows // tiles), vectors, lanes, columns)
-
-
-def pack_columns(b: Array, tile: Tile, dtype: str) -> Array:
-    """Return b [.., K, N] as [panels, .., K, vectors x lanes], a panel's columns together.
-
-    Shapes: the axes before K (kernel positions) stay between the panel and K
-    """
-    starts = np.array(tile.starts())
-    columns = (starts[:, None] + np.arange(tile.lanes.n)).reshape(tile.panels, -1)
-    return np.ascontiguousarray(np.moveaxis(b[..., columns], -2, 0).astype(dtype))
-
-
-def multiply_lines(product: Product, tile: Tile, dtype: str, vectors: Sequence[str]) -> list[str]:
-    """Return the body of the loop over k: load the vectors once, multiply each row r{i} by them."""
-    kind = tile.lanes.type("float")
-    lines = [
-        f"const {kind} b{j} = {tile.lanes.load(dtype, place)};" for j, place in enumerate(vectors)
-    ]
-    for i in range(tile.rows):
-        lines.append(f"const {kind} a{i} = {tile.lanes.splat('float', f'r{i}[k]')};")
-        lines += [
-            f"s{i}_{j} = {product.multiply}(a{i}, b{j}, s{i}_{j});" for j in range(tile.vectors)
-        ]
-    return lines
-
-
-def declare_sums(tile: Tile, chunk: int) -> list[str]:
-    """Return the declarations of a tile's sums, and of their integer part where there is one."""
-    zero, none = tile.lanes.splat("float", "0.0f"), tile.lanes.splat("int", "0")
-    lines = [f"{tile.lanes.type('float')} s{name} = {zero};" for name in tile.sums]
-    if chunk:
-        lines += [f"{tile.lanes.type('int')} t{name} = {none};" for name in tile.sums]
-    return lines
-
-
-def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[str]:
-    """Return the loop of k up to `size`; sums go over to integers after every `chunk`, if set."""
-    if not chunk:
-        return [f"for (int k = 0; k < {size}; k++) {{", *body, "}"]
-    zero = tile.lanes.splat("float", "0.0f")
-    return [
-        f"for (int k0 = 0; k0 < {size}; k0 += CHUNK) {{",
-        f"const int end = min(k0 + CHUNK, {size});",
-        "for (int k = k0; k < end; k++) {",
-        *body,
-        "}",
-        *(f"t{n} += {tile.lanes.convert('int', f's{n}')}; s{n} = {zero};" for n in tile.sums),
-        "}",
-    ]
-
-
-def finish_lines(product: Product, tile: Tile) -> list[str]:
-    """Return the statements that finish and store a tile whose first row is `row`.
-
-    On a CPU they are a loop over the sums, which builds in a quarter of the time of the same
-    statements written out (a requantised tile of 12x32: 0.3 instead of 1.1 s); on a GPU the sums
-    must stay in registers, which have no index.
-    """
-    letter, ctype = ("t", "int") if product.chunk else ("s", "float")
-    if product.low.tuning.name != "cpu" or len(tile.sums) < 4:
-        lines = []
-        for name in sorted(tile.sums, key=lambda name: name.split("_")[1]):
-            i, j = name.split("_")
-            place = f"(base + (row + {i}) * N + o{j})"
-            code = product.finish.code(f"{letter}{name}", tile.lanes, place, f"o{j}")
-            lines.append("{ " + " ".join(code) + " }")
-        return lines
-    kind, count = tile.lanes.type(ctype), len(tile.sums)
-    return [
-        f"const {kind} all[{count}] = {{{', '.join(letter + name for name in tile.sums)}}};",
-        f"const int columns[{tile.vectors}] = "
-        f"{{{', '.join(f'o{j}' for j in range(tile.vectors))}}};",
-        f"for (int e = 0; e < {count}; e++) {{",
-        f"const int o = columns[e % {tile.vectors}];",
-        f"const int place = base + (row + e / {tile.vectors}) * N + o;",
-        f"{kind} sum = all[e];",
-        *product.finish.code("sum", tile.lanes, "place", "o"),
-        "}",
-    ]
-
-
-def column_starts(tile: Tile, panel: str) -> list[str]:
-    """Return the declarations of the first column of each vector of a panel."""
-    n = tile.lanes.n
-    return [
-        f"const int o{j} = min(({panel} * {tile.vectors} + {j}) * {n}, N - {n});"
-        for j in range(tile.vectors)
-    ]
-
-
-def indent(lines: Sequence[str]) -> str:
-    """Return statements as the body of a kernel."""
-    return "\n".join(f"  {line}" for line in lines)
 
 
 def lower_fully_connected(low: Lowering, chain: list[Node]) -> None:
@@ -230,6 +48,9 @@ def emit_fully_connected(product: Product) -> None:
 
 def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
     """Emit a product of dense rows with a constant b [K,N]."""
+    if local.fits(product, rows, b):
+        local.emit_local(product, name, rows, b)
+        return
     tile = tile_for(product.low, rows, b.shape[1])
     packed = product.packed("columns", tile, b)
     vectors = [f"p + k * {tile.width} + {j * tile.lanes.n}" for j in range(tile.vectors)]
@@ -255,11 +76,6 @@ def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
         scalars={"M": rows, "N": tile.columns, "K": b.shape[0], **product.scalars},
         group=product.low.tuning.product_group,
     )  # fmt: skip
-
-
-def product_label(product: Product, name: str, tile: Tile) -> str:
-    """Return the kernel's name: what, dtype, tile."""
-    return product.finish.label(f"{name}_{product.finish.kind}_{tile.rows}x{tile.width}")
 
 
 def lower_matmul(low: Lowering, chain: list[Node]) -> None:

@@ -21,8 +21,8 @@ from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
 from trireme.devices.opencl.kernels.integer import clamped, numbers
-from trireme.devices.opencl.kernels.products import indent
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
 from trireme.graph import Graph, Node
 from trireme.op import call_of

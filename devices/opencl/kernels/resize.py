@@ -14,8 +14,8 @@ import numpy as np
 from trireme import quantize as q
 from trireme.devices.opencl.kernels.elementwise import Ints, row_group
 from trireme.devices.opencl.kernels.movement import lower_move, refuse_move
-from trireme.devices.opencl.kernels.products import indent
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
+from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node

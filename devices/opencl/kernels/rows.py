@@ -7,8 +7,9 @@ import math
 from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
-from trireme.devices.opencl.kernels.products import indent, refuse_floats
+from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
+from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.graph import Graph, Node
 
