@@ -39,16 +39,41 @@ for (name, (graph, feeds)), executable in zip(taken.items(), made, strict=True):
         assert_close(array, wanted[value], 0 if exact else rtol, name)
 print(len(taken), "samples agree")
 """
+_RANDOM = """
+import sys
+import numpy as np
+import opencl
+from random_graphs import random_feeds, random_graph
+from trireme.devices.opencl import open_device
+from trireme.interpret import interpret
+
+device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
+for seed in range(60):
+    graph = random_graph(seed, 3 + seed % 9, quantised=seed % 2 == 0)
+    assert not any(device.unsupported_reason(graph, node) for node in graph.nodes), seed
+    named = random_feeds(graph, seed)
+    feeds = {v.id: named[v.name] for v in graph.input_values()}
+    wanted = interpret(graph, feeds)
+    found, _ = opencl.run(device, graph, feeds)
+    for value, array in zip(graph.outputs, found, strict=True):
+        exact, most = wanted[value], np.abs(wanted[value]).max(initial=1)
+        if graph.type(value).quant is not None:
+            np.testing.assert_array_equal(array, exact, err_msg=f"seed {seed}")
+        else:
+            np.testing.assert_allclose(array, exact, 1e-4, 1e-5 * most, err_msg=f"seed {seed}")
+print("random samples agree")
+"""
 
 
 @pytest.mark.parametrize("tuning", ["cpu", "desktop_gpu", "mobile_gpu"])
-def test_oclgrind_finds_nothing_to_complain_about(tuning, tmp_path):
+@pytest.mark.parametrize("script", [_SCRIPT, _RANDOM], ids=["samples", "random graphs"])
+def test_oclgrind_finds_nothing_to_complain_about(script, tuning, tmp_path):
     opencl.need_opencl()
     if not any("oclgrind" in found.platform.lower() for found in list_devices()):
         pytest.skip("Oclgrind is not installed")
     support = os.path.join(os.path.dirname(__file__), "support")
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, tuning, str(tmp_path)], capture_output=True, text=True,
+        [sys.executable, "-c", script, tuning, str(tmp_path)], capture_output=True, text=True,
         timeout=300, env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYTHONPATH": support},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
