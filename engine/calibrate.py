@@ -59,19 +59,20 @@ def _calibrate_device(name: str, device: Device, progress: Progress | None) -> D
     for done, (probe, executable) in enumerate(zip(probes, executables, strict=True), 1):
         work = work_of(probe.graph, probe.graph.nodes[0])
         seconds = _seconds(_bind(device, probe.graph, executable))
-        own = max(seconds - launch_s, seconds * 0.01)
+        own = max(seconds - launch_s, 0.0)
         rows.setdefault(f"{work.kind}/{work.dtype}", []).append((work, own))
         if progress:
             progress(name, done, len(probes))
-    curves = {key: _fit(samples) for key, samples in rows.items()}
+    curves = {key: _fit(samples, launch_s) for key, samples in rows.items()}
     copies = _measure_copies(device) if device.spec.memory != HOST else {}
     return DeviceCalibration(device.spec.description, launch_s, curves, copies)
 
 
-def _fit(samples: Sequence[tuple[Work, float]]) -> Curve:
+def _fit(samples: Sequence[tuple[Work, float]], launch_s: float) -> Curve:
     works = [work for work, _ in samples]
     seconds = [seconds for _, seconds in samples]
-    return fit([work.flops for work in works], [work.nbytes for work in works], seconds)
+    flops, nbytes = [work.flops for work in works], [work.nbytes for work in works]
+    return fit(flops, nbytes, seconds, launch_s)
 
 
 def _bind(device: Device, graph: Graph, executable: Executable) -> BoundCall:

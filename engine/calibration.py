@@ -27,7 +27,8 @@ VERSION = 1
 class Curve:
     """Seconds of a node: fixed_s + flops * s_per_flop + bytes * s_per_byte.
 
-    `error` is the median relative error over the `samples` measurements it was fitted to.
+    `error` is the median error over the `samples` measurements it was fitted to, relative to the
+    whole time with launch.
     """
 
     fixed_s: float
@@ -41,24 +42,29 @@ class Curve:
         return self.fixed_s + flops * self.s_per_flop + nbytes * self.s_per_byte
 
 
-def fit(flops: Sequence[int], nbytes: Sequence[int], seconds: Sequence[float]) -> Curve:
-    """Return the curve with non-negative terms that fits measurements best, in relative error.
+def fit(
+    flops: Sequence[int], nbytes: Sequence[int], seconds: Sequence[float], launch_s: float = 0.0
+) -> Curve:
+    """Return the curve with non-negative terms that fits measurements best.
 
-    Least squares weighted by 1 / seconds over every subset of the three terms; the best subset
-    without a negative term wins, which for three terms is exact non-negative least squares.
+    The error of a sample is relative to its whole time, launch included, so that nodes far shorter
+    than a launch do not outweigh those that matter. Least squares over every subset of the three
+    terms; the best subset without a negative term wins, which for three terms is exact
+    non-negative least squares.
     """
     measured = np.asarray(seconds, np.float64)
+    whole = measured + launch_s
     terms = np.stack([np.ones(len(measured)), np.asarray(flops), np.asarray(nbytes)], axis=1)
-    scaled = terms / measured[:, None]
+    scaled, target = terms / whole[:, None], measured / whole
     best, least = np.zeros(3), float("inf")
     for count in (1, 2, 3):
         for columns in itertools.combinations(range(3), count):
-            part, *_ = np.linalg.lstsq(scaled[:, columns], np.ones(len(measured)), rcond=None)
-            residual = float(np.sum((scaled[:, columns] @ part - 1) ** 2))
+            part, *_ = np.linalg.lstsq(scaled[:, columns], target, rcond=None)
+            residual = float(np.sum((scaled[:, columns] @ part - target) ** 2))
             if (part >= 0).all() and residual < least * (1 - 1e-9):
                 best, least = np.zeros(3), residual
                 best[list(columns)] = part
-    error = float(np.median(np.abs(terms @ best - measured) / measured))
+    error = float(np.median(np.abs(terms @ best - measured) / whole))
     return Curve(float(best[0]), float(best[1]), float(best[2]), len(measured), error)
 
 
