@@ -147,6 +147,8 @@ def test_verify_and_bench(tmp_path, capsys):
     path.write_bytes(model.SerializeToString())
     code, out, _ = call(capsys, "verify", str(path))
     assert code == 0 and "onnxruntime" in out and "ok" in out
+    code, out, _ = call(capsys, "verify", str(path), "--tolerance", "-1")
+    assert code == 1 and "APART" in out
     times = ["--rounds", "2", "--round-s", "0.001", "--thread-counts", "1", "--json"]
     code, out, _ = call(capsys, "bench", str(path), *times)
     (row,) = json.loads(out)["rows"]

@@ -81,27 +81,40 @@ def test_quantised_models(name, devices):
     check(compare_all(ours, theirs, tolerance=1e-6, units=int(soft)))
 
 
-@pytest.mark.parametrize("name", QUANTISED_MODELS)
-@pytest.mark.parametrize("device", ["npu", "opencl"])
-def test_quantised_models_forced(name, device):
-    """Every node that the device supports is pinned to it, whatever the cost model thinks."""
-    path = zoo_path(f"{name}.tflite")
+def run_forced(path, device):
+    """Inputs and outputs with every node that the device supports pinned to it, and the graph."""
     opened, absent = open_all(("cpu", device))
-    if device in absent:
-        pytest.skip(absent[device])
     try:
+        if device in absent:
+            pytest.skip(absent[device])
         graph = pinned_where_supported(optimise(trireme.convert(str(path))), opened[device])
         with trireme.Session(
             graph, devices=list(opened.values()), passes=(), calibration=Calibration()
         ) as session:
             assert len(session.placement.nodes_on(device)) >= len(graph.nodes) // 2
             feeds = random_feeds(session.inputs, 4)
-            ours = session.run(feeds)
+            return feeds, session.run(feeds), graph
     finally:
         for one in opened.values():
             one.close()
+
+
+@pytest.mark.parametrize("name", QUANTISED_MODELS)
+@pytest.mark.parametrize("device", ["npu", "opencl"])
+def test_quantised_models_forced(name, device):
+    """Whatever the cost model thinks."""
+    path = zoo_path(f"{name}.tflite")
+    feeds, ours, graph = run_forced(path, device)
     soft = any(node.op in SOFT for node in graph.nodes)
     check(compare_all(ours, peer_outputs(path, feeds), tolerance=1e-6, units=int(soft)))
+
+
+@pytest.mark.parametrize("name", FLOAT_MODELS)
+def test_float_models_forced(name):
+    path = zoo_path(f"{name}.tflite")
+    feeds, ours, _ = run_forced(path, "opencl")
+    tolerance = TOLERANCES.get(name, 1e-4)
+    check(compare_all(ours, peer_outputs(path, feeds), tolerance=tolerance, units=0))
 
 
 PHOTOGRAPHS = [
@@ -144,6 +157,20 @@ def litert_class(path, feeds):
     return int(engine.get_tensor(engine.get_output_details()[0]["index"]).argmax())
 
 
+MADE = (
+    "mobilenet_v1", "mobilenet_v2", "resnet18", "resnet50", "mobilevit_s", "vit_tiny", "bert_mini",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", DEVICE_SETS)
+@pytest.mark.parametrize("name", MADE)
+def test_exported_models(name, devices, made_models):
+    path = made_models / f"{name}.onnx"
+    feeds, ours, _ = run_on(path, devices)
+    check(compare_all(ours, peer_outputs(path, feeds), tolerance=1e-4, units=0))
+
+
 LARGE = {"light_vgg19", "light_zfnet512", "light_bvlc_alexnet"}
 """Hundreds of megabytes of weights: only one set of devices unless slow tests are asked for."""
 
@@ -158,7 +185,7 @@ def light_models():
             yield pytest.param(path, devices, marks=marks, id=f"{path.stem}-{devices}")
 
 
-@pytest.mark.parametrize("path, devices", light_models())
+@pytest.mark.parametrize("path, devices", list(light_models()))
 def test_light_models(path, devices):
     feeds, ours, _ = run_on(path, devices)
     theirs = peer_outputs(path, feeds)

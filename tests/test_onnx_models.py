@@ -1,15 +1,8 @@
 """Whole ONNX models end to end on the interpreter, against ONNX Runtime on the same inputs."""
 
-import importlib.util
-import os
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from onnx_peers import DATA, LIGHT, assert_agrees, assert_reproduces, lively
-from zoo import zoo_path
 
 SEED = 20261121
 NAMES = [
@@ -63,19 +56,6 @@ def test_small_stored_models(group):
         except Exception as error:
             wrong.append(f"{folder.name}: {type(error).__name__}: {error}")
     assert folders and not wrong, f"{len(wrong)} models fail\n" + "\n".join(wrong)
-
-
-@pytest.fixture(scope="session")
-def made_models(tmp_path_factory) -> pathlib.Path:
-    """The folder of make_onnx.py's models: TRIREME_ONNX_MODELS, else made here with torch."""
-    if "TRIREME_ONNX_MODELS" in os.environ:
-        return pathlib.Path(os.environ["TRIREME_ONNX_MODELS"])
-    for module in ("torch", "transformers"):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not installed and TRIREME_ONNX_MODELS is not set")
-    folder = tmp_path_factory.mktemp("onnx")
-    subprocess.run([sys.executable, zoo_path("make_onnx.py"), folder], check=True)
-    return folder
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import numpy as np
 from trireme import convert as convert_model
 from trireme.calibrate import calibrate as measure
 from trireme.device import device_names, open_device
+from trireme.devices.opencl import list_devices
 from trireme.errors import DeviceError
 from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
@@ -193,8 +194,20 @@ def devices(options: argparse.Namespace) -> int:
             f" memory {spec.memory}; {spec.clock} clock"
         )
         device.close()
+    lines += _opencl_lines()
     emit(options, data, "\n".join(lines))
     return 0
+
+
+def _opencl_lines() -> list[str]:
+    """Return what OpenCL finds here, preferred first, where there is more to choose than one."""
+    try:
+        found = list_devices()
+    except DeviceError:
+        return []
+    if len(found) < 2:
+        return []
+    return ["OpenCL devices, the preferred first:", *(f"  {one}" for one in found)]
 
 
 def supported_ops(options: argparse.Namespace) -> int:

@@ -1,0 +1,23 @@
+"""Fixtures that several test files share."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from zoo import zoo_path
+
+
+@pytest.fixture(scope="session")
+def made_models(tmp_path_factory) -> pathlib.Path:
+    """The folder of make_onnx.py's models: TRIREME_ONNX_MODELS, else made here with torch."""
+    if "TRIREME_ONNX_MODELS" in os.environ:
+        return pathlib.Path(os.environ["TRIREME_ONNX_MODELS"])
+    for module in ("torch", "transformers"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed and TRIREME_ONNX_MODELS is not set")
+    folder = tmp_path_factory.mktemp("onnx")
+    subprocess.run([sys.executable, zoo_path("make_onnx.py"), folder], check=True)
+    return folder
