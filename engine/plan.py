@@ -14,7 +14,8 @@ from trireme.device import HOST, DeviceSpec
 from trireme.errors import PlanError
 from trireme.graph import Graph, Node
 from trireme.memory import LiveRange, Packing, pack
-from trireme.placement import Placement, crosses
+from trireme.placement import Placement
+from trireme.subgraphs import Execution, Group, Subgraphs, group_nodes
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Task:
 
     inputs / outputs: value ids read and made for others, constants and internals left out
     estimate_s: predicted seconds, launch included
+    subgraph: the region it is, is a part of, or copies for
     """
 
     index: int
@@ -33,6 +35,7 @@ class Task:
     outputs: tuple[int, ...]
     estimate_s: float
     waits: tuple[int, ...] = ()
+    subgraph: int = 0
 
     @property
     def is_copy(self) -> bool:
@@ -93,27 +96,29 @@ def _ops_text(nodes: Sequence[Node]) -> str:
     return ", ".join(f"{op} x{n}" if n > 1 else op for op, n in counts.items())
 
 
-def make_plan(placement: Placement) -> Plan:
-    """Return the plan of a placement.
+def make_plan(
+    placement: Placement, subgraphs: Subgraphs = "merged", execution: Execution = "sunk"
+) -> Plan:
+    """Return the plan of a placement; `subgraphs` explains the two choices of how to cut it.
 
     Errors: PlanError, if a device's memory is too small for its arena
     """
-    tasks = _make_tasks(placement)
+    tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
     arenas, slots = _pack(placement, tasks)
-    return Plan(placement, _with_waits(tasks, slots), slots, arenas)
+    timed = _with_waits(tasks, slots)
+    return Plan(placement, _in_turns(timed) if subgraphs == "split" else timed, slots, arenas)
 
 
-def _make_tasks(placement: Placement) -> list[Task]:
-    groups = _group(placement)
+def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
     graph = placement.graph
-    task_of = {node.id: index for index, group in enumerate(groups) for node in group[2]}
+    task_of = {node.id: index for index, group in enumerate(groups) for node in group.nodes}
     outputs = set(graph.outputs)
     tasks = []
-    for index, (device, level, nodes) in enumerate(groups):
-        made = {out: None for node in nodes for out in node.outputs}
+    for index, group in enumerate(groups):
+        made = {out: None for node in group.nodes for out in node.outputs}
         read = {
             value: None
-            for node in nodes
+            for node in group.nodes
             for value in node.used
             if value not in made and not graph.values[value].is_constant
         }
@@ -124,8 +129,8 @@ def _make_tasks(placement: Placement) -> list[Task]:
         )
         tasks.append(
             Task(
-                index, device, level, tuple(nodes), tuple(read), leaving,
-                _estimate(placement, device, nodes),
+                index, group.device, group.level, group.nodes, tuple(read), leaving,
+                _estimate(placement, group.device, group.nodes), subgraph=group.subgraph,
             )
         )  # fmt: skip
     return [replace(task, waits=_effect_waits(task, task_of)) for task in tasks]
@@ -143,57 +148,6 @@ def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float
 def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:
     others = {task_of[other] for node in task.nodes for other in node.after}
     return tuple(sorted(others - {task.index}))
-
-
-def _group(placement: Placement) -> list[tuple[str, int, list[Node]]]:
-    """Group nodes into tasks: by device and level, each copy by itself, as early as it can start.
-
-    An edge between two groups always raises the level, so there is no cycle whatever the graph.
-    """
-    levels = node_levels(placement)
-    groups: dict[tuple[int, str], list[Node]] = {}
-    copies: dict[int | None, list[Node]] = {}
-    graph = placement.graph
-    for node in graph.nodes:
-        if node.op == "copy":
-            producer = graph.producer(node.used[0])
-            copies.setdefault(producer.id if producer else None, []).append(node)
-        else:
-            groups.setdefault((levels[node.id], placement.device_of[node.id]), []).append(node)
-
-    def after(node: Node | None, level: int) -> list[tuple[str, int, list[Node]]]:
-        mine = copies.get(node.id if node else None, ())
-        return [(placement.device_of[copy.id], level, [copy]) for copy in mine]
-
-    ordered = after(None, 0)
-    for (level, device), nodes in sorted(groups.items(), key=lambda group: group[0][0]):
-        ordered.append((device, level, nodes))
-        ordered += [copy for node in nodes for copy in after(node, level)]
-    return ordered
-
-
-def node_levels(placement: Placement) -> dict[int, int]:
-    """Return the level of each node that is not a copy: the most device changes on a path to it."""
-    graph, specs = placement.graph, placement.specs
-    levels: dict[int, int] = {}
-    device_of = placement.device_of
-    for node in graph.nodes:
-        if node.op == "copy":
-            continue
-        level, device = 0, device_of[node.id]
-        for value in node.used:
-            if graph.values[value].is_constant:
-                continue
-            maker = graph.producer(value)
-            if maker is not None and maker.op == "copy":
-                maker = graph.producer(maker.used[0])
-            source = device_of[maker.id] if maker else None
-            above = levels[maker.id] if maker else 0
-            level = max(level, above + crosses(specs, source, device))
-        for other in node.after:
-            level = max(level, levels[other] + (device_of[other] != device))
-        levels[node.id] = level
-    return levels
 
 
 def _pack(
@@ -244,4 +198,20 @@ def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task,
         done.append(replace(task, waits=tuple(sorted(waits))))
         maker.update(dict.fromkeys(task.outputs, task.index))
         touched += [(task.index, slots[v]) for v in (*task.inputs, *task.outputs) if v in slots]
+    return tuple(done)
+
+
+def _in_turns(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Make every subgraph wait for the one before it: its first tasks for the other's last."""
+    members: dict[int, list[Task]] = {}
+    for task in tasks:
+        members.setdefault(task.subgraph, []).append(task)
+    done = list(tasks)
+    last: set[int] = set()
+    for _, mine in sorted(members.items()):
+        inside = {task.index for task in mine}
+        for task in mine:
+            if inside.isdisjoint(task.waits):
+                done[task.index] = replace(task, waits=tuple(sorted(last.union(task.waits))))
+        last = inside.difference(*(task.waits for task in mine))
     return tuple(done)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +34,18 @@ from trireme.device import (
     host_view,
     open_device,
 )
-from trireme.dtypes import Array, dtype_name
+from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import CompileError, DeviceError, RunError
 from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, run_serial
+from trireme.feeds import choice, misfit, refuse_names
 from trireme.graph import Graph, Value
+from trireme.interactive import Watcher, run_steps
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.placement import Placement
 from trireme.plan import Plan, make_plan
 from trireme.profile import MemoryRow, Profile, make_profile
+from trireme.subgraphs import Execution, Subgraphs
 
 _log = logging.getLogger(__name__)
 Model = Graph | str | os.PathLike[str] | bytes
@@ -56,6 +59,8 @@ class Session:
     threads: worker threads of the cpu device; all cores when None
     fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" in plan order; the same bits
+    subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
+    execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
     device_options: further options by device name, given to `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
     shapes: shapes of inputs that the model leaves open
@@ -71,6 +76,8 @@ class Session:
         threads: int | None = None,
         fallback: bool = False,
         mode: Mode = "parallel",
+        subgraphs: Subgraphs = "merged",
+        execution: Execution = "sunk",
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
         calibration: Calibration | Path | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
@@ -82,7 +89,9 @@ class Session:
         self._owned: list[Device] = []
         self._runner: ParallelRunner | None = None
         self.dropped: dict[str, str] = {}
-        self.mode = mode
+        self.mode: Mode = choice("mode", mode, Mode)
+        self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
+        self.execution: Execution = choice("execution", execution, Execution)
         try:
             graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
             self.graph = optimise(graph, passes=passes, disable=passes_off)
@@ -138,7 +147,8 @@ class Session:
     ) -> Program:
         """Place, plan and compile; with fallback, again without a device that fails to compile."""
         while True:
-            plan = make_plan(place(self.graph, CostModel(devices, calibration)))
+            placement = place(self.graph, CostModel(devices, calibration))
+            plan = make_plan(placement, self.subgraphs, self.execution)
             executables: dict[int, Executable] = {}
             failed = ""
             for name, device in devices.items():
@@ -181,6 +191,15 @@ class Session:
     def _buffer(self, value: int) -> Buffer:
         slot = self.program.plan.slots[value]
         return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
+
+    def _read(self, value: int) -> Array:
+        buffer, type = self._buffer(value), self.plan.graph.type(value)
+        if buffer.memory == HOST:
+            return host_view(buffer, type).copy()
+        array = np.empty(type.dims, numpy_dtype(type.dtype))
+        owner = next(d for d in self.devices.values() if d.spec.memory == buffer.memory)
+        owner.read(buffer, array)
+        return array
 
     def _result(self, graph: Graph, value: int) -> Array:
         data = graph.values[value].data
@@ -246,6 +265,18 @@ class Session:
             run_profiled(self._calls, order)
             return self._collect(None)
 
+    def run_nodes(self, feeds: Mapping[str, Any], watch: Watcher) -> dict[str, Array]:
+        """Return the outputs of a run, task after task, of which `watch` sees what each made.
+
+        With execution="interactive" every node is a task, and every value is seen.
+        Errors: as `run`
+        """
+        with self._lock:
+            self._check_open()
+            self._feed(feeds)
+            run_steps(self.plan, self._calls, self._read, watch)
+            return self._collect(None)
+
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 
@@ -304,13 +335,13 @@ class Session:
 
     def _feed(self, feeds: Mapping[str, Any]) -> None:
         if len(feeds) != len(self._feeds):
-            _refuse_names(feeds, self._feeds)
+            refuse_names(feeds, self._feeds)
         for value, view in self._feeds:
             if value.name not in feeds:
-                _refuse_names(feeds, self._feeds)
+                refuse_names(feeds, self._feeds)
             array = np.asarray(feeds[value.name])
             if array.shape != view.shape or array.dtype != view.dtype:
-                raise _misfit(value, array)
+                raise misfit(value, array)
             view[...] = array
 
     def _collect(self, out: Mapping[str, Array] | None) -> dict[str, Array]:
@@ -349,19 +380,3 @@ def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
         return host_alloc(max(nbytes, 1), max(alignments, default=64))
     owner = next(d for d in devices.values() if d.spec.memory == memory)
     return owner.alloc(max(nbytes, 1))
-
-
-def _refuse_names(feeds: Mapping[str, Any], wanted: Sequence[tuple[Value, Array]]) -> NoReturn:
-    names = [value.name for value, _ in wanted]
-    missing = [name for name in names if name not in feeds]
-    unknown = [str(name) for name in feeds if name not in names]
-    parts = [f"missing: {', '.join(missing)}"] if missing else []
-    parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
-    facts = [f"the model takes {value.name} {value.type}" for value, _ in wanted]
-    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
-
-
-def _misfit(value: Value, array: Array) -> RunError:
-    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
-    fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
-    return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)

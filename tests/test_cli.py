@@ -178,3 +178,17 @@ def test_convert_script(model, tmp_path):
     run = subprocess.run([sys.executable, script, model, "-o", str(target)], capture_output=True)
     assert run.returncode == 0, run.stderr
     assert target.read_bytes() == pathlib.Path(model).read_bytes()
+
+
+def test_verify_per_node(model, capsys):
+    code, out, _ = call(capsys, "verify", model, "--per-node", "--all")
+    assert code == 0 and "ok    conv" in out and "values agree" in out
+    code, out, _ = call(capsys, "verify", model, "--per-node", "--tolerance", "-1", "--json")
+    report = json.loads(out)
+    assert code == 1 and report["first_divergence"]["source"] == "test:conv"
+
+
+def test_run_shows_nodes(model, capsys):
+    arguments = ["--nodes", "--execution", "interactive", "--subgraphs", "split"]
+    code, out, _ = call(capsys, "run", model, *arguments)
+    assert code == 0 and "cpu: conv" in out and "float32[1,6,6,4]" in out

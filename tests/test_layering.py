@@ -18,8 +18,9 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "dtypes", "graph", "op", "check", "interpret", "builder", "rewrite", "quantize",
     "ops", "passes", "optimise", "model_file", "convert", "device", "calibration", "cost",
-    "placement", "makespan", "place", "explain", "memory", "plan", "plan_check", "virtual",
-    "compile", "copies", "execute", "profile", "trace", "calibrate", "session",
+    "placement", "makespan", "place", "explain", "memory", "subgraphs", "plan", "plan_check",
+    "virtual", "compile", "copies", "execute", "interactive", "profile", "trace", "calibrate",
+    "feeds", "session", "per_node",
 ]  # fmt: skip
 MODULES = [
     path

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from toy_device import ToyDevice
+from toy_graphs import F32, any_order, devices, feeds_of, random_graph
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -20,47 +21,6 @@ from trireme.plan import make_plan
 from trireme.plan_check import check_plan
 from trireme.session import Session
 from trireme.virtual import makespan_s, timeline
-
-F32 = TensorType((3, 8), "float32")
-
-
-def devices():
-    return {
-        "cpu": ToyDevice("cpu", resource_group="cores"),
-        "gpu": ToyDevice("gpu", flops=1e10, resource_group="cores"),
-        "npu": ToyDevice("npu", flops=1e11, launch_s=5e-6),
-    }
-
-
-def random_graph(rng, nodes):
-    b = GraphBuilder("random")
-    live = [b.input("x", F32), b.input("y", F32)]
-    for k in range(nodes):
-        pin = rng.choice(["cpu", "gpu", "npu", None])
-        options = {"source": f"n{k}", "pin": pin}
-        if rng.random() < 0.5:
-            live.append(b.add("add", rng.choice(live), rng.choice(live), **options))
-        else:
-            live.append(b.add(rng.choice(["relu", "tanh"]), rng.choice(live), **options))
-    outputs = dict.fromkeys([live[-1], rng.choice(live), rng.choice(live[2:])])
-    return b.finish(*outputs)
-
-
-def feeds_of(graph, seed):
-    rng = np.random.default_rng(seed)
-    return {
-        v.name: rng.standard_normal(v.type.dims).astype("float32") for v in graph.input_values()
-    }
-
-
-def any_order(tasks, rng):
-    """A random order of task indices that respects the waits."""
-    done, left = [], set(range(len(tasks)))
-    while left:
-        ready = [i for i in sorted(left) if set(tasks[i].waits) <= set(done)]
-        done.append(rng.choice(ready))
-        left.discard(done[-1])
-    return done
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -82,6 +82,7 @@ COMMANDS: dict[str, Command] = {
             _arg("--output", help="store the outputs in this .npz file"),
             _arg("--labels", help="a text file of class names, a line each"),
             _arg("--top", type=int, default=5, help="how many classes to show"),
+            _arg("--nodes", action="store_true", help="show what every task made, as it runs"),
         ),
     ),
     "profile": Command(
@@ -97,11 +98,15 @@ COMMANDS: dict[str, Command] = {
         (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
     ),
     "verify": Command(
-        verify.verify, "compare with onnxruntime or LiteRT", (*_ON_DEVICES, add_inputs),
+        verify.verify, "compare with a peer, or node by node with the references",
+        (*_ON_DEVICES, add_inputs),
         (
-            _arg("--tolerance", type=float, default=1e-4,
-                 help="of float outputs, relative to the largest value"),
-            _arg("--units", type=int, default=1, help="of integer outputs, in units"),
+            _arg("--tolerance", type=float,
+                 help="of floats, relative to the largest value (1e-4; per node: the op's own)"),
+            _arg("--units", type=int, help="of integers, in units (1; per node: 0)"),
+            _arg("--per-node", action="store_true",
+                 help="compare every intermediate with the numpy references"),
+            _arg("--all", action="store_true", help="with --per-node: list what agrees as well"),
         ),
     ),
     "bench": Command(

@@ -17,6 +17,7 @@ from trireme.devices.opencl import list_devices
 from trireme.errors import DeviceError
 from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
+from trireme.interactive import summary
 from trireme.model_file import save
 from trireme.optimise import optimise
 from trireme.session import Session
@@ -72,10 +73,15 @@ def convert(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run a model once."""
     with _session(options) as session:
-        outputs = session.run(make_feeds(options, session.inputs))
+        feeds = make_feeds(options, session.inputs)
+        steps: list[str] = []
+        if options.nodes:
+            outputs = session.run_nodes(feeds, lambda step: steps.append(str(step)))
+        else:
+            outputs = session.run(feeds)
         if options.output:
             np.savez(options.output, allow_pickle=False, **outputs)
-        lines = [f"{name}: {array.dtype}{list(array.shape)} {_summary(array)}"
+        lines = [f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"
                  for name, array in outputs.items()]  # fmt: skip
         data: dict[str, Any] = {"outputs": outputs, "dropped": session.dropped}
         if options.labels:
@@ -84,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             best = top_k(outputs[first.name], names, options.top, first.type)
             lines = [f"{score:10.4f}  {label}" for label, score in best]
             data["classes"] = [{"label": label, "score": score} for label, score in best]
-        lines += _device_lines(session)
+        lines = [*steps, *lines, *_device_lines(session)]
         emit(options, data, "\n".join(lines))
     return 0
 
@@ -102,13 +108,6 @@ def _device_lines(session: Session) -> list[str]:
     lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
     unused = session.placement.unused
     return lines + [f"{name} has nothing to do: {why}" for name, why in unused.items()]
-
-
-def _summary(array: np.ndarray[Any, Any]) -> str:
-    if array.size <= 8:
-        return str(array.reshape(-1).tolist())
-    numbers = array.astype(np.float64)
-    return f"min {numbers.min():.6g} mean {numbers.mean():.6g} max {numbers.max():.6g}"
 
 
 def profile(options: argparse.Namespace) -> int:

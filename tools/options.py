@@ -37,6 +37,10 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fallback", action="store_true",
                         help="leave out devices that fail, and say so")  # fmt: skip
     parser.add_argument("--mode", choices=("parallel", "serial"), default="parallel")
+    parser.add_argument("--subgraphs", choices=("merged", "split"), default="merged",
+                        help="one graph with early copies, or region after region")  # fmt: skip
+    parser.add_argument("--execution", choices=("sunk", "interactive"),
+                        help="a task of each region (default), or of each node")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
@@ -94,19 +98,23 @@ def device_list(options: argparse.Namespace) -> list[str]:
     return [name.strip() for name in options.devices.split(",") if name.strip()]
 
 
-def open_session(options: argparse.Namespace, model: Graph | str | None = None) -> Session:
-    """Return a session for the options' model and devices."""
-    return Session(
-        options.model if model is None else model,
+def open_session(
+    options: argparse.Namespace, model: Graph | str | None = None, **changed: Any
+) -> Session:
+    """Return a session for the options' model and devices; `changed` overrides its arguments."""
+    given = dict(
         devices=device_list(options),
         threads=options.threads,
         fallback=options.fallback,
         mode=options.mode,
+        subgraphs=options.subgraphs,
+        execution=options.execution or "sunk",
         device_options=device_options(options),
         calibration=calibration_path(),
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )
+    return Session(options.model if model is None else model, **{**given, **changed})
 
 
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:

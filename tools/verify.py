@@ -1,4 +1,4 @@
-"""`trireme verify`: run a model here and on a peer with the same inputs, and compare."""
+"""`trireme verify`: compare a run with a peer's on the same inputs, or with the references."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trireme.dtypes import FLOATS, Array, dtype_name
+from trireme.dtypes import Array
+from trireme.per_node import NodeGap, compare_nodes, gap
 from trireme.tools.commands import emit
 from trireme.tools.options import make_feeds, open_session
 from trireme.tools.peers import peer_of, run_peer
@@ -31,22 +30,11 @@ class Difference:
 
 
 def compare(name: str, ours: Array, theirs: Array, tolerance: float, units: int) -> Difference:
-    """Return how two outputs differ; NaN agrees with NaN, a shape never with another."""
-    if ours.shape != theirs.shape:
-        return Difference(name, f"shape {ours.shape} against {theirs.shape}", np.inf, 1.0, False)
-    if not ours.size:
-        return Difference(name, "empty", 0.0, 0.0, True)
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    gap = np.where(same, 0.0, np.abs(a - b))
-    gap = np.where(np.isnan(gap), np.inf, gap)
-    differing = float(1 - same.mean())
-    if dtype_name(theirs.dtype) in FLOATS:
-        finite = np.abs(b[np.isfinite(b)])
-        largest = float(gap.max()) / max(float(finite.max(initial=0.0)), 1e-30)
-        return Difference(name, "relative", largest, differing, largest <= tolerance)
-    largest = float(gap.max())
-    return Difference(name, "units", largest, differing, largest <= units)
+    """Return how two outputs differ, and whether by no more than what is allowed."""
+    found = gap(ours, theirs)
+    limit = tolerance if found.kind == "relative" else units
+    agrees = found.largest <= limit
+    return Difference(name, found.kind, found.largest, found.differing, agrees)
 
 
 def compare_all(
@@ -59,14 +47,46 @@ def compare_all(
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare with the peer; exit code 1 when an output is further apart than allowed."""
+    """Compare with the peer, or node by node with the references; exit code 1 when apart."""
+    return verify_nodes(options) if options.per_node else verify_outputs(options)
+
+
+def verify_nodes(options: argparse.Namespace) -> int:
+    """Compare every intermediate with the numpy references and name the first that is apart."""
+    units = 0 if options.units is None else options.units
+    with open_session(options, execution=options.execution or "interactive") as session:
+        feeds = make_feeds(options, session.inputs)
+        rows = compare_nodes(session, feeds, options.tolerance, units)
+    first = next((row for row in rows if not row.agrees), None)
+    worst = max((row.total.largest for row in rows), default=0.0)
+    lines = [f"{options.devices} against the numpy references, node by node, seed {options.seed}"]
+    lines += [f"  {row}" for row in rows if options.all or not row.agrees]
+    lines.append(_verdict(rows, first, worst))
+    data: dict[str, Any] = {
+        "agree": first is None, "values": [row.to_json() for row in rows],
+        "first_divergence": None if first is None else first.to_json(),
+    }  # fmt: skip
+    emit(options, data, "\n".join(lines))
+    return 0 if first is None else 1
+
+
+def _verdict(rows: list[NodeGap], first: NodeGap | None, worst: float) -> str:
+    if first is not None:
+        return f"first divergence: {first.node.label} on {first.device}, value {first.value!r}"
+    return f"  ok: {len(rows)} values agree; the furthest is {worst:.3g} from the references' run"
+
+
+def verify_outputs(options: argparse.Namespace) -> int:
+    """Compare the outputs with the peer's."""
+    tolerance = 1e-4 if options.tolerance is None else options.tolerance
+    units = 1 if options.units is None else options.units
     peer = peer_of(options.model)
     with open_session(options) as session:
         feeds = make_feeds(options, session.inputs)
         ours = session.run(feeds)
         unused = dict(session.placement.unused)
         dropped = dict(session.dropped)
-    rows = compare_all(ours, run_peer(options.model, feeds), options.tolerance, options.units)
+    rows = compare_all(ours, run_peer(options.model, feeds), tolerance, units)
     agree = all(row.agrees for row in rows) and len(rows) == len(ours)
     lines = [f"{options.devices} against {peer}, seed {options.seed}"]
     lines += [

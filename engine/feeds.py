@@ -1,0 +1,35 @@
+"""What a session says of options and inputs that do not fit: found, expected, fix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, get_args
+
+from trireme.dtypes import Array, dtype_name
+from trireme.errors import RunError
+from trireme.graph import Value
+
+
+def choice(name: str, given: Any, known: Any) -> Any:
+    """Return an option of a Literal type; raise RunError naming the choices if it is none."""
+    if given not in get_args(known):
+        raise RunError(f"{name}={given!r}", facts=[f"known: {', '.join(get_args(known))}"])
+    return given
+
+
+def refuse_names(feeds: Mapping[str, Any], wanted: Sequence[tuple[Value, Array]]) -> NoReturn:
+    """Raise RunError naming the inputs that are missing and those that are none."""
+    names = [value.name for value, _ in wanted]
+    missing = [name for name in names if name not in feeds]
+    unknown = [str(name) for name in feeds if name not in names]
+    parts = [f"missing: {', '.join(missing)}"] if missing else []
+    parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
+    facts = [f"the model takes {value.name} {value.type}" for value, _ in wanted]
+    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
+
+
+def misfit(value: Value, array: Array) -> RunError:
+    """Return the error of a feed whose shape or dtype is not its input's."""
+    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
+    return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
