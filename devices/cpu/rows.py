@@ -95,10 +95,16 @@ class Row:
 
     def total(self, base: Value, start: float, term: Term, join: Join) -> Value:
         """Return term(x) joined over the row, in every lane."""
+        return self.gather(base, start, lambda value, step, count: term(value), join)
+
+    def gather(
+        self, base: Value, start: float, term: Callable[[Value, Index, int], Value], join: Join
+    ) -> Value:
+        """Return term(x, step, lanes) joined over the row, in every lane."""
         fn, lanes = self.fn, self.fn.isa.lanes
         totals = [Var(fn, self.type, start) for _ in range(4)]
         for step, count, which in self.walk(4):
-            value = term(self.load(base, step, count))
+            value = term(self.load(base, step, count), step, count)
             if self.rows.inner == 1 and count < lanes:
                 value = keep(fn, value, count, start)
             totals[which].set(join(totals[which].get(), value))
@@ -220,9 +226,13 @@ def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code,
             for step, count, _ in row.walk():
                 row.store(row.load(x, step, count) - largest - shift, y, step, count)
             return
-        for step, count, _ in row.walk():
-            row.store(mathfn.exp(fn, row.load(x, step, count) * beta - largest), y, step, count)
-        scale = 1.0 / row.total(y, 0.0, lambda v: v, _add)
+
+        def power(value: Value, step: Index, count: int) -> Value:
+            value = mathfn.exp_short(fn, value * beta - largest)
+            row.store(value, y, step, count)
+            return value
+
+        scale = 1.0 / row.gather(x, 0.0, power, _add)
         for step, count, _ in row.walk():
             row.store(row.load(y, step, count) * scale, y, step, count)
 

@@ -27,6 +27,7 @@ class Isa:
     registers: vector registers
     fma_cycles: latency of a fused multiply-add, in cycles
     fma_per_cycle: vector multiply-adds started each cycle
+    fused: whether a multiply-add rounds once
     """
 
     name: str
@@ -37,6 +38,7 @@ class Isa:
     registers: int
     fma_cycles: int = 4
     fma_per_cycle: int = 2
+    fused: bool = True
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
 
@@ -57,7 +59,9 @@ _X86 = {
         l2_bytes=1 << 20,
     ),
     "avx2": Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16),
-    "generic": Isa("generic", "x86-64-v2", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1),
+    "generic": Isa(
+        "generic", "x86-64-v2", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1, fused=False,
+    ),
 }  # fmt: skip
 _ARM = {
     "neon": Isa("neon", "", "", ("neon",), 4, 32),
@@ -65,7 +69,7 @@ _ARM = {
 }
 ISAS = {**_ARM, **_X86}
 """Every instruction set by name, whatever this machine has; generic is that of x86."""
-_OTHER = {"generic": Isa("generic", "", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1)}
+_OTHER = {"generic": Isa("generic", "", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1, fused=False)}
 
 
 def _table() -> dict[str, Isa]:
