@@ -1,99 +1,307 @@
-"""`trireme bench`: time models here and on ONNX Runtime or LiteRT, round by round in one process.
+"""`trireme bench`: time models here and on other runtimes, side by side.
 
-The machine may be shared and noisy, so what counts is the ratio within a round: each engine runs
-for a moment in turn, the best of its moment is kept, and the median of the ratios is printed. The
-peer's idle threads do not spin in our turn, nor ours in its.
+Every engine has a process of its own (`bench_worker.py`), pinned to as many CPUs as it has threads.
+The machine may be shared and noisy, so engines take turns, in fresh random order each round: one
+runs for a moment while the others sleep in a read of their pipes, and the next starts when the
+last one's threads have stopped spinning. No engine's own setting is touched for that. What counts
+is the ratio within a round; the median of those is printed beside the ratio of medians.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from trireme.dtypes import Array
+from trireme.convert import convert
+from trireme.errors import ModelFileError, RunError
+from trireme.tools.bench_agree import judge, load_arrays, save_arrays, tolerance_of
+from trireme.tools.bench_process import WorkerFailed, WorkerProcess
+from trireme.tools.bench_report import report
+from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
 from trireme.tools.commands import emit
-from trireme.tools.options import Progress, make_feeds, open_session
-from trireme.tools.peers import peer_of, timed_peer
+from trireme.tools.options import Progress, argument, make_feeds, parse_shapes
+from trireme.tools.peers import OURSELVES, PEERS, Peer
+
+LOAD_LIMIT_S = 600.0
+TURN_LIMIT_S = 60.0
+ARGUMENTS = (
+    argument("models", nargs="*", help=".onnx or .tflite files"),
+    argument("--against", default=",".join(PEERS), help="comma-separated peers"),
+    argument("--threads", default="1,2", help="comma-separated numbers of threads"),
+    argument("--duration", type=float, default=2.0, help="seconds each engine is timed"),
+    argument("--rounds", type=int, default=15, help="turns that those seconds are split into"),
+    argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
+    argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
+             help="the shape of an input that the model leaves open"),
+    argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
+    argument("--units", type=int, help="of integer outputs, in units"),
+    argument("--limit-peers", choices=("avx2", "generic"),
+             help="keep peers to an instruction set, where they can be kept"),
+    argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
+             help="print the tables of earlier --json files, pooled"),
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
-    """One model with one number of threads; seconds are bests over all rounds.
+@dataclass
+class Entrant:
+    """An engine that takes part: its process, and what has been found out about it."""
 
-    ratio: median over rounds of the peer's best over ours; above 1 we are faster
-    """
-
-    model: str
-    threads: int
-    peer: str
-    ours_s: float
-    peer_s: float
-    ratio: float
-    reference_nodes: int
+    peer: Peer
+    process: WorkerProcess
+    run: EngineRun
+    idle_s: float = 0.0
+    others_s: float = 0.0
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Time each model with each number of threads, and print the table."""
+    """Time each model with each number of threads, and print the tables."""
+    if bool(options.models) == bool(options.stored):
+        raise RunError("bench takes model files to time, or --from with earlier --json files")
+    rows = _stored(options.stored) if options.stored else list(_measured(options))
+    data = {
+        "machine": machine(),
+        "command": " ".join(["trireme", *sys.argv[1:]]),
+        "rows": rows_json(rows),
+        "summary": [vars(summary) for summary in summarise(rows)],
+    }
+    emit(options, data, report(rows))
+    return 1 if any(run.apart for row in rows for run in row.engines.values()) else 0
+
+
+def _stored(files: Sequence[str]) -> list[Row]:
+    """Return the rows of earlier runs, those of the same model and threads pooled."""
+    found: list[Mapping[str, Any]] = []
+    for file in files:
+        try:
+            found += json.loads(Path(file).read_text())["rows"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{file} is not what --json wrote: {error}") from error
+    return rows_from_json(found)
+
+
+def _measured(options: argparse.Namespace) -> Iterator[Row]:
+    counts, peers = thread_counts(options.threads), chosen_peers(options.against)
     progress = Progress()
-    rows = []
-    for model in options.models:
-        for threads in (int(n) for n in options.thread_counts.split(",")):
-            progress(f"{model} with {threads} threads")
-            rows.append(_row(options, model, threads))
-    progress.done()
-    emit(options, {"rows": [vars(row) for row in rows]}, table(rows))
-    return 0
+    try:
+        for model in options.models:
+            with tempfile.TemporaryDirectory(prefix="trireme-bench-") as folder:
+                yield from Match(options, model, Path(folder), peers, progress).rows(counts)
+    finally:
+        progress.done()
 
 
-def _row(options: argparse.Namespace, model: str, threads: int) -> Row:
-    peer = peer_of(model)
-    with open_session(
-        argparse.Namespace(**{**vars(options), "threads": threads}), model
-    ) as session:
-        feeds = make_feeds(options, session.inputs)
-        theirs = timed_peer(model, feeds, threads)
-        rounds = _rounds(lambda: session.run(feeds), theirs, options.rounds, options.round_s)
-        placed = session.placement
-        references = sum(bool(c.notes.get(c.device)) for c in placed.choices.values())
-    ours, others = zip(*rounds, strict=True)
-    ratio = statistics.median(b / a for a, b in rounds)
-    return Row(model, threads, peer, min(ours), min(others), ratio, references)
+def thread_counts(text: str) -> list[int]:
+    """Return the numbers of threads asked for.
+
+    Errors: RunError, if one is not a number, or more than this process may use
+    """
+    given, most = [one.strip() for one in text.split(",")], len(os.sched_getaffinity(0))
+    for one in given:
+        if not one.isdigit() or not 1 <= int(one) <= most:
+            raise RunError(f"--threads {text}: expected numbers from 1 to {most}, as in 1,2")
+    return [int(one) for one in given]
 
 
-def _rounds(
-    ours: Callable[[], Mapping[str, Array]], theirs: Callable[[], Any], rounds: int, round_s: float
-) -> list[tuple[float, float]]:
-    for _ in range(3):
-        ours(), theirs()
-    return [(_best(ours, round_s), _best(theirs, round_s)) for _ in range(rounds)]
+def chosen_peers(text: str) -> list[Peer]:
+    """Return the peers asked for.
+
+    Errors: RunError, if one is not known
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise RunError(f"--against {name}: expected some of {','.join(PEERS)}")
+    return [PEERS[name] for name in names]
 
 
-def _best(call: Callable[[], Any], seconds: float) -> float:
-    """Return the shortest call within a moment of at least three calls."""
-    best, started, count = float("inf"), time.perf_counter(), 0
-    while count < 3 or time.perf_counter() - started < seconds:
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-        count += 1
-    return best
+class Match:
+    """One model on all engines: its inputs and converted files lie in a temporary folder."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        model: str,
+        folder: Path,
+        peers: Sequence[Peer],
+        progress: Progress,
+    ) -> None:
+        self.options, self.model, self.folder = options, model, folder
+        self.progress = progress
+        self.peers = [OURSELVES, *peers]
+        self.random = random.Random(options.seed)
+        self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}
+        self.files = {peer.name: os.path.abspath(model) for peer in self.peers}
+        graph = convert(model, shapes=parse_shapes(options.shape) or None)
+        self.tolerance = tolerance_of(graph, options.tolerance, options.units)
+        feeds = make_feeds(options, list(graph.input_values()))
+        save_arrays(self.folder / "feeds.npz", feeds)
+
+    def rows(self, counts: Sequence[int]) -> Iterator[Row]:
+        """Yield a row for each number of threads; engines load without caches for the first."""
+        self._refuse_and_convert()
+        for position, threads in enumerate(counts):
+            yield self._row(threads, cold=position == 0)
+
+    def _refuse_and_convert(self) -> None:
+        for peer in self.peers:
+            run = self.runs[peer.name]
+            run.reason = peer.refusal(self.model) or peer.absent_reason()
+            if run.reason or not peer.converts:
+                continue
+            self.progress(f"{self.model}: {peer.name}'s converter")
+            folder = self.folder / f"{peer.name}-files"
+            folder.mkdir()
+            try:
+                with ExitStack() as stack:
+                    process = self._start(peer, 1, stack)
+                    answer = process.ask("convert", LOAD_LIMIT_S, folder=str(folder))
+            except WorkerFailed as error:
+                run.reason = f"its converter failed: {error}"
+                continue
+            self.files[peer.name], run.convert_s = answer["model"], answer["seconds"]
+
+    def _start(self, peer: Peer, threads: int, stack: ExitStack) -> WorkerProcess:
+        cache = self.folder / f"{peer.name}-cache"
+        cache.mkdir(mode=0o700, exist_ok=True)
+        task = {
+            "file": str(peer.file),
+            "module": peer.module,
+            "model": self.files[peer.name],
+            "threads": threads,
+            "cpus": sorted(os.sched_getaffinity(0))[-threads:],
+            "cache": str(cache),
+            "options": {k: v for k, v in vars(self.options).items() if not callable(v)},
+        }
+        limits = peer.limits.get(self.options.limit_peers or "", {})
+        process = WorkerProcess(peer.name, task, limits)
+        stack.callback(process.close)
+        return process
+
+    def _row(self, threads: int, cold: bool) -> Row:
+        row = Row(self.model, threads, {n: _fresh(run) for n, run in self.runs.items()})
+        with ExitStack() as stack:
+            entrants = []
+            for peer in self.peers:
+                run = row.engines[peer.name]
+                if run.reason:
+                    continue
+                try:
+                    process = self._load(peer, threads, run, stack, cold)
+                except WorkerFailed as error:
+                    run.reason = str(error)
+                    continue
+                entrants.append(Entrant(peer, process, run))
+            self._compare(entrants)
+            self._rounds(entrants, threads)
+            for entrant in entrants:
+                self._finish(entrant)
+        return row
+
+    def _load(
+        self, peer: Peer, threads: int, run: EngineRun, stack: ExitStack, cold: bool
+    ) -> WorkerProcess:
+        """Return a loaded process; before it, where asked, one that finds no caches."""
+        feeds = str(self.folder / "feeds.npz")
+        if cold:
+            self.progress(f"{self.model}: {peer.name} loads, {threads} threads")
+            with ExitStack() as short:
+                answer = self._start(peer, threads, short).ask("load", LOAD_LIMIT_S, feeds=feeds)
+            run.load_s, run.first_s = answer["load_s"], answer["first_s"]
+            run.cold_peak_bytes = answer["peak_bytes"]
+        self.progress(f"{self.model}: {peer.name} loads again, {threads} threads")
+        process = self._start(peer, threads, stack)
+        answer = process.ask("load", LOAD_LIMIT_S, feeds=feeds)
+        run.import_s, run.imported_bytes = answer["import_s"], answer["imported_bytes"]
+        run.warm_load_s, run.warm_first_s = answer["load_s"], answer["first_s"]
+        run.facts = {**answer["facts"], **self._limit_note(peer)}
+        process.settle()
+        return process
+
+    def _limit_note(self, peer: Peer) -> dict[str, Any]:
+        limit = self.options.limit_peers
+        if not limit or peer is OURSELVES:
+            return {}
+        can = limit in peer.limits
+        return {"notes": [f"limited to {limit}" if can else f"cannot be limited to {limit}"]}
+
+    def _compare(self, entrants: Sequence[Entrant]) -> None:
+        outputs = {}
+        for entrant in entrants:
+            file = self.folder / f"{entrant.peer.name}.npz"
+            try:
+                entrant.process.ask("save", TURN_LIMIT_S, to=str(file))
+            except WorkerFailed as error:
+                entrant.run.reason = str(error)
+                continue
+            outputs[entrant.peer.name] = load_arrays(file)
+        for name, (apart, largest) in judge(outputs, self.tolerance).items():
+            run = next(e.run for e in entrants if e.peer.name == name)
+            run.apart, run.largest = apart, largest
+
+    def _rounds(self, entrants: Sequence[Entrant], threads: int) -> None:
+        """Let every engine have its turns; the first round warms up and is not counted."""
+        rounds = self.options.rounds
+        turn_s = self.options.round_s or self.options.duration / rounds
+        for number in range(rounds + 1):
+            self.progress(f"{self.model}: {threads} threads, round", number, rounds)
+            order = [entrant for entrant in entrants if not entrant.run.reason]
+            self.random.shuffle(order)
+            for entrant in order:
+                others = [other for other in order if other is not entrant]
+                before = [other.process.cpu_s() for other in others]
+                start = time.perf_counter()
+                try:
+                    answer = entrant.process.ask("turn", TURN_LIMIT_S + turn_s, seconds=turn_s)
+                except WorkerFailed as error:
+                    entrant.run.reason = str(error)
+                    continue
+                took = time.perf_counter() - start
+                for other, cpu_s in zip(others, before, strict=True):
+                    other.idle_s += other.process.cpu_s() - cpu_s
+                    other.others_s += took
+                if number:
+                    entrant.run.rounds.append(thin(answer["times_ns"]))
+                entrant.process.settle()
+
+    def _finish(self, entrant: Entrant) -> None:
+        run = entrant.run
+        if run.reason:
+            return
+        if entrant.others_s:
+            run.idle_share = entrant.idle_s / entrant.others_s
+        try:
+            run.peak_bytes = entrant.process.ask("memory", TURN_LIMIT_S)["peak_bytes"]
+        except WorkerFailed as error:
+            run.reason = str(error)
 
 
-def table(rows: list[Row]) -> str:
-    """Return the rows as a Markdown table."""
-    lines = [
-        "| model | threads | ours, ms | peer, ms | peer | ratio |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        name = row.model.replace("\\", "/").rsplit("/", 1)[-1]
-        note = f" ({row.reference_nodes} nodes on numpy)" if row.reference_nodes else ""
-        lines.append(
-            f"| {name}{note} | {row.threads} | {row.ours_s * 1e3:.3f} | {row.peer_s * 1e3:.3f} "
-            f"| {row.peer} | {row.ratio:.2f} |"
-        )
-    return "\n".join(lines)
+def _fresh(run: EngineRun) -> EngineRun:
+    return EngineRun(run.engine, run.reason, run.convert_s)
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know of the machine."""
+    name = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    return {
+        "cpu": name,
+        "cpus": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }

@@ -10,11 +10,18 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from trireme import errors
 from trireme.tools import bench, commands, demo, verify
-from trireme.tools.options import add_devices, add_inputs, add_json, add_model
+from trireme.tools.options import (
+    Argument,
+    add_device_choice,
+    add_devices,
+    add_inputs,
+    add_json,
+    add_model,
+)
+from trireme.tools.options import argument as _arg
 
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ModelFileError, 4),
@@ -49,7 +56,6 @@ def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-Argument = tuple[tuple[str, ...], dict[str, Any]]
 Adder = Callable[[argparse.ArgumentParser], None]
 
 
@@ -61,10 +67,6 @@ class Command:
     help: str
     shared: tuple[Adder, ...] = ()
     own: tuple[Argument, ...] = ()
-
-
-def _arg(*names: str, **options: Any) -> Argument:
-    return names, options
 
 
 _ON_DEVICES = (add_model, add_devices)
@@ -110,13 +112,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "bench": Command(
-        bench.bench, "time models against onnxruntime or LiteRT", (add_devices, add_inputs),
-        (
-            _arg("models", nargs="+", help=".onnx or .tflite files"),
-            _arg("--thread-counts", default="1,2", help="comma-separated"),
-            _arg("--rounds", type=int, default=15, help="turns that each engine has"),
-            _arg("--round-s", type=float, default=0.05, help="least seconds of a turn"),
-        ),
+        bench.bench, "time models side by side with other runtimes",
+        (add_device_choice, add_inputs), bench.ARGUMENTS,
     ),
     "info": Command(
         commands.info, "what is in a model", (add_model,),

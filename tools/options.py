@@ -18,6 +18,13 @@ from trireme.graph import Graph, Value
 from trireme.session import Session
 from trireme.tools.image import load_image
 
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """Return an option of one command: its names, and what argparse is told about it."""
+    return names, options
+
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model argument and the shapes of inputs it leaves open."""
@@ -29,9 +36,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of devices and what goes with it."""
-    parser.add_argument("--devices", default="cpu", help="comma-separated: npu,opencl,cpu")
+    """Add the choice of devices, of threads, and what goes with them."""
     parser.add_argument("--threads", type=int, help="threads of the cpu device (default: all)")
+    add_device_choice(parser)
+
+
+def add_device_choice(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of devices and what goes with it, but for the threads."""
+    parser.add_argument("--devices", default="cpu", help="comma-separated: npu,opencl,cpu")
     parser.add_argument("--isa", help="force the cpu's instruction set: avx512, avx2, generic")
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
     parser.add_argument("--fallback", action="store_true",
@@ -88,6 +100,8 @@ def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     given: dict[str, dict[str, Any]] = {"cpu": {}, "npu": {}}
     if options.isa:
         given["cpu"]["isa"] = options.isa
+    if getattr(options, "cache_dir", None):
+        given["cpu"]["cache_dir"] = options.cache_dir
     if options.npu_spec:
         given["npu"]["spec"] = options.npu_spec
     return given

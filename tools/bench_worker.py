@@ -1,0 +1,140 @@
+"""The process that one engine runs in while `trireme bench` measures it.
+
+Run as a script, not imported, so that a peer's process holds nothing of trireme. Standard input
+brings lines of JSON: a task first, then commands. Each is answered by one line of JSON on what was
+standard output; whatever an engine prints goes to standard error. Between commands the process
+sleeps in a read. It ends when its input does.
+
+    {"do": "convert", "folder"}   -> {"model", "seconds"}
+    {"do": "load", "feeds"}       -> {"import_s", "load_s", "first_s", "facts", memory...}
+    {"do": "save", "to"}          -> {}                     outputs of the last run, an .npz file
+    {"do": "turn", "seconds"}     -> {"times_ns": [...]}    calls one after another, each timed
+    {"do": "memory"}              -> {"rss_bytes", "peak_bytes"}
+    any                           -> {"error": "..."}       and the process ends
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+Reply = dict[str, Any]
+LEAST_CALLS = 3
+
+
+class Worker:
+    """One engine; each method answers one command."""
+
+    def __init__(self, task: Reply) -> None:
+        self.task = task
+        self.call: Callable[[], dict[str, Any]] = dict
+        self.outputs: dict[str, Any] = {}
+        if task.get("cpus"):
+            os.sched_setaffinity(0, task["cpus"])
+        self.adapter: Any = _load_file(task["file"])
+
+    def convert(self, folder: str) -> Reply:
+        """Make the file that the engine reads of the model."""
+        start = time.perf_counter()
+        model = self.adapter.convert(self.task["model"], folder)
+        return {"model": model, "seconds": time.perf_counter() - start}
+
+    def load(self, feeds: str) -> Reply:
+        """Import the engine, load the model and run it once; times add up from the import on."""
+        import numpy as np
+
+        with np.load(feeds, allow_pickle=False) as stored:
+            arrays = {name: stored[str(i)] for i, name in enumerate(stored["names"].tolist())}
+        start = time.perf_counter()
+        importlib.import_module(self.task["module"])
+        imported, before = time.perf_counter(), memory()
+        self.call, facts = self.adapter.open_engine(self.task, arrays)
+        loaded = time.perf_counter()
+        self.outputs = self.call()
+        first = time.perf_counter()
+        return {
+            "import_s": imported - start,
+            "load_s": loaded - imported,
+            "first_s": first - imported,
+            "imported_bytes": before["rss_bytes"],
+            "facts": facts,
+            **memory(),
+        }
+
+    def save(self, to: str) -> Reply:
+        """Store the outputs under their positions, and their names in order."""
+        import numpy as np
+
+        arrays = {f"{i}": np.asarray(a) for i, a in enumerate(self.outputs.values())}
+        np.savez(to, allow_pickle=False, names=np.array(list(self.outputs), np.str_), **arrays)
+        return {}
+
+    def turn(self, seconds: float) -> Reply:
+        """Call for a moment, at least a few times."""
+        times: list[int] = []
+        call, clock = self.call, time.perf_counter_ns
+        end = clock() + int(seconds * 1e9)
+        while clock() < end or len(times) < LEAST_CALLS:
+            start = clock()
+            call()
+            times.append(clock() - start)
+        return {"times_ns": times}
+
+    def memory(self) -> Reply:
+        """Tell the memory now, and the most so far."""
+        return memory()
+
+
+def memory() -> Reply:
+    """Return this process's resident memory, now and at its highest, in bytes (Linux)."""
+    names = {"VmRSS:": "rss_bytes", "VmHWM:": "peak_bytes"}
+    found = dict.fromkeys(names.values(), 0)
+    with open("/proc/self/status") as status:
+        for row in (line.split() for line in status):
+            if row and row[0] in names:
+                found[names[row[0]]] = int(row[1]) * 1024
+    return found
+
+
+def _load_file(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("bench_engine", path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _sentence(error: BaseException) -> str:
+    """Return what went wrong in a line, and the cause that an extension module hides behind it."""
+    text = f"{type(error).__name__}: {error}".strip()
+    first = " ".join(text.split("\n", 1)[0].split())
+    return first + (f" ({_sentence(error.__cause__)})" if error.__cause__ else "")
+
+
+def main() -> int:
+    """Answer commands until standard input ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        worker = Worker(json.loads(sys.stdin.readline()))
+        for line in sys.stdin:
+            command = json.loads(line)
+            answer = getattr(worker, command.pop("do"))(**command)
+            print(json.dumps(answer), file=replies, flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(json.dumps({"error": _sentence(error)}), file=replies, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    os._exit(main())
