@@ -27,6 +27,7 @@ _VENDORS = Path("/etc/OpenCL/vendors")
 _STRUCT_BYTES = 4096
 _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _AVX2 = {"avx2", "fma", "bmi1", "bmi2", "movbe", "f16c"}
+_WITHOUT_AVX512 = {b"znver1", b"znver2", b"znver3"}
 _names: list[Any] = []
 
 
@@ -70,6 +71,10 @@ def name_cpu(device: Any) -> str:
     the target triple; this finds the two pointers by what they point to and swaps the name for the
     one that PoCL's own kernel library for this CPU was built for. Memory is read through
     /proc/self/mem, where a wrong address is an error and not a crash.
+
+    A Zen 4 has another fault: LLVM 14 takes it for a znver3, which has no AVX-512, but PoCL picks
+    the kernel library by the CPU's flags, and code for 512 bits aborts the process ("Do not know
+    how to scalarize this operator's operand"). It gets the same name.
     """
     if not sys.platform.startswith("linux"):
         return ""
@@ -79,8 +84,9 @@ def name_cpu(device: Any) -> str:
             slot, name = _cpu_slot(memory.fileno(), address)
     except OSError:
         return ""
-    if slot and name == b"generic":
-        name = _known_cpu(cpu_flags())
+    flags = cpu_flags()
+    if slot and (name == b"generic" or (name in _WITHOUT_AVX512 and flags >= _AVX512)):
+        name = _known_cpu(flags)
         buffer = ctypes.create_string_buffer(name)
         _names.append(buffer)
         ctypes.c_void_p.from_address(slot).value = ctypes.addressof(buffer)
