@@ -1,4 +1,4 @@
-"""Which nodes become one kernel: chains of elementwise nodes whose results nobody else reads.
+"""Which nodes become one kernel: attentions, and chains of elementwise nodes.
 
 A chain computes in registers what would go through memory. A node joins the chain of its consumer
 when the consumer is its only reader and makes an output of the same shape.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trireme.devices.cpu.attention_nodes import Attention, find_attention
 from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
 from trireme.devices.cpu.kernels import Context, Step, native_reason, rule_of
 from trireme.errors import InternalError
@@ -25,6 +26,7 @@ class Group:
 
     nodes: tuple[Node, ...]
     native: bool
+    attention: Attention | None = None
 
     @property
     def node(self) -> Node:
@@ -35,7 +37,16 @@ class Group:
 def grouped(graph: Graph) -> Iterator[Group]:
     """Yield the nodes of a graph in groups, each when its last node comes."""
     pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
+    attentions = {node.id: one for one in find_attention(graph) for node in one.nodes}
     for node in graph.nodes:
+        attention = attentions.get(node.id)
+        if attention is not None:
+            for value in node.used:
+                if value in pending:
+                    yield Group(pending.pop(value), True)
+            if node is attention.nodes[-1]:
+                yield Group(attention.nodes, True, attention)
+            continue
         native = native_reason(graph, node) is None
         chain: tuple[Node, ...] = (node,)
         if native and _is_expression(graph, node):
@@ -76,6 +87,8 @@ def _inputs(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 def lower_group(context: Context, group: Group) -> Sequence[Step]:
     """Return the steps of a native group."""
+    if group.attention is not None:
+        return group.attention.lower(context)
     if len(group.nodes) == 1:
         rule = rule_of(context.graph, group.node)
         if rule is None:

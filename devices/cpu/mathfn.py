@@ -96,13 +96,14 @@ def exp(fn: Function, x: Value) -> Value:
     return _scale(fn, y, n)
 
 
-def exp_short(fn: Function, x: Value) -> Value:
+def exp_short(fn: Function, x: Value, most: float = math.inf) -> Value:
     """Return e to the x to 2e-7 of it, in two thirds of the instructions of `exp`.
 
+    most: what x does not exceed, if that is known
     Where 2^n leaves the normal numbers its bits are those of 0 and infinity: results below 2^-126.5
     are 0, above 2^127.5 infinite.
     """
-    limited = clamp(fn, x, -88.3, 88.6)
+    limited = clamp(fn, x, -88.3, 88.6 if most > 88.6 else math.inf)
     biased = fn.fma(limited, 1 / math.log(2), _ROUND + 127.0)
     bits = fn.convert("bitcast", biased, _int_type(x))
     power = fn.convert("bitcast", _as_value(fn.integer("shl", bits, 23)), x.type)

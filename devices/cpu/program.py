@@ -93,7 +93,12 @@ def build(graph: Graph, isa: Isa, threads: int) -> Program:
     items: list[Item] = []
     kernels: dict[int, str] = {}
     for group in grouped(graph):
-        if is_alias(graph, group.node) and homes[group.node.outputs[0]] != group.node.outputs[0]:
+        alone = len(group.nodes) == 1
+        if (
+            alone
+            and is_alias(graph, group.node)
+            and homes[group.node.outputs[0]] != group.node.outputs[0]
+        ):
             kernels[group.node.id] = "alias"
             continue
         made = _lower(context, group)

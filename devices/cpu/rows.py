@@ -228,7 +228,7 @@ def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code,
             return
 
         def power(value: Value, step: Index, count: int) -> Value:
-            value = mathfn.exp_short(fn, value * beta - largest)
+            value = mathfn.exp_short(fn, value * beta - largest, most=0.0)
             row.store(value, y, step, count)
             return value
 
