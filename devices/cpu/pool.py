@@ -16,10 +16,13 @@ from typing import Any
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Code, Jit
 from trireme.devices.cpu.memory import aligned_bytes
+from trireme.dtypes import Array
 from trireme.errors import DeviceError
 
 SPINS = 20_000
 """How often an idle worker looks for work before it sleeps: about a third of a millisecond."""
+HOT_NS = 300_000
+"""A run that begins so soon after the last one is one of many: workers should be awake."""
 BUDGET_NS = 20_000_000
 """How long native code runs before Python may look after signals."""
 
@@ -30,20 +33,43 @@ class _Native:
     """The three functions of runtime.py as Python calls them; they give the GIL away."""
 
     def __init__(self, jit: Jit, futex: bool) -> None:
-        code = Code("runtime", runtime.runtime_ir(futex))
+        code = Code("runtime", runtime.runtime_ir(futex, HOT_NS))
         run, worker, stop = jit.functions(code, runtime.FUNCTIONS)
         self.jit = jit  # keeps the code alive
-        self.run: Any = ctypes.CFUNCTYPE(_I, _P, _P, _I, _I, _I, _P)(run)
+        self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
         self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
         self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
+
+
+class Call:
+    """A table of steps, ready to be run again and again by one caller at a time.
+
+    steps: the table, runtime.STEP_WORDS words a step; kept alive by this
+    shared: whether a step has chunks for workers
+    wakes: whether it is long enough to wake workers that sleep
+    stamps: where the start and end of each step are written, in ns of CLOCK_MONOTONIC; or None
+    """
+
+    def __init__(
+        self, steps: Array, *, shared: bool, wakes: bool, polls: bool, stamps: Array | None = None
+    ) -> None:
+        self.shared = shared
+        self._keep = (steps, stamps)
+        self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
+        self.words[runtime.CALL_STEPS] = steps.ctypes.data
+        self.words[runtime.CALL_COUNT] = len(steps)
+        self.words[runtime.CALL_BUDGET] = BUDGET_NS if polls else 0
+        self.words[runtime.CALL_STAMPS] = 0 if stamps is None else stamps.ctypes.data
+        self.words[runtime.CALL_WAKES] = wakes
+        self.pointer: int = self.words.ctypes.data
 
 
 class _State:
     """What the workers share with the pool; they hold this and never the pool itself."""
 
-    def __init__(self) -> None:
-        self.context = aligned_bytes(runtime.CONTEXT_WORDS * 8).view("int64")
-        self.pointer: int = self.context.ctypes.data
+    def __init__(self, context: Array) -> None:
+        self.context = context
+        self.pointer: int = context.ctypes.data
         self.locals = aligned_bytes(0)
         self.threads: list[threading.Thread] = []
         self.wake = threading.Condition()
@@ -62,6 +88,8 @@ class Pool:
         self._futex = runtime.has_futex() if futex is None else futex
         self._native = _Native(jit, self._futex)
         self._local_bytes = 0
+        self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
+        self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
         self._reset()
         _POOLS.add(self)
 
@@ -72,42 +100,70 @@ class Pool:
                 self._local_bytes = -(-nbytes // 4096) * 4096
                 self._place_locals()
 
-    def run(self, steps: int, first: int, last: int, stamps: int = 0) -> None:
-        """Run steps first..last of the table at address `steps`.
+    def bind(self, call: Call) -> Callable[[], None]:
+        """Return a function that runs a call; it raises DeviceError when the pool is closed."""
+        call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
+        self._calls.add(call)
+        native, pointer = self._native.run, call.pointer
 
-        stamps: where the start and end of each step are written, in ns of CLOCK_MONOTONIC; or 0
-        Errors: DeviceError, if the pool is closed
-        """
-        state = self._state
-        with self._lock:
-            if state.closed:
-                raise DeviceError("cpu: the device is closed")
-            if self.threads > 1 and not state.threads:
-                self._start()
-            if not self._futex:
-                self._set_busy(True)
-            native = self._native.run
-            try:
-                at = native(state.pointer, steps, first, last, BUDGET_NS, stamps)
-                while at < last:
-                    at = native(state.pointer, steps, at, last, BUDGET_NS, stamps)
-            except BaseException:  # an interrupt: finish the step that workers are in
-                left = int(state.context[runtime.RESUME])
-                if left:
-                    native(state.pointer, steps, left - 1, left, 1 << 60, stamps)
-                raise
-            finally:
-                if not self._futex:
-                    self._set_busy(False)
+        def run() -> None:
+            with self._lock:
+                if not self._ready:
+                    self._run_with_care(call)
+                    return
+                try:
+                    while native(pointer):
+                        pass
+                except BaseException:
+                    self._end_step(call)
+                    raise
+
+        return run
 
     def close(self) -> None:
         """End the workers; further runs are an error."""
         with self._lock:
+            self._ready = False
             self._finalizer()
+
+    def _run_with_care(self, call: Call) -> None:
+        """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
+        state = self._state
+        if state.closed:
+            raise DeviceError("cpu: the device is closed")
+        if self.threads > 1 and call.shared and not state.threads:
+            self._start()
+        self._ready = self._futex and (self.threads == 1 or bool(state.threads))
+        if not self._futex:
+            self._set_busy(True)
+        try:
+            while self._native.run(call.pointer):
+                pass
+        except BaseException:
+            self._end_step(call)
+            raise
+        finally:
+            if not self._futex:
+                self._set_busy(False)
+
+    def _end_step(self, call: Call) -> None:
+        """After an interrupt: finish the step whose chunks workers may hold, and no more."""
+        words = call.words
+        count, budget = int(words[runtime.CALL_COUNT]), int(words[runtime.CALL_BUDGET])
+        begun = words[runtime.CALL_MINE] != 0
+        words[runtime.CALL_COUNT] = words[runtime.CALL_AT] + begun
+        words[runtime.CALL_BUDGET] = 1 << 60
+        self._native.run(call.pointer)
+        words[runtime.CALL_COUNT], words[runtime.CALL_BUDGET] = count, budget
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._state = _State()
+        self._ready = False
+        self._context[:] = 0
+        self._context[runtime.THREADS] = self.threads
+        for call in self._calls:
+            call.words[[runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE]] = 0
+        self._state = _State(self._context)
         self._place_locals()
         self._finalizer = weakref.finalize(self, _shut, self._state, self._native)
 

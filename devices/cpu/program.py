@@ -19,7 +19,7 @@ from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.jit import Code, Jit
 from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
 from trireme.devices.cpu.memory import address, aligned_copy, view
-from trireme.devices.cpu.pool import Pool
+from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -31,6 +31,8 @@ REFERENCE = "numpy reference"
 ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
 """Ops whose output is their input's bytes under another shape."""
 _POLL_S = 2e-3
+_WAKE_S = 1e-4
+"""Work for workers, in estimated seconds, that makes waking them worth while."""
 
 
 def is_alias(graph: Graph, node: Node) -> bool:
@@ -226,13 +228,14 @@ class CpuExecutable(Executable):
 
 
 class _Bound:
-    """A program on memory: a table of steps and pointers, and closures for reference steps."""
+    """A program on memory: tables of steps and pointers, and closures for reference steps."""
 
     def __init__(
         self, program: Program, code: Sequence[int], pool: Pool, args: Sequence[Buffer],
         scratch: Buffer | None,
     ) -> None:  # fmt: skip
-        self._program, self._pool, self._keep = program, pool, (args, scratch)
+        self._program, self._code, self._pool = program, code, pool
+        self._keep = (args, scratch)
         graph = program.graph
         self._buffers: dict[int, Buffer] = {}
         again = []  # outputs that are inputs, constants or listed twice
@@ -241,89 +244,60 @@ class _Bound:
                 again.append((value, buffer))
             else:
                 self._buffers[value] = buffer
-        native = [item for item in program.items if isinstance(item, Step)]
-        pointers = [[self._address(o) for o in (*s.reads, *s.writes)] for s in native]
-        flat = np.array([p for row in pointers for p in row] or [0], np.int64)
-        self._pointers = flat
-        self._table = np.zeros((max(len(native), 1), runtime.STEP_WORDS), np.int64)
-        at, since_poll = flat.ctypes.data, 0.0
-        for k, (step, row) in enumerate(zip(native, pointers, strict=True)):
-            since_poll += step.seconds
-            self._table[k] = (code[k], at, step.chunks, since_poll > _POLL_S)
-            since_poll = 0.0 if since_poll > _POLL_S else since_poll
-            at += 8 * len(row)
-        self._native = native
-        self._stamps = np.zeros((max(len(native), 1), 2), np.int64)
         self._parts = list(self._segments())
-        self._calls = [call for call, _ in self._parts]
-        self._calls += [self._copy(value, buffer) for value, buffer in again]
+        self._copies = [self._copy(value, buffer) for value, buffer in again]
+        calls = [part.run for part in self._parts] + self._copies
+        self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
 
     def launch(self, profile: bool = False) -> Event:
         """Run the program; it is complete when this returns."""
         if profile:
             return Done(self._profiled())
-        for call in self._calls:
-            call(0)
+        self.run()
         return _DONE
 
     def _profiled(self) -> list[NodeSpan]:
-        spans: list[NodeSpan] = []
-        at = self._stamps.ctypes.data
-        for call, steps in self._parts:
-            if isinstance(steps, ReferenceStep):
-                start = perf_counter()
-                call(0)
-                spans.append(NodeSpan((steps.node.id,), REFERENCE, start, perf_counter()))
-                continue
-            call(at)
-            for k in steps:
-                step, (start_ns, end_ns) = self._native[k], self._stamps[k].tolist()
-                span = NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
-                spans.append(span)
-        for call in self._calls[len(self._parts) :]:
-            call(0)
+        spans = [span for part in self._parts for span in part.profile()]
+        for call in self._copies:
+            call()
         return spans
 
-    def _copy(self, value: int, target: Buffer) -> Callable[[int], None]:
+    def _copy(self, value: int, target: Buffer) -> Callable[[], None]:
         source, place = self._array(value), view(target, self._program.graph.type(value))
 
-        def call(stamps: int) -> None:
+        def call() -> None:
             place[...] = source
 
         return call
 
-    def _segments(self) -> Iterable[tuple[Callable[[int], None], ReferenceStep | range]]:
-        """Yield runs of native steps and single reference steps as calls, in order."""
-        first = last = 0
+    def _segments(self) -> Iterable[_Native | _Reference]:
+        """Yield runs of native steps and single reference steps, in order."""
+        native: list[tuple[Step, int]] = []
+        code = iter(self._code)
         for item in self._program.items:
             if isinstance(item, Step):
-                last += 1
+                native.append((item, next(code)))
                 continue
-            if last > first:
-                yield self._native_call(first, last), range(first, last)
-            first = last
-            yield self._reference_call(item.node), item
-        if last > first:
-            yield self._native_call(first, last), range(first, last)
+            if native:
+                yield _Native(self._pool, native, self._pointers(native))
+                native = []
+            yield self._reference(item.node)
+        if native:
+            yield _Native(self._pool, native, self._pointers(native))
 
-    def _native_call(self, first: int, last: int) -> Callable[[int], None]:
-        run, table = self._pool.run, self._table.ctypes.data
+    def _pointers(self, steps: Sequence[tuple[Step, int]]) -> list[list[int]]:
+        return [[self._address(o) for o in (*step.reads, *step.writes)] for step, _ in steps]
 
-        def call(stamps: int) -> None:
-            run(table, first, last, stamps)
-
-        return call
-
-    def _reference_call(self, node: Node) -> Callable[[int], None]:
+    def _reference(self, node: Node) -> _Reference:
         graph = self._program.graph
         inputs = [None if i is None else self._array(i) for i in node.inputs]
         outputs = [self._array(i) for i in node.outputs]
 
-        def call(stamps: int) -> None:
+        def call() -> None:
             for out, result in zip(outputs, evaluate(graph, node, inputs), strict=True):
                 out[...] = result
 
-        return call
+        return _Reference(node.id, call)
 
     def _buffer(self, value: int) -> Buffer:
         home = self._program.homes[value]
@@ -351,6 +325,66 @@ class _Bound:
                 raise InternalError(f"cpu: temp {operand.key} has no memory")
             return address(scratch) + self._program.offsets[operand.key]
         return address(self._buffer(operand))
+
+
+class _Native:
+    """Native steps that run one after another: one call of the pool."""
+
+    def __init__(
+        self, pool: Pool, steps: Sequence[tuple[Step, int]], pointers: Sequence[Sequence[int]]
+    ) -> None:
+        self._pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
+        self._steps: list[Step] = []  # by row of the table
+        rows: list[tuple[int, ...]] = []
+        at, since_poll = self._pointers.ctypes.data, 0.0
+        for (step, code), row in zip(steps, pointers, strict=True):
+            since_poll += step.seconds
+            polls = since_poll > _POLL_S
+            since_poll = 0.0 if polls else since_poll
+            for base in range(0, step.chunks, runtime.MOST_CHUNKS):
+                chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
+                rows.append((code, at, chunks, base, polls))
+                self._steps.append(step)
+            at += 8 * len(row)
+        table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
+        table[:, :5] = rows
+        self._stamps = np.zeros((len(rows), 2), np.int64)
+        self.run = pool.bind(self._call(table, None))
+        self._stamped = pool.bind(self._call(table, self._stamps))
+
+    def _call(self, table: Array, stamps: Array | None) -> Call:
+        shared = [step.seconds for step in self._steps if step.chunks > 1]
+        polls = bool(table[:, runtime.STEP_POLL].any())
+        wakes = sum(shared) > _WAKE_S
+        return Call(table, shared=bool(shared), wakes=wakes, polls=polls, stamps=stamps)
+
+    def profile(self) -> Iterable[NodeSpan]:
+        """Run, and yield when each step ran."""
+        self._stamped()
+        for step, (start_ns, end_ns) in zip(self._steps, self._stamps.tolist(), strict=True):
+            yield NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A node that numpy runs."""
+
+    node: int
+    run: Callable[[], None]
+
+    def profile(self) -> Iterable[NodeSpan]:
+        """Run, and yield when it ran."""
+        start = perf_counter()
+        self.run()
+        yield NodeSpan((self.node,), REFERENCE, start, perf_counter())
+
+
+def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
 
 
 _DONE = Done()
