@@ -11,16 +11,15 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.ir import Function, Value, lanes_of, vector
+from trireme.devices.cpu.kernels import Context
 from trireme.devices.cpu.target import Isa, host_cpu
-from trireme.dtypes import Array
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node
-from trireme.quantize import LinearParams
 
 EIGHT_BIT = ("int8", "uint8")
+CHUNK_S = 4e-6
+"""What one chunk should take, where there is that much to do."""
 _PMADD = {
     16: "llvm.x86.avx512.pmaddw.d.512",
     8: "llvm.x86.avx2.pmadd.wd",
@@ -48,8 +47,6 @@ class Dot:
 
 
 QUADS, PAIRS = Dot("vnni", 4, 1), Dot("pairs", 2, 2)
-BYTES = Dot("bytes", 1, 1)
-"""Not multiplied in groups: inputs stay as they are (depthwise convolution)."""
 
 
 @functools.cache
@@ -65,8 +62,8 @@ def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
     narrow = vector(lanes * dot.taps, dot.element)
     x, w = (fn.convert("bitcast", v, narrow) for v in (x, w))
     if dot is QUADS:
-        return fn.call(acc.type, "llvm.x86.avx512.vpdpbusd.512", acc, x, w)
-    if fn.isa.name in ("avx512", "avx2") or _is_x86(fn.isa):
+        return fn.call(acc.type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", acc, x, w)
+    if is_x86(fn.isa):
         return acc + fn.call(acc.type, _PMADD[lanes], x, w)
     wide = vector(lanes * 2, "i32")
     products = fn.convert("sext", x, wide) * fn.convert("sext", w, wide)
@@ -75,8 +72,9 @@ def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
     return acc + (even + odd)
 
 
-def _is_x86(isa: Isa) -> bool:
-    return isa.cpu.startswith("x86")
+def is_x86(isa: Isa) -> bool:
+    """Whether code for the instruction set may use x86 intrinsics."""
+    return isa.name in ("avx512", "avx2") or isa.cpu.startswith("x86")
 
 
 Rounding = Literal["short", "exact", "once"]
@@ -197,30 +195,6 @@ def widen(fn: Function, x: Value, dtype: str, element: str = "i32") -> Value:
     return fn.convert(op, x, vector(lanes_of(x.type), element))
 
 
-@dataclass(frozen=True, eq=False)
-class ChannelTable:
-    """Requantisation by output channel as one int32 array of rows, padded to whole vectors.
-
-    rows: bias, multiplier, right shift, half of the divisor, and left shift if any lane has one
-    """
-
-    data: Array
-    has_left: bool
-    rounding: Rounding
-
-    def load(self, fn: Function, table: Value, at: Index) -> tuple[Value, Scale]:
-        """Return the bias and the scale of one vector of channels from channel `at` on."""
-        lanes, channels = fn.isa.lanes, self.data.shape[1]
-        type = vector(lanes, "i32")
-
-        def row(number: int) -> Value:
-            start = fn.at(table, number * channels, "i32")
-            return fn.load(type, fn.at(start, at, "i32"), 4)
-
-        left = row(4) if self.has_left else None
-        return row(0), Scale(row(1), row(2), row(3), left, self.rounding)
-
-
 def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
     """Return the scale that all lanes share."""
     right = max(-shift, 0)
@@ -231,27 +205,11 @@ def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
     )  # fmt: skip
 
 
-def channel_table(params: LinearParams, bias: Array, lanes: int, most: int) -> ChannelTable:
-    """Return the table of a linear op; `bias` int64 [O] holds everything constant but the products.
-
-    `most` bounds the size of the sum of products
-    """
-    channels = len(bias)
-    padded = -(-channels // lanes) * lanes
-    rows = np.zeros((5, padded), np.int32)
-    rows[0, :channels] = bias.astype(np.int32)  # wraps as the accumulator does
-    rows[1, :channels] = params.multipliers
-    if params.rounding_once:
-        rows[2] = 31
-        rows[2, :channels] = 31 - params.shifts
-        return ChannelTable(rows[:4].copy(), False, "once")
-    rows[2, :channels] = np.maximum(-params.shifts, 0)
-    rows[3] = (1 << rows[2].astype(np.int64)) >> 1
-    rows[4, :channels] = np.maximum(params.shifts, 0)
-    has_left = bool(rows[4].any())
-    safe = not has_left and bool((rows[2, :channels] >= 1).all()) and most < 1 << 30
-    rounding: Rounding = "short" if safe else "exact"
-    return ChannelTable(rows if has_left else rows[:4].copy(), has_left, rounding)
+def chunks_of(context: Context, seconds: float) -> int:
+    """Return into how many chunks to cut a step of that length: none where threads do not pay."""
+    if seconds < 1.5e-6:
+        return 1
+    return max(2, context.threads, min(64, int(seconds / CHUNK_S)))
 
 
 def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:

@@ -1,8 +1,9 @@
 """Convolution and fully connected on 8-bit integers, as one product of matrices.
 
 A row is an output position, a column an output channel. What a row multiplies lies in the prepared
-input as a few spans of consecutive bytes, one a kernel row (or position), so nothing is gathered:
-the microkernel broadcasts a few bytes of each row and multiplies them with a vector of channels.
+image (int8_prepare.py) as a few spans of consecutive bytes, one a kernel row (or position), so
+nothing is gathered: the microkernel broadcasts a few bytes of each row and multiplies them with a
+vector of channels.
 
     acc[o] = bias[o] + sum (x - x_zero) * (w[o] - w_zero)
 
@@ -17,25 +18,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.devices.cpu.int8 import (
-    ChannelTable,
     Dot,
-    clamp_and_narrow,
+    chunks_of,
     dot_of,
     eight_bit_reason,
     emit_dot,
     load_bytes,
-    requantise,
-    store_bytes,
 )
 from trireme.devices.cpu.int8_depthwise import is_depthwise, lower_depthwise
 from trireme.devices.cpu.int8_pack import (
     Product,
+    Tile,
     choose_tile,
     constant_terms,
-    grouped_table,
+    kernel_order,
     pack_weights,
+    sum_bounds,
+    weight_zero,
 )
-from trireme.devices.cpu.int8_prepare import Prepared, prepare
+from trireme.devices.cpu.int8_prepare import Image, View
+from trireme.devices.cpu.int8_requant import Requantiser, groups_of, requantiser
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
@@ -53,65 +55,68 @@ from trireme.graph import Graph, Node
 from trireme.op import call_of
 from trireme.quantize import LinearParams, conv_params, fully_connected_params
 
-CHUNK_PRODUCTS = 1 << 20
-"""Multiplications that one chunk does: some microseconds."""
-
 
 class _Kernel:
-    """Emits the kernel of one product."""
+    """Emits the kernel of one product: chunks > panels of channels > tiles of rows."""
 
     def __init__(
-        self, isa: Isa, dot: Dot, product: Product, table: ChannelTable, params: LinearParams,
-        row_factor: int,
+        self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
+        requantiser: Requantiser, row_factor: int, chunks: int,
     ) -> None:  # fmt: skip
-        self.isa, self.dot, self.product, self.table = isa, dot, product, table
-        self.params, self.row_factor = params, row_factor
-        self.tile = choose_tile(isa, product.rows, product.channels)
-        self.tiles = -(-product.rows // self.tile.rows)
-        self.panels = -(-product.channels // (self.tile.vectors * isa.lanes))
-        work = self.tile.rows * product.channels * product.depth
-        self.block = max(1, min(self.tiles, CHUNK_PRODUCTS // max(work, 1)))
-        self.blocks = -(-self.tiles // self.block)
-        self.split = 1  # parts that the panels are cut into, where there are few rows
-        if self.blocks * product.groups < 4:
-            self.split = min(self.panels, max(1, work * self.tiles // (CHUNK_PRODUCTS // 8)))
-        self.panel_part = -(-self.panels // self.split)
-        self.split = -(-self.panels // self.panel_part)
+        self.isa, self.product = isa, product
+        self.image, self.view = source
+        dot = self.dot = self.image.dot
+        self.tile, self.requantiser, self.row_factor = tile, requantiser, row_factor
+        tiles = -(-product.rows // tile.rows)
+        self.panels = -(-product.channels // (tile.vectors * isa.lanes))
+        blocks = max(1, min(tiles, -(-chunks // product.groups)))
+        self.block = -(-tiles // blocks) * tile.rows  # rows of a chunk
+        self.blocks = -(-product.rows // self.block)
+        parts = max(1, min(self.panels, chunks // (self.blocks * product.groups)))
+        self.part = -(-self.panels // parts)  # panels of a chunk, where there are few rows
+        self.parts = -(-self.panels // self.part)
         self.span_quads = [-(-length // dot.taps) for _, length in product.spans]
         self.vector_bytes = isa.lanes * 4
         self.lane_step = sum(self.span_quads) * self.vector_bytes  # bytes of one vector of channels
+        self.padded = requantiser.data.shape[1] // product.groups
 
     @property
     def chunks(self) -> int:
-        return self.product.groups * self.blocks * self.split
+        return self.product.groups * self.blocks * self.parts
+
+    @property
+    def local_bytes(self) -> int:
+        """What the lines of the largest chunk take."""
+        most = self.view.most_lines(self.product.rows, self.block, self.tile.rows)
+        return self.image.local_bytes(most)
 
     @property
     def name(self) -> str:
         return f"gemm_q8_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
 
     def code(self) -> Code:
-        """Operands: prepared input, weights, channel table, [row offsets], output."""
+        """Operands: image, weights, table, [row offsets], output."""
         with_offsets = self.product.offsets is not None
-        fn, pointers, chunk, _ = begin(self.name, self.isa, 5 if with_offsets else 4)
-        x, w, table, y = pointers[0], pointers[1], pointers[2], pointers[-1]
-        offsets = pointers[3] if with_offsets else None
-        part = fn.integer("urem", chunk, self.split)
-        rest = fn.integer("udiv", chunk, self.split)
+        fn, pointers, chunk, local = begin(self.name, self.isa, 5 if with_offsets else 4)
+        part = fn.integer("urem", chunk, self.parts)
+        rest = fn.integer("udiv", chunk, self.parts)
         block = fn.integer("urem", rest, self.blocks)
         group = fn.integer("udiv", rest, self.blocks) if self.product.groups > 1 else 0
-        self.emit(fn, (x, w, table, offsets, y), (part, block, group))
+        rows = self.product.rows
+        first = fn.minimum(_times(block, self.block), rows - self.tile.rows)
+        last = fn.minimum(first + self.block, rows)
+        lines = self.view.lines(fn, first, last)
+        x = self.image.fetch(fn, pointers[0], local, *lines)
+        offsets = pointers[3] if with_offsets else None
+        self.places = (x, pointers[1], pointers[2], offsets, pointers[-1])
+        self.panel_loops(fn, _times(part, self.part), (first, last), group)
         return finish(fn)
 
-    def emit(
-        self, fn: Function, pointers: tuple[Value, Value, Value, Value | None, Value],
-        place: tuple[Index, Index, Index],
-    ) -> None:  # fmt: skip
-        x, w, table, offsets, y = pointers
-        part, block, group = place
-        first_panel = part * self.panel_part
-        last_panel = fn.minimum(first_panel + self.panel_part, self.panels)
-        first = block * self.block
-        last = fn.minimum(first + self.block, self.tiles)
+    def panel_loops(
+        self, fn: Function, first_panel: Index, rows: tuple[Index, Index], group: Index
+    ) -> None:
+        """Emit the panels of a chunk: those of full width, then the last one if it is narrower."""
+        last_panel = fn.minimum(first_panel + self.part, self.panels)
         whole = self.product.channels // (self.tile.vectors * self.isa.lanes)
         for full in (True, False):
             low = first_panel if full else fn_maximum(fn, first_panel, whole)
@@ -119,40 +124,42 @@ class _Kernel:
             if full and not whole or not full and whole == self.panels:
                 continue
             for panel in fn.range(low, high):
-                for tile in fn.range(first, last):
-                    self.emit_tile(fn, (x, w, table, offsets, y), (panel, tile, group), full)
+                for at in fn.range(*rows, self.tile.rows):
+                    row = fn.minimum(at, self.product.rows - self.tile.rows)
+                    self.emit_tile(fn, panel, row, group, full)
 
-    def emit_tile(
-        self, fn: Function, pointers: tuple[Value, Value, Value, Value | None, Value],
-        place: tuple[Index, Index, Index], full: bool,
-    ) -> None:  # fmt: skip
-        x, w, table, offsets, y = pointers
-        panel, tile, group = place
-        rows, lanes = self.tile.rows, self.isa.lanes
-        left = self.product.channels - (self.panels - 1) * self.tile.vectors * lanes
+    def emit_tile(self, fn: Function, panel: Index, row: Index, group: Index, full: bool) -> None:
+        """Emit the tile whose first row is `row`; the last one of all overlaps its neighbour."""
+        x, w, table, offsets, y = self.places
+        rows, lanes, product = self.tile.rows, self.isa.lanes, self.product
+        left = product.channels - (self.panels - 1) * self.tile.vectors * lanes
         vectors = self.tile.vectors if full else -(-left // lanes)
-        row = fn.minimum(tile * rows, self.product.rows - rows)  # the last tile overlaps
         starts = [self.row_start(fn, x, offsets, row, r, group) for r in range(rows)]
-        padded = self.table.data.shape[1]
-        column = panel * (self.tile.vectors * lanes)
-        stride = self.lane_step * (-(-self.product.channels // lanes))
-        weights = fn.at(fn.at(w, group * stride, "i8"), panel * (self.tile.vectors
-                        * self.lane_step), "i8")  # fmt: skip
-        sums = self.products(fn, starts, weights, vectors)
-        corrections = [self.row_sum(fn, start) for start in starts] if self.row_factor else None
-        at = group * (padded // self.product.groups) + column
-        for v in range(vectors):
-            bias, scale = self.table.load(fn, table, at + v * lanes)
-            count = lanes if full else min(lanes, left - v * lanes)
+        column = _times(panel, self.tile.vectors * lanes)
+        block = _times(group, self.padded // lanes) + _times(panel, self.tile.vectors)
+        weights = fn.at(w, _times(block, self.lane_step), "i8")
+        at = _times(group, self.padded) + column
+        sums = self.products(fn, starts, weights, vectors, at)
+        if self.row_factor:
+            sums = [
+                [acc - correction for acc in row_sums]
+                for row_sums, correction in zip(
+                    sums, [self.row_sum(fn, start) for start in starts], strict=True
+                )
+            ]  # fmt: skip
+        width = product.channels * product.groups
+        target = fn.at(y, row * width + (_times(group, product.channels) + column), "i8")
+        start = 0
+        for size in groups_of(vectors):
+            count = min(size * lanes, (product.channels if full else left) - start * lanes)
             for r in range(rows):
-                acc = sums[r][v] + bias
-                if corrections is not None:
-                    acc = acc - corrections[r]
-                out = clamp_and_narrow(fn, requantise(fn, acc, scale), self.params.y_zero,
-                                       self.params.low, self.params.high)  # fmt: skip
-                width = self.product.channels * self.product.groups
-                place_of = (row + r) * width + (group * self.product.channels + column)
-                store_bytes(fn, out, fn.at(fn.at(y, place_of, "i8"), v * lanes, "i8"), count)
+                numbers = [
+                    self.requantiser.numbers(fn, sums[r][v], table, at + v * lanes)
+                    for v in range(start, start + size)
+                ]
+                place = fn.at(target, r * width + start * lanes, "i8")
+                self.requantiser.store(fn, numbers, place, count)
+            start += size
 
     def row_start(
         self, fn: Function, x: Value, offsets: Value | None, row: Index, r: int, group: Index
@@ -166,11 +173,15 @@ class _Kernel:
         return fn.at(x, at + group * self.product.group_step, self.dot.element)
 
     def products(
-        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int
+        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int, channel: Index
     ) -> list[list[Value]]:
-        """Return the sums of products of a tile, by row and vector."""
-        type = vector(self.isa.lanes, "i32")
-        acc = [[Var(fn, type, 0) for _ in range(vectors)] for _ in starts]
+        """Return the sums of products of a tile and the bias, by row and vector."""
+        type, lanes = vector(self.isa.lanes, "i32"), self.isa.lanes
+        table = self.places[2]
+        bias = [
+            self.requantiser.bias(fn, table, channel + v * lanes, lanes) for v in range(vectors)
+        ]
+        acc = [[Var(fn, type, first) for first in bias] for _ in starts]
         at = 0
         for (offset, _), quads in zip(self.product.spans, self.span_quads, strict=True):
             places = [fn.at(start, offset, self.dot.element) for start in starts]
@@ -230,30 +241,45 @@ def fn_maximum(fn: Function, left: Index, right: int) -> Index:
     return fn.select(fn.compare("sgt", left, right), left, right)
 
 
+def _times(index: Index, factor: int) -> Index:
+    return index * factor
+
+
 def _steps(
-    context: Context, node: Node, product: Product, params: LinearParams, prepared: Prepared
-) -> list[Step]:
-    graph, isa = context.graph, context.isa
-    dot = dot_of(isa)
-    x_id, w_id = node.used[0], node.used[1]
+    context: Context, node: Node, product: Product, params: LinearParams,
+    source: tuple[Image, View],
+) -> list[Step]:  # fmt: skip
+    graph, isa, dot = context.graph, context.isa, source[0].dot
+    x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]
     w = graph.values[w_id].data
     bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
     if w is None:
         raise InternalError(f"{node.label}: weights are not constant")
-    terms, factor = constant_terms(w, bias, params, graph.type(x_id).dtype, dot)
-    most = product.depth * 255 * 255 + int(np.abs(terms).max(initial=0))
-    table = grouped_table(params, terms, product, isa.lanes, most)
-    packed = pack_weights(w, params.w_zero, product, dot, isa.lanes)
-    kernel = _Kernel(isa, dot, product, table, params, factor)
-    reads: list[Operand] = [prepared.operand, packed, table.data]
+    quads = sum(-(-length // dot.taps) for _, length in product.spans)
+    tile = choose_tile(isa, product.rows, product.channels, quads)
+    order = kernel_order(isa, tile, product.channels)
+    x_dtype = graph.type(x_id).dtype
+    terms, factor = constant_terms(w, bias, params, x_dtype, dot)
+    bounds = sum_bounds(w, bias, params, x_dtype)
+    every = np.concatenate([
+        np.where(order < product.channels, order + group * product.channels, len(w))
+        for group in range(product.groups)
+    ])  # fmt: skip
+    requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
+    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, isa.lanes)
+    work = product.rows * product.channels * product.groups * product.depth
+    seconds = work / (isa.lanes * 8e9)
+    kernel = _Kernel(
+        isa, product, source, tile, requant, factor, chunks_of(context, seconds)
+    )  # fmt: skip
+    reads: list[Operand] = [context.operand(x_id), packed, requant.data]
     if product.offsets is not None:
         reads.append(product.offsets)
-    work = product.rows * product.channels * product.groups * product.depth
-    main = Step(
-        kernel.code(), tuple(reads), (node.outputs[0],), kernel.chunks,
-        seconds=work / (isa.lanes * 8e9), nodes=(node.id,),
+    step = Step(
+        kernel.code(), tuple(reads), (y_id,), kernel.chunks, kernel.local_bytes,
+        seconds=seconds, nodes=(node.id,),
     )  # fmt: skip
-    return [*prepared.steps, main]
+    return [step]
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
@@ -261,11 +287,16 @@ def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
     graph = context.graph
     params = fully_connected_params(call_of(graph, node))
     channels, depth = graph.type(node.used[1]).dims
-    rows = graph.type(node.used[0]).elements // depth
-    prepared = prepare(context, node, (rows, 1, 1, depth), (0, 0, 0, 0), params.x_zero,
-                       dot_of(context.isa))  # fmt: skip
+    x = graph.type(node.used[0])
+    rows = x.elements // depth
     product = Product(rows, channels, 1, None, depth, 0, ((0, depth),))
-    return _steps(context, node, product, params, prepared)
+    source = _matrix(rows, depth, x.dtype, params.x_zero, dot_of(context.isa))
+    return _steps(context, node, product, params, source)
+
+
+def _matrix(rows: int, depth: int, dtype: str, zero: int, dot: Dot) -> tuple[Image, View]:
+    """Return a matrix as an image of one column, with a line for each row."""
+    return Image((1, rows, 1, depth), (0, 0, 0, 0), dtype, zero, dot), View(rows, 1, rows, 1, 1)
 
 
 def lower_conv(context: Context, node: Node) -> Sequence[Step]:
@@ -275,16 +306,22 @@ def lower_conv(context: Context, node: Node) -> Sequence[Step]:
         return lower_depthwise(context, node)
     params = conv_params(call_of(graph, node))
     x, w, y = (graph.type(v).dims for v in (node.used[0], node.used[1], node.outputs[0]))
-    (top, left, bottom, right) = node.attrs["pads"]
+    pads = tuple(node.attrs["pads"])
+    (top, left, bottom, right) = pads
     (sh, sw), (dh, dw), groups = (
         node.attrs["strides"],
         node.attrs["dilations"],
         node.attrs["groups"],
     )
-    prepared = prepare(context, node, x, (top, left, bottom, right), params.x_zero,
-                       dot_of(context.isa))  # fmt: skip
     height, width, channels = x[1] + top + bottom, x[2] + left + right, x[3]
     kh, kw, depth = w[1:]
+    dtype, dot = graph.type(node.used[0]).dtype, dot_of(context.isa)
+    if (kh, kw, sh, sw) == (1, 1, 1, 1) and not any(pads):
+        rows = x[0] * x[1] * x[2]
+        product = Product(rows, w[0] // groups, groups, None, channels, depth, ((0, depth),))
+        source = _matrix(rows, channels, dtype, params.x_zero, dot)
+        return _steps(context, node, product, params, source)
+    image = Image((x[0], x[1], x[2], x[3]), (top, left, bottom, right), dtype, params.x_zero, dot)
     if dw == 1 and groups == 1:
         spans = tuple((ky * dh * width * channels, kw * depth) for ky in range(kh))
     else:
@@ -294,14 +331,9 @@ def lower_conv(context: Context, node: Node) -> Sequence[Step]:
         )  # fmt: skip
     n, oy, ox = np.meshgrid(*map(np.arange, y[:3]), indexing="ij")
     offsets = (((n * height + oy * sh) * width + ox * sw) * channels).astype(np.int32).reshape(-1)
-    rows = len(offsets)
-    plain = bool((offsets == np.arange(rows) * channels).all())
-    if plain and len(spans) > 1 and all(s[0] == i * depth for i, s in enumerate(spans)):
-        spans = ((0, len(spans) * depth),)
-    product = Product(
-        rows, w[0] // groups, groups, None if plain else offsets, channels, depth, spans
-    )
-    return _steps(context, node, product, params, prepared)
+    product = Product(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)
+    view = View(y[1], y[2], height, sh, (kh - 1) * dh + 1)
+    return _steps(context, node, product, params, (image, view))
 
 
 def conv_reason(graph: Graph, node: Node) -> str | None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.int8 import QUADS, ChannelTable, Dot, channel_table
+from trireme.devices.cpu.int8 import QUADS, Dot
+from trireme.devices.cpu.int8_requant import groups_of, lanes_to_channels
 from trireme.devices.cpu.target import Isa
-from trireme.dtypes import Array
+from trireme.dtypes import Array, numpy_dtype
 from trireme.quantize import LinearParams
 
 
@@ -44,8 +45,12 @@ class Tile:
     vectors: int
 
 
-def choose_tile(isa: Isa, rows: int, channels: int) -> Tile:
-    """Return the tile that wastes least and keeps the multipliers busy.
+_STORE_CYCLES = {4: 16.0, 2: 10.0, 1: 7.0}
+"""About what it takes to requantise and store a group of vectors of one row."""
+
+
+def choose_tile(isa: Isa, rows: int, channels: int, quads: int) -> Tile:
+    """Return the tile of least modelled cycles; `quads` is the groups of taps that a sum takes.
 
     rows x vectors accumulators, the vectors of weights and a broadcast must fit the registers.
     """
@@ -53,35 +58,65 @@ def choose_tile(isa: Isa, rows: int, channels: int) -> Tile:
     best, least = Tile(1, 1), math.inf
     for vectors in range(1, min(wanted, 8) + 1):
         most = (isa.registers - vectors - 2) // vectors
+        panels, last = divmod(wanted, vectors)
         for height in range(1, min(most, rows, 14) + 1):
-            tiles = -(-rows // height) * -(-wanted // vectors)
-            products = height * vectors
-            stall = max(products, isa.fma_cycles * isa.fma_per_cycle)
-            loads = (height + vectors) * 0.5
-            cost = tiles * (max(stall, loads) + 0.1 * loads)
+            cost = panels * _tile_cycles(isa, Tile(height, vectors), quads)
+            cost += _tile_cycles(isa, Tile(height, last), quads) if last else 0.0
+            cost *= -(-rows // height)
             if cost < least * 0.999:
                 best, least = Tile(height, vectors), cost
     return best
 
 
-def pack_weights(w: Array, zero: int, product: Product, dot: Dot, lanes: int) -> Array:
-    """Return weights [O, depth] as [group, block of lanes, taps of each span, lanes, taps].
+def _tile_cycles(isa: Isa, tile: Tile, quads: int) -> float:
+    latency = isa.fma_cycles * (isa.fma_per_cycle / 2)
+    step = max(tile.rows * tile.vectors, latency, (tile.rows + tile.vectors) / 2)
+    store = sum(_STORE_CYCLES[group] for group in groups_of(tile.vectors))
+    return quads * (step + 0.05 * (tile.rows + tile.vectors)) + tile.rows * store + 10
+
+
+def kernel_order(isa: Isa, tile: Tile, channels: int) -> Array:
+    """Return the channel in each lane of all panels of a group of the conv; padding included."""
+    wanted = -(-channels // isa.lanes)
+    whole, last = divmod(wanted, tile.vectors)
+    panel = lanes_to_channels(isa, isa.lanes, tile.vectors)
+    parts = [panel + p * len(panel) for p in range(whole)]
+    if last:
+        parts.append(whole * len(panel) + lanes_to_channels(isa, isa.lanes, last))
+    return np.concatenate(parts)
+
+
+def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
+    """Return what is subtracted from weights before they are multiplied.
+
+    It is their zero point where the differences fit the multiplier; else with VNNI half of the
+    range of uint8, and the rest is made up for by sums of the inputs.
+    """
+    least, most = int(w.min()) - params.w_zero, int(w.max()) - params.w_zero
+    if dot is not QUADS or (least >= -128 and most <= 127):
+        return params.w_zero
+    return 128 if w.dtype == np.uint8 else 0
+
+
+def pack_weights(
+    w: Array, zero: int, product: Product, dot: Dot, order: Array, lanes: int
+) -> Array:  # fmt: skip
+    """Return weights [O, depth], less `zero`, as [group, block of lanes, taps, lanes, taps].
 
     Spans are filled up with zeros to whole groups of taps, channels to whole vectors.
     """
     groups, channels = product.groups, product.channels
-    padded = -(-channels // lanes) * lanes
-    wide = w.astype(np.int16).reshape(groups, channels, -1)
-    wide = wide - (zero if dot is not QUADS else (128 if w.dtype == np.uint8 else 0))
+    wide = w.astype(np.int16).reshape(groups, channels, -1) - zero
     columns = []
     start = 0
     for _, length in product.spans:
         part = wide[:, :, start : start + length]
         room = -(-length // dot.taps) * dot.taps
-        columns.append(np.pad(part, ((0, 0), (0, padded - channels), (0, room - length))))
+        columns.append(np.pad(part, ((0, 0), (0, len(order) - channels), (0, room - length))))
         start += length
-    flat = np.concatenate(columns, axis=2)
-    blocks = flat.reshape(groups, padded // lanes, lanes, -1, dot.taps).transpose(0, 1, 3, 2, 4)
+    flat = np.concatenate(columns, axis=2)[:, order]
+    blocks = flat.reshape(groups, len(order) // lanes, lanes, -1, dot.taps)
+    blocks = blocks.transpose(0, 1, 3, 2, 4)
     return np.ascontiguousarray(blocks.astype(np.int8 if dot is QUADS else np.int16))
 
 
@@ -94,32 +129,19 @@ def constant_terms(
     if dot is not QUADS:
         return total, 0
     x_zero = params.x_zero + (128 if x_dtype == "int8" else 0)
-    shift = 128 if w.dtype == np.uint8 else 0
-    signed = w.reshape(channels, -1).astype(np.int64) - shift
-    w_zero = params.w_zero - shift
-    total = total - x_zero * signed.sum(1) + signed.shape[1] * x_zero * w_zero
-    return total, w_zero
+    zero = weight_zero(w, params, dot)
+    signed = w.reshape(channels, -1).astype(np.int64) - zero
+    factor = params.w_zero - zero
+    total = total - x_zero * signed.sum(1) + signed.shape[1] * x_zero * factor
+    return total, factor
 
 
-def grouped_table(
-    params: LinearParams, terms: Array, product: Product, lanes: int, most: int
-) -> ChannelTable:
-    """Return the channel table with every group padded to whole vectors."""
-    if product.groups == 1:
-        return channel_table(params, terms, lanes, most)
-    parts = []
-    size = product.channels
-    for group in range(product.groups):
-        cut = slice(group * size, (group + 1) * size)
-        own = LinearParams(
-            params.x_zero, params.w_zero, params.y_zero, params.multipliers[cut],
-            params.shifts[cut], params.low, params.high,
-        )  # fmt: skip
-        parts.append(channel_table(own, terms[cut], lanes, most))
-    has_left = any(part.has_left for part in parts)
-    rows = 5 if has_left else 4
-    data = [np.pad(part.data, ((0, rows - len(part.data)), (0, 0))) for part in parts]
-    return ChannelTable(
-        np.ascontiguousarray(np.concatenate(data, axis=1)), has_left,
-        "exact" if any(part.rounding == "exact" for part in parts) else parts[0].rounding,
-    )  # fmt: skip
+def sum_bounds(
+    w: Array, bias: Array | None, params: LinearParams, x_dtype: str
+) -> tuple[Array, Array]:
+    """Return the least and the greatest sum of each channel, int64 [O], over all inputs."""
+    wide = w.reshape(len(w), -1).astype(np.int64) - params.w_zero
+    info = np.iinfo(numpy_dtype(x_dtype))
+    ends = (wide * (info.min - params.x_zero), wide * (info.max - params.x_zero))
+    start = np.zeros(len(w), np.int64) if bias is None else bias.astype(np.int64)
+    return start + np.minimum(*ends).sum(1), start + np.maximum(*ends).sum(1)

@@ -1,134 +1,192 @@
-"""Prepare a quantised image for multiplication: border added, bytes in the form the products want.
+"""Lines of a quantised image as products want them: with a border, in the form of the multiplier.
 
-With VNNI the bytes become unsigned (the sign bit flipped) and the border is the zero point; without
-it they become 16-bit with the zero point subtracted, and the border is 0. Where nothing is to be
-done the input itself is used.
+With VNNI bytes become unsigned (the sign bit flipped) and the border is the zero point; without it
+they become 16-bit with the zero point subtracted, and the border is 0. A chunk of a kernel does
+this for the lines it needs, into memory of its thread's own: they are in its cache when they are
+multiplied, and no step of their own is spent on them. Where nothing is to be done the image itself
+is used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trireme.devices.cpu.int8 import BYTES, QUADS, Dot, load_bytes, store_bytes, widen
-from trireme.devices.cpu.ir import Function, Value, vector
-from trireme.devices.cpu.kernels import (
-    Context,
-    Operand,
-    Step,
-    Temp,
-    begin,
-    finish,
-    split_evenly,
-)
-from trireme.graph import Node
+import numpy as np
 
-SLACK_BYTES = 64
-"""Bytes that may be read beyond the last prepared row, times weights that are zero."""
+from trireme.devices.cpu.int8 import QUADS, Dot, load_bytes, store_bytes, widen
+from trireme.devices.cpu.ir import Function, Index, Value, vector
+
+_FRONT_BYTES = 128
+"""Room before the first line: the last vector of a copy may begin before it."""
+_SLACK_BYTES = 64
+"""Room behind the last line: a group of taps may be read beyond it, times weights that are zero."""
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Where the prepared input is, and the steps that make it."""
+class View:
+    """Which lines of an image the rows of a kernel see; a row is an output position.
 
-    operand: Operand
-    steps: tuple[Step, ...]
+    height, width: of the output; tall, stride, window: lines of an image with its border, from one
+    output line to the next, and of the kernel's window
+    """
 
+    height: int
+    width: int
+    tall: int
+    stride: int
+    window: int
 
-def prepare(
-    context: Context, node: Node, shape: tuple[int, ...], pads: tuple[int, int, int, int],
-    zero: int, dot: Dot,
-) -> Prepared:  # fmt: skip
-    """Return the input of a node, seen as [N,H,W,C], with its border."""
-    value = node.used[0]
-    dtype = context.type(value).dtype
-    n, height, width, channels = shape
-    bordered = any(pads)
-    as_is = dot is BYTES or (dot is QUADS and dtype == "uint8" and channels % 4 == 0)
-    if as_is and not bordered:
-        return Prepared(context.operand(value), ())
-    top, left, bottom, right = pads
-    rows, row = n * (height + top + bottom), (width + left + right) * channels
-    temp = Temp(f"prepared {node.id}", rows * row * dot.width + SLACK_BYTES)
-    fn, (x, out), chunk, _ = begin(f"prepare_{dot.name}", context.isa, 2)
-    size, chunks = split_evenly(rows, max(1, (32 << 10) // max(row, 1)))
-    first = chunk * size
-    tall = height + top + bottom
-    for at in fn.range(first, fn.minimum(first + size, rows)):
-        target = fn.at(out, at * row, dot.element)
-        if not bordered:
-            _span(fn, fn.at(x, at * row, "i8"), target, row, (dtype, zero, dot))
-            continue
-        y = fn.integer("urem", at, tall) if n > 1 else at
-        image = fn.integer("udiv", at, tall) if n > 1 else 0
-        line = y - top
-        inside = fn.compare("ult", fn.as_value("i64", line), height)
-        for is_inside in fn.either(inside):
-            if is_inside:
-                source = fn.at(x, (image * height + line) * (width * channels), "i8")
-                _fill(fn, target, left * channels, (dtype, zero, dot))
-                middle = fn.at(target, left * channels, dot.element)
-                _span(fn, source, middle, width * channels, (dtype, zero, dot))
-                end = fn.at(target, (left + width) * channels, dot.element)
-                _fill(fn, end, right * channels, (dtype, zero, dot))
-            else:
-                _fill(fn, target, row, (dtype, zero, dot))
-    step = Step(
-        finish(fn), (context.operand(value),), (temp,), chunks,
-        seconds=rows * row / 2e10, nodes=(node.id,),
-    )  # fmt: skip
-    return Prepared(temp, (step,))
+    @property
+    def one_to_one(self) -> bool:
+        """Whether row i sees line i alone."""
+        return self.width == self.stride == self.window == 1 and self.tall == self.height
+
+    def lines(self, fn: Function, first: Index, last: Index) -> tuple[Index, Index]:
+        """Return the lines that rows first..last see, as first and last of them."""
+        if self.one_to_one:
+            return first, last
+        ends = []
+        for row in (first, fn.as_value("i64", last) - 1):
+            n = fn.integer("udiv", row, self.height * self.width)
+            rest = fn.integer("urem", row, self.height * self.width)
+            ends.append(n * self.tall + fn.integer("udiv", rest, self.width) * self.stride)
+        return ends[0], ends[1] + self.window
+
+    def most_lines(self, rows: int, block: int, least: int = 1) -> int:
+        """Return the lines that a block of rows sees at most; the last one has `least` or more."""
+        first = np.minimum(np.arange(0, rows, block), max(rows - least, 0))
+        last = np.minimum(first + block, rows) - 1
+        n, rest = np.divmod(np.stack([first, last]), self.height * self.width)
+        low, high = n * self.tall + rest // self.width * self.stride
+        return int((high - low).max()) + self.window
 
 
-def _span(
-    fn: Function, source: Value, target: Value, count: int, how: tuple[str, int, Dot]
-) -> None:
-    """Convert `count` bytes."""
-    dtype, zero, dot = how
-    lanes = fn.isa.lanes * (4 // dot.width)
-    whole = count // lanes * lanes
-    for i in fn.range(0, whole, lanes):
-        _convert(fn, fn.at(source, i, "i8"), fn.at(target, i, dot.element), lanes, how)
-    rest = count - whole
-    at = whole
-    while rest:  # powers of two, so that no instruction set needs masks
-        part = 1 << (rest.bit_length() - 1)
-        _convert(fn, fn.at(source, at, "i8"), fn.at(target, at, dot.element), part, how)
-        at, rest = at + part, rest - part
+@dataclass(frozen=True)
+class Image:
+    """An image [N,H,W,C] of one dtype and zero point, and the border that a kernel wants around it.
 
+    reads: elements that a kernel may read from the first channel of any pixel on
 
-def _convert(
-    fn: Function, source: Value, target: Value, lanes: int, how: tuple[str, int, Dot]
-) -> None:
-    dtype, zero, dot = how
-    x = load_bytes(fn, source, lanes, lanes) if lanes > 1 else fn.load("i8", source, 1)
-    if dot.width == 1:
-        if dot is QUADS and dtype == "int8":
-            x = fn.emit(x.type, f"xor {x}, {x.text_of(-128)}")
-        if lanes > 1:
-            store_bytes(fn, x, target, lanes)
+    Lines are counted over the batch and include the border: line y of image n is n * tall + y.
+    """
+
+    shape: tuple[int, int, int, int]
+    pads: tuple[int, int, int, int]
+    dtype: str
+    zero: int
+    dot: Dot
+    reads: int = 1
+
+    @property
+    def tall(self) -> int:
+        """Lines of one image with its border."""
+        return self.shape[1] + self.pads[0] + self.pads[2]
+
+    @property
+    def row(self) -> int:
+        """Elements of a line with its border."""
+        return (self.shape[2] + self.pads[1] + self.pads[3]) * self.shape[3]
+
+    @property
+    def as_is(self) -> bool:
+        """Whether kernels read the image where it lies."""
+        plain = self.dot is QUADS and self.dtype == "uint8" and self.shape[3] % 4 == 0
+        plain = plain and self.shape[3] >= self.reads
+        return plain and not any(self.pads)
+
+    def local_bytes(self, lines: int) -> int:
+        """Return the memory that `fetch` of that many lines takes."""
+        if self.as_is:
+            return 0
+        return -(-(_FRONT_BYTES + lines * self.row * self.dot.width + _SLACK_BYTES) // 64) * 64
+
+    def fetch(self, fn: Function, x: Value, local: Value, first: Index, last: Index) -> Value:
+        """Emit the preparation of lines first..last; return where line 0 would be."""
+        if self.as_is:
+            return x
+        start = fn.at(local, _FRONT_BYTES, "i8")
+        if self.shape[0] * self.shape[1] * self.row < self._lanes(fn) and not any(self.pads):
+            self._span(fn, x, start, self.shape[0] * self.shape[1] * self.row)
+            return start
+        if any(self.pads):
+            for line in fn.range(first, last):
+                self._line(fn, x, line, fn.at(start, (line - first) * self.row, self.dot.element))
         else:
-            fn.store(x, target, 1)
-        return
-    wide = widen(fn, x, dtype, "i16") if lanes > 1 else fn.convert(
-        "sext" if dtype == "int8" else "zext", x, "i16"
-    )  # fmt: skip
-    fn.store(wide - zero, target, 2)
+            self._lines(fn, x, start, first, last)
+        return fn.at(start, fn.as_value("i64", first) * -self.row, self.dot.element)
 
+    def _line(self, fn: Function, x: Value, line: Index, target: Value) -> None:
+        """Emit one line with its border."""
+        n, height, width, channels = self.shape
+        top, left, _, right = self.pads
+        y = fn.integer("urem", line, self.tall) if n > 1 else line
+        image = fn.integer("udiv", line, self.tall) if n > 1 else 0
+        y = fn.as_value("i64", y) - top
+        for is_inside in fn.either(fn.compare("ult", y, height)):
+            if is_inside:
+                source = fn.at(x, (y + image * height) * (width * channels), "i8")
+                self._fill(fn, target, left * channels)
+                middle = fn.at(target, left * channels, self.dot.element)
+                self._span(fn, source, middle, width * channels)
+                end = fn.at(target, (left + width) * channels, self.dot.element)
+                self._fill(fn, end, right * channels)
+            else:
+                self._fill(fn, target, self.row)
 
-def _fill(fn: Function, target: Value, count: int, how: tuple[str, int, Dot]) -> None:
-    """Write the border: `count` elements that stand for zero."""
-    dtype, zero, dot = how
-    value = 0 if dot.width == 2 else zero
-    if dot is QUADS and dtype == "int8":
-        value += 128
-    lanes = fn.isa.lanes * (4 // dot.width)
-    whole = count // lanes * lanes
-    element, align = (dot.element, dot.width)
-    text = value - 256 if value > 127 else value
-    for i in fn.range(0, whole, lanes):
-        fn.store(fn.as_value(vector(lanes, element), text), fn.at(target, i, element), align)
-    rest, at = count - whole, whole
-    while rest:
-        part = 1 << (rest.bit_length() - 1)
-        fn.store(fn.as_value(vector(part, element), text), fn.at(target, at, element), align)
-        at, rest = at + part, rest - part
+    def _lines(self, fn: Function, x: Value, start: Value, first: Index, last: Index) -> None:
+        """Emit whole lines without a border: one run of bytes, its last vector overlapping."""
+        lanes = self._lanes(fn)
+        total = self.shape[0] * self.shape[1] * self.row
+        low, high = (fn.as_value("i64", end) * self.row for end in (first, last))
+        base = fn.at(start, low * -1, self.dot.element)
+        for i in fn.range(low, high, lanes):
+            at = fn.minimum(i, total - lanes)
+            source, target = fn.at(x, at, "i8"), fn.at(base, at, self.dot.element)
+            self._convert(fn, source, target, lanes)
+
+    def _lanes(self, fn: Function) -> int:
+        return fn.isa.lanes * (4 // self.dot.width)
+
+    def _span(self, fn: Function, source: Value, target: Value, count: int) -> None:
+        """Convert `count` bytes."""
+        lanes = self._lanes(fn)
+        whole = count // lanes * lanes
+        for i in fn.range(0, whole, lanes):
+            self._convert(fn, fn.at(source, i, "i8"), fn.at(target, i, self.dot.element), lanes)
+        rest, at = count - whole, whole
+        while rest:  # powers of two, so that no instruction set needs masks
+            part = 1 << (rest.bit_length() - 1)
+            self._convert(fn, fn.at(source, at, "i8"), fn.at(target, at, self.dot.element), part)
+            at, rest = at + part, rest - part
+
+    def _convert(self, fn: Function, source: Value, target: Value, lanes: int) -> None:
+        x = load_bytes(fn, source, lanes, lanes) if lanes > 1 else fn.load("i8", source, 1)
+        if self.dot.width == 1:
+            if self.dtype == "int8":
+                x = fn.emit(x.type, f"xor {x}, {x.text_of(-128)}")
+            if lanes > 1:
+                store_bytes(fn, x, target, lanes)
+            else:
+                fn.store(x, target, 1)
+            return
+        wide = widen(fn, x, self.dtype, "i16") if lanes > 1 else fn.convert(
+            "sext" if self.dtype == "int8" else "zext", x, "i16"
+        )  # fmt: skip
+        fn.store(wide - self.zero, target, 2)
+
+    def _fill(self, fn: Function, target: Value, count: int) -> None:
+        """Write the border: `count` elements that stand for zero."""
+        dot = self.dot
+        value = 0 if dot.width == 2 else self.zero + (128 if self.dtype == "int8" else 0)
+        text = value - 256 if value > 127 else value
+        lanes = fn.isa.lanes * (4 // dot.width)
+        whole = count // lanes * lanes
+        for i in fn.range(0, whole, lanes):
+            filled = fn.as_value(vector(lanes, dot.element), text)
+            fn.store(filled, fn.at(target, i, dot.element), dot.width)
+        rest, at = count - whole, whole
+        while rest:
+            part = 1 << (rest.bit_length() - 1)
+            filled = fn.as_value(vector(part, dot.element), text)
+            fn.store(filled, fn.at(target, at, dot.element), dot.width)
+            at, rest = at + part, rest - part
