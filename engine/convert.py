@@ -35,23 +35,28 @@ def convert(
     *,
     format: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    mmap: bool = True,
 ) -> Graph:
     """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
 
-    `shapes` fixes the shapes of inputs that the model leaves open.
+    `shapes` fixes the shapes of inputs that the model leaves open. The constants are views of the
+    file, which is mapped: it may be replaced, but must not be truncated or overwritten in place
+    while the graph is in use. mmap=False reads it instead.
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
     op that is not supported; either names the file
     """
     kind = format or _format_of(source)
     if kind == "trm":
-        return loads(source) if isinstance(source, bytes) else load(source)
+        return loads(source) if isinstance(source, bytes) else load(source, mmap=mmap)
     if kind not in _CONVERTERS:
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]
         )
     module, _, function = _CONVERTERS[kind].partition(":")
     try:
-        graph: Graph = getattr(importlib.import_module(module), function)(source, shapes=shapes)
+        make = getattr(importlib.import_module(module), function)
+        options = {} if mmap else {"use_mmap": False}
+        graph: Graph = make(source, shapes=shapes, **options)
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
             raise

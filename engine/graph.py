@@ -88,7 +88,8 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor of a graph. `data` is there when it is a constant, and is then read-only."""
+    """One tensor of a graph. `data` is there when it is a constant: read-only, often a view of the
+    model's file, of any strides."""
 
     id: int
     name: str

@@ -23,12 +23,15 @@ def convert(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
+    use_mmap: bool = True,
 ) -> Graph:
     """Return the graph of an ONNX model, with the model's own tensor names.
 
     `shapes` gives whole shapes of inputs by name; the symbols they bind are bound everywhere.
+    The constants are views of the file, which is mapped into memory: replace it atomically, never
+    truncate it, or pass use_mmap=False.
     Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
     op that is not supported, or naming the node that cannot be expressed
     """
-    model, folder = read_model(source)
-    return convert_model(model, folder, shapes or {}, name)
+    model, files = read_model(source, use_mmap)
+    return convert_model(model, files, shapes or {}, name)

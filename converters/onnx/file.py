@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field as fresh
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from trireme.converters.onnx.strip import strip
+from trireme.dtypes import Array
 from trireme.errors import ModelFileError
+from trireme.mapped import map_file, read_file
 
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
@@ -18,25 +24,47 @@ OLDEST_OPSET = 6
 _DEFAULT = ("", "ai.onnx")
 
 
-def read_model(source: str | Path | bytes) -> tuple[Model, Path | None]:
-    """Return the model and the folder its external data may lie in (None for bytes).
+@dataclass(frozen=True, eq=False)
+class Files:
+    """Where the data of tensors lies: the model's own bytes, and files in the model's folder.
+
+    own: uint8[size of the model]
+    folder: where external data may lie; None for a model that came as bytes
+    use_mmap: map files instead of reading them
+    """
+
+    own: Array
+    folder: Path | None = None
+    use_mmap: bool = True
+    _opened: dict[Path, Array] = fresh(default_factory=dict)
+
+    def read(self, path: Path) -> Array:
+        """Return the bytes of a file of external data; raise OSError."""
+        if path not in self._opened:
+            self._opened[path] = map_file(path) if self.use_mmap else read_file(path)
+        return self._opened[path]
+
+
+def read_model(source: str | Path | bytes, use_mmap: bool = True) -> tuple[Model, Files]:
+    """Return the model, and the files that the data of its tensors lies in.
 
     Errors: ModelFileError, if it cannot be read, is no ONNX model, or its version is unknown
     """
     if isinstance(source, bytes):
-        return _parse(source, "the bytes"), None
+        own = np.frombuffer(source, np.uint8)
+        return _parse(own, "the bytes"), Files(own)
     path = Path(source)
     try:
-        data = path.read_bytes()
+        own = map_file(path) if use_mmap else read_file(path)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _parse(data, str(path)), path.parent
+    return _parse(own, str(path)), Files(own, path.parent, use_mmap)
 
 
-def _parse(data: bytes, where: str) -> Model:
+def _parse(data: Array, where: str) -> Model:
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(data)
+        model.ParseFromString(strip(data.data))
     except (DecodeError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise ModelFileError(
             f"{where}: not an ONNX model, or a damaged one",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trireme.builder import GraphBuilder
+from trireme.converters.onnx.file import Files
 from trireme.converters.onnx.fold import Dims, as_target, fold, fold_dims
 from trireme.dtypes import Array
 from trireme.errors import ConvertError, InternalError, ModelFileError
@@ -35,7 +35,7 @@ class Common:
     """What all scopes of one model share."""
 
     functions: Mapping[tuple[str, str], Any]
-    folder: Path | None
+    files: Files
     nodes: int = 0
     filled_bytes: int = 0
 

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from trireme.converters.onnx.file import Files
+from trireme.converters.onnx.strip import OWN_FILE
 from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import ConvertError, ModelFileError, TriremeError
 from trireme.graph import Dim, TensorType
@@ -37,8 +39,8 @@ def dtype_of(code: int, where: str) -> str:
         raise ModelFileError(f"{where}: unknown element type {code}") from None
 
 
-def tensor_array(tensor: Any, folder: Path | None, where: str) -> Array:
-    """Return the data of a TensorProto, external data only from inside `folder`.
+def tensor_array(tensor: Any, files: Files, where: str) -> Array:
+    """Return the data of a TensorProto, external data only from inside the folder.
 
     Errors: ModelFileError, if the data does not fit the shape or lies where it may not
     """
@@ -49,7 +51,7 @@ def tensor_array(tensor: Any, folder: Path | None, where: str) -> Array:
     if tensor.HasField("segment"):
         raise ModelFileError(f"{where}: tensor segments are not supported")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _from_bytes(_external(tensor, folder, where), dtype, dims, where)
+        return _from_bytes(_external(tensor, files, where), dtype, dims, where)
     if tensor.HasField("raw_data"):
         return _from_bytes(tensor.raw_data, dtype, dims, where)
     found = len(getattr(tensor, _FIELD.get(dtype, "int32_data")))
@@ -62,7 +64,7 @@ def tensor_array(tensor: Any, folder: Path | None, where: str) -> Array:
         raise ModelFileError(f"{where}: {error}") from error
 
 
-def sparse_array(sparse: Any, folder: Path | None, where: str) -> Array:
+def sparse_array(sparse: Any, files: Files, where: str) -> Array:
     """Return the dense array of a SparseTensorProto.
 
     Shapes: values [N], indices [N] (flat) or [N, rank]
@@ -71,8 +73,8 @@ def sparse_array(sparse: Any, folder: Path | None, where: str) -> Array:
     dims = tuple(sparse.dims)
     if any(dim < 0 for dim in dims) or math.prod(dims) > MOST_DENSE:
         raise ModelFileError(f"{where}: shape {list(dims)} is negative or too big")
-    values = tensor_array(sparse.values, folder, where)
-    indices = tensor_array(sparse.indices, folder, where).astype(np.int64)
+    values = tensor_array(sparse.values, files, where)
+    indices = tensor_array(sparse.indices, files, where).astype(np.int64)
     if values.ndim != 1 or indices.shape not in ((len(values),), (len(values), len(dims))):
         raise ModelFileError(f"{where}: values {values.shape}, indices {indices.shape}")
     limits = np.array(dims if indices.ndim == 2 else math.prod(dims))
@@ -125,7 +127,7 @@ def _expect(where: str, found: int, wanted: int, what: str, dims: tuple[int, ...
         raise ModelFileError(f"{where}: {found} {what}, shape {list(dims)} takes {wanted}")
 
 
-def _from_bytes(data: bytes, dtype: str, dims: tuple[int, ...], where: str) -> Array:
+def _from_bytes(data: bytes | Array, dtype: str, dims: tuple[int, ...], where: str) -> Array:
     if dtype == "string":
         raise ModelFileError(f"{where}: strings cannot be raw data")
     target, per_byte = numpy_dtype(dtype), _PACKED.get(dtype, 1)
@@ -149,19 +151,20 @@ def _unpacked(data: Array, bits: int, dtype: str) -> Array:
     return fields.astype(np.int8).astype(numpy_dtype(dtype))
 
 
-def _external(tensor: Any, folder: Path | None, where: str) -> bytes:
+def _external(tensor: Any, files: Files, where: str) -> Array:
+    """Return the bytes of external data as a view of the file they lie in."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    path = _inside(folder, entries.get("location", ""), where)
+    location = entries.get("location", "")
+    path = _inside(files.folder, location, where) if location != OWN_FILE else Path("the model")
     try:
-        offset, size = int(entries.get("offset", 0)), path.stat().st_size
-        length = int(entries.get("length", size - offset))
-        if offset < 0 or length < 0 or offset + length > size:
+        data = files.own if location == OWN_FILE else files.read(path)
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", data.size - offset))
+        if offset < 0 or length < 0 or offset + length > data.size:
             raise ModelFileError(
-                f"{where}: bytes {offset}..{offset + length} of {path}, which has {size}"
+                f"{where}: bytes {offset}..{offset + length} of {path}, which has {data.size}"
             )
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+        return data[offset : offset + length]
     except ValueError as error:
         raise ModelFileError(f"{where}: external data of {path}: {error}") from error
     except OSError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -11,7 +10,7 @@ import onnx
 from trireme.builder import GraphBuilder
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
-from trireme.converters.onnx.file import OLDEST_OPSET, domain_of, in_order, opsets_of
+from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import Common, Scope, Use
@@ -23,12 +22,12 @@ from trireme.dtypes import Array
 from trireme.errors import ConvertError, ModelFileError, TriremeError
 from trireme.graph import Graph, TensorType
 
-Decoder = Callable[[Any, Path | None, str], Array]
+Decoder = Callable[[Any, Files, str], Array]
 _ATTRIBUTE = onnx.AttributeProto
 
 
 def convert_model(
-    model: Any, folder: Path | None, shapes: Mapping[str, Sequence[int]], name: str | None
+    model: Any, files: Files, shapes: Mapping[str, Sequence[int]], name: str | None
 ) -> Graph:
     """Return the graph of a model; see `trireme.converters.onnx.convert`."""
     opsets = opsets_of(model.opset_import, "the model")
@@ -44,7 +43,7 @@ def convert_model(
             fix="onnx.version_converter.convert_version(model, 13)",
         )
     scope = Scope(
-        Common(functions, folder), GraphBuilder(name or model.graph.name or "onnx"), opsets
+        Common(functions, files), GraphBuilder(name or model.graph.name or "onnx"), opsets
     )
     try:
         outputs = convert_graph(scope, model.graph, shapes)
@@ -102,7 +101,7 @@ def bind_weights(scope: Scope, graph: Any, where: str) -> set[str]:
     for name, proto, decoder in weights:
         if name in names:
             raise ModelFileError(f"{where}: two initializers are called '{name}'")
-        data = decoder(proto, scope.common.folder, where)
+        data = decoder(proto, scope.common.files, where)
         scope.names[name] = scope.builder.constant(name, data)
         names.add(name)
     return names
@@ -199,9 +198,9 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
     """Return the value of an attribute; graphs stay as they are."""
     kind = attribute.type
     if kind == _ATTRIBUTE.TENSOR:
-        return tensor_array(attribute.t, scope.common.folder, f"{where} {attribute.name}")
+        return tensor_array(attribute.t, scope.common.files, f"{where} {attribute.name}")
     if kind == _ATTRIBUTE.SPARSE_TENSOR:
-        return sparse_array(attribute.sparse_tensor, scope.common.folder, where)
+        return sparse_array(attribute.sparse_tensor, scope.common.files, where)
     if kind == _ATTRIBUTE.STRING:
         return attribute.s.decode("utf-8", "replace")
     if kind == _ATTRIBUTE.STRINGS:
@@ -211,7 +210,7 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
     if kind == _ATTRIBUTE.FLOATS:
         return tuple(attribute.floats)
     if kind == _ATTRIBUTE.TENSORS:
-        return [tensor_array(t, scope.common.folder, where) for t in attribute.tensors]
+        return [tensor_array(t, scope.common.files, where) for t in attribute.tensors]
     single = {_ATTRIBUTE.INT: "i", _ATTRIBUTE.FLOAT: "f", _ATTRIBUTE.GRAPH: "g",
               _ATTRIBUTE.TYPE_PROTO: "tp"}  # fmt: skip
     if kind in single:

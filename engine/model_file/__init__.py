@@ -7,7 +7,6 @@ loading it gives a graph that keeps every rule, or a ModelFileError.
 from __future__ import annotations
 
 import io
-import mmap as mapping
 import os
 from pathlib import Path
 
@@ -16,8 +15,9 @@ import numpy as np
 from trireme.dtypes import Array
 from trireme.errors import ModelFileError
 from trireme.graph import Graph
+from trireme.mapped import map_file
 from trireme.model_file.atomic import write_atomic
-from trireme.model_file.layout import ALIGNMENT, HEADER_SIZE, MAGIC
+from trireme.model_file.layout import ALIGNMENT, MAGIC
 from trireme.model_file.reader import read
 from trireme.model_file.writer import encode
 
@@ -76,11 +76,8 @@ def is_model_file(start: bytes) -> bool:
 
 
 def _mapped(path: Path) -> Array:
-    with _open(path) as file:
-        if os.fstat(file.fileno()).st_size < HEADER_SIZE:
-            return np.frombuffer(file.read(), np.uint8)
-        view = mapping.mmap(file.fileno(), 0, access=mapping.ACCESS_READ)
-        return np.frombuffer(view, np.uint8)
+    with _open(path):
+        return map_file(path)
 
 
 def _read(path: Path) -> Array:

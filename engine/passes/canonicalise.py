@@ -43,7 +43,7 @@ def matmul_of_weights(g: Draft, root: Node) -> tuple[int] | None:
     turned = _turned(quant)
     if quant is not None and (turned is None or g.type(x).quant is None):
         return None
-    inputs = [x, g.constant(np.ascontiguousarray(weights.T), quant=turned)]
+    inputs = [x, g.constant(weights.T, quant=turned)]
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 
 
@@ -67,7 +67,7 @@ def gemm_of_weights(g: Draft, root: Node) -> tuple[int] | None:
         weights = (weights.astype(np.float64) * alpha).astype(weights.dtype)
     if root.attrs["trans_a"]:
         a = g.add("transpose", [a], {"perm": (1, 0)}, [root])
-    inputs = [a, g.constant(np.ascontiguousarray(weights))]
+    inputs = [a, g.constant(weights)]
     offset = _offset(g, c, beta)
     if c is None or offset is not None and offset.size in (1, len(weights)) and (
         offset.size == 1 or offset.shape[-1] == len(weights)
@@ -102,7 +102,7 @@ def gemm_quantized(g: Draft, root: Node) -> tuple[int] | None:
         turned = _turned(quant)
         if turned is None:
             return None
-        w = g.constant(np.ascontiguousarray(weights.T), quant=turned)
+        w = g.constant(weights.T, quant=turned)
     inputs = [root.used[0], w, *root.used[2:]]
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 

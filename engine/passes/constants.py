@@ -64,8 +64,7 @@ def _evaluated(g: Draft, node: Node, limit_bytes: int) -> tuple[int, ...] | None
     if sum(array.nbytes for array in made) > budget:
         return None
     return tuple(
-        g.constant(np.ascontiguousarray(array).reshape(array.shape), quant=type.quant)
-        for array, type in zip(made, types, strict=True)
+        g.constant(array, quant=type.quant) for array, type in zip(made, types, strict=True)
     )
 
 

@@ -133,7 +133,7 @@ def _operand(g: Draft, value: int, perm: Perm, root: Node) -> int:
     wide = data.reshape((1,) * (len(perm) - data.ndim) + data.shape).transpose(inverse(perm))
     while wide.ndim > 1 and wide.shape[0] == 1:
         wide = wide[0]
-    return g.constant(np.ascontiguousarray(wide), g.values[value].name, type.quant)
+    return g.constant(wide, g.values[value].name, type.quant)
 
 
 def sink_axes(g: Draft, root: Node) -> tuple[int, ...] | None:

@@ -56,7 +56,7 @@ def transposed(g: Draft, value: int, perm: Perm, of: Node) -> int:
         return int(made)
     quant = turned(g.type(value).quant, inverse(perm))
     if data is not None:
-        made = g.constant(np.ascontiguousarray(data.transpose(perm)), g.values[value].name, quant)
+        made = g.constant(data.transpose(perm), g.values[value].name, quant)
     else:
         made = g.add("transpose", [value], {"perm": perm}, [replace(of, pin=None)], quant)
     g.memo[key] = made
