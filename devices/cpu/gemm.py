@@ -21,7 +21,7 @@ from trireme.devices.cpu.gather import Window, emit_gather
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import begin, finish
-from trireme.devices.cpu.memory import aligned_copy
+from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.tiling import Tiling, choose_tiling
 from trireme.dtypes import Array
@@ -101,10 +101,14 @@ def cut_product(isa: Isa, product: Product, threads: int) -> Cut:
 def pack_panels(b: Array, width: int) -> Array:
     """Return B [batch, depth, columns] as panels [batch, panel, depth, width], zero-padded."""
     batch, depth, columns = b.shape
-    panels = -(-columns // width)
-    padded = np.zeros((batch, depth, panels * width), np.float32)
-    padded[:, :, :columns] = b
-    return aligned_copy(padded.reshape(batch, depth, panels, width).transpose(0, 2, 1, 3))
+    whole, rest = divmod(columns, width)
+    nbytes = 4 * batch * (whole + bool(rest)) * depth * width
+    packed = aligned_bytes(nbytes).view(np.float32).reshape(batch, -1, depth, width)
+    cut = b[:, :, : whole * width].reshape(batch, depth, whole, width)
+    packed[:, :whole] = cut.transpose(0, 2, 1, 3)
+    if rest:
+        packed[:, whole, :, :rest] = b[:, :, whole * width :]
+    return packed
 
 
 @functools.lru_cache(1024)

@@ -16,6 +16,7 @@ from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node, TensorType
 from trireme.interpret import is_quantized
+from trireme.mapped import release
 from trireme.op import get_op
 
 CHUNK_ELEMENTS = 16 << 10
@@ -77,6 +78,9 @@ class Context:
         key = (value, layout)
         if key not in self.packed:
             self.packed[key] = make()
+            data = self.graph.values[value].data
+            if data is not None:
+                release(data)
         return self.packed[key]
 
 

@@ -25,6 +25,7 @@ from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.interpret import evaluate
+from trireme.mapped import release
 from trireme.memory import LiveRange, pack
 
 REFERENCE = "numpy reference"
@@ -109,11 +110,13 @@ def build(graph: Graph, isa: Isa, threads: int) -> Program:
             kernels[node.id] = _kernel_name(made)
     items += [_copy_step(context, source, target) for source, target in copies]
     offsets, nbytes = _place(graph, items, homes)
+    constants = _constants(items)
+    _release(graph, constants)
     return Program(
         graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
         homes, offsets, nbytes,
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
-        kernels, _constants(items),
+        kernels, constants,
     )  # fmt: skip
 
 
@@ -195,6 +198,13 @@ def _constants(items: Iterable[Item]) -> dict[int, Array]:
                 aligned = operand.ctypes.data % 64 == 0 and operand.flags.c_contiguous
                 found[id(operand)] = operand if aligned else aligned_copy(operand)
     return found
+
+
+def _release(graph: Graph, constants: Mapping[int, Array]) -> None:
+    """Give back the pages of weights that were packed; those that kernels read in place stay."""
+    for value in graph.values.values():
+        if value.data is not None and constants.get(id(value.data)) is not value.data:
+            release(value.data)
 
 
 class CpuExecutable(Executable):
