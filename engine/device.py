@@ -147,6 +147,10 @@ class Executable(ABC):
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""
 
+    def listings(self, form: str) -> Mapping[str, str]:
+        """Return generated code as text by file name, in a form: "ir" or "asm"; {} for none."""
+        return {}
+
 
 class Device(ABC):
     """A place where nodes run. Methods other than `compile` may be called from any thread."""

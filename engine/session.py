@@ -220,6 +220,15 @@ class Session:
         """The plan that runs."""
         return self.program.plan
 
+    def kernels(self, form: str = "ir") -> dict[str, str]:
+        """Return the generated code as readable text, by file name.
+
+        form: "ir" (what was generated) or "asm" (machine code); for devices that generate any
+        Errors: RunError, for another form
+        """
+        made = (e for e in self.program.executables if e is not None)
+        return {name: text for e in made for name, text in e.listings(form).items()}
+
     @property
     def placement(self) -> Placement:
         """Where every node runs and why; printable, to_json()."""

@@ -188,3 +188,17 @@ def test_run_shows_nodes(model, capsys):
     arguments = ["--nodes", "--execution", "interactive", "--subgraphs", "split"]
     code, out, _ = call(capsys, "run", model, *arguments)
     assert code == 0 and "cpu: conv" in out and "float32[1,6,6,4]" in out
+
+
+def test_dump_code(model, tmp_path, capsys):
+    for form, suffix in (("ir", ".ll"), ("asm", ".s")):
+        folder = tmp_path / form / "kernels"
+        code, _, err = call(capsys, "run", model, f"--dump-{form}", str(folder))
+        assert code == 0, err
+        files = sorted(folder.iterdir())
+        assert files and all(file.suffix == suffix for file in files)
+        text = files[0].read_text()
+        assert "conv #0 (test:conv" in text and "float32[1,6,6,3]" in text
+        assert files[0].name.split(".")[0] in text
+    with trireme.Session(model) as session, pytest.raises(trireme.RunError, match="no form"):
+        session.kernels("c")

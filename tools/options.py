@@ -53,6 +53,9 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
                         help="one graph with early copies, or region after region")  # fmt: skip
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
+    for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
+        parser.add_argument(f"--dump-{form}", metavar="DIR",
+                            help=f"write the {what} of every kernel here, a file each")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
@@ -128,7 +131,21 @@ def open_session(
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )
-    return Session(options.model if model is None else model, **{**given, **changed})
+    session = Session(options.model if model is None else model, **{**given, **changed})
+    for form in ("ir", "asm"):
+        if folder := getattr(options, f"dump_{form}", None):
+            dump_code(session, form, Path(folder))
+    return session
+
+
+def dump_code(session: Session, form: str, folder: Path) -> None:
+    """Write the code of every kernel into a folder, a file each; `form` is "ir" or "asm"."""
+    found = session.kernels(form)
+    if not found:
+        raise RunError(f"--dump-{form}: the devices of this session generate no code")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in found.items():
+        (folder / name).write_text(text)
 
 
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from trireme.devices.cpu import runtime
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.jit import Code, Jit
 from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
+from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, aligned_copy, view
 from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.target import Isa
@@ -225,6 +226,11 @@ class CpuExecutable(Executable):
     def codes(self) -> tuple[Code, ...]:
         """The IR of the kernels, in the order of the steps."""
         return self._program.codes
+
+    def listings(self, form: str) -> Mapping[str, str]:
+        """Return the kernels as text by file name, as LLVM IR ("ir") or machine code ("asm")."""
+        steps = (item for item in self._program.items if isinstance(item, Step))
+        return listings(self._program.graph, steps, self._jit, form)
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""
