@@ -17,14 +17,13 @@ from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.copies import transpose_registers
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
-from trireme.devices.cpu.kernels import begin, finish, split_evenly
+from trireme.devices.cpu.kernels import begin, deal, finish
 from trireme.devices.cpu.target import Isa
 
 _VECTORS = 2
 """Vectors of queries in a block."""
 _MOST_ROWS = 14
 _UNROLL = 4
-_CHUNK_CYCLES = 20_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int]:
     blocks = -(-shape.queries // emitter.block)
     items = math.prod(shape.batch) * blocks
     cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
-    size, chunks = split_evenly(items, max(1, _CHUNK_CYCLES // cycles))
+    size, chunks = deal(items, items * cycles / 3e9)
     first: Index = chunk * size if chunks > 1 else 0
     for item in fn.range(first, fn.minimum(first + size, items)):
         emitter.item(item, blocks)

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     RULES,
     Context,
     Rule,
     Step,
     begin,
+    deal,
     finish,
     float_reason,
-    split_evenly,
 )
 from trireme.graph import Graph, Node
 
@@ -36,7 +35,8 @@ def _lower(context: Context, node: Node) -> list[Step]:
     rows, before = math.prod(positions), (attrs["size"] - 1) // 2
     type, padded = vector(lanes, "float"), -(-channels // lanes) * lanes
     fn, (x, y), chunk, local = begin("lrn_f32", context.isa, 2)
-    size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // channels))
+    seconds = rows * channels * 40 / (lanes * 2e9)
+    size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     room = before + padded + attrs["size"] + lanes
 
@@ -69,7 +69,6 @@ def _lower(context: Context, node: Node) -> list[Step]:
 
         vectors(square)
         vectors(divide)
-    seconds = rows * channels * 40 / (lanes * 2e9)
     return [
         Step(
             finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,

@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     begin,
+    deal,
     finish,
-    split_evenly,
 )
 from trireme.devices.cpu.target import Isa
 
 Ints = tuple[int, ...]
+
+LONG_ROW = 16 << 10
+"""Elements of a copy in one piece that are worth a cut."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ def merged(copy: Copy) -> Copy:
     return replace(copy, shape=shape, source=sources, target=targets)
 
 
+def copy_s(copy: Copy) -> float:
+    """Return about how many seconds a copy takes: whole vectors, or an element at a time."""
+    copy = merged(copy)
+    elements = math.prod(copy.shape)
+    squares = 1 in copy.source and copy.item == 4
+    if copy.target[-1] == 1 and (copy.source[-1] in (0, 1) or squares):
+        return elements * copy.item / 4.5e10 + elements // copy.shape[-1] * 1e-9
+    return elements / 1.5e9
+
+
 @functools.lru_cache(1024)
 def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
     """Return the kernel of a strided copy, and its chunks. Operands: source, target."""
@@ -91,11 +103,11 @@ def _offsets(fn: Function, row: Index, copy: Copy, axes: Sequence[int]) -> tuple
 def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
     """Emit a copy row by row; returns the number of chunks."""
     inner = copy.shape[-1]
-    if len(copy.shape) == 1 and inner > CHUNK_ELEMENTS and copy.source == copy.target == (1,):
+    if len(copy.shape) == 1 and inner > LONG_ROW and copy.source == copy.target == (1,):
         return _flat(fn, copy, x, y, chunk, element)
     axes = range(len(copy.shape) - 1)
     rows = math.prod(copy.shape[:-1])
-    size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
+    size, chunks = deal(rows, copy_s(copy))
     first: Index = chunk * size if chunks > 1 else 0
     for row in fn.range(first, fn.minimum(first + size, rows)):
         source, target = _offsets(fn, row, copy, axes)
@@ -105,7 +117,7 @@ def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: s
 
 def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
     inner = copy.shape[0]
-    size, chunks = split_evenly(inner, CHUNK_ELEMENTS)
+    size, chunks = deal(inner, copy_s(copy))
     first = chunk * size
     count = fn.minimum(first + size, inner) - first
     nbytes = fn.as_value("i64", count * copy.item)
@@ -158,7 +170,7 @@ def _transposed(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> i
     others = [axis for axis in range(last) if axis != along]
     outer = math.prod(copy.shape[axis] for axis in others)
     items = outer * blocks
-    size, chunks = split_evenly(items, max(1, CHUNK_ELEMENTS // (lanes * copy.shape[-1])))
+    size, chunks = deal(items, copy_s(copy))
     first: Index = chunk * size if chunks > 1 else 0
     for item in fn.range(first, fn.minimum(first + size, items)):
         row, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)

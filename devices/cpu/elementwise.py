@@ -18,16 +18,15 @@ from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     RULES,
     Context,
     Operand,
     Rule,
     Step,
     begin,
+    deal,
     finish,
     float_reason,
-    split_evenly,
 )
 from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph, Node
@@ -251,24 +250,28 @@ def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def expression_kernel(isa: Isa, name: str, terms: Sequence[Term], walk: Walk) -> tuple[Code, int]:
-    """Return the kernel of an expression over a walk, and its number of chunks.
+def expression_kernel(
+    isa: Isa, name: str, terms: Sequence[Term], walk: Walk
+) -> tuple[Code, int, float]:
+    """Return the kernel of an expression over a walk, its number of chunks and its seconds.
 
     Operands: the arrays read, then the array written
     """
     fn, pointers, chunk, _ = begin(name, isa, len(walk.strides))
     inner = walk.dims[-1]
-    if len(walk.dims) == 1:
-        size, chunks = split_evenly(-(-inner // isa.lanes), CHUNK_ELEMENTS // isa.lanes)
-        _flat(fn, pointers, chunk, terms, walk, (size * isa.lanes, chunks))
-        return finish(fn), chunks
     rows = math.prod(walk.dims[:-1])
-    size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
+    work = sum(COSTS.get(term.op, 2) for term in terms) + 2 * len(walk.strides)
+    seconds = work * rows * -(-inner // isa.lanes) / 7e9
+    if len(walk.dims) == 1:
+        size, chunks = deal(-(-inner // isa.lanes), seconds)
+        _flat(fn, pointers, chunk, terms, walk, (size * isa.lanes, chunks))
+        return finish(fn), chunks, seconds
+    size, chunks = deal(rows, seconds)
     first = chunk * size
     for row in fn.range(first, fn.minimum(first + size, rows)):
         bases = [fn.at(p, row_offset(fn, row, walk, k)) for k, p in enumerate(pointers)]
         _span(fn, bases, terms, walk, inner)
-    return finish(fn), chunks
+    return finish(fn), chunks, seconds
 
 
 def row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
@@ -345,13 +348,9 @@ def expression_step(
     """Return the step that computes an expression of values of the graph."""
     type = context.type(output)
     walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
-    code, chunks = expression_kernel(context.isa, name, terms, walk)
+    code, chunks, seconds = expression_kernel(context.isa, name, terms, walk)
     reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
-    work = sum(COSTS.get(term.op, 2) for term in terms) + 2 * len(inputs)
-    return Step(
-        code, reads, (output,), chunks,
-        seconds=work * type.elements / context.isa.lanes / 2e9, nodes=nodes,
-    )  # fmt: skip
+    return Step(code, reads, (output,), chunks, seconds=seconds, nodes=nodes)
 
 
 def activation_step(context: Context, activation: str, value: int, node: int) -> Step:

@@ -23,14 +23,13 @@ from trireme.devices.cpu.int8 import (
 )
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     QUANTISED_RULES,
     Context,
     Rule,
     Step,
     begin,
+    deal,
     finish,
-    split_evenly,
 )
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -101,8 +100,9 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
     fn, pointers, chunk, _ = begin(f"{node.op}_q8", isa, 3)
     inner = walk.dims[-1]
     rows = math.prod(walk.dims[:-1])
+    seconds = 15 * rows * -(-inner // isa.lanes) / 2e9
     if rows == 1:  # one long row is cut, several are dealt out
-        size, chunks = split_evenly(-(-inner // isa.lanes), CHUNK_ELEMENTS // isa.lanes)
+        size, chunks = deal(-(-inner // isa.lanes), seconds)
         size *= isa.lanes
         first = chunk * size
         whole = inner // isa.lanes * isa.lanes
@@ -112,7 +112,7 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
             with fn.when(fn.compare("eq", chunk, chunks - 1)):
                 _binary_vector(fn, pointers, (context, node), walk, combine, whole, inner - whole)
     else:
-        size, chunks = split_evenly(rows, max(1, CHUNK_ELEMENTS // inner))
+        size, chunks = deal(rows, seconds)
         first = chunk * size
         for row in fn.range(first, fn.minimum(first + size, rows)):
             bases = [fn.at(p, row_offset(fn, row, walk, k), "i8") for k, p in enumerate(pointers)]
@@ -123,7 +123,7 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
                 _binary_vector(fn, bases, (context, node), walk, combine, whole, inner - whole)
     step = Step(
         finish(fn), (context.operand(a), context.operand(b)), (node.outputs[0],), chunks,
-        seconds=30 * type.elements / isa.lanes / 2e9, nodes=(node.id,),
+        seconds=seconds, nodes=(node.id,),
     )  # fmt: skip
     return [step]
 
@@ -157,7 +157,7 @@ def table_step(
     """
     count, length, stride, start = rows
     fn, (x, entries, y), chunk, _ = begin("table_q8", context.isa, 3)
-    size, chunks = split_evenly(count * length, CHUNK_ELEMENTS)
+    size, chunks = deal(count * length, count * length / 1e9)
     unroll = 8 if stride == length or length % 8 == 0 else 1
     size = -(-size // unroll) * unroll
     chunks = -(-(count * length) // size)
@@ -256,7 +256,7 @@ def _flat_step(
     """Return a step over all elements of two dense arrays of one shape."""
     elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
     fn, (x, y), chunk, _ = begin(name, context.isa, 2)
-    size, chunks = split_evenly(-(-elements // lanes), CHUNK_ELEMENTS // lanes)
+    size, chunks = deal(-(-elements // lanes), elements / 1e10)
     first = chunk * (size * lanes)
     whole = elements // lanes * lanes
     for i in fn.range(first, fn.minimum(first + size * lanes, whole), lanes):
@@ -266,7 +266,7 @@ def _flat_step(
             convert(fn, x, y, whole, elements - whole)
     return Step(
         finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,
-        seconds=elements / 5e9, nodes=(node.id,),
+        seconds=elements / 1e10, nodes=(node.id,),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ cut never decides what is added to what.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,8 +20,10 @@ from trireme.interpret import is_quantized
 from trireme.mapped import release
 from trireme.op import get_op
 
-CHUNK_ELEMENTS = 16 << 10
-"""Elements that one chunk of a simple kernel works on: some microseconds."""
+ALONE_S = 1.5e-6
+"""A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""
+_HAND_S = 5e-8
+"""What a chunk costs beside its work."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Step:
     reads, writes: addresses are passed in this order, reads first
     chunks: how often the kernel is called, with chunk = 0, 1, ...
     local_bytes: memory of its own that each thread needs meanwhile
-    seconds: a rough guess, which decides how often Python looks after signals
+    seconds: an estimate for one thread, within a factor of two where it matters: it decides the
+        number of chunks, whether workers are woken, and how often Python looks after signals
     """
 
     code: Code
@@ -146,6 +150,28 @@ def split_evenly(total: int, most: int) -> tuple[int, int]:
     """Cut `total` into equal parts of at most `most`: returns (size of a part, parts)."""
     parts = -(-total // max(most, 1))
     size = -(-total // parts)
+    return size, -(-total // size)
+
+
+def deal(total: int, seconds: float) -> tuple[int, int]:
+    """Cut `total` equal units of work, which take that long together, into chunks.
+
+    Returns the units of a chunk (the last may have fewer) and the number of chunks, which does not
+    depend on the threads, so neither does the code: one chunk where threads do not pay, else some
+    of about 1 us, longer ones for long steps, and a cut that two threads share evenly.
+    """
+    if seconds < ALONE_S or total < 2:
+        return max(total, 1), 1
+    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6))
+    least, most = max(2, math.ceil(wanted / 2)), max(2, math.floor(wanted * 1.5))
+
+    def length(size: int) -> float:
+        chunks = -(-total // size)
+        mine = min(-(-chunks // 2) * size, total) / total * seconds
+        return mine + chunks * _HAND_S
+
+    sizes = sorted({-(-total // parts) for parts in range(least, most + 1)}, reverse=True)
+    size = min(sizes, key=length)
     return size, -(-total // size)
 
 

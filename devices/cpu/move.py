@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from trireme.devices.cpu.copies import Copy, copy_kernel, dense
+from trireme.devices.cpu.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.elementwise import activation_step
 from trireme.devices.cpu.kernels import QUANTISED_RULES, RULES, Context, Rule, Step, float_reason
 from trireme.devices.cpu.products import activation_reason
@@ -29,9 +29,8 @@ def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) 
 
 def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
     code, chunks = copy_kernel(context.isa, copy, name)
-    seconds = math.prod(copy.shape) * copy.item / 4e9
     return Step(
-        code, (context.operand(source),), (target,), chunks, seconds=seconds, nodes=(node.id,)
+        code, (context.operand(source),), (target,), chunks, seconds=copy_s(copy), nodes=(node.id,)
     )
 
 

@@ -19,6 +19,7 @@ from trireme.devices.cpu.kernels import (
     Step,
     float_reason,
 )
+from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -41,11 +42,17 @@ def product_step(
     cut = cut_product(context.isa, product, context.threads)
     code, chunks, local_bytes = product_kernel(context.isa, product, cut, what)
     b = operands.b(cut.width) if callable(operands.b) else operands.b
-    flops = 2.0 * product.batch * product.rows * product.columns * product.depth
     return Step(
         code, (operands.a, b, *operands.extra), (operands.c,), chunks, local_bytes,
-        seconds=flops / (4e9 * context.isa.lanes), nodes=(node.id,),
+        seconds=_seconds(context.isa, product), nodes=(node.id,),
     )  # fmt: skip
+
+
+def _seconds(isa: Isa, product: Product) -> float:
+    """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
+    b_items = product.depth * product.columns * product.batch
+    bandwidth = 8e10 if 4 * b_items <= isa.l2_bytes // 2 else 1.8e10
+    return max(2.0 * product.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
 
 
 def _extra(context: Context, node: Node) -> tuple[bool, bool, tuple[Operand, ...]]:

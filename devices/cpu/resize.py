@@ -14,15 +14,14 @@ import numpy as np
 
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     RULES,
     Context,
     Rule,
     Step,
     begin,
+    deal,
     finish,
     float_reason,
-    split_evenly,
 )
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -119,7 +118,8 @@ def _lower(context: Context, node: Node) -> list[Step]:
     fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(name, context.isa, 6)
     total = view.outer * view.height.out
     each = view.width.out * view.inner * rows.shape[1] * columns.shape[1]
-    size, chunks = split_evenly(total, max(1, CHUNK_ELEMENTS // each))
+    seconds = total * each * 1.5 / (context.isa.lanes * 1e9)
+    size, chunks = deal(total, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     for row in fn.range(first, fn.minimum(first + size, total)):
         outer, oh = (fn.integer(op, row, view.height.out) for op in ("udiv", "urem"))
@@ -137,7 +137,6 @@ def _lower(context: Context, node: Node) -> list[Step]:
         context.operand(node.used[0]), rows * (view.width.size * view.inner), row_weights,
         columns * view.inner, column_weights,
     )  # fmt: skip
-    seconds = total * each / (context.isa.lanes * 1e9)
     return [Step(finish(fn), reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 

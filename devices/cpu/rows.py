@@ -16,15 +16,14 @@ from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
-    CHUNK_ELEMENTS,
     RULES,
     Context,
     Rule,
     Step,
     begin,
+    deal,
     finish,
     float_reason,
-    split_evenly,
 )
 from trireme.devices.cpu.target import Isa
 from trireme.errors import InternalError
@@ -32,6 +31,8 @@ from trireme.graph import Graph, Node
 
 Term = Callable[[Value], Value]
 Join = Callable[[Value, Value], Value]
+REDUCE_COST, SOFTMAX_COST, NORM_COST = 2, 20, 6
+"""Half cycles that a vector of elements takes, as measured."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,18 @@ def across(fn: Function, value: Value, join: Join) -> Value:
 
 
 def each_row(
-    fn: Function, chunk: Value, rows: Rows
+    fn: Function, chunk: Value, rows: Rows, cost: int
 ) -> tuple[int, Callable[[Callable[[Row], None]], None]]:
-    """Return the number of chunks, and a function that emits a chunk's rows by calling back."""
+    """Return the number of chunks, and a function that emits a chunk's rows by calling back.
+
+    cost: half cycles that a vector of elements takes
+    """
     lanes = fn.isa.lanes
     across_lanes = rows.inner > 1
     vectors = -(-rows.inner // lanes) if across_lanes else 1
     items = rows.outer * vectors
     each = rows.count * (min(lanes, rows.inner) if across_lanes else 1)
-    size, chunks = split_evenly(items, max(1, CHUNK_ELEMENTS // each))
+    size, chunks = deal(items, items * each * cost / (lanes * 2e9))
 
     def emit(body: Callable[[Row], None]) -> None:
         first: Index = chunk * size if chunks > 1 else 0
@@ -195,7 +199,7 @@ def reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
     """Return the kernel of a reduction, and its chunks. Operands: the tensor, the results."""
     fn, (x, y), chunk, _ = begin(f"{op}_f32", isa, 2)
     kind = REDUCTIONS[op]
-    chunks, emit = each_row(fn, chunk, rows)
+    chunks, emit = each_row(fn, chunk, rows, REDUCE_COST)
 
     def body(row: Row) -> None:
         total = row.total(
@@ -216,7 +220,7 @@ def reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
 
 def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code, int]:
     fn, (x, y), chunk, _ = begin("log_softmax_f32" if log else "softmax_f32", isa, 2)
-    chunks, emit = each_row(fn, chunk, rows)
+    chunks, emit = each_row(fn, chunk, rows, SOFTMAX_COST)
 
     def body(row: Row) -> None:
         largest = row.total(x, -math.inf, lambda v: v * beta, lambda a, b: mathfn.maximum(fn, a, b))
@@ -244,7 +248,7 @@ def _layer_norm_kernel(isa: Isa, rows: Rows, epsilon: float, bias: bool) -> tupl
     fn, operands, chunk, _ = begin("layer_normalization_f32", isa, 3 + bias)
     x, scale, *rest = operands
     y = rest[-1]
-    chunks, emit = each_row(fn, chunk, rows)
+    chunks, emit = each_row(fn, chunk, rows, NORM_COST)
 
     def body(row: Row) -> None:
         mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)
@@ -316,7 +320,8 @@ def _lower_reduce(context: Context, node: Node) -> list[Step]:
     rows = _merged(context.type(node.used[0]).dims, _axes(context.graph, node) or ())
     if rows is None:
         raise InternalError("the reason was not asked")
-    return _step(context, node, reduce_kernel(context.isa, node.op, rows), node.used[:1], 2)
+    made = reduce_kernel(context.isa, node.op, rows)
+    return _step(context, node, made, node.used[:1], REDUCE_COST)
 
 
 def _lower_softmax(context: Context, node: Node) -> list[Step]:
@@ -324,7 +329,7 @@ def _lower_softmax(context: Context, node: Node) -> list[Step]:
     axis = node.attrs["axis"] % len(shape)
     rows = Rows(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     made = _softmax_kernel(context.isa, rows, node.attrs.get("beta", 1.0), node.op == "log_softmax")
-    return _step(context, node, made, node.used, 20)
+    return _step(context, node, made, node.used, SOFTMAX_COST)
 
 
 def _layer_norm_reason(graph: Graph, node: Node) -> str | None:
@@ -342,7 +347,7 @@ def _lower_layer_norm(context: Context, node: Node) -> list[Step]:
     axis = node.attrs["axis"] % len(shape)
     rows = Rows(math.prod(shape[:axis]), math.prod(shape[axis:]), 1)
     made = _layer_norm_kernel(context.isa, rows, node.attrs["epsilon"], len(node.used) > 2)
-    return _step(context, node, made, node.used, 6)
+    return _step(context, node, made, node.used, NORM_COST)
 
 
 def _softmax_reason(graph: Graph, node: Node) -> str | None:

@@ -1,0 +1,35 @@
+"""How steps are cut into chunks: all of the work once, evenly, and not at all where it is short."""
+
+import pytest
+
+from trireme.devices.cpu.kernels import ALONE_S, deal
+
+TOTALS = (1, 2, 3, 5, 7, 25, 49, 112, 125, 1000, 50_176)
+SECONDS = (0.0, 1e-6, ALONE_S, 3e-6, 1e-5, 1e-4, 1e-3, 1e-1)
+
+
+@pytest.mark.parametrize("total", TOTALS)
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_chunks_cover_the_work(total, seconds):
+    size, chunks = deal(total, seconds)
+    assert size * (chunks - 1) < total <= size * chunks
+
+
+def test_short_work_is_not_cut():
+    for total in TOTALS:
+        assert deal(total, ALONE_S / 2)[1] == 1
+
+
+@pytest.mark.parametrize("total", [t for t in TOTALS if t > 1])
+@pytest.mark.parametrize("seconds", [s for s in SECONDS if s >= 3e-6])
+def test_two_threads_share_evenly(total, seconds):
+    """The first half of the chunks is not much more than half the work."""
+    size, chunks = deal(total, seconds)
+    mine = min(-(-chunks // 2) * size, total)
+    assert mine <= total / 2 * 1.2 + 1
+
+
+def test_chunks_are_long_enough():
+    for total in TOTALS:
+        for seconds in SECONDS:
+            assert deal(total, seconds)[1] <= max(2, 1.5 * seconds / 1e-6)
