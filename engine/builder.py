@@ -9,6 +9,7 @@ import numpy as np
 
 from trireme.check import check, check_value, infer_types
 from trireme.dtypes import Array, dtype_name
+from trireme.effects import EffectOrder
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
 from trireme.op import get_op
@@ -17,7 +18,7 @@ from trireme.op import get_op
 class GraphBuilder:
     """Collects values and nodes, then makes a checked Graph.
 
-    Values are named by id. An op with an effect is ordered after the effects added before it.
+    Values are named by id. Effects keep the order in which they were added.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,7 +27,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.inputs: list[int] = []
         self.symbols: dict[str, tuple[int, int | None]] = {}
-        self._last_effect: int | None = None
+        self._effects = EffectOrder()
 
     def input(self, name: str, type: TensorType) -> int:
         """Add a value that the caller feeds and return its id."""
@@ -86,11 +87,7 @@ class GraphBuilder:
                 )
             )
         node_id = len(self.nodes)
-        waits = [*after]
-        if definition.effect:
-            if self._last_effect is not None and self._last_effect not in waits:
-                waits.append(self._last_effect)
-            self._last_effect = node_id
+        waits = dict.fromkeys((*after, *self._effects.waits(definition, bound, node_id)))
         self.nodes.append(
             Node(node_id, op, tuple(operands), tuple(made), bound, source, pin, tuple(waits))
         )

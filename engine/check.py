@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trireme.dtypes import dtype_name
+from trireme.effects import state_types
 from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
 from trireme.op import OpDef, get_op
@@ -61,6 +62,7 @@ def check(graph: Graph) -> Graph:
     seen: set[int] = set()
     for node in graph.nodes:
         _check_node(graph, node, defined, seen)
+    state_types(graph)
     for out in graph.outputs:
         if out not in defined:
             raise GraphError(f"graph {graph.name!r}: output %{out} is never made")

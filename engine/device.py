@@ -198,6 +198,7 @@ _FACTORIES: dict[str, str] = {
     "cpu": "trireme.devices.cpu:open_device",
     "opencl": "trireme.devices.opencl:open_device",
     "npu": "trireme.devices.npu:open_device",
+    "host": "trireme.devices.host:open_device",
 }
 
 

@@ -208,9 +208,14 @@ def graph_text(graph: Graph) -> str:
         inputs = ", ".join("-" if i is None else _operand(graph, i) for i in node.inputs)
         attrs = " ".join(f"{key}={_attr_text(node.attrs[key])}" for key in sorted(node.attrs))
         text = f"  {', '.join(map(show, node.outputs))} = {node.op}({inputs})"
-        lines.append(f"{text} {{{attrs}}}" if attrs else text)
+        text = f"{text} {{{attrs}}}" if attrs else text
+        lines.append(f"{text} after {_ids(node.after)}" if node.after else text)
     lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}")
     return "\n".join(lines)
+
+
+def _ids(nodes: tuple[int, ...]) -> str:
+    return ", ".join(f"#{node}" for node in nodes)
 
 
 def _operand(graph: Graph, value: int) -> str:

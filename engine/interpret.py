@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -16,21 +16,26 @@ Watch = Callable[[Node, tuple[Array, ...]], None]
 
 
 def interpret(
-    graph: Graph, feeds: Mapping[int, Array], watch: Watch | None = None
+    graph: Graph,
+    feeds: Mapping[int, Array],
+    watch: Watch | None = None,
+    states: MutableMapping[str, Array] | None = None,
 ) -> dict[int, Array]:
     """Return the values of the graph's outputs, by id.
 
     `feeds` gives an array for each input id. `watch` is called after each node with its outputs.
+    `states` holds the states by name, and is changed; states start afresh when it is None.
     Errors: RunError, naming the node in which a reference failed
     """
     env: dict[int, Array] = {v.id: v.data for v in graph.values.values() if v.data is not None}
     env.update(feeds)
+    states = {} if states is None else states
     uses_left = {value: len(graph.users(value)) for value in graph.values}
     for value in graph.outputs:
         uses_left[value] += 1
     for node in graph.nodes:
         arrays = [None if i is None else env[i] for i in node.inputs]
-        results = evaluate(graph, node, arrays)
+        results = evaluate(graph, node, arrays, states)
         env.update(zip(node.outputs, results, strict=True))
         if watch is not None:
             watch(node, results)
@@ -41,7 +46,12 @@ def interpret(
     return {value: env[value] for value in graph.outputs}
 
 
-def evaluate(graph: Graph, node: Node, arrays: list[Array | None]) -> tuple[Array, ...]:
+def evaluate(
+    graph: Graph,
+    node: Node,
+    arrays: list[Array | None],
+    states: MutableMapping[str, Array] | None = None,
+) -> tuple[Array, ...]:
     """Return the outputs of one node on the reference; quantised when its first input is."""
     op, call = get_op(node.op), call_of(graph, node)
     try:
@@ -50,6 +60,9 @@ def evaluate(graph: Graph, node: Node, arrays: list[Array | None]) -> tuple[Arra
                 if op.quantized is None:
                     raise GraphError(f"{op.name} has no quantised form")
                 results = op.quantized(call, *arrays)
+            elif op.effect in ("reads", "writes"):
+                own = {} if states is None else states
+                results = op.reference(*arrays, **node.attrs, states=own)
             else:
                 results = op.reference(*arrays, **node.attrs)
     except TriremeError:

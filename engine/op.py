@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from trireme.dtypes import Array
 from trireme.errors import GraphError, InternalError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
 
+Effect = Literal["", "reads", "writes", "any"]
 REQUIRED: Any = object()
 """The default of an attribute that has none."""
 
@@ -125,7 +126,9 @@ class OpDef:
     flops: arithmetic operations of one call (a multiply-add counts as two)
     family: the kind of work, which calibration fits a cost curve to
     moves: the op only rearranges or selects elements, so it is right on stored integers as it is
-    effect: the op does more than compute its outputs, so its order among effects is kept
+    effect: what the op does beyond computing its outputs, so that its order is kept: "reads" or
+        "writes" the state that its attribute `state` names (its reference takes `states`, the
+        arrays by name), or "any"
     rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
     """
 
@@ -141,7 +144,7 @@ class OpDef:
     samples: Callable[[np.random.Generator], Iterable[Sample]] = _no_samples
     family: str = "elementwise"
     moves: bool = False
-    effect: bool = False
+    effect: Effect = ""
     rtol: float = 0.0
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from trireme.device import (
     open_device,
 )
 from trireme.dtypes import Array, numpy_dtype
+from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
 from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, run_serial
 from trireme.feeds import choice, misfit, refuse_names
@@ -95,7 +96,9 @@ class Session:
         try:
             graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
             self.graph = optimise(graph, passes=passes, disable=passes_off)
+            self.states: States = States(state_types(self.graph))
             opened = self._open(devices, threads, fallback, device_options or {})
+            self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
             self.program = self._compile(opened, calibration, fallback)
@@ -121,6 +124,8 @@ class Session:
             try:
                 if isinstance(wanted, str):
                     given = dict(options.get(name, {}))
+                    if name == HOST:
+                        given.setdefault("states", self.states)
                     if name == "cpu" and threads is not None:
                         given.setdefault("threads", threads)
                     opened[name] = open_device(name, **given)
@@ -137,6 +142,14 @@ class Session:
                 facts=[f"{name}: {why}" for name, why in self.dropped.items()],
             )
         return opened
+
+    def _keep_states(self, opened: dict[str, Device]) -> None:
+        """Add the host device, for the states alone, to devices that do not have it."""
+        if self.states.types and HOST not in opened:
+            opened[HOST] = open_device(HOST, states=self.states, operators=False)
+        given = getattr(opened.get(HOST), "states", self.states)
+        given.types.update(self.states.types)
+        self.states = given
 
     def _drop(self, name: str, error: Exception) -> None:
         self.dropped[name] = str(error)

@@ -16,11 +16,11 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "dtypes", "mapped", "graph", "op", "check", "interpret", "builder", "rewrite",
-    "quantize", "ops", "passes", "optimise", "model_file", "convert", "device", "calibration",
-    "cost", "placement", "makespan", "place", "explain", "memory", "subgraphs", "plan",
-    "plan_check", "virtual", "compile", "copies", "execute", "interactive", "profile", "trace",
-    "calibrate", "feeds", "session", "per_node",
+    "errors", "dtypes", "mapped", "graph", "op", "effects", "check", "interpret", "builder",
+    "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert", "device",
+    "calibration", "cost", "placement", "makespan", "place", "explain", "memory", "subgraphs",
+    "plan", "plan_check", "virtual", "compile", "copies", "dispatch", "execute", "interactive",
+    "profile", "trace", "calibrate", "feeds", "session", "per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

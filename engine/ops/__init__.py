@@ -26,6 +26,7 @@ from trireme.ops import (
     selection,
     slicing,
     spectral,
+    state,
     text,
 )
 
@@ -55,5 +56,6 @@ __all__ = [
     "selection",
     "slicing",
     "spectral",
+    "state",
     "text",
 ]

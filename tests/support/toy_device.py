@@ -21,6 +21,7 @@ from trireme.device import (
 )
 from trireme.errors import CompileError, DeviceError
 from trireme.interpret import interpret, is_quantized
+from trireme.op import get_op
 
 
 class ToyDevice(Device):
@@ -45,6 +46,8 @@ class ToyDevice(Device):
     def unsupported_reason(self, graph, node):
         if self.ops is not None and node.op not in self.ops:
             return f"op {node.op} has no {self.spec.name} kernel"
+        if get_op(node.op).effect:
+            return f"{self.spec.name} cannot keep the order of effects"
         if is_quantized(graph, node):
             return f"{self.spec.name} has no quantised kernels"
         return None

@@ -1,0 +1,131 @@
+"""Run nodes on the numpy references, where inputs, outputs and states live.
+
+A session of a graph with state opens one by itself, for nothing but the reads and writes of its
+states. Asked for by name it runs every op, control flow included: slow, and never chosen silently.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.device import (
+    HOST,
+    Buffer,
+    Device,
+    DeviceSpec,
+    Done,
+    Event,
+    Executable,
+    NodeSpan,
+    host_alloc,
+    host_view,
+)
+from trireme.dtypes import Array
+from trireme.effects import States, uses_state
+from trireme.errors import InternalError
+from trireme.graph import Graph, Node
+from trireme.interpret import interpret
+
+REFERENCE = "numpy reference"
+_SPEC = DeviceSpec(
+    name="host",
+    description="numpy references, and the states of a session",
+    flops={"float32": 1e9},
+    bandwidth=5e9,
+    launch_s=15e-6,
+    resource_group="cpu",
+)
+
+
+def open_device(states: States | None = None, operators: bool = True) -> HostDevice:
+    """Open the host device.
+
+    states: where `variable` and `assign` find their arrays; a set of its own when None
+    operators: whether it runs ops without a state, too
+    """
+    return HostDevice(States() if states is None else states, operators)
+
+
+class HostDevice(Device):
+    """The references behind the contract; see open_device."""
+
+    spec = _SPEC
+
+    def __init__(self, states: States, operators: bool) -> None:
+        self.states, self.operators = states, operators
+
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None if the references can run the node in planned memory."""
+        for value in (*node.used, *node.outputs):
+            type = graph.type(value)
+            if not type.is_static:
+                return f"shape {list(type.shape)} is dynamic; memory is planned for exact shapes"
+            if type.dtype == "string":
+                return "planned memory holds no strings"
+        if not self.operators and not uses_state(node):
+            return "the host keeps states only; ask for the device 'host' to run ops on it"
+        return None
+
+    def kernel_note(self, graph: Graph, node: Node) -> str:
+        """Return "numpy reference" for everything but reads and writes of states."""
+        return "" if uses_state(node) else REFERENCE
+
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Return an executable for each graph."""
+        return [HostExecutable(graph, self.states) for graph in graphs]
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new host memory."""
+        return host_alloc(nbytes, self.spec.alignment)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into memory."""
+        end = target.offset + source.nbytes
+        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy memory into a C-contiguous array."""
+        end = source.offset + target.nbytes
+        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
+
+
+class HostExecutable(Executable):
+    """A graph and the states it works on."""
+
+    def __init__(self, graph: Graph, states: States) -> None:
+        self.graph, self.states = graph, states
+        self.kernels = {node.id: node.op if uses_state(node) else REFERENCE for node in graph.nodes}
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> HostCall:
+        """Return a call on these places."""
+        ids = (*self.graph.inputs, *self.graph.outputs)
+        if len(args) != len(ids) or any(arg.memory != HOST for arg in args):
+            raise InternalError(f"host: {len(args)} buffers bound, the graph has {len(ids)}")
+        views = [host_view(arg, self.graph.type(i)) for i, arg in zip(ids, args, strict=True)]
+        count = len(self.graph.inputs)
+        return HostCall(self, views[:count], views[count:])
+
+
+class HostCall:
+    """An executable on its memory."""
+
+    def __init__(
+        self, executable: HostExecutable, inputs: list[Array], outputs: list[Array]
+    ) -> None:
+        self.executable, self.inputs, self.outputs = executable, inputs, outputs
+
+    def launch(self, profile: bool = False) -> Event:
+        """Run the nodes in order; complete when this returns."""
+        graph, states = self.executable.graph, self.executable.states
+        start = time.perf_counter()
+        feeds = dict(zip(graph.inputs, self.inputs, strict=True))
+        results = interpret(graph, feeds, states=states.arrays)
+        for value, view in zip(graph.outputs, self.outputs, strict=True):
+            view[...] = results[value]
+        if not profile:
+            return Done()
+        nodes = tuple(node.id for node in graph.nodes)
+        return Done([NodeSpan(nodes, REFERENCE, start, time.perf_counter())])

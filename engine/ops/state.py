@@ -1,0 +1,54 @@
+"""State: `variable` reads what `assign` has written, in this run or in one before.
+
+Their references take `states`, the arrays by name; both keep and hand out copies. The order of
+reads and writes is in the graph (`effects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+
+import numpy as np
+
+from trireme.dtypes import Array
+from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ops.shapes import same_type
+
+_STATE = {"state": Attr("str")}
+
+
+def _variable(initial: Array, *, state: str, states: MutableMapping[str, Array]) -> Array:
+    if state not in states:
+        states[state] = initial.copy()
+    return states[state].copy()
+
+
+def _assign(value: Array, *, state: str, states: MutableMapping[str, Array]) -> Array:
+    if state in states:
+        states[state][...] = value
+    else:
+        states[state] = value.copy()
+    return value
+
+
+def _samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return [Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"state": "s"})]
+
+
+define(
+    OpDef(
+        "variable", "initial",
+        "y = the state named `state` as the effects before this node left it, `initial` before "
+        "the first. Source: TFLite READ_VARIABLE",
+        same_type, _variable, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
+        moves=True, effect="reads",
+    )
+)  # fmt: skip
+define(
+    OpDef(
+        "assign", "value",
+        "the state named `state` becomes value; y = value. Source: TFLite ASSIGN_VARIABLE",
+        same_type, _assign, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
+        moves=True, effect="writes",
+    )
+)  # fmt: skip
