@@ -15,6 +15,7 @@ from trireme.tools.bench_agree import Tolerance, judge
 from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_result import EngineRun, Row
 from trireme.tools.cli import main
+from trireme.tools.peers import ncnn
 
 SHORT = ["--rounds", "2", "--round-s", "0.002"]
 
@@ -294,6 +295,33 @@ def test_json_schema_and_reprint(relu, capsys, tmp_path):
     assert code == 0 and again == out
 
 
+def test_another_batch(relu, capsys):
+    pytest.importorskip("onnxruntime")
+    arguments = [relu, "--batch", 5, "--against", "onnxruntime", "--threads", 1, *SHORT, "--json"]
+    code, out, _ = call(capsys, *arguments)
+    engines = json.loads(out)["rows"][0]["engines"]
+    assert code == 0 and engines["onnxruntime"]["largest"] == 0
+    assert not engines["onnxruntime"]["apart"] and engines["trireme"]["rounds"]
+
+
+def test_weights_made_by_nodes_or_listed_as_inputs_become_plain(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, info = onnx.helper, onnx.helper.make_tensor_value_info
+    shape = onnx.numpy_helper.from_array(np.array([2, 3]), "shape")
+    value = onnx.numpy_helper.from_array(np.array([7], np.float32), "v")
+    nodes = [helper.make_node("ConstantOfShape", ["shape"], ["w"], value=value),
+             helper.make_node("Add", ["x", "w"], ["y"])]  # fmt: skip
+    inputs = [info("x", 1, [2, 3]), info("shape", 7, [2])]
+    graph = helper.make_graph(nodes, "g", inputs, [info("y", 1, [2, 3])], [shape])
+    onnx.save(helper.make_model(graph), tmp_path / "old.onnx")
+    ncnn._make_plain(str(tmp_path / "old.onnx"), tmp_path / "plain.onnx")
+    plain = onnx.load(tmp_path / "plain.onnx").graph
+    assert [node.op_type for node in plain.node] == ["Add"]
+    assert [v.name for v in plain.input] == ["x"]
+    (weight,) = plain.initializer
+    assert weight.name == "w" and (onnx.numpy_helper.to_array(weight) == np.full((2, 3), 7)).all()
+
+
 def test_usage(relu, capsys, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
@@ -301,6 +329,7 @@ def test_usage(relu, capsys, tmp_path):
     assert call(capsys, relu, "--threads", "0")[0] == 2
     assert call(capsys, "--from", broken)[0] == 4
     assert call(capsys)[0] == 2
+    assert call(capsys, tmp_path / "m.tflite", "--batch", 2)[0] == 3
 
 
 def test_ctrl_c_leaves_no_worker_behind(relu):

@@ -26,6 +26,7 @@ from typing import Any
 from trireme.convert import convert
 from trireme.errors import ModelFileError, RunError
 from trireme.tools.bench_agree import judge, load_arrays, save_arrays, tolerance_of
+from trireme.tools.bench_model import set_batch
 from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_report import report
 from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
@@ -44,6 +45,7 @@ ARGUMENTS = (
     argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
     argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
              help="the shape of an input that the model leaves open"),
+    argument("--batch", type=int, help="run an .onnx model with this batch"),
     argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
     argument("--units", type=int, help="of integer outputs, in units"),
     argument("--limit-peers", choices=("avx2", "generic"),
@@ -141,8 +143,11 @@ class Match:
         self.peers = [OURSELVES, *peers]
         self.random = random.Random(options.seed)
         self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}
-        self.files = {peer.name: os.path.abspath(model) for peer in self.peers}
-        graph = convert(model, shapes=parse_shapes(options.shape) or None)
+        plain, batched = os.path.abspath(model), os.path.abspath(model)
+        if options.batch:
+            batched = set_batch(plain, options.batch, folder / Path(model).name)
+        self.files = {peer.name: batched if peer.batches else plain for peer in self.peers}
+        graph = convert(batched, shapes=parse_shapes(options.shape) or None)
         self.tolerance = tolerance_of(graph, options.tolerance, options.units)
         feeds = make_feeds(options, list(graph.input_values()))
         save_arrays(self.folder / "feeds.npz", feeds)

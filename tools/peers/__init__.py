@@ -33,6 +33,7 @@ class Peer:
     reads: suffixes of the model files that it runs, directly or through its converter
     converts: whether it runs a file of its own, which its adapter's `convert` makes
     converter: a further package that its converter is in; "" for none
+    batches: whether its tensors have a batch; if not, it gets the file of one item
     limits: environment that keeps it to an instruction set, by the set's name
     """
 
@@ -42,6 +43,7 @@ class Peer:
     reads: tuple[str, ...]
     converts: bool = False
     converter: str = ""
+    batches: bool = True
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -71,7 +73,7 @@ PEERS = {
         Peer("openvino", "openvino", "openvino", (".onnx", ".tflite"), limits=_ONEDNN),
         Peer("litert", "ai_edge_litert.interpreter", "ai-edge-litert", (".tflite",)),
         Peer("mnn", "MNN.nn", "MNN", (".onnx", ".tflite"), converts=True),
-        Peer("ncnn", "ncnn", "ncnn", (".onnx",), converts=True, converter="pnnx"),
+        Peer("ncnn", "ncnn", "ncnn", (".onnx",), converts=True, converter="pnnx", batches=False),
     )
 }
 OURSELVES = Peer(OURS, "trireme.session", "trireme", (".onnx", ".tflite", ".trm"))

@@ -41,6 +41,8 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
     manager = MNN.nn.create_runtime_manager((config,))
     net = MNN.nn.load_module_from_file(task["model"], [], [], runtime_manager=manager)
     info = net.get_info()
+    if any(array.dtype == np.int8 for array in feeds.values()):
+        raise RuntimeError("its Python API takes no int8 arrays")
     values, arrays = [], []
     for position, value in enumerate(info["inputs"]):
         name = info["inputNames"][position]
@@ -59,4 +61,4 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
 
 
 def _dtypes(expr: Any) -> dict[Any, Any]:
-    return {expr.float: np.float32, expr.int: np.int32, expr.uint8: np.uint8, expr.int8: np.int8}
+    return {expr.float: np.float32, expr.int: np.int32, expr.uint8: np.uint8}
