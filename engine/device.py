@@ -39,6 +39,7 @@ class DeviceSpec:
     resource_group: devices of one group share silicon and cannot overlap
     sinks: whether it takes regions of many nodes as one task
     clock: whether its times are measured (wall) or modelled (virtual)
+    power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
     """
 
     name: str
@@ -54,6 +55,8 @@ class DeviceSpec:
     resource_group: str = ""
     sinks: bool = True
     clock: Clock = "wall"
+    power_w: float | None = None
+    link_j_per_byte: float | None = None
 
 
 @dataclass(frozen=True)

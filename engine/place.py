@@ -1,51 +1,158 @@
-"""Choose a device for every node: the placement with the least predicted makespan that is found.
+"""Choose a device for every node: the placement of least cost that is found, and a bound.
 
-Candidates are every single device (nodes it refuses go to their cheapest alternative), each node
-on its cheapest device, and a dynamic programme over the graph's order; the best are then improved
-by moving nodes and whole runs of nodes. The search is deterministic and bounded by a number of
-evaluations, so the same graph on the same machine is always placed alike.
+`place` prices every node on every device, hands the numbers to the search (`search`), bounds what
+any placement could reach (`bounds`), and keeps the reasons. The same graph on the same machine is
+always placed alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from trireme.bounds import Forest, LoadBound, makespan_bound
 from trireme.cost import CostModel, Estimate
 from trireme.device import Device
 from trireme.errors import PlacementError, PlanError
 from trireme.graph import Graph, Node
-from trireme.makespan import Machine, Makespan
-from trireme.placement import Choice, Placement, insert_copies
+from trireme.makespan import makespan_s
+from trireme.objective import UNIT, Objective, Scorer, check_objective
+from trireme.placement import Choice, Placement, Score, insert_copies
+from trireme.problem import Assignment, Machine, Problem
+from trireme.search import Search
+from trireme.stages import Tasks
 
-Assignment = tuple[int, ...]
-_NODE_VISITS = 400_000
-"""Bound of the local search: evaluations times nodes."""
 
-
-def place(graph: Graph, costs: CostModel) -> Placement:
+def place(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+    keep: Placement | Mapping[int, str] | None = None,
+) -> Placement:
     """Return the placement of a static graph over the cost model's devices.
 
-    Errors: PlacementError, if a node can run on no device or a pin cannot be kept; PlanError, if a
-    shape is not known
+    pins: node id -> device, beside the pins that nodes have
+    keep: leave every node where this placement, or node id -> device, has it, but for pins: no
+        search
+    Errors: PlacementError, if a node can run on no device, a pin or what is kept cannot be, or no
+    placement
+    that fits the devices' memory was found; PlanError, if a shape is not known
     """
-    check_static(graph)
-    devices = costs.devices
-    specs = {name: device.spec for name, device in devices.items()}
-    launch_s = {name: costs.launch_s(name) for name in devices}
-    options = {node.id: node_options(graph, node, costs) for node in graph.nodes}
-    machine = Machine.of(specs, launch_s, costs.links)
-    seconds = [_row(options[node.id], machine.names) for node in graph.nodes]
-    makespan = Makespan(graph, machine, seconds)
-    search = _Search(makespan, seconds)
-    best, candidates = search.run()
-    assigned = {node.id: machine.names[d] for node, d in zip(graph.nodes, best, strict=True)}
-    placed, device_of, memory_of = insert_copies(graph, assigned, specs)
-    choices = {node.id: Choice(assigned[node.id], *options[node.id]) for node in graph.nodes}
-    return Placement(
-        graph, placed, specs, costs.links, launch_s, choices, device_of, memory_of,
-        makespan(best), makespan.lower_bound(), candidates,
-        _unused(machine.names, assigned, choices, search, makespan(best)),
-    )  # fmt: skip
+    if pins:
+        nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)
+        graph = replace(graph, nodes=tuple(nodes))
+    task = Pricing.of(graph, costs)
+    check_objective(task.problem.machine, objective)
+    if keep is not None:
+        devices = (
+            {i: c.device for i, c in keep.choices.items()} if isinstance(keep, Placement) else keep
+        )
+        return task.placed(Scorer(task.problem, objective), task.kept(devices))
+    forest = Forest(task.problem)
+    load = None if objective in ("serial", "energy") else LoadBound(forest)
+    search = Search(task.problem, objective, forest, load)
+    return task.placed(search.scorer, search.best, search, forest, load)
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """A graph's nodes priced on every device, and the problem they make."""
+
+    graph: Graph
+    costs: CostModel
+    options: Mapping[int, tuple[dict[str, Estimate], dict[str, str], dict[str, str]]]
+    problem: Problem
+
+    @classmethod
+    def of(cls, graph: Graph, costs: CostModel) -> Pricing:
+        """Return the graph's prices.
+
+        Errors: PlacementError, if a node can run on no device or a pin cannot be kept; PlanError,
+        if a shape is not known
+        """
+        check_static(graph)
+        specs = {name: device.spec for name, device in costs.devices.items()}
+        launch_s = {name: costs.launch_s(name) for name in specs}
+        options = {node.id: node_options(graph, node, costs) for node in graph.nodes}
+        machine = Machine.of(specs, launch_s, costs.links)
+        seconds = [
+            [options[n.id][0][d].seconds if d in options[n.id][0] else None for d in specs]
+            for n in graph.nodes
+        ]
+        return cls(graph, costs, options, Problem.of(graph, machine, seconds))
+
+    def kept(self, devices: Mapping[int, str]) -> Assignment:
+        """Return each node on its pin, else on the device given for it.
+
+        Errors: PlacementError, if a node cannot be there
+        """
+        names = self.problem.machine.names
+        where = []
+        for i, node in enumerate(self.graph.nodes):
+            wanted = node.pin or devices.get(node.id, "")
+            d = names.index(wanted) if wanted in names else -1
+            if d not in self.problem.able[i]:
+                reason = self.options[node.id][1].get(wanted, "it is not among the devices")
+                raise PlacementError(
+                    f"{node.label} cannot be kept on {wanted or 'no device'}: {reason}",
+                    fix="place the model anew",
+                )
+            where.append(d)
+        return tuple(where)
+
+    def placed(
+        self,
+        scorer: Scorer,
+        assigned: Assignment,
+        search: Search | None = None,
+        forest: Forest | None = None,
+        load: LoadBound | None = None,
+        tasks: Tasks | None = None,
+    ) -> Placement:
+        """Return the placement of an assignment, in these tasks or those of the best rule."""
+        if tasks is None:
+            tasks = scorer.settle(assigned)[1]
+        value = scorer.value(assigned, tasks)
+        problem, graph = self.problem, self.graph
+        self._check_fits(scorer, assigned, tasks)
+        names = problem.machine.names
+        where = {node.id: names[d] for node, d in zip(graph.nodes, assigned, strict=True)}
+        specs = {name: device.spec for name, device in self.costs.devices.items()}
+        placed, device_of, memory_of = insert_copies(graph, where, specs)
+        choices = {node.id: Choice(where[node.id], *self.options[node.id]) for node in graph.nodes}
+        stage_of = {graph.nodes[i].id: t for t, (_, mine) in enumerate(tasks) for i in mine}
+        bound, origin = lower_bound(scorer, forest or Forest(problem), load, value)
+        return Placement(
+            graph, placed, specs, self.costs.links,
+            dict(zip(names, problem.machine.launch_s, strict=True)),
+            choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks),
+            Score(scorer.objective, UNIT[scorer.objective], value, bound, origin),
+            search.candidates if search else {}, _unused(names, where, choices, search, value),
+        )  # fmt: skip
+
+    def _check_fits(self, scorer: Scorer, assigned: Assignment, tasks: Tasks) -> None:
+        sizes = scorer.overfull(assigned, tasks)
+        if sizes:
+            raise PlacementError(
+                "no placement was found that fits the devices' memory",
+                facts=[f"{space}: {size} bytes of {limit}" for space, size, limit in sizes],
+                fix="leave out the device, or give it more memory",
+            )
+
+
+def lower_bound(
+    scorer: Scorer, forest: Forest, load: LoadBound | None, value: float
+) -> tuple[float, str]:
+    """Return what no assignment scores below, and which bound says so; value: of a known one."""
+    problem = scorer.problem
+    if not problem.n:
+        return 0.0, ""
+    if scorer.objective in ("serial", "energy"):
+        return forest.solve(scorer.prices)[0], "the forest"
+    if scorer.objective == "throughput":
+        return (load or LoadBound(forest)).seconds, "the load"
+    return makespan_bound(problem, value)
 
 
 def check_static(graph: Graph) -> None:
@@ -104,170 +211,29 @@ def _refusal(graph: Graph, node: Node, name: str, device: Device) -> str | None:
     return device.unsupported_reason(graph, node)
 
 
-def _row(
-    options: tuple[Mapping[str, Estimate], Mapping[str, str], Mapping[str, str]],
-    names: Sequence[str],
-) -> list[float | None]:
-    return [options[0][name].seconds if name in options[0] else None for name in names]
-
-
-class _Search:
-    """Candidates and local search over assignments (a device index for every node position)."""
-
-    def __init__(self, makespan: Makespan, seconds: Sequence[Sequence[float | None]]) -> None:
-        self.makespan, self.seconds = makespan, seconds
-        self.names = makespan.machine.names
-        self.evaluations_left = max(300, _NODE_VISITS // max(len(seconds), 1))
-        self.seen: dict[Assignment, float] = {}
-        self.best_using: dict[int, float] = {}
-
-    def run(self) -> tuple[Assignment, dict[str, float]]:
-        """Return the best assignment and the seconds of each named candidate."""
-        named = dict(self.candidates())
-        candidates = {name: self.cost(assigned) for name, assigned in named.items()}
-        starts = sorted(set(named.values()), key=lambda a: (self.cost(a), a))[:3]
-        best = min((self.improve(start) for start in starts), key=lambda a: (self.cost(a), a))
-        candidates["search"] = self.cost(best)
-        return best, candidates
-
-    def cost(self, assigned: Assignment) -> float:
-        if assigned not in self.seen:
-            self.evaluations_left -= 1
-            self.seen[assigned] = seconds = self.makespan(assigned)
-            for device in set(assigned):
-                known = self.best_using.get(device, seconds)
-                self.best_using[device] = min(known, seconds)
-        return self.seen[assigned]
-
-    def candidates(self) -> Iterator[tuple[str, Assignment]]:
-        devices = range(len(self.names))
-        cheapest = tuple(
-            min((s, d) for d, s in enumerate(row) if s is not None)[1] for row in self.seconds
-        )
-        for d in devices:
-            single = tuple(
-                d if row[d] is not None else other
-                for row, other in zip(self.seconds, cheapest, strict=True)
-            )
-            if d in single or not single:
-                whole = all(device == d for device in single)
-                yield f"{self.names[d]} {'only' if whole else 'first'}", single
-        if len(self.names) > 1:
-            yield "each node at its cheapest", cheapest
-            yield "dynamic programme", self._dynamic_programme()
-
-    def _dynamic_programme(self) -> Assignment:
-        """Return the assignment of least serial cost if the graph were a tree towards its outputs.
-
-        least[i][d] is the cost of everything above node i when i runs on d. On a chain it is exact
-        for the sum of node, copy and launch times.
-        """
-        span, machine = self.makespan, self.makespan.machine
-        least: list[list[float]] = []
-        back: list[list[dict[int, int]]] = []
-        infinite = float("inf")
-        for i, row in enumerate(self.seconds):
-            costs, choices = [], []
-            for d, own in enumerate(row):
-                total, chosen = (infinite if own is None else own), {}
-                for value, maker in span.inputs[i] if own is not None else ():
-                    if maker < 0:
-                        total += self._step(value, -1, d)
-                        continue
-                    ways = [
-                        (least[maker][e] + self._step(value, e, d), e)
-                        for e in range(len(machine.names))
-                    ]
-                    way, chosen[maker] = min(ways)
-                    total += way
-                costs.append(total)
-                choices.append(chosen)
-            least.append(costs)
-            back.append(choices)
-        leaving = {maker: value for value, maker in span.outputs}
-        assigned: dict[int, int] = {}
-        for i in range(len(self.seconds) - 1, -1, -1):
-            if i not in assigned:
-                ends = [
-                    cost + (self._step(leaving[i], d, -1) if i in leaving else 0.0)
-                    for d, cost in enumerate(least[i])
-                ]
-                assigned[i] = ends.index(min(ends))
-            for maker, device in back[i][assigned[i]].items():
-                assigned.setdefault(maker, device)
-        return tuple(assigned[i] for i in range(len(self.seconds)))
-
-    def _step(self, value: int, source: int, target: int) -> float:
-        """Return the cost of a value going between devices; -1 is the host."""
-        machine = self.makespan.machine
-        if source == target:
-            return 0.0
-        launch = machine.launch_s[target] if target >= 0 else 0.0
-        one = machine.memory[source] if source >= 0 else "host"
-        two = machine.memory[target] if target >= 0 else "host"
-        if one == two:
-            return launch
-        return launch + machine.links.seconds(self.makespan.nbytes[value], one, two)
-
-    def improve(self, start: Assignment) -> Assignment:
-        """Return a local optimum: no move of a node or of a run of nodes makes it faster."""
-        best, improved = start, True
-        while improved and self.evaluations_left > 0:
-            improved = False
-            for moved in self._moves(best):
-                if self.evaluations_left <= 0:
-                    break
-                if self.cost(moved) < self.cost(best) * (1 - 1e-9):
-                    best, improved = moved, True
-                    break
-        return best
-
-    def _moves(self, assigned: Assignment) -> Iterator[Assignment]:
-        """Yield neighbours: runs of equal device moved whole, then windows, then single nodes."""
-        n = len(assigned)
-        starts = [i for i in range(n) if i == 0 or assigned[i] != assigned[i - 1]]
-        runs = list(zip(starts, [*starts[1:], n], strict=True))
-        spans = [*runs, *((a, d) for (a, _), (_, d) in zip(runs, runs[2:], strict=False))]
-        width = n
-        while width >= 1:
-            step = max(width // 2, 1)
-            spans += [(i, min(i + width, n)) for i in range(0, n, step)]
-            width //= 2
-        for first, last in dict.fromkeys(spans):
-            for device in range(len(self.names)):
-                moved = self._moved(assigned, first, last, device)
-                if moved != assigned:
-                    yield moved
-
-    def _moved(self, assigned: Assignment, first: int, last: int, device: int) -> Assignment:
-        window = tuple(
-            device if self.seconds[i][device] is not None else assigned[i]
-            for i in range(first, last)
-        )
-        return assigned[:first] + window + assigned[last:]
-
-
 def _unused(
     names: Sequence[str],
-    assigned: Mapping[int, str],
+    where: Mapping[int, str],
     choices: Mapping[int, Choice],
-    search: _Search,
-    best_s: float,
+    search: Search | None,
+    best: float,
 ) -> dict[str, str]:
     """Return, for each device without a node, the sentence that says why."""
     unused = {}
     for index, name in enumerate(names):
-        if name in assigned.values():
+        if name in where.values():
             continue
         refusals = [c.refusals[name] for c in choices.values() if name in c.refusals]
         if len(refusals) == len(choices):
             common = max(set(refusals), key=lambda r: (refusals.count(r), r), default="")
             unused[name] = f"it refuses all {len(choices)} nodes ({common})"
-        elif index in search.best_using:
+        elif search is not None and index in search.best_using:
             with_it = search.best_using[index]
+            unit, scale = ("mJ", 1e3) if search.scorer.objective == "energy" else ("us", 1e6)
+            verb = "takes" if unit == "us" else "costs"
             unused[name] = (
-                f"the best placement found that uses it takes {with_it * 1e6:.1f} us, "
-                f"{(with_it - best_s) * 1e6:.1f} us more"
+                f"the best placement found that uses it {verb} {with_it * scale:.1f} {unit}, "
+                f"{(with_it - best) * scale:.1f} {unit} more"
             )
         else:
             unused[name] = "no placement that uses it was worth trying"

@@ -25,6 +25,33 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Score:
+    """What an objective says of a placement: its value, and a bound that no placement is below."""
+
+    objective: str
+    unit: str
+    value: float
+    lower_bound: float
+    bound_from: str = ""
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be above the best possible: 0.0 is proven optimal."""
+        return self.value / self.lower_bound - 1 if self.lower_bound else 0.0
+
+    def text(self, value: float) -> str:
+        """Return a value of this objective with its unit."""
+        return _time(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
+
+    def __str__(self) -> str:
+        origin = f", from {self.bound_from}" if self.bound_from else ""
+        return (
+            f"{self.objective} {self.text(self.value)}, "
+            f"lower bound {self.text(self.lower_bound)} (gap {self.gap:.1%}{origin})"
+        )
+
+
+@dataclass(frozen=True)
 class Placement:
     """A graph over devices.
 
@@ -32,8 +59,10 @@ class Placement:
     graph: the same nodes with the same ids, and the copy nodes (ids above all others)
     device_of: node id of `graph` -> device; a copy's is "from>to", two memory spaces
     memory_of: value id of `graph` -> the memory space it lives in (constants are everywhere)
-    makespan_s: predicted seconds of a run in virtual time; lower_bound_s: no placement is faster
-    candidates: predicted seconds of the placements compared ("cpu only", "search", ...)
+    stage_of: node id of `source` -> the number of its task; tasks run in this order
+    makespan_s: predicted seconds of a run in virtual time
+    score: what the objective it was placed for says of it, and the bound
+    candidates: the objective's value of the placements compared ("cpu only", "search", ...)
     unused: for each device that got no node, why
     """
 
@@ -45,15 +74,21 @@ class Placement:
     choices: Mapping[int, Choice]
     device_of: Mapping[int, str]
     memory_of: Mapping[int, str]
+    stage_of: Mapping[int, int]
     makespan_s: float
-    lower_bound_s: float
+    score: Score
     candidates: Mapping[str, float]
     unused: Mapping[str, str]
 
     @property
     def gap(self) -> float:
-        """How far the prediction may be above the best possible: 0.0 is proven optimal."""
-        return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+        """How far the score may be above the best possible: 0.0 is proven optimal."""
+        return self.score.gap
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the nodes run in, copies not counted."""
+        return len(set(self.stage_of.values()))
 
     def nodes_on(self, device: str) -> list[Node]:
         """Return the nodes of the source graph that run on a device."""
@@ -67,7 +102,11 @@ class Placement:
         """Return the placement as plain data."""
         return {
             "makespan_s": self.makespan_s,
-            "lower_bound_s": self.lower_bound_s,
+            "objective": self.score.objective,
+            "score": self.score.value,
+            "unit": self.score.unit,
+            "lower_bound": self.score.lower_bound,
+            "bound_from": self.score.bound_from,
             "gap": self.gap,
             "candidates": dict(self.candidates),
             "unused": dict(self.unused),
@@ -82,6 +121,7 @@ class Placement:
             "op": node.op,
             "source": node.source,
             "device": choice.device,
+            "task": self.stage_of[node.id],
             "estimates_s": {name: e.seconds for name, e in choice.estimates.items()},
             "estimate_source": {name: e.source for name, e in choice.estimates.items()},
             "refusals": dict(choice.refusals),
@@ -100,32 +140,30 @@ class Placement:
             "estimate_s": self.links.seconds(nbytes, source, target),
         }
 
+    def _notable(self) -> dict[str, float]:
+        """Return the candidates worth a line: single devices, the best start, the answers."""
+        ends = (" only", " first", "search", "proof")
+        shown = {name: v for name, v in self.candidates.items() if name.endswith(ends)}
+        others = {name: v for name, v in self.candidates.items() if name not in shown}
+        best = min(others, key=lambda name: others[name], default=None)
+        return {**({best: others[best]} if best else {}), **shown}
+
     def __str__(self) -> str:
         counts = {name: len(self.nodes_on(name)) for name in self.specs}
         where = ", ".join(f"{name} {count}" for name, count in counts.items())
         lines = [
-            f"placement of {self.source.name!r}: {where} nodes, {len(self.copies())} copies",
-            f"  predicted {_time(self.makespan_s)}, lower bound {_time(self.lower_bound_s)}"
-            f" (gap {self.gap:.0%})",
+            f"placement of {self.source.name!r}: {where} nodes in {self.tasks} tasks, "
+            f"{len(self.copies())} copies",
+            f"  predicted {_time(self.makespan_s)} a run",
+            f"  {self.score}",
         ]
-        lines += [f"  {name}: {_time(s)}" for name, s in self.candidates.items()]
+        lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         return "\n".join(lines)
 
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
-
-
-def crosses(specs: Mapping[str, DeviceSpec], source: str | None, target: str) -> bool:
-    """Whether going from one device (None: a graph input in host memory) to another is a step.
-
-    Between devices it always is, even where they share memory, so that the level of a region rises
-    along every edge between regions and merging by level cannot make a cycle.
-    """
-    if source is None:
-        return specs[target].memory != HOST
-    return source != target
 
 
 def insert_copies(

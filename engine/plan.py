@@ -1,6 +1,6 @@
 """Turn a placement into tasks and memory: what runs when, what it waits for, where values live.
 
-A task is one copy, or all nodes of one device at one level. It waits for the data it reads, for
+A task is one copy, or the nodes that the placement put in one. It waits for the data it reads, for
 every earlier task that touches bytes it writes, and for effects; any order that respects the waits
 gives the same result, bit for bit.
 """

@@ -41,8 +41,9 @@ from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_pro
 from trireme.feeds import choice, misfit, refuse_names
 from trireme.graph import Graph, Value
 from trireme.interactive import Watcher, run_steps
+from trireme.lockfile import Held, place_as
+from trireme.objective import Objective
 from trireme.optimise import optimise
-from trireme.place import place
 from trireme.placement import Placement
 from trireme.plan import Plan, make_plan
 from trireme.profile import MemoryRow, Profile, make_profile
@@ -64,6 +65,7 @@ class Session:
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
     device_options: further options by device name, given to `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
+    objective, placement: what is made small, or what to hold: a lockfile or a Placement
     shapes: shapes of inputs that the model leaves open
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
@@ -81,6 +83,8 @@ class Session:
         execution: Execution = "sunk",
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
         calibration: Calibration | Path | None = None,
+        objective: Objective = "makespan",
+        placement: Held | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
@@ -101,6 +105,7 @@ class Session:
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
+            self._placing = objective, placement
             self.program = self._compile(opened, calibration, fallback)
             self._bind()
         except BaseException:
@@ -160,7 +165,7 @@ class Session:
     ) -> Program:
         """Place, plan and compile; with fallback, again without a device that fails to compile."""
         while True:
-            placement = place(self.graph, CostModel(devices, calibration))
+            placement = place_as(self.graph, CostModel(devices, calibration), *self._placing)
             plan = make_plan(placement, self.subgraphs, self.execution)
             executables: dict[int, Executable] = {}
             failed = ""

@@ -1,7 +1,7 @@
 """Group the nodes of a placement into tasks: what runs as one launch, and in which order.
 
-Two choices, each with the same values in the end. `execution`: "sunk" makes one task of all nodes
-of one device at one level, "interactive" a task of every node. `subgraphs`: "merged" is one graph
+Two choices, each with the same values in the end. `execution`: "sunk" makes a task of each
+of the placement's, "interactive" a task of every node. `subgraphs`: "merged" is one graph
 whose copies start as early as they can; in "split" the regions take turns, the copies that a region
 needs right before it and those of the graph's outputs right after.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trireme.graph import Node
-from trireme.placement import Placement, crosses
+from trireme.placement import Placement
 
 Subgraphs = Literal["merged", "split"]
 Execution = Literal["sunk", "interactive"]
@@ -34,9 +34,9 @@ class Group:
 def group_nodes(placement: Placement, subgraphs: Subgraphs, execution: Execution) -> list[Group]:
     """Return the groups in an order in which they can run.
 
-    An edge between two regions always raises the level, so there is no cycle whatever the graph.
+    A region is a task of the placement, its level the task's number there.
     """
-    levels = node_levels(placement)
+    levels = placement.stage_of
     regions = _regions(placement, levels)
     if subgraphs == "split":
         return _split(placement, regions, execution)
@@ -118,27 +118,3 @@ def _split(placement: Placement, regions: Sequence[_Region], execution: Executio
             if value in leaving:
                 copy(leaving[value], level, subgraph)
     return ordered
-
-
-def node_levels(placement: Placement) -> dict[int, int]:
-    """Return the level of each node that is not a copy: the most device changes on a path to it."""
-    graph, specs = placement.graph, placement.specs
-    levels: dict[int, int] = {}
-    device_of = placement.device_of
-    for node in graph.nodes:
-        if node.op == "copy":
-            continue
-        level, device = 0, device_of[node.id]
-        for value in node.used:
-            if graph.values[value].is_constant:
-                continue
-            maker = graph.producer(value)
-            if maker is not None and maker.op == "copy":
-                maker = graph.producer(maker.used[0])
-            source = device_of[maker.id] if maker else None
-            above = levels[maker.id] if maker else 0
-            level = max(level, above + crosses(specs, source, device))
-        for other in node.after:
-            level = max(level, levels[other] + (device_of[other] != device))
-        levels[node.id] = level
-    return levels

@@ -202,3 +202,34 @@ def test_dump_code(model, tmp_path, capsys):
         assert files[0].name.split(".")[0] in text
     with trireme.Session(model) as session, pytest.raises(trireme.RunError, match="no form"):
         session.kernels("c")
+
+
+def test_place_locks_and_checks(model, tmp_path, capsys):
+    path = str(tmp_path / "placement.toml")
+    code, out, _ = call(capsys, "place", model, "--lock", path)
+    assert code == 0 and "lower bound" in out and f"locked in {path}" in out
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 0 and "the placement is the same" in out
+    text = (tmp_path / "placement.toml").read_text()
+    (tmp_path / "placement.toml").write_text(text.replace('op = "conv"', 'op = "elu"'))
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 1 and "elu -> conv" in out
+    (tmp_path / "placement.toml").write_text(text.replace('"cpu" = ', '"far" = "gone"\n"cpu" = '))
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 1 and "device far is not there: unknown device 'far'" in out
+
+
+def test_place_pins_by_name(model, capsys):
+    code, out, _ = call(capsys, "place", model, "--pin", "z=cpu", "--objective", "serial")
+    assert code == 0 and "serial" in out
+    code, _, err = call(capsys, "place", model, "--pin", "w=cpu")
+    assert code == 2 and "no node is called 'w'" in err and "there is z" in err
+    code, _, err = call(capsys, "place", model, "--pin", "z=npu")
+    assert code == 2 and "not among the devices" in err
+
+
+def test_run_holds_a_locked_placement(model, tmp_path, capsys):
+    path = str(tmp_path / "placement.toml")
+    call(capsys, "place", model, "--lock", path)
+    code, out, _ = call(capsys, "run", model, "--placement", path)
+    assert code == 0 and "z: float32" in out

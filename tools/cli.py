@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, commands, demo, verify
+from trireme.tools import bench, commands, demo, place, verify
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -98,6 +98,10 @@ COMMANDS: dict[str, Command] = {
     "explain": Command(
         commands.explain, "why every node is where it is", _ON_DEVICES,
         (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
+    ),
+    "place": Command(
+        place.place_model, "where every node would run: prove it, lock it, check it",
+        _ON_DEVICES, place.ARGUMENTS,
     ),
     "verify": Command(
         verify.verify, "compare with a peer, or node by node with the references",

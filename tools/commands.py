@@ -21,6 +21,7 @@ from trireme.interactive import summary
 from trireme.model_file import save
 from trireme.optimise import optimise
 from trireme.session import Session
+from trireme.shatter import advice_json, advise
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.options import (
     Progress,
@@ -129,10 +130,13 @@ def explain(options: argparse.Namespace) -> int:
     """Show, for every node, its device, estimate, and why not elsewhere."""
     with _session(options) as session:
         explanation = explain_placement(session.placement)
-        lines = [str(explanation), *(f"left out: {n}: {w}" for n, w in session.dropped.items())]
+        advice = advise(session.placement)
+        lines = [str(explanation), *map(str, advice)]
+        lines += [f"left out: {n}: {w}" for n, w in session.dropped.items()]
         if options.plan:
             lines.append(str(session.plan))
-        emit(options, {**explanation.to_json(), "dropped": session.dropped}, "\n".join(lines))
+        data = {**explanation.to_json(), "advice": advice_json(advice), "dropped": session.dropped}
+        emit(options, data, "\n".join(lines))
     return 0
 
 

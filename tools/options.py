@@ -15,6 +15,7 @@ from trireme.calibration import default_path
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
+from trireme.objective import OBJECTIVES
 from trireme.session import Session
 from trireme.tools.image import load_image
 
@@ -56,6 +57,9 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
         parser.add_argument(f"--dump-{form}", metavar="DIR",
                             help=f"write the {what} of every kernel here, a file each")  # fmt: skip
+    parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
+                        help="what the placement makes small")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
@@ -128,6 +132,8 @@ def open_session(
         execution=options.execution or "sunk",
         device_options=device_options(options),
         calibration=calibration_path(),
+        objective=options.objective,
+        placement=options.placement,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )

@@ -1,0 +1,245 @@
+"""A placement written down: which node runs where and why, to be read, kept and compared.
+
+The file is TOML, a line a node. `differences` says in sentences how a placement of today differs
+from the one locked; `Lock.devices_of` gives a Session the locked devices for a graph, or refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trireme.cost import CostModel
+from trireme.errors import ModelFileError, PlacementError
+from trireme.explain import explain
+from trireme.graph import Graph
+from trireme.model_file.atomic import write_atomic
+from trireme.objective import Objective
+from trireme.place import place
+from trireme.placement import Placement
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class LockedNode:
+    """One line: the node's name (its first output's), op, device and task, and why it is there."""
+
+    name: str
+    op: str
+    device: str
+    task: int
+    us: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A locked placement; devices: name -> description of the very device."""
+
+    model: str
+    trireme: str
+    objective: str
+    predicted: float
+    lower_bound: float
+    unit: str
+    devices: Mapping[str, str]
+    nodes: tuple[LockedNode, ...]
+
+    def devices_of(self, graph: Graph) -> dict[int, str]:
+        """Return node id -> device for a graph.
+
+        Errors: PlacementError, if its nodes are not those that were locked
+        """
+        locked = {node.name: node for node in self.nodes}
+        names = node_names(graph)
+        facts = [
+            f"{names[n.id]}: {n.op} now, "
+            + (f"{locked[names[n.id]].op} in the lock" if names[n.id] in locked else "not there")
+            for n in graph.nodes
+            if names[n.id] not in locked or locked[names[n.id]].op != n.op
+        ]
+        gone = sorted(set(locked) - set(names.values()))
+        facts += [f"{name}: {locked[name].op} in the lock, not in the graph" for name in gone]
+        if facts:
+            raise PlacementError(
+                f"the locked placement is of another graph: {len(facts)} nodes differ",
+                facts=facts[:8],
+                fix="place the model anew: trireme place MODEL --lock FILE",
+            )
+        return {node.id: locked[names[node.id]].device for node in graph.nodes}
+
+
+Held = Placement | Lock | str | os.PathLike[str]
+"""Ways to say where nodes are to be: a placement, a lock, or the file that holds one."""
+
+
+def place_as(
+    graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None
+) -> Placement:
+    """Return the placement of a graph: searched for, or as it is held.
+
+    Errors: those of `place` and `load_lock`; PlacementError, if what is held is of another graph
+    """
+    if held is None:
+        return place(graph, costs, objective)
+    if isinstance(held, Placement):
+        return place(graph, costs, objective, keep=held)
+    locked = held if isinstance(held, Lock) else load_lock(Path(held))
+    return place(graph, costs, objective, keep=locked.devices_of(graph))
+
+
+def node_names(graph: Graph) -> dict[int, str]:
+    """Return a name for each node: its first output's, numbered where two are alike.
+
+    Of the names that TensorFlow joins by semicolons, the first.
+    """
+    names: dict[int, str] = {}
+    count: dict[str, int] = {}
+    for node in graph.nodes:
+        name = graph.values[node.outputs[0]].name.split(";")[0]
+        count[name] = count.get(name, 0) + 1
+        names[node.id] = name if count[name] == 1 else f"{name}#{count[name]}"
+    return names
+
+
+def lock(placement: Placement, version: str = "") -> Lock:
+    """Return what there is to lock of a placement; version: of the program that writes it."""
+    names = node_names(placement.source)
+    score = placement.score
+    nodes = []
+    for node, (chosen, *_) in explain(placement).nodes:
+        us = (chosen.estimate_s or 0.0) * 1e6
+        task = placement.stage_of[node.id]
+        nodes.append(LockedNode(names[node.id], node.op, chosen.device, task, us, chosen.why))
+    devices = {name: spec.description for name, spec in placement.specs.items()}
+    return Lock(
+        placement.source.name, version, score.objective, score.value, score.lower_bound,
+        score.unit, devices, tuple(nodes),
+    )  # fmt: skip
+
+
+def lock_text(locked: Lock) -> str:
+    """Return the file's text."""
+    lines = [
+        "# A placement of trireme: which node runs where, and why.",
+        "# `trireme place MODEL --check FILE` says what would change it.",
+        f"version = {VERSION}",
+        f"model = {_quoted(locked.model)}",
+        f"trireme = {_quoted(locked.trireme)}",
+        f"objective = {_quoted(locked.objective)}",
+        f"predicted = {locked.predicted!r}",
+        f"lower_bound = {locked.lower_bound!r}",
+        f"unit = {_quoted(locked.unit)}",
+        "nodes = [",
+    ]
+    lines += [
+        f"  {{name = {_quoted(n.name)}, op = {_quoted(n.op)}, device = {_quoted(n.device)}, "
+        f"task = {n.task}, us = {n.us:.3f}, why = {_quoted(n.why)}}},"
+        for n in locked.nodes
+    ]
+    lines += ["]", "", "[devices]"]
+    lines += [f"{_quoted(name)} = {_quoted(text)}" for name, text in locked.devices.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def save_lock(locked: Lock, path: Path) -> None:
+    """Write the lock, whole or not at all."""
+    write_atomic(path, [lock_text(locked).encode()])
+
+
+def load_lock(path: Path) -> Lock:
+    """Read a lock.
+
+    Errors: OSError; ModelFileError, if it is damaged or of a version not known here
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path}: not a placement: {error}") from error
+    if data.get("version") != VERSION:
+        raise ModelFileError(
+            f"{path}: version {data.get('version')!r} of placements, this trireme reads {VERSION}",
+            fix="place the model anew: trireme place MODEL --lock FILE",
+        )
+    try:
+        nodes = tuple(_node(row) for row in data["nodes"])
+        devices = {str(name): str(text) for name, text in data["devices"].items()}
+        return Lock(
+            str(data["model"]), str(data["trireme"]), str(data["objective"]),
+            float(data["predicted"]), float(data["lower_bound"]), str(data["unit"]),
+            devices, nodes,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelFileError(f"{path}: a placement without its {error}") from error
+
+
+def _node(row: Mapping[str, Any]) -> LockedNode:
+    return LockedNode(
+        str(row["name"]), str(row["op"]), str(row["device"]), int(row["task"]), float(row["us"]),
+        str(row["why"]),
+    )  # fmt: skip
+
+
+def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -> list[str]:
+    """Return, a line each, what is placed otherwise now than it was locked; none if nothing is.
+
+    absent: why locked devices are not there
+    """
+    lines = [f"device {name} is not there: {why}" for name, why in (absent or {}).items()]
+    gone = set(old.devices) - set(new.devices) - set(absent or {})
+    lines += [f"device {name} was not asked for" for name in sorted(gone)]
+    if old.objective != new.objective:
+        lines.append(f"the objective is {new.objective}, it was {old.objective}")
+    before, after = {n.name: n for n in old.nodes}, {n.name: n for n in new.nodes}
+    lines += [f"- {n.name} ({n.op}) on {n.device}" for n in old.nodes if n.name not in after]
+    for node in new.nodes:
+        was = before.get(node.name)
+        if was is None:
+            lines.append(f"+ {node.name} ({node.op}) on {node.device}: {node.why}")
+        elif (was.op, was.device) != (node.op, node.device):
+            op = f"{was.op} -> {node.op}" if was.op != node.op else node.op
+            lines.append(f"~ {node.name} ({op}) {was.device} -> {node.device}: {node.why}")
+    return lines + _regrouped(old, new, lines)
+
+
+def _regrouped(old: Lock, new: Lock, found: list[str]) -> list[str]:
+    """Return a line if nodes run where they did, but in other tasks."""
+    if found:
+        return []
+    then, now = _tasks(old), _tasks(new)
+    if then == now:
+        return []
+    return [f"the same devices, but {len(now)} tasks, there were {len(then)}"]
+
+
+def _tasks(locked: Lock) -> set[frozenset[str]]:
+    tasks: dict[int, set[str]] = {}
+    for node in locked.nodes:
+        tasks.setdefault(node.task, set()).add(node.name)
+    return {frozenset(names) for names in tasks.values()}
+
+
+def remarks(old: Lock, new: Lock) -> list[str]:
+    """Return what is otherwise but changes no placement: devices' descriptions, the prediction."""
+    lines = [
+        f"{name} is now {text!r}, it was {old.devices[name]!r}"
+        for name, text in new.devices.items()
+        if old.devices.get(name, text) != text
+    ]
+    lines += [f"{name} is new here" for name in new.devices if name not in old.devices]
+    if old.trireme != new.trireme:
+        lines.append(f"trireme is {new.trireme}, it was {old.trireme}")
+    if old.predicted and abs(new.predicted / old.predicted - 1) > 0.01:
+        change = new.predicted / old.predicted - 1
+        lines.append(f"the prediction is {change:+.0%}: {new.predicted:.4g} {new.unit}")
+    return lines

@@ -1,0 +1,115 @@
+"""What a placement is asked to make small, and how an assignment is scored by it.
+
+* makespan: seconds of one run in virtual time, copies and devices overlapping
+* serial: seconds of a run that does one thing at a time
+* throughput: seconds a run when runs are pipelined, the busiest resource's
+* energy: joules of a run, from the devices' descriptions
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from trireme.errors import PlacementError
+from trireme.makespan import live_ranges, loads_s, makespan_s, peak_bytes
+from trireme.memory import LiveRange, pack
+from trireme.prices import energy_prices, time_prices
+from trireme.problem import Assignment, Machine, Problem
+from trireme.stages import Tasks, device_orders, early, gathered, rules
+
+Objective = Literal["makespan", "serial", "throughput", "energy"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+UNIT = {"makespan": "s", "serial": "s", "throughput": "s", "energy": "J"}
+MARGIN = 1.05
+"""What packing may need beyond the bytes alive at once, in a search."""
+
+
+class Scorer:
+    """Scores assignments of one problem, the tasks made by the rule that suits each best.
+
+    What does not fit a device's memory scores as infinite, but less so the nearer it comes, so that
+    a search finds its way; `overfull` tells the two apart. With `smooth`, the throughput's greatest
+    load is rounded off, so that a move that lowers another load counts as well.
+    """
+
+    def __init__(self, problem: Problem, objective: Objective, smooth: bool = False) -> None:
+        self.problem, self.objective, self.smooth = problem, objective, smooth
+        self.orders = device_orders(problem)
+        self.prices = energy_prices(problem) if objective == "energy" else time_prices(problem)
+        spaces = problem.machine.spaces
+        self.limits = [problem.machine.budget.get(space, 0) for space in spaces]
+        self.seen: dict[Assignment, float] = {}
+        self.visits = 0
+
+    def quick(self, assigned: Assignment) -> float:
+        """Return the score by the first two rules, remembered."""
+        if assigned not in self.seen:
+            self.visits += self.problem.n
+            problem = self.problem
+            scores = [self._score(assigned, early(problem, assigned))]
+            if problem.k > 1:
+                scores.append(self._score(assigned, gathered(problem, assigned, self.orders[0])))
+            self.seen[assigned] = min(scores)
+        return self.seen[assigned]
+
+    def settle(self, assigned: Assignment) -> tuple[float, Tasks]:
+        """Return the score by the best of all rules, and the tasks; a function of its argument."""
+        best, kept = float("inf"), early(self.problem, assigned)
+        for tasks in rules(self.problem, assigned, self.orders):
+            score = self._score(assigned, tasks)
+            if score < best:
+                best, kept = score, tasks
+        return best, kept
+
+    def _score(self, assigned: Assignment, tasks: Tasks) -> float:
+        excess = self.excess(assigned, tasks) if any(self.limits) else 0.0
+        return self.value(assigned, tasks) + 1e6 * excess
+
+    def value(self, assigned: Assignment, tasks: Tasks) -> float:
+        """Return what the objective says of these tasks."""
+        if self.objective == "makespan":
+            return makespan_s(self.problem, assigned, tasks)
+        if self.objective == "throughput":
+            loads = loads_s(self.problem, assigned, tasks)
+            if self.smooth:
+                return float(sum(load**8 for load in loads) ** 0.125)
+            return max(loads, default=0.0)
+        return self.prices.total(self.problem, assigned, tasks)
+
+    def excess(self, assigned: Assignment, tasks: Tasks) -> float:
+        """Return by what share of its memory a device would be overfull; 0.0 if all fits."""
+        ranges, nbytes = live_ranges(self.problem, assigned, tasks), self.problem.nbytes
+        return sum(
+            max(peak_bytes(rows, nbytes, len(tasks)) * MARGIN / limit - 1, 0.0)
+            for rows, limit in zip(ranges, self.limits, strict=True)
+            if limit
+        )
+
+    def overfull(self, assigned: Assignment, tasks: Tasks) -> list[tuple[str, int, int]]:
+        """Return (space, bytes needed, bytes there are) of each memory that does not suffice."""
+        if not any(self.limits):
+            return []
+        needed = []
+        for rows, limit, space in zip(
+            live_ranges(self.problem, assigned, tasks), self.limits,
+            self.problem.machine.spaces, strict=True,
+        ):  # fmt: skip
+            nbytes = self.problem.nbytes
+            ranges = [LiveRange(v, first, last, nbytes[v]) for v, (first, last) in rows.items()]
+            if limit and (size := pack(ranges).nbytes) > limit:
+                needed.append((space, size, limit))
+        return needed
+
+
+def check_objective(machine: Machine, objective: str) -> None:
+    """Raise PlacementError if the objective is none, or the machine does not say what it needs."""
+    if objective not in OBJECTIVES:
+        raise PlacementError(
+            f"unknown objective {objective!r}", facts=[f"known: {', '.join(OBJECTIVES)}"]
+        )
+    unknown = [n for n, w in zip(machine.names, machine.power_w, strict=True) if w is None]
+    if objective == "energy" and unknown:
+        raise PlacementError(
+            f"the energy of a run needs the power of {', '.join(unknown)}",
+            fix="give power_w in the device's description",
+        )

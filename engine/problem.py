@@ -1,0 +1,158 @@
+"""Placement as numbers: what the searches, bounds and proofs need to know of a graph and a machine.
+
+`place` makes a Problem once; everything that tries assignments (a device index for every node
+position) works on it alone. Memory spaces are small integers, 0 is the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trireme.cost import Links
+from trireme.device import HOST, DeviceSpec
+from trireme.graph import Graph
+
+Assignment = tuple[int, ...]
+CALLER = -1
+"""The maker of graph inputs and the reader of graph outputs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The devices of a search by index.
+
+    memory, resource: of each device, its memory space and the silicon it takes turns on
+    launch_s: seconds that a task costs on each device beyond its nodes
+    budget: bytes of each memory space that has an end
+    power_w, link_j_per_byte: for the energy of a run; None where no description says
+    """
+
+    names: tuple[str, ...]
+    memory: tuple[str, ...]
+    resource: tuple[str, ...]
+    launch_s: tuple[float, ...]
+    links: Links
+    budget: Mapping[str, int]
+    power_w: tuple[float | None, ...]
+    link_j_per_byte: Mapping[str, float | None]
+
+    @classmethod
+    def of(
+        cls, specs: Mapping[str, DeviceSpec], launch_s: Mapping[str, float], links: Links
+    ) -> Machine:
+        """Return the machine of these devices."""
+        limits: dict[str, int] = {}
+        for spec in specs.values():
+            if spec.memory_bytes:
+                known = limits.get(spec.memory, spec.memory_bytes)
+                limits[spec.memory] = min(known, spec.memory_bytes)
+        return cls(
+            tuple(specs),
+            tuple(spec.memory for spec in specs.values()),
+            tuple(spec.resource_group or spec.name for spec in specs.values()),
+            tuple(launch_s[name] for name in specs),
+            links,
+            limits,
+            tuple(spec.power_w for spec in specs.values()),
+            {spec.memory: spec.link_j_per_byte for spec in specs.values() if spec.memory != HOST},
+        )
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The memory spaces in the order of their numbers, the host's first."""
+        return tuple(dict.fromkeys((HOST, *self.memory)))
+
+
+class Problem:
+    """A graph on a machine, by node position.
+
+    seconds[i][d]: of node i on device d, None where it cannot run
+    inputs[i]: (value, maker) of what it reads, constants left out; CALLER makes graph inputs
+    before[i]: the nodes it must follow, for data or for effects
+    readers[maker]: (value, reader) of what is read of it, in the order of the readers
+    space[d]: the memory space of each device; nbytes: of each value that may be copied
+    links[s][t]: (latency in seconds, seconds a byte) between memory spaces
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        seconds: Sequence[Sequence[float | None]],
+        inputs: Sequence[Sequence[tuple[int, int]]],
+        after: Sequence[Sequence[int]],
+        outputs: Sequence[tuple[int, int]],
+        nbytes: Mapping[int, int],
+    ) -> None:
+        self.machine = machine
+        self.seconds = seconds
+        self.inputs, self.after, self.outputs, self.nbytes = inputs, after, outputs, nbytes
+        self.n, self.k = len(seconds), len(machine.names)
+        self.devices = range(self.k)
+        spaces = machine.spaces
+        self.space = [spaces.index(memory) for memory in machine.memory]
+        self.spaces = len(spaces)
+        groups = tuple(dict.fromkeys(machine.resource))
+        self.group = [groups.index(resource) for resource in machine.resource]
+        self.groups = len(groups)
+        self.before = [
+            sorted({maker for _, maker in read if maker != CALLER} | set(more))
+            for read, more in zip(inputs, after, strict=True)
+        ]
+        self.next: list[list[int]] = [[] for _ in seconds]
+        for i, earlier in enumerate(self.before):
+            for j in earlier:
+                self.next[j].append(i)
+        self.readers = self._readers()
+        self.able = [[d for d in self.devices if row[d] is not None] for row in seconds]
+        self.links = [
+            [_line(machine.links, source, target) for target in spaces] for source in spaces
+        ]
+
+    @classmethod
+    def of(
+        cls, graph: Graph, machine: Machine, seconds: Sequence[Sequence[float | None]]
+    ) -> Problem:
+        """Return the problem of a static graph whose i-th node takes seconds[i]."""
+        at = {node.id: i for i, node in enumerate(graph.nodes)}
+        maker = {out: at[node.id] for node in graph.nodes for out in node.outputs}
+        inputs = [
+            [
+                (value, maker.get(value, CALLER))
+                for value in dict.fromkeys(node.used)
+                if not graph.values[value].is_constant
+            ]
+            for node in graph.nodes
+        ]
+        after = [[at[other] for other in node.after] for node in graph.nodes]
+        leaving = dict.fromkeys(value for value in graph.outputs if value in maker)
+        outputs = [(value, maker[value]) for value in leaving]
+        nbytes = {value: graph.type(value).nbytes for value in [*maker, *graph.inputs]}
+        return cls(machine, seconds, inputs, after, outputs, nbytes)
+
+    def _readers(self) -> dict[int, list[tuple[int, int]]]:
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for i, inputs in enumerate(self.inputs):
+            for value, maker in inputs:
+                readers.setdefault(maker, []).append((value, i))
+        for value, maker in self.outputs:
+            readers.setdefault(maker, []).append((value, CALLER))
+        return readers
+
+    def copy_s(self, value: int, source: int, target: int) -> float:
+        """Return the predicted seconds of copying a value between two memory spaces."""
+        latency_s, s_per_byte = self.links[source][target]
+        return latency_s + self.nbytes[value] * s_per_byte
+
+    def own_s(self, i: int, device: int) -> float:
+        """Return the seconds of node i on a device that can run it."""
+        seconds = self.seconds[i][device]
+        return float("inf") if seconds is None else seconds
+
+
+def _line(links: Links, source: str, target: str) -> tuple[float, float]:
+    """Return the latency in seconds, and the seconds a byte, between two memory spaces."""
+    if source == target:
+        return 0.0, 0.0
+    latency_s = links.seconds(0, source, target)
+    return latency_s, (links.seconds(1 << 20, source, target) - latency_s) / (1 << 20)

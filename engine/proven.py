@@ -1,0 +1,63 @@
+"""Prove a placement, or better it, with the exact solver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.objective import Objective, Scorer
+from trireme.place import Pricing
+from trireme.placement import Placement
+from trireme.prove import Proof, prove_prices
+from trireme.prove_makespan import prove_makespan
+
+
+def proven(
+    placement: Placement, costs: CostModel, limit_s: float = 60.0, workers: int = 1
+) -> tuple[Placement, list[str]]:
+    """Return the best placement that the solver finds, with its bound, and what to say of it.
+
+    The solver knows no memory limits: its bound holds all the same, and what does not fit is not
+    taken.
+    Errors: PlacementError, if there is no solver, or it has no model of the objective
+    """
+    pricing = Pricing.of(placement.source, costs)
+    objective = cast(Objective, placement.score.objective)
+    scorer = Scorer(pricing.problem, objective)
+    where = {node: choice.device for node, choice in placement.choices.items()}
+    known = pricing.kept(where)
+    proof = _proof(scorer, known, limit_s, workers)
+    best = placement
+    fits = not scorer.overfull(proof.assigned, proof.tasks)
+    if fits and proof.value < placement.score.value * (1 - 1e-9):
+        best = pricing.placed(scorer, proof.assigned, tasks=proof.tasks)
+    bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
+    gained = placement.score.value - best.score.value
+    score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
+    best = replace(best, score=score, candidates={**placement.candidates, "proof": proof.value})
+    return best, [_sentence(best, proof, gained, placement.gap)]
+
+
+def _proof(scorer: Scorer, known: tuple[int, ...], limit_s: float, workers: int) -> Proof:
+    if scorer.objective == "throughput":
+        raise PlacementError(
+            "the exact solver has no model of throughput",
+            fix="--prove with --objective makespan, serial or energy",
+        )
+    if scorer.objective == "makespan":
+        return prove_makespan(scorer.problem, known, limit_s, workers)
+    return prove_prices(scorer.problem, scorer.prices, known, limit_s, workers)
+
+
+def _sentence(best: Placement, proof: Proof, gained: float, before: float) -> str:
+    score = best.score
+    found = f"{score.text(gained)} better than the search's" if gained > 0 else "the search's"
+    if proof.status == "optimal" and proof.value >= score.value * (1 - 1e-4):
+        end = "is optimal"
+        if score.objective == "makespan" and before > 1e-6:
+            end += f" among placements of {proof.stages} stages"
+    else:
+        end = f"is within {score.gap:.1%} of the least possible"
+    return f"proof: {found} placement {end}, after {proof.seconds:.1f} s"

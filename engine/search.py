@@ -1,0 +1,154 @@
+"""The search for a good assignment: starts, then local search on a contracted graph, then on all.
+
+It is deterministic and bounded by a number of node visits, so that the same graph on the same
+machine is always placed alike, and a thousand nodes take about a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from trireme.bounds import Forest, LoadBound
+from trireme.contract import Contraction
+from trireme.objective import Objective, Scorer
+from trireme.problem import Assignment, Problem
+from trireme.stages import early
+from trireme.starts import regions, starts
+
+_NODE_VISITS = 600_000
+"""Bound of a search: scored assignments times nodes."""
+_ALL = 2500
+"""So many assignments, or fewer, are all tried."""
+_EXCHANGES = 60
+"""Nodes of a problem up to which pairs of them are exchanged."""
+_CHAIN_LOSS = 2e-3
+"""Share of the bound that contracting chains may cost the small problem; the large one is searched
+after it."""
+
+
+class Search:
+    """One search; `best` is its answer, `candidates` the scores of the starts by name."""
+
+    def __init__(
+        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None,
+        known: Assignment | None = None,
+    ) -> None:  # fmt: skip
+        self.scorer = Scorer(problem, objective)
+        self.candidates: dict[str, float] = {}
+        self.best_using: dict[int, float] = {}
+        least = forest.solve(self.scorer.prices)[0]
+        small = Contraction(problem, self.scorer.prices, _CHAIN_LOSS * least)
+        named = dict(starts(problem, self.scorer.prices, forest, load))
+        if known is not None:
+            named["as it was"] = known
+        for name, assigned in named.items():
+            self.candidates[name] = self.scorer.quick(assigned)
+        ranked = sorted(set(named.values()), key=lambda a: (self.scorer.quick(a), a))
+        found: list[Assignment] = ranked[:1]
+        if problem.k > 1 and problem.n > 1:
+            inner = Scorer(small.small, objective)
+            shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
+            for number, start in enumerate(list(shrunk)[:4]):
+                limit = _NODE_VISITS * (number + 1) // 6
+                if objective == "throughput":
+                    start = improve(Scorer(small.small, objective, smooth=True), start, limit)
+                found.append(small.expand(improve(inner, start, limit)))
+            if math.prod(len(able) for able in problem.able) <= _ALL:
+                found += itertools.product(*problem.able)
+            best = min(found, key=lambda a: (self.scorer.quick(a), a))
+            found.append(improve(self.scorer, best, self.scorer.visits + _NODE_VISITS // 3))
+        self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
+        self.candidates["search"] = self.scorer.settle(self.best)[0]
+        for assigned, score in self.scorer.seen.items():
+            for device in set(assigned):
+                self.best_using[device] = min(self.best_using.get(device, score), score)
+
+
+def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:
+    """Return a local optimum: none of the moves makes it better; or the best by then."""
+    best, improved = start, True
+    while improved and scorer.visits < visits:
+        improved = False
+        for change in _moves(scorer.problem, best, scorer.objective):
+            moved = _changed(scorer.problem, best, change)
+            if moved != best and scorer.quick(moved) < scorer.quick(best) * (1 - 1e-9):
+                best, improved = moved, True
+            if scorer.visits >= visits:
+                break
+    return best
+
+
+Change = tuple[tuple[tuple[int, ...], int], ...]
+"""Sets of nodes, and the device that each goes to where it can."""
+
+
+def _changed(problem: Problem, assigned: Assignment, change: Change) -> Assignment:
+    able, moved = problem.able, list(assigned)
+    for nodes, device in change:
+        for i in nodes:
+            if device in able[i]:
+                moved[i] = device
+    return tuple(moved)
+
+
+def _moves(problem: Problem, assigned: Assignment, objective: Objective) -> Iterator[Change]:
+    """Yield changes, each once, the boldest first; exchanges last, where balance matters."""
+    seen: set[tuple[tuple[int, ...], int]] = set()
+    for nodes in _sets(problem, assigned):
+        for device in problem.devices:
+            move = (nodes, device)
+            if move not in seen and any(assigned[i] != device for i in nodes):
+                seen.add(move)
+                yield (move,)
+    if objective == "serial" or problem.n > _EXCHANGES:
+        return
+    for i, j in itertools.combinations(range(problem.n), 2):
+        if assigned[i] != assigned[j]:
+            yield ((i,), assigned[j]), ((j,), assigned[i])
+
+
+def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
+    """Yield tasks, regions, what lies at the border of each task, windows, and single nodes."""
+    tasks = early(problem, assigned)
+    for _, members in tasks:
+        yield tuple(members)
+    for device in problem.devices:
+        for region in regions(problem, device):
+            yield tuple(region)
+    task_of = [0] * problem.n
+    for t, (_, members) in enumerate(tasks):
+        for i in members:
+            task_of[i] = t
+    for i in range(problem.n):
+        if any(task_of[j] != task_of[i] for j in problem.before[i]):
+            yield from _grown(problem, task_of, i, problem.next)
+        if any(task_of[j] != task_of[i] for j in problem.next[i]):
+            yield from _grown(problem, task_of, i, problem.before)
+    for i in range(problem.n):
+        yield (i,)
+    width = problem.n // 2
+    while width > 1:
+        for first in range(0, problem.n, max(width // 2, 1)):
+            yield tuple(range(first, min(first + width, problem.n)))
+        width //= 2
+
+
+def _grown(
+    problem: Problem, task_of: list[int], start: int, ways: list[list[int]]
+) -> Iterator[tuple[int, ...]]:
+    """Yield growing sets of a task's nodes from one at its border inwards: 1, 2, 4, ... of them."""
+    grown, size = [start], 1
+    seen = {start}
+    for i in grown:
+        if len(grown) > 64:
+            break
+        for j in ways[i]:
+            if j not in seen and task_of[j] == task_of[start]:
+                seen.add(j)
+                grown.append(j)
+        while size <= len(grown):
+            yield tuple(sorted(grown[:size]))
+            size *= 2
+    yield tuple(sorted(grown))

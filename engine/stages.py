@@ -1,0 +1,81 @@
+"""Group the nodes of an assignment into tasks, and put the tasks in order.
+
+A task is some nodes of one device that run as one launch (a sunk region). Each rule here gives
+tasks in an order in which every task comes after all it reads from, so that a region is convex and
+no cycle of tasks can come about, whatever the graph.
+
+* "early" groups by device and level, the most device changes on any path to a node: tasks start as
+  soon as they can.
+* "gathered" runs all it can on one device, then all it can on another: fewer launches, later
+  starts. Each order of the devices is a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from trireme.problem import Problem
+
+Tasks = list[tuple[int, list[int]]]
+"""(device, node positions in graph order) of each task, in an order in which they can run."""
+
+
+def early(problem: Problem, assigned: Sequence[int]) -> Tasks:
+    """Return a task for each device and level."""
+    k, before = problem.k, problem.before
+    levels = [0] * problem.n
+    tasks: dict[int, list[int]] = {}
+    for i, device in enumerate(assigned):
+        level = 0
+        for j in before[i]:
+            above = levels[j] if assigned[j] == device else levels[j] + 1
+            if above > level:
+                level = above
+        levels[i] = level
+        key = level * k + device
+        if key in tasks:
+            tasks[key].append(i)
+        else:
+            tasks[key] = [i]
+    return [(key % k, tasks[key]) for key in sorted(tasks)]
+
+
+def gathered(problem: Problem, assigned: Sequence[int], order: Sequence[int]) -> Tasks:
+    """Return tasks that each run all they can; the first device in `order` that can, goes next."""
+    waits = [len(earlier) for earlier in problem.before]
+    ready: list[list[int]] = [[] for _ in problem.devices]
+    for i, count in enumerate(waits):
+        if not count:
+            ready[assigned[i]].append(i)
+    tasks: Tasks = []
+    left = problem.n
+    while left:
+        device = next(d for d in order if ready[d])
+        members = ready[device]
+        ready[device] = []
+        for i in members:
+            for j in problem.next[i]:
+                waits[j] -= 1
+                if not waits[j]:
+                    (members if assigned[j] == device else ready[assigned[j]]).append(j)
+        left -= len(members)
+        members.sort()
+        tasks.append((device, members))
+    return tasks
+
+
+def device_orders(problem: Problem, most: int = 6) -> list[tuple[int, ...]]:
+    """Return orders for `gathered`: cheap launches first, then every other order there is."""
+    first = tuple(sorted(problem.devices, key=lambda d: (problem.machine.launch_s[d], d)))
+    return [first, *(order for order in permutations(first) if order != first)][:most]
+
+
+def rules(
+    problem: Problem, assigned: Sequence[int], orders: Sequence[Sequence[int]] | None = None
+) -> Iterator[Tasks]:
+    """Yield the tasks of an assignment by every rule."""
+    yield early(problem, assigned)
+    if problem.k > 1:
+        for order in orders or device_orders(problem):
+            yield gathered(problem, assigned, order)

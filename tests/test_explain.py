@@ -1,0 +1,165 @@
+"""Explanations state exactly what a pin would change; advice and lockfiles say what they mean."""
+
+import contextlib
+import random
+from dataclasses import replace
+
+import pytest
+from placement_cases import to_graph
+from toy_device import ToyDevice
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.cost import CostModel
+from trireme.errors import ModelFileError, PlacementError
+from trireme.explain import explain
+from trireme.graph import TensorType
+from trireme.lockfile import differences, load_lock, lock, lock_text, place_as, remarks, save_lock
+from trireme.place import place
+from trireme.session import Session
+from trireme.shatter import advise
+
+
+def placed(seed, n=12, **options):
+    graph, devices = to_graph(seed, n)
+    costs = CostModel(devices, Calibration())
+    return graph, costs, place(graph, costs, **options)
+
+
+@pytest.mark.parametrize("objective", ["makespan", "serial", "throughput", "energy"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pin_changes_exactly_what_was_stated(seed, objective):
+    graph, costs, placement = placed(seed, objective=objective)
+    checked = 0
+    for node, alternatives in explain(placement).nodes:
+        for other in alternatives[1:]:
+            if other.run_s is None:
+                assert other.why == placement.choices[node.id].refusals[other.device]
+                continue
+            pins = {node.id: other.device}
+            forced = place(graph, costs, objective, pins=pins, keep=placement)
+            assert forced.score.value == pytest.approx(other.run_s, rel=1e-12)
+            appears = len(forced.copies()) - len(placement.copies())
+            said = [sum("copy of" in t for t in side) for side in (other.appears, other.vanishes)]
+            assert appears == said[0] - said[1]
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_all_others_free_it_is_exact_too(seed):
+    graph, costs, placement = placed(seed, 6)
+    for node, alternatives in explain(placement, free=True).nodes:
+        for other in alternatives[1:]:
+            if other.run_s is not None:
+                forced = place(graph, costs, pins={node.id: other.device})
+                assert forced.score.value == pytest.approx(other.free_s, rel=1e-12)
+                assert other.free_s >= placement.score.value * (1 - 1e-9)
+
+
+def test_each_copy_is_explained():
+    for seed in range(6):
+        _, _, placement = placed(seed, 20)
+        copies = explain(placement).copies
+        assert len(copies) == len(placement.copies())
+        assert all(copy.ways and copy.estimate_s > 0 for copy in copies)
+
+
+def shattered():
+    """A chain of ten ops, of which the NPU refuses the third and the seventh."""
+    b = GraphBuilder("shattered")
+    x = b.input("x", TensorType((200_000,), "float32"))
+    for i in range(10):
+        x = b.add("erf" if i in (2, 6) else "tanh", x)
+    graph = b.finish(x)
+    cpu = ToyDevice("cpu", flops=1e9, bandwidth=2e9)
+    npu = ToyDevice("npu", flops=1e11, bandwidth=1e11, ops={"tanh"}, link_bandwidth=8e9)
+    return graph, CostModel({"cpu": cpu, "npu": npu}, Calibration())
+
+
+def test_advice_names_what_breaks_a_region():
+    graph, costs = shattered()
+    placement = place(graph, costs)
+    (advice,) = advise(placement)
+    assert (advice.device, advice.op, len(advice.nodes)) == ("npu", "erf", 2)
+    assert advice.regions[1] == 1 and advice.saved > 0
+    costs.devices["npu"].ops = None
+    with_it = place(graph, costs)
+    assert placement.makespan_s - with_it.makespan_s == pytest.approx(advice.saved, rel=1e-6)
+    assert advise(with_it) == []
+
+
+def test_locks_survive_a_file(tmp_path):
+    graph, costs, placement = placed(1)
+    locked = lock(placement, "1.2.3")
+    save_lock(locked, tmp_path / "p.toml")
+    again = load_lock(tmp_path / "p.toml")
+    assert differences(locked, again) == [] and differences(again, lock(placement)) == []
+    assert lock_text(again) == lock_text(locked)
+    held = place_as(graph, costs, held=tmp_path / "p.toml")
+    assert held.score.value == pytest.approx(placement.score.value)
+    assert held.device_of == placement.device_of
+
+
+def test_differences_are_sentences():
+    graph, costs, placement = placed(1)
+    before = lock(placement)
+    node = graph.nodes[3]
+    others = [d for d in placement.choices[node.id].estimates if d != before.nodes[3].device]
+    after = lock(place(graph, costs, pins={node.id: others[0]}, keep=placement))
+    (line,) = differences(before, after)
+    assert before.nodes[3].name in line and f"-> {others[0]}" in line and "pinned" in line
+    fewer = replace(after, nodes=after.nodes[1:])
+    assert any(line.startswith("- ") for line in differences(before, fewer))
+    assert any(line.startswith("+ ") for line in differences(fewer, before))
+    gone = differences(before, replace(before, devices={"cpu": "toy cpu"}), {"npu": "no driver"})
+    assert gone == ["device npu is not there: no driver", "device gpu was not asked for"]
+    other = replace(before, devices={**before.devices, "cpu": "another"}, predicted=1.0)
+    assert differences(before, other) == [] and len(remarks(before, other)) == 2
+
+
+def test_a_lock_of_another_graph_is_refused():
+    _, _, placement = placed(1)
+    graph, costs, _ = placed(2)
+    with pytest.raises(PlacementError, match="of another graph"):
+        place_as(graph, costs, held=lock(placement))
+
+
+def test_a_device_that_is_gone_is_named():
+    graph, costs, placement = placed(1)
+    used = next(d for d in placement.device_of.values() if d != "cpu" and ">" not in d)
+    left = {name: device for name, device in costs.devices.items() if name != used}
+    with pytest.raises(PlacementError, match=f"cannot be kept on {used}: it is not among"):
+        place_as(graph, CostModel(left, Calibration()), held=placement)
+
+
+@pytest.mark.parametrize("cut", ["version = 1", "nodes = [", "[devices]", 'unit = "s"'])
+def test_damaged_locks_are_named(tmp_path, cut):
+    _, _, placement = placed(1)
+    path = tmp_path / "p.toml"
+    path.write_text(lock_text(lock(placement)).replace(cut, "", 1))
+    with pytest.raises(ModelFileError, match=r"p\.toml"):
+        load_lock(path)
+
+
+def test_mutated_locks_are_never_a_traceback(tmp_path):
+    _, _, placement = placed(1)
+    text = lock_text(lock(placement))
+    rng = random.Random(0)
+    print("seed 0")
+    for _ in range(200):
+        at = rng.randrange(len(text))
+        (tmp_path / "p.toml").write_text(text[:at] + chr(rng.randrange(1, 256)) + text[at + 1 :])
+        with contextlib.suppress(ModelFileError):
+            load_lock(tmp_path / "p.toml")
+
+
+def test_a_session_holds_a_locked_placement(tmp_path):
+    graph, devices = to_graph(3, 6)
+    with Session(graph, devices=list(devices.values()), passes=()) as session:
+        save_lock(lock(session.placement), tmp_path / "p.toml")
+        where = session.placement.device_of
+    with Session(
+        graph, devices=list(devices.values()), passes=(), placement=tmp_path / "p.toml"
+    ) as session:
+        assert session.placement.device_of == where

@@ -1,0 +1,195 @@
+"""The search against brute force, bounds, baselines and the plan's own timeline, on seeded cases.
+
+The same against proven optima, on 300 cases, is in test_placement_proof.py.
+"""
+
+import itertools
+import math
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from baselines import BASELINES
+from placement_cases import cases, random_problem, to_graph
+from toy_device import ToyDevice
+
+from trireme.bounds import Forest, LoadBound, critical_s, makespan_bound
+from trireme.calibration import Calibration
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.objective import OBJECTIVES
+from trireme.place import place
+from trireme.plan import make_plan
+from trireme.problem import CALLER
+from trireme.search import Search
+from trireme.stages import device_orders, early, gathered
+from trireme.virtual import timeline
+
+SMALL = list(cases(24, most=40))
+small = pytest.mark.parametrize(("name", "problem"), SMALL, ids=[name for name, _ in SMALL])
+LINEAR = ("serial",)
+
+
+def searched(problem, objective):
+    forest = Forest(problem)
+    load = None if objective in LINEAR else LoadBound(forest)
+    search = Search(problem, objective, forest, load)
+    return search, search.scorer.settle(search.best)[0], forest, load
+
+
+@small
+@pytest.mark.parametrize("objective", ["makespan", "serial", "throughput"])
+def test_no_worse_than_any_baseline(name, problem, objective):
+    search, value, _, _ = searched(problem, objective)
+    for who, rule in BASELINES.items():
+        for assigned in rule(problem):
+            theirs = search.scorer.settle(assigned)[0]
+            assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
+
+
+@small
+def test_bounds_are_below_what_is_found(name, problem):
+    for objective in ("makespan", "serial", "throughput"):
+        search, value, forest, load = searched(problem, objective)
+        least = forest.solve(search.scorer.prices)[0]
+        bound = {"serial": least, "throughput": load and load.seconds}.get(objective)
+        if objective == "makespan":
+            bound = makespan_bound(problem, value)[0]
+        assert 0 < bound <= value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tiny_problems_are_solved(seed):
+    """Every assignment, of up to a thousand, is tried; bounds hold for each."""
+    kind = ("layered", "series-parallel")[seed % 2]
+    sizes = (random_problem(kind, seed, n) for n in range(8, 1, -1))
+    problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 1000)
+    for objective in ("makespan", "serial", "throughput"):
+        search, value, forest, load = searched(problem, objective)
+        scores = [search.scorer.settle(a)[0] for a in itertools.product(*problem.able)]
+        assert value <= min(scores) * (1 + 1e-9), f"seed {seed}, {objective}"
+        bound = forest.solve(search.scorer.prices)[0]
+        if objective != "serial":
+            bound = load.seconds
+        if objective == "makespan":
+            bound = max(bound, critical_s(problem), makespan_bound(problem, value)[0])
+        assert bound <= min(scores) * (1 + 1e-9), f"seed {seed}, {objective}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chains_are_proven_optimal(seed):
+    """On a chain the critical path and the forest are exact, and the search reaches them."""
+    problem = chain(seed, 30)
+    _, value, _, _ = searched(problem, "makespan")
+    assert value == pytest.approx(critical_s(problem), rel=1e-9)
+    search, value, forest, _ = searched(problem, "serial")
+    assert value == pytest.approx(forest.solve(search.scorer.prices)[0], rel=1e-9)
+
+
+def chain(seed, n, nbytes=0):
+    problem = random_problem("series-parallel", seed, n)
+    problem.inputs = [[(i - 1, i - 1)] if i else [(problem.n, CALLER)] for i in range(problem.n)]
+    outputs = [(problem.n - 1, problem.n - 1)]
+    sizes = {value: nbytes or size for value, size in problem.nbytes.items()}
+    return type(problem)(
+        problem.machine, problem.seconds, problem.inputs, problem.after, outputs, sizes
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_copy_bound_chains_are_not_split(seed):
+    """Nodes alternate between the devices they like; copies cost far more than that saves."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    problem = chain(seed, 24, nbytes=5_000_000)
+    problem.able = [list(problem.devices)] * problem.n
+    problem.seconds = [
+        [rng.uniform(0.8, 1.2) * 30e-6 * (1 if (i + d) % 2 else 3) for d in problem.devices]
+        for i in range(problem.n)
+    ]
+    search, value, _, _ = searched(problem, "makespan")
+    assert len(set(search.best)) == 1
+    apart = tuple(i % 2 for i in range(problem.n))
+    assert search.scorer.settle(apart)[0] > value
+
+
+@small
+def test_tasks_run_in_order(name, problem):
+    """Every rule gives each node one task, after all that it follows, on its device."""
+    rng = random.Random(name)
+    for _ in range(5):
+        assigned = tuple(rng.choice(able) for able in problem.able)
+        rules = [early(problem, assigned)]
+        rules += [gathered(problem, assigned, order) for order in device_orders(problem)]
+        for tasks in rules:
+            at = {i: t for t, (_, members) in enumerate(tasks) for i in members}
+            assert sorted(at) == list(range(problem.n))
+            assert all(assigned[i] == tasks[t][0] for i, t in at.items())
+            assert all(at[j] <= at[i] for i in at for j in problem.before[i])
+
+
+@small
+def test_memory_is_kept(name, problem):
+    """With too little memory for the best placement, another is found, or none is said to be."""
+    search, _, _, _ = searched(problem, "makespan")
+    machine = problem.machine
+    for space in machine.spaces[1:]:
+        tight = replace(machine, budget={space: max(problem.nbytes.values())})
+        limited = type(problem)(
+            tight, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
+        )
+        scorer = Search(limited, "makespan", Forest(limited), LoadBound(Forest(limited))).scorer
+        best = min(scorer.seen, key=scorer.quick)
+        _, tasks = scorer.settle(best)
+        if any(able != [1] for able in limited.able):
+            assert scorer.excess(best, tasks) == 0.0 or scorer.quick(best) > 1e3
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_plan_takes_what_was_predicted(objective):
+    """The plan's timeline, without waits for shared bytes, ends when the search said it would."""
+    for seed in range(4):
+        graph, devices = to_graph(seed, 25)
+        placement = place(graph, CostModel(devices, Calibration()), objective)
+        plan = make_plan(placement)
+        made = {value: task.index for task in plan.tasks for value in task.outputs}
+        tasks = tuple(
+            replace(t, waits=tuple(sorted({made[v] for v in t.inputs if v in made})))
+            for t in plan.tasks
+        )
+        slices = timeline(replace(plan, tasks=tasks), [t.estimate_s for t in tasks])
+        end = max(piece.end_s for piece in slices)
+        assert end == pytest.approx(placement.makespan_s, rel=1e-9), f"seed {seed}"
+        if objective == "serial":
+            total = sum(task.estimate_s for task in plan.tasks)
+            assert total == pytest.approx(placement.score.value, rel=1e-9)
+
+
+def test_energy_needs_powers():
+    graph, devices = to_graph(0, 10)
+    devices["gpu"].spec = replace(devices["gpu"].spec, power_w=None)
+    with pytest.raises(PlacementError, match="power of gpu"):
+        place(graph, CostModel(devices, Calibration()), "energy")
+
+
+def test_unknown_objectives_are_named():
+    graph, devices = to_graph(0, 5)
+    with pytest.raises(PlacementError, match="known: makespan, serial"):
+        place(graph, CostModel(devices, Calibration()), "beauty")
+
+
+def test_an_arena_that_does_not_fit_is_an_error():
+    graph, _ = to_graph(0, 5)
+    npu = ToyDevice("npu", memory_bytes=64)
+    with pytest.raises(PlacementError, match="fits the devices' memory"):
+        place(graph, CostModel({"npu": npu}, Calibration()))
+
+
+@pytest.mark.slow
+def test_a_thousand_nodes_take_two_seconds():
+    for kind in ("series-parallel", "layered"):
+        problem = random_problem(kind, 1, 1000, devices=3)
+        start = time.process_time()
+        searched(problem, "makespan")
+        assert time.process_time() - start <= 2.0

@@ -1,0 +1,149 @@
+"""`trireme place`: where every node of a model would run, without compiling or running it.
+
+The placement can be proven (--prove), written down (--lock), and compared with one written down
+before (--check, which ends with 1 if it would be another).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trireme.calibration import load_calibration
+from trireme.cost import CostModel
+from trireme.device import Device, open_device
+from trireme.errors import DeviceError, RunError
+from trireme.graph import Graph
+from trireme.lockfile import (
+    Lock,
+    differences,
+    load_lock,
+    lock,
+    node_names,
+    place_as,
+    remarks,
+    save_lock,
+)
+from trireme.optimise import optimise
+from trireme.place import place
+from trireme.placement import Placement
+from trireme.proven import proven
+from trireme.tools.commands import emit, load
+from trireme.tools.options import Progress, calibration_path, device_list, device_options
+
+ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--pin",), dict(action="append", default=[], metavar="NODE=DEVICE",
+                      help="hold a node, named by its first output, on a device")),
+    (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
+                        help="prove or better it with an exact solver (default: 60 s)")),
+    (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
+    (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
+)  # fmt: skip
+
+
+def place_model(options: argparse.Namespace) -> int:
+    """Place a model, and prove, lock or check the placement."""
+    progress = Progress()
+    before = load_lock(Path(options.check)) if options.check else None
+    devices, absent = _open(options, before)
+    try:
+        progress(f"placing {options.model}")
+        graph = optimise(load(options), disable=_names(options.passes_off))
+        placement, remark = _placed(options, graph, devices)
+    finally:
+        progress.done()
+        for device in devices.values():
+            device.close()
+    lines = [str(placement), *remark]
+    data: dict[str, Any] = {**placement.to_json(), "absent": dict(absent)}
+    code = 0
+    if before is not None:
+        found = differences(before, lock(placement, _version()), absent)
+        code = int(bool(found))
+        data["differences"] = found
+        lines += _report(options.check, found, remarks(before, lock(placement, _version())))
+    else:
+        lines += [f"left out: {name}: {why}" for name, why in absent.items()]
+    if options.lock:
+        save_lock(lock(placement, _version()), Path(options.lock))
+        lines.append(f"locked in {options.lock}")
+    emit(options, data, "\n".join(lines))
+    return code
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _report(path: str, found: list[str], others: list[str]) -> list[str]:
+    head = f"{path}: {len(found)} differences" if found else f"{path}: the placement is the same"
+    return [head, *(f"  {line}" for line in found), *(f"  (but {line})" for line in others)]
+
+
+def _placed(
+    options: argparse.Namespace, graph: Graph, devices: Mapping[str, Device]
+) -> tuple[Placement, list[str]]:
+    costs = CostModel(devices, load_calibration(calibration_path()))
+    if options.placement:
+        return place_as(graph, costs, options.objective, options.placement), []
+    placement = place(graph, costs, options.objective, pins=_pins(options, graph))
+    if options.prove is None:
+        return placement, []
+    return proven(placement, costs, options.prove)
+
+
+def _pins(options: argparse.Namespace, graph: Graph) -> dict[int, str]:
+    """Return the pins given as NODE=DEVICE, by node id."""
+    names = {name: node for node, name in node_names(graph).items()}
+    pins = {}
+    for row in options.pin:
+        name, _, device = row.rpartition("=")
+        if name not in names:
+            near = [one for one in names if name and name in one][:5] or list(names)[:5]
+            raise RunError(
+                f"--pin {row}: no node is called {name!r}", facts=[f"there is {n}" for n in near]
+            )
+        if device not in device_list(options):
+            raise RunError(f"--pin {row}: {device!r} is not among the devices {options.devices}")
+        pins[names[name]] = device
+    return pins
+
+
+def _open(
+    options: argparse.Namespace, before: Lock | None
+) -> tuple[dict[str, Device], dict[str, str]]:
+    """Return the open devices, and why others are not there: an error unless that is allowed.
+
+    With a lock to check, its devices are opened where none are asked for, and one that is missing
+    is a difference.
+    """
+    names = device_list(options)
+    if before is not None and options.devices == "cpu":
+        names = list(before.devices)
+    opened: dict[str, Device] = {}
+    absent: dict[str, str] = {}
+    for name in names:
+        given = dict(device_options(options).get(name, {}))
+        if name == "cpu" and options.threads:
+            given["threads"] = options.threads
+        try:
+            opened[name] = open_device(name, **given)
+        except DeviceError as error:
+            if not options.fallback and before is None:
+                for device in opened.values():
+                    device.close()
+                raise
+            absent[name] = str(error)
+    if not opened:
+        raise DeviceError("none of the devices could be opened", facts=list(absent.values()))
+    return opened, absent
+
+
+def _version() -> str:
+    try:
+        return version("trireme")
+    except PackageNotFoundError:
+        return "unknown"
