@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ class WorkerProcess:
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         self._buffer = b""
         self._send(task)
 
@@ -87,37 +91,30 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End it: by the end of its input, by force if it does not listen."""
-        try:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._input.close()
             self._process.wait(timeout=2)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
         self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
+        """End it at once, and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    continue
+        for stream in (self._input, self._output, self._errors):
+            with suppress(OSError):
+                stream.close()
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
+            self._input.write(json.dumps(message).encode() + b"\n")
+            self._input.flush()
         except (BrokenPipeError, ValueError):
             raise self._died("start") from None
 
     def _line(self, do: str, limit_s: float) -> bytes:
         """Return the next line it writes; the wait is a sleep."""
-        assert self._process.stdout is not None
-        descriptor, end = self._process.stdout.fileno(), time.monotonic() + limit_s
+        descriptor, end = self._output.fileno(), time.monotonic() + limit_s
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
             if not ready:

@@ -91,17 +91,18 @@ _SCALES = {"ms": 1e3, "MB": 1e-6}
 
 
 def load_table(rows: Sequence[Row]) -> str:
-    """Return a line per model and engine: loading times and peak memory."""
+    """Return a line per model and engine, for the first number of threads: loading and memory."""
     lines = []
-    for row in rows:
+    firsts = {row.model: row for row in reversed(rows)}
+    for row in (row for row in rows if firsts[row.model] is row):
         for name in (OURS, *_columns([row])):
             run = row.engines.get(name)
             if run is None or not run.ran:
                 continue
             figures = [(get(run), _SCALES[unit]) for _, get, unit in LOADS]
             cells = ["-" if v is None else f"{v * scale:.0f}" for v, scale in figures]
-            lines.append([_short(row.model), f"{row.threads}", name, *cells])
-    return _table(["model", "threads", "engine", *(head for head, _, _ in LOADS)], lines)
+            lines.append([_short(row.model), name, *cells])
+    return _table(["model", "engine", *(head for head, _, _ in LOADS)], lines)
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

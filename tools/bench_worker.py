@@ -15,10 +15,12 @@ sleeps in a read. It ends when its input does.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -113,13 +115,20 @@ def _load_file(path: str) -> Any:
 
 def _sentence(error: BaseException) -> str:
     """Return what went wrong in a line, and the cause that an extension module hides behind it."""
-    text = f"{type(error).__name__}: {error}".strip()
-    first = " ".join(text.split("\n", 1)[0].split())
+    kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
+    first = kind + " ".join((str(error).strip() or "failed").split("\n", 1)[0].split())
     return first + (f" ({_sentence(error.__cause__)})" if error.__cause__ else "")
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process with the one that started it, even amid a long load."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 
 
 def main() -> int:
     """Answer commands until standard input ends."""
+    _die_with_parent()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:

@@ -22,7 +22,9 @@ def convert(model: str, folder: str) -> str:
     package = importlib.util.find_spec("pnnx")  # importing it would import torch
     assert package is not None and package.origin is not None
     command = [str(Path(package.origin).with_name("pnnx")), source.name, "fp16=0"]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    run = subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     target = source.with_name("ncnn_model.ncnn.param")
     if not target.exists():
         lines = (run.stderr + run.stdout).strip().splitlines()
