@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trireme.device import Device, Executable
+from trireme.device import Device, Executable, Progress
 from trireme.errors import CompileError, InternalError, TriremeError
 from trireme.graph import Graph
 from trireme.plan import Plan, Task
@@ -54,8 +54,10 @@ def make_program(
     return Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
 
 
-def compile_tasks(plan: Plan, name: str, device: Device) -> dict[int, Executable]:
-    """Return the executables of one device's tasks, by task index.
+def compile_tasks(
+    plan: Plan, name: str, device: Device, progress: Progress | None = None
+) -> dict[int, Executable]:
+    """Return the executables of one device's tasks, by task index; tell `progress` how far it is.
 
     Errors: CompileError, naming the device
     """
@@ -63,7 +65,8 @@ def compile_tasks(plan: Plan, name: str, device: Device) -> dict[int, Executable
     if not mine:
         return {}
     try:
-        made = device.compile([task_graph(plan, task) for task in mine])
+        graphs = [task_graph(plan, task) for task in mine]
+        made = device.compile_telling(graphs, progress) if progress else device.compile(graphs)
     except TriremeError:
         raise
     except Exception as error:

@@ -134,6 +134,14 @@ class BoundCall(Protocol):
         """Start the work on the bound memory and return without waiting where the device can."""
 
 
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
 class Executable(ABC):
     """Compiled code of one graph; immutable, shared by sessions and threads.
 
@@ -171,6 +179,10 @@ class Device(ABC):
         Every input, output and intermediate is static; constants come with their data.
         Errors: CompileError
         """
+
+    def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
+        """Do what `compile` does, and tell `progress` how far it is, if the device can."""
+        return self.compile(graphs)
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Buffer:

@@ -30,8 +30,10 @@ from trireme.device import (
     Buffer,
     Device,
     Executable,
+    Progress,
     host_alloc,
     host_view,
+    no_progress,
     open_device,
 )
 from trireme.dtypes import Array, numpy_dtype
@@ -68,6 +70,7 @@ class Session:
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
     shapes: shapes of inputs that the model leaves open
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
+    progress: told what loading is at: (what, done, total), total 0 where it is not known
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
 
@@ -88,6 +91,7 @@ class Session:
         shapes: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
+        progress: Progress = no_progress,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
@@ -98,15 +102,18 @@ class Session:
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
+            progress("reading the model", 0, 0)
             graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
+            progress("optimising", 0, 0)
             self.graph = optimise(graph, passes=passes, disable=passes_off)
             self.states: States = States(state_types(self.graph))
+            progress("opening devices", 0, 0)
             opened = self._open(devices, threads, fallback, device_options or {})
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
             self._placing = objective, placement
-            self.program = self._compile(opened, calibration, fallback)
+            self.program = self._compile(opened, calibration, fallback, progress)
             self._bind()
         except BaseException:
             self.close()
@@ -161,17 +168,22 @@ class Session:
         _log.warning("device %s is left out: %s", name, error)
 
     def _compile(
-        self, devices: dict[str, Device], calibration: Calibration | None, fallback: bool
+        self,
+        devices: dict[str, Device],
+        calibration: Calibration | None,
+        fallback: bool,
+        progress: Progress,
     ) -> Program:
         """Place, plan and compile; with fallback, again without a device that fails to compile."""
         while True:
+            progress("placing nodes", 0, 0)
             placement = place_as(self.graph, CostModel(devices, calibration), *self._placing)
             plan = make_plan(placement, self.subgraphs, self.execution)
             executables: dict[int, Executable] = {}
             failed = ""
             for name, device in devices.items():
                 try:
-                    executables.update(compile_tasks(plan, name, device))
+                    executables.update(compile_tasks(plan, name, device, progress))
                 except CompileError as error:
                     if not fallback or len(devices) == 1:
                         raise

@@ -7,11 +7,12 @@ import pytest
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import runtime
-from trireme.devices.cpu.jit import module_text
+from trireme.devices.cpu.emit import module_text, objects
 from trireme.devices.cpu.kernels import native_reason
 from trireme.devices.cpu.program import build
-from trireme.devices.cpu.target import ISAS
+from trireme.devices.cpu.target import ISAS, choose_isa
 from trireme.graph import TensorType
+from trireme.session import Session
 
 TARGETS = {
     "neon": ("aarch64-unknown-linux-gnu", ""),
@@ -53,12 +54,32 @@ def test_code_for_another_cpu(name):
     assert all(native_reason(graph, node) is None for node in graph.nodes)
     machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=2)
     for code in {code.symbol: code for code in build(graph, isa, 2).codes}.values():
-        module = llvm.parse_assembly(module_text(isa, [code]), llvm.create_context())
+        module = llvm.parse_assembly(module_text(isa, code), llvm.create_context())
         module.verify()
         assert code.name in machine.emit_assembly(module)
 
 
+def test_threads_make_the_same_objects():
+    isa = choose_isa("auto")
+    codes = list({code.symbol: code for code in build(small_network(), isa, 2).codes}.values())
+    one, three = (list(objects(isa, codes, threads)) for threads in (1, 3))
+    assert one == three and all(one)
+
+
+def test_loading_tells_how_far_it_is(tmp_path):
+    told = []
+    options = {"cpu": {"cache_dir": tmp_path}}
+    for _ in range(2):
+        with Session(
+            small_network(), device_options=options, progress=lambda *step: told.append(step)
+        ):
+            pass
+    compiled = [step for step in told if step[2]]
+    assert compiled == [("compiling kernels", k + 1, len(compiled)) for k in range(len(compiled))]
+    assert ("optimising", 0, 0) in told and len(compiled) > 3
+
+
 @pytest.mark.skipif(not runtime.has_futex(), reason="workers sleep in Python on this system")
 def test_the_runtime_sleeps_in_the_kernel_or_in_python():
-    assert "@syscall(i64 " in runtime.runtime_ir(True)
-    assert "call i64 (i64, ...) @syscall" not in runtime.runtime_ir(False)
+    assert "@syscall(i64 " in runtime.runtime_ir(True, 0)
+    assert "call i64 (i64, ...) @syscall" not in runtime.runtime_ir(False, 0)

@@ -100,7 +100,7 @@ def _session(options: argparse.Namespace) -> Session:
     progress = Progress()
     progress(f"preparing {options.model} for {options.devices}")
     try:
-        return open_session(options)
+        return open_session(options, progress=progress)
     finally:
         progress.done()
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Executable
+from trireme.device import Buffer, Device, DeviceSpec, Executable, Progress, no_progress
 from trireme.devices.cpu import table
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.memory import host_buffer
@@ -55,7 +55,12 @@ class CpuDevice(Device):
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""
+        return self.compile_telling(graphs, no_progress)
+
+    def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
+        """Return an executable for each graph; tell how many kernels are compiled."""
         programs = [build(graph, self.isa, self.threads) for graph in graphs]
+        self._jit.addresses([code for program in programs for code in program.codes], progress)
         return [CpuExecutable(program, self._jit, self._pool) for program in programs]
 
     def alloc(self, nbytes: int) -> Buffer:

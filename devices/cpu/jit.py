@@ -1,8 +1,7 @@
 """From kernels as IR text to addresses of machine code, with the object code kept on disk.
 
 A `Jit` serves one instruction set. Kernels that it has seen are not compiled again, in this process
-(a table) or another (the object cache). LLVM works under a lock of llvmlite, so compiling in
-several threads gains nothing.
+(a table) or another (the object cache). New ones are compiled by all CPUs (emit.py).
 """
 
 from __future__ import annotations
@@ -15,35 +14,25 @@ import pathlib
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from trireme.devices.cpu.target import Isa, llvm_target, start_llvm
+from trireme.device import Progress, no_progress
+from trireme.devices.cpu.emit import Code, machine_for, module_text, objects, optimised
+from trireme.devices.cpu.target import Isa, llvm_target, physical_threads, start_llvm
 from trireme.errors import CompileError
 
 _MOST_OBJECTS = 20_000
 """Kept on disk; one is some kilobytes, and a network makes 20 to 100."""
 
+__all__ = ["Code", "Jit", "ObjectCache"]
+
 log = logging.getLogger(__name__)
 
 CODE_VERSION = 2
 """Raised when generated code changes in a way that its IR text does not show (LLVM options)."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """A kernel as IR text that defines `@name` once; `symbol` tells apart kernels of one name."""
-
-    name: str
-    text: str
-
-    @property
-    def symbol(self) -> str:
-        """The name in the object file: the kernel's name and a hash of its text."""
-        return f"{self.name}.{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
 
 
 class ObjectCache:
@@ -124,7 +113,9 @@ class Jit:
         llvm_version = ".".join(map(str, llvm.llvm_version_info))
         self._key = f"{version} {CODE_VERSION} {llvm_version} {cpu} {features} {isa.name}"
 
-    def addresses(self, kernels: Iterable[Code]) -> dict[str, int]:
+    def addresses(
+        self, kernels: Iterable[Code], progress: Progress = no_progress
+    ) -> dict[str, int]:
         """Return where the code of each kernel begins, by symbol; compile what is not known.
 
         Errors: CompileError, if LLVM refuses the IR
@@ -132,27 +123,27 @@ class Jit:
         with self._lock:
             new = {k.symbol: k for k in kernels if k.symbol not in self._addresses}
             if new:
-                self._link(list(new.values()), list(new))
+                self._link(list(new.values()), list(new), progress)
             return self._addresses
 
     def functions(self, code: Code, names: Sequence[str]) -> list[int]:
         """Return where functions begin that a piece of IR defines under names of their own."""
         with self._lock:
-            self._link([code], names)
+            self._link([code], names, no_progress)
             return [self._addresses[name] for name in names]
 
     def assembly(self, kernel: Code) -> str:
         """Return the machine code of a kernel as text."""
-        machine = _machine(self.isa)
-        text: str = machine.emit_assembly(_optimised(module_text(self.isa, [kernel]), machine))
+        machine = machine_for(self.isa)
+        text: str = machine.emit_assembly(optimised(module_text(self.isa, kernel), machine))
         return text
 
-    def _link(self, kernels: Sequence[Code], symbols: Sequence[str]) -> None:
+    def _link(self, kernels: Sequence[Code], symbols: Sequence[str], progress: Progress) -> None:
         if self._engine is None:
             start_llvm()
             empty = llvm.parse_assembly("")
-            self._engine = llvm.create_mcjit_compiler(empty, _machine(self.isa))
-        for data in self._objects(kernels):
+            self._engine = llvm.create_mcjit_compiler(empty, machine_for(self.isa))
+        for data in self._objects(kernels, progress):
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
         for symbol in symbols:
@@ -161,55 +152,21 @@ class Jit:
                 raise CompileError(f"cpu: LLVM lost kernel {symbol}")
             self._addresses[symbol] = address
 
-    def _objects(self, kernels: Sequence[Code]) -> Iterable[bytes]:
-        """Yield the object file of each kernel."""
-        machine = None
+    def _objects(self, kernels: Sequence[Code], progress: Progress) -> Iterator[bytes]:
+        """Yield the object file of every kernel: those on disk first, then those made now."""
+        keys = {kernel.symbol: self._cache_key(kernel) for kernel in kernels}
+        new = []
         for kernel in kernels:
-            key = hashlib.sha256(
-                f"{self._key}\n{kernel.symbol}\n{kernel.text}".encode()
-            ).hexdigest()
-            data = self._cache.load(key)
+            data = self._cache.load(keys[kernel.symbol])
             if data is None:
-                machine = machine or _machine(self.isa)
-                data = machine.emit_object(_optimised(module_text(self.isa, [kernel]), machine))
-                self._cache.store(key, data)
+                new.append(kernel)
+            else:
+                yield data
+        made = objects(self.isa, new, physical_threads())
+        for done, (kernel, data) in enumerate(zip(new, made, strict=True)):
+            progress("compiling kernels", done + 1, len(new))
+            self._cache.store(keys[kernel.symbol], data)
             yield data
 
-
-def module_text(isa: Isa, kernels: Sequence[Code]) -> str:
-    """Return the IR of a module of kernels, under their symbols."""
-    bits = isa.vector_bits
-    functions = "\n".join(k.text.replace(f"@{k.name}(", f'@"{k.symbol}"(') for k in kernels)
-    return (
-        f"{functions}\n"
-        f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
-        f'"prefer-vector-width"="{bits}" }}\n'
-    )
-
-
-def _machine(isa: Isa) -> Any:
-    start_llvm()
-    cpu, features = llvm_target(isa)
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu, features=features, opt=2, jit=True
-    )
-
-
-def _optimised(text: str, machine: Any) -> Any:
-    """Parse and optimise IR. Loops are unrolled and vectorised by our generators, so variables in
-    registers and combined instructions are all that is asked of LLVM: half the time of -O2, and
-    kernels just as fast.
-    """
-    try:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"cpu: LLVM refused a kernel: {error}") from error
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_simplify_cfg_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    passes.run(module, builder)
-    return module
+    def _cache_key(self, kernel: Code) -> str:
+        return hashlib.sha256(f"{self._key}\n{kernel.name}\n{kernel.digest}".encode()).hexdigest()

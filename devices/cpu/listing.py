@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trireme.devices.cpu.jit import Code, Jit, module_text
+from trireme.devices.cpu.emit import Code, module_text
+from trireme.devices.cpu.jit import Jit
 from trireme.devices.cpu.kernels import Step
 from trireme.errors import RunError
 from trireme.graph import Graph, Node
@@ -30,7 +31,7 @@ def listings(graph: Graph, steps: Iterable[Step], jit: Jit, form: str) -> dict[s
         users.setdefault(step.code.symbol, (step.code, []))[1].append(step)
     return {
         f"{symbol}{suffix}": "".join(f"{comment} {line}\n" for line in _header(graph, code, found))
-        + (module_text(jit.isa, [code]) if form == "ir" else jit.assembly(code))
+        + (module_text(jit.isa, code) if form == "ir" else jit.assembly(code))
         for symbol, (code, found) in users.items()
     }
 
