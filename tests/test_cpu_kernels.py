@@ -4,7 +4,7 @@ count, with poisoned margins around what kernels may write.
 
 import numpy as np
 import pytest
-from cpu_run import assert_close, node_graph, open_all, run
+from cpu_run import assert_close, open_all, run, sample_graph
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -25,17 +25,6 @@ def devices(tmp_path_factory):
     yield made
     for device in made.values():
         device.close()
-
-
-def sample_graph(op, sample):
-    """A graph of one node from an op's sample, and its feeds."""
-    outputs = 1 if "*" in op.outputs else len(op.outputs.split()) - op.outputs.count("?")
-    if op.name == "split":
-        outputs = sample.attrs.get("num_outputs") or outputs
-    return node_graph(
-        op.name, sample.inputs, sample.attrs, sample.constants, sample.quants, outputs,
-        sample.out_quants,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("isa", available_isas())

@@ -1,0 +1,142 @@
+"""Run the kernels of a program with every operand between two pages that nobody may touch.
+
+Operands (inputs and constants, which are read-only then; outputs; memory between steps; a thread's
+own memory) begin right after the first page, or end right before the second. The kernels run in a
+forked child: a read or write outside ends it, and the parent says which kernel it was.
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+
+import numpy as np
+
+from trireme.devices.cpu.kernels import Step, Temp
+from trireme.dtypes import numpy_dtype
+
+POISON = 0xA5
+NATIVE = sys.platform == "linux"
+"""Whether this system can guard memory; elsewhere the checks do nothing."""
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+
+class Guarded:
+    """Bytes between two guard pages, shared with children; poison fills the rest of their pages.
+
+    data: what the memory holds at first; poison when None
+    """
+
+    def __init__(self, nbytes, at_end, data=None, read_only=False):
+        page = mmap.PAGESIZE
+        room = -(-max(nbytes, 1) // page) * page
+        self.map = mmap.mmap(-1, room + 2 * page)
+        self.whole = np.frombuffer(self.map, np.uint8)
+        self.whole[:] = POISON
+        self.start = page + (room - nbytes if at_end else 0)
+        self.bytes = self.whole[self.start : self.start + nbytes]
+        if data is not None:
+            self.bytes[:] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        self.base, self.page, self.room = self.whole.ctypes.data, page, room
+        self.address = self.base + self.start
+        self.read_only = read_only
+
+    def protect(self):
+        """Forbid the pages around the bytes, and writes to the bytes themselves if read-only."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        spans = [(0, self.page, 0), (self.page + self.room, self.page, 0)]
+        spans += [(self.page, self.room, mmap.PROT_READ)] * self.read_only
+        for offset, size, mode in spans:
+            done = libc.mprotect(ctypes.c_void_p(self.base + offset), size, mode)
+            assert done == 0, ctypes.get_errno()
+
+    def check(self, what):
+        """See that the poison around the bytes is untouched."""
+        around = [self.whole[: self.start], self.whole[self.start + self.bytes.size :]]
+        assert all((part == POISON).all() for part in around), f"{what}: written outside its bytes"
+
+
+def run_guarded(executable, feeds, at_end):
+    """Return the outputs of a program whose steps are all native, None if some are not.
+
+    at_end: operands end at a guard page instead of beginning at one; chunks run last to first
+    """
+    program = executable._program
+    if not NATIVE or not all(isinstance(item, Step) for item in program.items):
+        return None
+    places = _places(program, feeds, at_end)
+    local = Guarded(program.local_bytes, at_end)
+    progress = mmap.mmap(-1, 16)
+    at = np.frombuffer(progress, np.int64)
+    child = os.fork()
+    if child == 0:
+        _run(program, executable._code, places, local, at, at_end)
+    _, status = os.waitpid(child, 0)
+    step = program.items[int(at[0])] if program.items else None
+    if step is not None:
+        what = f"{step.code.name}, chunk {at[1]}, operands at their {'end' if at_end else 'start'}"
+        assert not os.WIFSIGNALED(status), f"{what}: {signal.Signals(os.WTERMSIG(status)).name}"
+        assert status == 0, what
+    for key, place in places.items():
+        place.check(f"{key} of {[item.code.name for item in program.items]}")
+    local.check("a thread's own memory")
+    parts = {key: place.bytes for key, place in places.items()}
+    return [output_of(program, parts, value) for value in program.graph.outputs]
+
+
+def _places(program, feeds, at_end):
+    """Memory for every operand, by what names it."""
+    graph = program.graph
+    places = {}
+    for value in (*graph.inputs, *graph.outputs):
+        if value not in places and not graph.values[value].is_constant:
+            data = feeds.get(value)
+            places[value] = Guarded(graph.type(value).nbytes, at_end, data, data is not None)
+    for step in program.items:
+        for operand in (*step.reads, *step.writes):
+            key = key_of(program, operand)
+            if key in places:
+                continue
+            if isinstance(operand, np.ndarray):
+                data = program.constants[key[1]]
+                places[key] = Guarded(data.nbytes, at_end, data, True)
+            else:
+                nbytes = operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
+                places[key] = Guarded(nbytes, at_end)
+    return places
+
+
+def key_of(program, operand):
+    """What names the memory of an operand."""
+    if isinstance(operand, np.ndarray):
+        return "constant", id(operand)
+    return ("temp", operand.key) if isinstance(operand, Temp) else program.homes[operand]
+
+
+def _run(program, code, places, local, at, backwards):
+    """Be the child: run every step, noting which, and leave."""
+    try:
+        for place in (*places.values(), local):
+            place.protect()
+        for number, step in enumerate(program.items):
+            kernel = _KERNEL(code[number])
+            operands = [places[key_of(program, o)].address for o in (*step.reads, *step.writes)]
+            args = (ctypes.c_int64 * max(len(operands), 1))(*operands)
+            chunks = range(step.chunks)
+            for chunk in reversed(chunks) if backwards else chunks:
+                at[:] = number, chunk
+                kernel(ctypes.addressof(args), chunk, local.address)
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def output_of(program, parts, value):
+    """A graph's output as an array, from the bytes of every operand."""
+    graph = program.graph
+    if graph.values[value].is_constant:
+        return graph.values[value].data
+    home = value if value in parts else program.homes[value]
+    type = graph.type(value)
+    return parts[home].view(numpy_dtype(type.dtype)).reshape(type.dims).copy()

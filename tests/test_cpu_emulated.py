@@ -1,0 +1,63 @@
+"""Kernels for CPUs that are not at hand, under an emulator: every op's samples, and larger convs
+and products, as AArch64 code with NEON.
+"""
+
+import numpy as np
+import pytest
+from cpu_run import assert_close, node_graph, sample_graph
+from emulated import MACHINES, Job, missing, run_emulated
+
+import trireme.ops  # noqa: F401
+from trireme.errors import TriremeError
+from trireme.interpret import interpret
+from trireme.op import all_ops
+
+SEED = 20261122
+
+
+def samples(rng, name):
+    """Every sample that runs on kernels alone: (what it is, tolerance, job)."""
+    for op in all_ops():
+        for number, sample in enumerate(op.samples(rng)):
+            try:
+                graph, feeds = sample_graph(op, sample)
+            except TriremeError:
+                continue  # a sample that only the reference takes
+            if all(type.is_static and type.dtype != "string" for type in types(graph)):
+                job = Job(graph, feeds, name)
+                if job.native:
+                    yield f"{op.name} sample {number} {sample.note}", op.rtol, job
+
+
+def types(graph):
+    return [value.type for value in graph.values.values()]
+
+
+def shapes(rng, name):
+    """Convs and products of more than one tile, with tails."""
+    for x, w, groups in (
+        ((1, 13, 11, 17), (31, 3, 3, 17), 1),
+        ((1, 9, 10, 33), (33, 3, 3, 1), 33),
+        ((2, 14, 14, 70), (130, 1, 1, 70), 1),
+    ):
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1])]
+        attrs = dict(
+            strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups, layout="NHWC",
+            activation="relu",
+        )  # fmt: skip
+        yield f"conv {x} {w}", 1e-5, Job(*node_graph("conv", arrays, attrs, {1, 2}), name)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_samples_under_an_emulator(name, tmp_path):
+    if why := missing(name):
+        pytest.skip(why)
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    cases = [*samples(rng, name), *shapes(rng, name)]
+    assert len({what.split()[0] for what, _, _ in cases}) > 50
+    results = run_emulated(name, [job for _, _, job in cases], tmp_path)
+    for (what, rtol, job), got in zip(cases, results, strict=True):
+        want = interpret(job.graph, job.feeds).values()
+        for g, w in zip(got, want, strict=True):
+            assert_close(g, w, rtol, f"{what} {list(job.program.kernels.values())}")
