@@ -8,7 +8,6 @@ field, and every count is held against the size of the file before anything loop
 from __future__ import annotations
 
 import contextlib
-import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import tflite
 
+from trireme import mapped
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import ModelFileError
 from trireme.graph import Quant
@@ -113,10 +113,8 @@ def open_bytes(source: str | Path | bytes, use_mmap: bool) -> memoryview:
     if isinstance(source, bytes | bytearray | memoryview):
         return memoryview(source).toreadonly()
     try:
-        with Path(source).open("rb") as file:
-            if use_mmap and Path(source).stat().st_size:
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            return memoryview(file.read())
+        data = (mapped.map_file if use_mmap else mapped.read_file)(Path(source))
+        return memoryview(data.data).toreadonly()
     except OSError as error:
         raise ModelFileError(f"cannot read {source}: {error.strerror or error}") from error
 

@@ -14,6 +14,12 @@ import numpy as np
 from trireme.dtypes import Array
 
 
+class _FileMap(mmap.mmap):
+    """A mapping that knows its file."""
+
+    path: Path
+
+
 def map_file(path: Path) -> Array:
     """Return the bytes of a file as a read-only array that is mapped, not read.
 
@@ -25,7 +31,9 @@ def map_file(path: Path) -> Array:
     with path.open("rb") as file:
         if not path.stat().st_size:
             return np.zeros(0, np.uint8)
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        mapping = _FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapping.path = path.resolve()
+        return np.frombuffer(mapping, np.uint8)
 
 
 def read_file(path: Path) -> Array:
@@ -49,6 +57,15 @@ def release(array: Array) -> None:
     low, high = np.lib.array_utils.byte_bounds(array)
     start = (low - base) // mmap.PAGESIZE * mmap.PAGESIZE
     mapping.madvise(mmap.MADV_DONTNEED, start, high - base - start)
+
+
+def offset_in_file(array: Array, path: Path) -> int | None:
+    """Return where in a file the first element of an array lies that is a view of its mapping."""
+    mapping = _mapping(array)
+    if not isinstance(mapping, _FileMap) or mapping.path != path.resolve():
+        return None
+    offset: int = array.ctypes.data - np.frombuffer(mapping, np.uint8).ctypes.data
+    return offset
 
 
 def _mapping(array: Array) -> mmap.mmap | None:

@@ -9,7 +9,6 @@ After the first run nothing is allocated but the output arrays that are handed o
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,6 @@ import numpy as np
 
 from trireme.calibration import Calibration, default_path, load_calibration
 from trireme.compile import Program, compile_tasks, make_program
-from trireme.convert import convert
 from trireme.copies import copy_call
 from trireme.cost import CostModel
 from trireme.device import (
@@ -44,15 +42,14 @@ from trireme.feeds import choice, misfit, refuse_names
 from trireme.graph import Graph, Value
 from trireme.interactive import Watcher, run_steps
 from trireme.lockfile import Held, place_as
+from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.objective import Objective
-from trireme.optimise import optimise
 from trireme.placement import Placement
 from trireme.plan import Plan, make_plan
 from trireme.profile import MemoryRow, Profile, make_profile
 from trireme.subgraphs import Execution, Subgraphs
 
 _log = logging.getLogger(__name__)
-Model = Graph | str | os.PathLike[str] | bytes
 
 
 class Session:
@@ -70,6 +67,8 @@ class Session:
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
     shapes: shapes of inputs that the model leaves open
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
+    model_cache: where optimised graphs of model files are kept; this user's cache folder when not
+        given, nowhere when None
     progress: told what loading is at: (what, done, total), total 0 where it is not known
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
@@ -92,6 +91,7 @@ class Session:
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
         progress: Progress = no_progress,
+        model_cache: Path | None = USERS_CACHE,
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
@@ -103,9 +103,7 @@ class Session:
         self.execution: Execution = choice("execution", execution, Execution)
         try:
             progress("reading the model", 0, 0)
-            graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
-            progress("optimising", 0, 0)
-            self.graph = optimise(graph, passes=passes, disable=passes_off)
+            self.graph = optimised(model, shapes, passes, passes_off, model_cache)
             self.states: States = States(state_types(self.graph))
             progress("opening devices", 0, 0)
             opened = self._open(devices, threads, fallback, device_options or {})

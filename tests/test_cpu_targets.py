@@ -76,7 +76,7 @@ def test_loading_tells_how_far_it_is(tmp_path):
             pass
     compiled = [step for step in told if step[2]]
     assert compiled == [("compiling kernels", k + 1, len(compiled)) for k in range(len(compiled))]
-    assert ("optimising", 0, 0) in told and len(compiled) > 3
+    assert ("placing nodes", 0, 0) in told and len(compiled) > 3
 
 
 @pytest.mark.skipif(not runtime.has_futex(), reason="workers sleep in Python on this system")

@@ -6,13 +6,9 @@ A `Jit` serves one instruction set. Kernels that it has seen are not compiled ag
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
 import pathlib
-import stat
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,6 +18,7 @@ import llvmlite.binding as llvm
 from trireme.device import Progress, no_progress
 from trireme.devices.cpu.emit import Code, machine_for, module_text, objects, optimised
 from trireme.devices.cpu.target import Isa, llvm_target, physical_threads, start_llvm
+from trireme.disk_cache import DiskCache
 from trireme.errors import CompileError
 
 _MOST_OBJECTS = 20_000
@@ -35,69 +32,11 @@ CODE_VERSION = 2
 """Raised when generated code changes in a way that its IR text does not show (LLVM options)."""
 
 
-class ObjectCache:
-    """Object files in a private folder, each behind the SHA-256 of its bytes.
-
-    A damaged object would crash the process when it is linked, so a file whose hash does not fit
-    counts as absent and is removed.
-    """
+class ObjectCache(DiskCache):
+    """Object files in a private folder; None to keep none."""
 
     def __init__(self, folder: pathlib.Path | None) -> None:
-        self._folder = folder if folder is not None and _private(folder) else None
-        if self._folder is not None:
-            _prune(self._folder)
-
-    def load(self, key: str) -> bytes | None:
-        """Return the object stored under the key, None when it is absent or damaged."""
-        if self._folder is None:
-            return None
-        path = self._folder / f"{key}.o"
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(data[32:]).digest() == data[:32]:
-            with contextlib.suppress(OSError):
-                os.utime(path)  # the oldest are pruned
-            return data[32:]
-        log.warning("cpu: a damaged object was removed from the cache: %s", path.name)
-        path.unlink(missing_ok=True)
-        return None
-
-    def store(self, key: str, data: bytes) -> None:
-        """Store an object, whole or not at all; a full or unwritable disk is only logged."""
-        if self._folder is None:
-            return
-        try:
-            handle, name = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(name, self._folder / f"{key}.o")
-        except OSError as error:
-            log.warning("cpu: object code is not cached: %s", error)
-
-
-def _prune(folder: pathlib.Path) -> None:
-    """Remove the objects that were not used for longest when there are too many."""
-    with contextlib.suppress(OSError):
-        files = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)]
-        for _, path in sorted(files)[: max(len(files) - _MOST_OBJECTS, 0)]:
-            os.unlink(path)
-
-
-def _private(folder: pathlib.Path) -> bool:
-    """Make the folder with mode 0700; whether it is ours alone."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        log.warning("cpu: object code is not cached: %s", error)
-        return False
-    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    if ours and not stat.S_IMODE(status.st_mode) & 0o022:
-        return True
-    log.warning("cpu: object code is not cached: %s can be written by others", folder)
-    return False
+        super().__init__(folder, ".o", _MOST_OBJECTS)
 
 
 class Jit:
