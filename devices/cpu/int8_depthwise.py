@@ -257,6 +257,7 @@ class _Kernel:
             ]
             for kx in range(window.kept)
         ]
+        exceptions = self.requantiser.has_exceptions(fn, table, start, block.lanes, self.dot.taps)
         step = window.strides[1] * window.channels
         for ox in fn.range(0, window.out[2]):
             at = fn.at(source, ox * step, self.dot.element)
@@ -265,10 +266,7 @@ class _Kernel:
                 offset = kx * window.dilations[1] * window.channels
                 columns.append(self.column(fn, block, fn.at(at, offset, self.dot.element)))
             sums = self.sums(fn, block, weights, columns, (table, start))
-            numbers = [
-                self.requantiser.numbers(fn, acc, table, start + v * block.lanes)
-                for v, acc in enumerate(sums)
-            ]
+            numbers = self.requantiser.numbers(fn, sums, table, start, exceptions)
             place_of = fn.at(target, ox * window.channels, "i8")
             self.requantiser.store(fn, numbers, place_of, block.count)
             for column, again in zip(kept, columns[window.strides[1] :], strict=False):

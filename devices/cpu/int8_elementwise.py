@@ -21,6 +21,7 @@ from trireme.devices.cpu.int8 import (
     store_bytes,
     widen,
 )
+from trireme.devices.cpu.int8_sum import lower_sum
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
     QUANTISED_RULES,
@@ -37,6 +38,7 @@ from trireme.graph import Graph, Node
 from trireme.op import Call, call_of
 from trireme.quantize import (
     TABLE_OPS,
+    AddParams,
     add_params,
     concat_tables,
     dtype_limits,
@@ -50,8 +52,11 @@ Combine = Callable[[Function, Value, Value], Value]
 """(fn, a, b) -> result, all vectors: i32 operands in, bytes out."""
 
 
-def _sum(call: Call, params: Callable[[Call], object]) -> Combine:
-    p = add_params(call) if params is add_params else sub_params(call)
+SUMS: dict[str, Callable[[Call], AddParams]] = {"add": add_params, "sub": sub_params}
+
+
+def _sum(call: Call, params: Callable[[Call], AddParams]) -> Combine:
+    p = params(call)
 
     def combine(fn: Function, a: Value, b: Value) -> Value:
         type = a.type
@@ -91,6 +96,10 @@ BINARY: dict[str, Callable[[Call], Combine]] = {
 def lower_binary(context: Context, node: Node) -> Sequence[Step]:
     """Return the step of a quantised add, sub or mul."""
     graph, isa = context.graph, context.isa
+    if node.op in SUMS:
+        steps = lower_sum(context, node, SUMS[node.op](call_of(graph, node)))
+        if steps:
+            return steps
     combine = BINARY[node.op](call_of(graph, node))
     a, b = node.inputs
     if a is None or b is None:

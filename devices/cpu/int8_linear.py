@@ -152,11 +152,10 @@ class _Kernel:
         start = 0
         for size in groups_of(vectors):
             count = min(size * lanes, (product.channels if full else left) - start * lanes)
+            first = at + start * lanes
             for r in range(rows):
-                numbers = [
-                    self.requantiser.numbers(fn, sums[r][v], table, at + v * lanes)
-                    for v in range(start, start + size)
-                ]
+                together = sums[r][start : start + size]
+                numbers = self.requantiser.numbers(fn, together, table, first)
                 place = fn.at(target, r * width + start * lanes, "i8")
                 self.requantiser.store(fn, numbers, place, count)
             start += size
@@ -185,7 +184,7 @@ class _Kernel:
         at = 0
         for (offset, _), quads in zip(self.product.spans, self.span_quads, strict=True):
             places = [fn.at(start, offset, self.dot.element) for start in starts]
-            base = fn.at(weights, at * self.vector_bytes, "i8")
+            base = fn.at(weights, at * self.vector_bytes * vectors, "i8")
             unroll = 4 if len(starts) * vectors < 8 and quads % 4 == 0 else 1
             for k in fn.range(0, quads, unroll):
                 for u in range(unroll):
@@ -197,11 +196,11 @@ class _Kernel:
         self, fn: Function, acc: Sequence[Sequence[Var]], places: Sequence[Value], base: Value,
         k: Index,
     ) -> None:  # fmt: skip
-        type = vector(self.isa.lanes, "i32")
+        type, step = vector(self.isa.lanes, "i32"), self.vector_bytes * len(acc[0])
         columns = [
             fn.load(
                 type,
-                fn.at(fn.at(base, v * self.lane_step, "i8"), k * self.vector_bytes, "i8"),
+                fn.at(fn.at(base, k * step, "i8"), v * self.vector_bytes, "i8"),
                 64 if self.isa.lanes == 16 else 16,
             )  # fmt: skip
             for v in range(len(acc[0]))
@@ -266,7 +265,7 @@ def _steps(
         for group in range(product.groups)
     ])  # fmt: skip
     requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
-    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, isa.lanes)
+    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, tile, isa.lanes)
     work = product.rows * product.channels * product.groups * product.depth
     seconds = work / (isa.lanes * 8e9)
     kernel = _Kernel(

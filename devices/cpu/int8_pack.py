@@ -99,11 +99,13 @@ def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
 
 
 def pack_weights(
-    w: Array, zero: int, product: Product, dot: Dot, order: Array, lanes: int
+    w: Array, zero: int, product: Product, dot: Dot, order: Array, tile: Tile, lanes: int
 ) -> Array:  # fmt: skip
-    """Return weights [O, depth], less `zero`, as [group, block of lanes, taps, lanes, taps].
+    """Return weights [O, depth], less `zero`, as [group, panel, steps, vector, lanes, taps].
 
-    Spans are filled up with zeros to whole groups of taps, channels to whole vectors.
+    A step is a group of taps. A panel is what one tile multiplies with, in the order in which it
+    does; the last one may be narrower. Spans are filled up with zeros to whole groups of taps,
+    channels to whole vectors.
     """
     groups, channels = product.groups, product.channels
     wide = w.astype(np.int16).reshape(groups, channels, -1) - zero
@@ -115,9 +117,13 @@ def pack_weights(
         columns.append(np.pad(part, ((0, 0), (0, len(order) - channels), (0, room - length))))
         start += length
     flat = np.concatenate(columns, axis=2)[:, order]
-    blocks = flat.reshape(groups, len(order) // lanes, lanes, -1, dot.taps)
-    blocks = blocks.transpose(0, 1, 3, 2, 4)
-    return np.ascontiguousarray(blocks.astype(np.int8 if dot is QUADS else np.int16))
+    flat = flat.astype(np.int8 if dot is QUADS else np.int16)
+    panels = []
+    for start in range(0, len(order), tile.vectors * lanes):
+        panel = flat[:, start : start + tile.vectors * lanes]
+        blocks = panel.reshape(groups, panel.shape[1] // lanes, lanes, -1, dot.taps)
+        panels.append(blocks.transpose(0, 3, 1, 2, 4).reshape(groups, -1))
+    return np.ascontiguousarray(np.concatenate(panels, axis=1))
 
 
 def constant_terms(

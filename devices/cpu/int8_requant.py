@@ -20,7 +20,7 @@ import numpy as np
 
 from trireme.devices.cpu.int8 import Rounding, Scale, is_x86, requantise, store_bytes
 from trireme.devices.cpu.int8_fit import fit
-from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.quantize import LinearParams
@@ -67,8 +67,54 @@ class Requantiser:
         """Return what the sums of a vector of channels begin with."""
         return self.row(fn, table, 0, at, lanes)
 
-    def numbers(self, fn: Function, acc: Value, table: Value, at: Index) -> Value:
-        """Return y - y_zero, not clamped, for a vector of sums."""
+    def has_exceptions(
+        self, fn: Function, table: Value, at: Index, lanes: int, vectors: int
+    ) -> Value | None:
+        """Return whether any sum of some vectors of channels may need a correction; None: none."""
+        rows = range(4, len(self.data), 2) if self.kind == "fit" else range(0)
+        parts = [
+            self.row(fn, table, number, at + v * lanes, lanes)
+            for number in rows for v in range(vectors)
+        ]  # fmt: skip
+        if not parts:
+            return None
+        some = parts[0]
+        for part in parts[1:]:
+            some = fn.emit(some.type, f"or {some}, {part.text}")
+        found = fn.call("i32", f"llvm.vector.reduce.or.v{lanes}i32", some)
+        return fn.compare("ne", found, 0)
+
+    def numbers(
+        self, fn: Function, sums: Sequence[Value], table: Value, at: Index,
+        exceptions: Value | None = None,
+    ) -> list[Value]:  # fmt: skip
+        """Return y - y_zero, not clamped, for the sums of some vectors of channels.
+
+        exceptions: what `has_exceptions` says of them, where a loop over many sums knows; without
+        it corrections are looked for always, which costs less than a branch that is new each time
+        """
+        lanes = lanes_of(sums[0].type)
+        numbers = [self._number(fn, acc, table, at + v * lanes) for v, acc in enumerate(sums)]
+        if exceptions is None:
+            return [
+                self._corrected(fn, number, acc, table, at + v * lanes)
+                for v, (number, acc) in enumerate(zip(numbers, sums, strict=True))
+            ]
+        found = [Var(fn, number.type, number) for number in numbers]
+        with fn.when(exceptions):
+            for v, (acc, var) in enumerate(zip(sums, found, strict=True)):
+                var.set(self._corrected(fn, var.get(), acc, table, at + v * lanes))
+        return [var.get() for var in found]
+
+    def _corrected(self, fn: Function, number: Value, acc: Value, table: Value, at: Index) -> Value:
+        lanes = lanes_of(acc.type)
+        for row in range(3, len(self.data) if self.kind == "fit" else 0, 2):
+            hit = fn.compare("eq", acc, self.row(fn, table, row, at, lanes))
+            correction = self.row(fn, table, row + 1, at, lanes)
+            number = number + fn.select(hit, correction, fn.as_value(acc.type, 0))
+        return number
+
+    def _number(self, fn: Function, acc: Value, table: Value, at: Index) -> Value:
         lanes = lanes_of(acc.type)
 
         def row(number: int) -> Value:
@@ -82,12 +128,7 @@ class Requantiser:
         scale, addend = (fn.convert("bitcast", row(number), real) for number in (1, 2))
         if self.signed:
             addend = fn.call(real, f"llvm.copysign.v{lanes}f32", addend, x)
-        product = fn.call(real, f"llvm.fma.v{lanes}f32", x, scale, addend)
-        number = nearest(fn, product)
-        for at_row in range(3, len(self.data), 2):
-            hit = fn.compare("eq", acc, row(at_row))
-            number = number + fn.select(hit, row(at_row + 1), fn.as_value(acc.type, 0))
-        return number
+        return nearest(fn, fn.call(real, f"llvm.fma.v{lanes}f32", x, scale, addend))
 
     def store(self, fn: Function, numbers: Sequence[Value], pointer: Value, count: int) -> None:
         """Clamp the numbers of a group of vectors, and store the first `count` as bytes."""
