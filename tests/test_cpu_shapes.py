@@ -208,6 +208,17 @@ def test_rows(devices, rng, shape, isa):
     agree(devices, isa, *node_graph("layer_normalization", [x, *scale], attrs, {1, 2}), 2e-5)
 
 
+@by_isa
+@pytest.mark.parametrize("channels", [1, 2, 5, 16, 19, 33, 64, 192])
+@pytest.mark.parametrize("size", [1, 2, 5, 41])
+def test_lrn(devices, rng, isa, channels, size):
+    x = 3 * draw(rng, 2, 3, 2, channels)
+    x[0, 0, 0, channels // 2], x[0, 1, 0, 0], x[1, 0, 1, -1] = 1e25, np.nan, -np.inf
+    for bias in (1.0, 0.0):
+        attrs = {"size": size, "alpha": 0.2, "beta": 0.75, "bias": bias}
+        agree(devices, isa, *node_graph("lrn", [x], attrs))
+
+
 FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf", "gelu", "hard_swish", "swish", "elu", "sqrt")
 
 

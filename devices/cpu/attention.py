@@ -57,8 +57,8 @@ class Shape:
 
 
 @functools.lru_cache(256)
-def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int]:
-    """Return the kernel, its chunks and the bytes each thread needs of its own.
+def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int, float]:
+    """Return the kernel, its chunks, the bytes each thread needs of its own and its seconds.
 
     Operands: Q, K, V, the mask where there is one, the result
     """
@@ -71,11 +71,12 @@ def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int]:
     blocks = -(-shape.queries // emitter.block)
     items = math.prod(shape.batch) * blocks
     cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
-    size, chunks = deal(items, items * cycles / 3e9)
+    seconds = items * cycles / 3e9
+    size, chunks = deal(items, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     for item in fn.range(first, fn.minimum(first + size, items)):
         emitter.item(item, blocks)
-    return finish(fn), chunks, emitter.local_bytes
+    return finish(fn), chunks, emitter.local_bytes, seconds
 
 
 class _Emitter:

@@ -72,9 +72,7 @@ class Attention:
             operand, walk = _lay_mask(context, self.mask, shape)
             shape = replace(shape, mask=walk)
             reads.append(operand)
-        code, chunks, local_bytes = attention_kernel(context.isa, shape)
-        products = math.prod(shape.batch) * shape.queries * shape.keys * (shape.depth + shape.width)
-        seconds = products / (context.isa.lanes * 2e9)
+        code, chunks, local_bytes, seconds = attention_kernel(context.isa, shape)
         return [Step(code, tuple(reads), (self.output,), chunks, local_bytes, seconds)]
 
 

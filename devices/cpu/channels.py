@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from trireme.devices.cpu import mathfn
-from trireme.devices.cpu.ir import Index, Value, Var, vector
+from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -26,55 +26,79 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
+@dataclass(frozen=True)
+class _Lrn:
+    """x / (bias + scale * the sum of squares from `before` channels back, `size` of them)^beta."""
+
+    channels: int
+    before: int
+    size: int
+    scale: float
+    bias: float
+    beta: float
+
+    def row(self, fn: Function, x: Value, y: Value) -> None:
+        """Emit one position: its channels are read in place, the ends of the row apart."""
+        lanes = fn.isa.lanes
+        after = self.size - 1 - self.before
+        low = -(-self.before // lanes) * lanes
+        count = max((self.channels - after - low) // lanes, 0)
+        high = low + count * lanes
+        for at in range(0, min(low, self.channels), lanes):
+            self._vector(fn, x, y, at)
+        for index in fn.range(low, high, lanes):
+            self._vector(fn, x, y, index)
+        for at in range(high, self.channels, lanes):
+            self._vector(fn, x, y, at)
+
+    def _vector(self, fn: Function, x: Value, y: Value, at: Index) -> None:
+        type = vector(fn.isa.lanes, "float")
+        count = fn.isa.lanes
+        if isinstance(at, int):
+            count = min(count, self.channels - at)
+        total = fn.as_value(type, 0.0)
+        for k in range(self.size):
+            element = self._neighbours(fn, x, at, k - self.before)
+            if element is not None:
+                total = fn.fma(element, element, total)
+        level = fn.fma(total, self.scale, self.bias)
+        if self.bias > 1e-30 and self.scale >= 0:
+            power = mathfn.exp_short(fn, mathfn.log_normal(fn, level) * -self.beta)
+        else:
+            power = mathfn.exp(fn, mathfn.log(fn, level) * -self.beta)
+        fn.store_some(fn.load_some(type, fn.at(x, at), count) * power, fn.at(y, at), count)
+
+    def _neighbours(self, fn: Function, x: Value, at: Index, offset: int) -> Value | None:
+        """The vector of channels from at + offset, 0 beyond the row; None when all are."""
+        lanes = fn.isa.lanes
+        type = vector(lanes, "float")
+        if not isinstance(at, int):
+            return fn.load(type, fn.at(x, at + offset))
+        low, high = max(at + offset, 0), min(at + offset + lanes, self.channels)
+        if high <= low:
+            return None
+        part = fn.load_some(type, fn.at(x, low), high - low)
+        shift = low - at - offset
+        order = [k - shift if k >= shift else lanes for k in range(lanes)]
+        return fn.shuffle(part, fn.as_value(type, 0.0), order) if shift else part
+
+
 def _lower(context: Context, node: Node) -> list[Step]:
-    """Lower lrn: the squares of a position go to the thread's memory between zeros, and the window
-    slides over them.
-    """
-    attrs, lanes = node.attrs, context.isa.lanes
+    attrs = node.attrs
     *positions, channels = context.type(node.used[0]).dims
-    rows, before = math.prod(positions), (attrs["size"] - 1) // 2
-    type, padded = vector(lanes, "float"), -(-channels // lanes) * lanes
-    fn, (x, y), chunk, local = begin("lrn_f32", context.isa, 2)
-    seconds = rows * channels * 40 / (lanes * 2e9)
+    rows = math.prod(positions)
+    fn, (x, y), chunk, _ = begin("lrn_f32", context.isa, 2)
+    seconds = rows * channels * 40 / (context.isa.lanes * 2e9)
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    room = before + padded + attrs["size"] + lanes
-
-    def vectors(emit: Callable[[Index, int], None]) -> None:
-        whole = channels // lanes * lanes
-        for i in fn.range(0, whole, lanes):
-            emit(i, lanes)
-        if whole < channels:
-            emit(whole, channels - whole)
-
-    for i in fn.range(0, -(-room // lanes) * lanes, lanes):
-        fn.store(fn.as_value(type, 0.0), fn.at(local, i))
+    lrn = _Lrn(
+        channels, (attrs["size"] - 1) // 2, attrs["size"], attrs["alpha"] / attrs["size"],
+        float(attrs["bias"]), float(attrs["beta"]),
+    )  # fmt: skip
     for row in fn.range(first, fn.minimum(first + size, rows)):
-        base: Index = row * channels
-        source, target = fn.at(x, base), fn.at(y, base)
-
-        def square(i: Index, count: int, source: Value = source) -> None:
-            element = fn.load_some(type, fn.at(source, i), count)
-            fn.store(element * element, fn.at(local, i + before))
-
-        def divide(i: Index, count: int, source: Value = source, target: Value = target) -> None:
-            total = Var(fn, type, 0.0)
-            for k in range(attrs["size"]):
-                total.set(total.get() + fn.load(type, fn.at(local, i + k)))
-            scale = fn.as_value("float", attrs["alpha"] / attrs["size"])
-            level = fn.fma(total.get(), fn.splat(scale, lanes), float(attrs["bias"]))
-            power = mathfn.exp(fn, mathfn.log(fn, level) * -float(attrs["beta"]))
-            element = fn.load_some(type, fn.at(source, i), count)
-            fn.store_some(element * power, fn.at(target, i), count)
-
-        vectors(square)
-        vectors(divide)
-    return [
-        Step(
-            finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,
-            4 * (room + 2 * lanes), seconds, (node.id,),
-        )
-    ]  # fmt: skip
+        lrn.row(fn, fn.at(x, row * channels), fn.at(y, row * channels))
+    reads = (context.operand(node.used[0]),)
+    return [Step(finish(fn), reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
 
 
 RULES["lrn"] = Rule(_reason, _lower)

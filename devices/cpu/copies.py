@@ -111,7 +111,7 @@ def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: s
     first: Index = chunk * size if chunks > 1 else 0
     for row in fn.range(first, fn.minimum(first + size, rows)):
         source, target = _offsets(fn, row, copy, axes)
-        _row(fn, copy, fn.at(x, source, element), fn.at(y, target, element), element, inner)
+        copy_row(fn, copy, fn.at(x, source, element), fn.at(y, target, element), element, inner)
     return chunks
 
 
@@ -127,7 +127,7 @@ def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: s
     return chunks
 
 
-def _row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: int) -> None:
+def copy_row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: int) -> None:
     """Emit the copy of one row along the last dimension."""
     source, target = copy.source[-1], copy.target[-1]
     if source in (0, 1) and target == 1:

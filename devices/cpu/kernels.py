@@ -34,8 +34,18 @@ class Temp:
     nbytes: int
 
 
-Operand = int | Array | Temp
-"""What a kernel is given the address of: a value by id, packed constants, or a Temp."""
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """Where a kernel says that what it was given is wrong: two i64, whether, and a number.
+
+    message: the sentence of the RunError that the run ends with, made of the number
+    """
+
+    message: Callable[[int], str]
+
+
+Operand = int | Array | Temp | Fault
+"""What a kernel is given the address of: a value by id, packed constants, a Temp or a Fault."""
 
 
 @dataclass(frozen=True, eq=False)

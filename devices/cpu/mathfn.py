@@ -140,20 +140,33 @@ def _int_type(x: Value) -> str:
 def log(fn: Function, x: Value) -> Value:
     """Return the natural logarithm: x = m 2^e with m near 1, log x = log m + e ln 2."""
     tiny = fn.compare("olt", x, 2.0**-126)
-    scaled = fn.select(tiny, x * 2.0**23, x)
-    bits = fn.convert("bitcast", scaled, _int_type(x))
-    shifted = bits - 0x3F3504F3  # the bits of sqrt(1/2)
-    e = fn.convert("sitofp", _as_value(fn.integer("ashr", shifted, 23)), x.type)
-    e = fn.select(tiny, e - 23.0, e)
-    mantissa = _as_value(fn.integer("and", shifted, 0x007FFFFF)) + 0x3F3504F3
-    f = fn.convert("bitcast", mantissa, x.type) - 1.0
-    f2 = f * f
-    small = fn.fma(e, _LN2_LOW, fn.fma(f2 * f, polynomial(fn, f, _LOG), f2 * -0.5))
-    result = fn.fma(e, _LN2_HIGH, f + small)
+    mantissa, e = _split(fn, fn.select(tiny, x * 2.0**23, x))
+    result = _log_of(fn, mantissa, fn.select(tiny, e - 23.0, e))
     result = fn.select(fn.compare("oeq", x, 0.0), -math.inf, result)
     result = fn.select(fn.compare("olt", x, 0.0), math.nan, result)
     ordinary = fn.compare("olt", x, math.inf)
     return fn.select(ordinary, result, x)  # infinity and NaN are their own
+
+
+def log_normal(fn: Function, x: Value) -> Value:
+    """Return the natural logarithm of a normal number above 0, of infinity or NaN."""
+    result = _log_of(fn, *_split(fn, x))
+    return fn.select(fn.compare("olt", x, math.inf), result, x)
+
+
+def _split(fn: Function, x: Value) -> tuple[Value, Value]:
+    """Return m and e of x = m 2^e, sqrt(1/2) <= m < sqrt(2)."""
+    shifted = fn.convert("bitcast", x, _int_type(x)) - 0x3F3504F3  # the bits of sqrt(1/2)
+    e = fn.convert("sitofp", _as_value(fn.integer("ashr", shifted, 23)), x.type)
+    mantissa = _as_value(fn.integer("and", shifted, 0x007FFFFF)) + 0x3F3504F3
+    return fn.convert("bitcast", mantissa, x.type), e
+
+
+def _log_of(fn: Function, mantissa: Value, e: Value) -> Value:
+    f = mantissa - 1.0
+    f2 = f * f
+    small = fn.fma(e, _LN2_LOW, fn.fma(f2 * f, polynomial(fn, f, _LOG), f2 * -0.5))
+    return fn.fma(e, _LN2_HIGH, f + small)
 
 
 def tanh(fn: Function, x: Value) -> Value:

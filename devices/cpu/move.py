@@ -19,7 +19,6 @@ from trireme.graph import Graph, Node
 from trireme.ops.slicing import slice_range
 
 Ints = tuple[int, ...]
-_MOST_GATHERED = 16
 
 
 def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
@@ -120,29 +119,6 @@ def _lower_slice(context: Context, node: Node) -> list[Step]:
     return [copy_step(context, node, copy, node.outputs[0], "slice")]
 
 
-def _gather_reason(graph: Graph, node: Node) -> str | None:
-    indices = graph.values[node.used[1]]
-    if indices.data is None:
-        return "gather has native kernels for constant indices only"
-    if indices.data.size > _MOST_GATHERED or node.attrs["batch_dims"]:
-        return f"gather has no native kernel for more than {_MOST_GATHERED} indices or batch_dims"
-    return _reason(graph, node)
-
-
-def _lower_gather(context: Context, node: Node) -> list[Step]:
-    x = context.type(node.used[0]).dims
-    axis, indices = node.attrs["axis"] % len(x), _ints(context, node, 1) or ()
-    outer, inner = math.prod(x[:axis]), math.prod(x[axis + 1 :])
-    steps = []
-    for k, index in enumerate(indices):
-        copy = Copy(
-            (outer, inner), (x[axis] * inner, 1), (len(indices) * inner, 1), _item(context, node),
-            index % x[axis] * inner, k * inner,
-        )  # fmt: skip
-        steps.append(copy_step(context, node, copy, node.outputs[0], "gather"))
-    return steps
-
-
 def _lower_expand(context: Context, node: Node) -> list[Step]:
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
     padded = (1,) * (len(y) - len(x)) + x
@@ -219,7 +195,6 @@ RULES["transpose"] = Rule(_reason, _lower_transpose)
 RULES["concat"] = Rule(_concat_reason, _lower_concat)
 RULES["split"] = Rule(_reason, _lower_split)
 RULES["slice"] = Rule(_reason, _lower_slice)
-RULES["gather"] = Rule(_gather_reason, _lower_gather)
 RULES["expand"] = Rule(_reason, _lower_expand)
 RULES["tile"] = Rule(_reason, _lower_tile)
 RULES["pad"] = QUANTISED_RULES["pad"] = Rule(_pad_reason, _lower_pad)

@@ -16,35 +16,24 @@ import numpy as np
 from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
+from trireme.devices.cpu.homes import find_homes, is_alias
 from trireme.devices.cpu.jit import Code, Jit
-from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
+from trireme.devices.cpu.kernels import Context, Fault, Operand, Step, Temp, begin, finish
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, aligned_copy, view
 from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
-from trireme.errors import InternalError
+from trireme.errors import InternalError, RunError
 from trireme.graph import Graph, Node
 from trireme.interpret import evaluate
 from trireme.mapped import release
 from trireme.memory import LiveRange, pack
 
 REFERENCE = "numpy reference"
-ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
-"""Ops whose output is their input's bytes under another shape."""
 _POLL_S = 2e-3
 _WAKE_S = 1e-4
 """Work for workers, in estimated seconds, that makes waking them worth while."""
-
-
-def is_alias(graph: Graph, node: Node) -> bool:
-    """Whether a node's output is its input's bytes: also a transpose that moves axes of 1 only."""
-    if node.op != "transpose":
-        return node.op in ALIASES
-    shape = graph.type(node.used[0]).dims
-    order = [axis % len(shape) for axis in node.attrs["perm"] or range(len(shape))[::-1]]
-    long = [axis for axis in order if shape[axis] != 1]
-    return long == sorted(long)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,23 +82,19 @@ class Program:
 def build(graph: Graph, isa: Isa, threads: int) -> Program:
     """Lower a graph to a program."""
     context = Context(graph, isa, threads)
-    homes, copies = _homes(graph)
+    homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
     for group in grouped(graph):
-        alone = len(group.nodes) == 1
-        if (
-            alone
-            and is_alias(graph, group.node)
-            and homes[group.node.outputs[0]] != group.node.outputs[0]
-        ):
+        if len(group.nodes) > 1 or not is_alias(graph, group.node):
+            made = _lower(context, group)
+        elif group.node.id in copies:
+            made = [_copy_step(context, group.node, *copies[group.node.id])]
+        else:
             kernels[group.node.id] = "alias"
             continue
-        made = _lower(context, group)
         items += made
-        for node in group.nodes:
-            kernels[node.id] = _kernel_name(made)
-    items += [_copy_step(context, source, target) for source, target in copies]
+        kernels |= {node.id: _kernel_name(made) for node in group.nodes}
     offsets, nbytes = _place(graph, items, homes)
     constants = _constants(items)
     _release(graph, constants)
@@ -133,37 +118,14 @@ def _lower(context: Context, group: Group) -> list[Item]:
     return [replace(step, nodes=nodes) for step in lower_group(context, group)]
 
 
-def _copy_step(context: Context, source: int, target: int) -> Step:
+def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
     nbytes = context.type(source).nbytes
     fn, (x, y), _, _ = begin(f"copy_{nbytes}", context.isa, 2)
     fn.line(f"call void @llvm.memcpy.p0.p0.i64({y}, {x}, i64 {nbytes}, i1 false)")
     fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    return Step(finish(fn), (context.operand(source),), (target,), seconds=nbytes / 1e10)
-
-
-def _homes(graph: Graph) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return whose memory each value lies in, and the outputs that must be copied at the end.
-
-    An alias lies in its input's memory; when it is an output of the graph, the input lies in the
-    output's, unless that one is given or an output too.
-    """
-    homes = {value: value for value in graph.values}
-    for node in graph.nodes:
-        if is_alias(graph, node):
-            homes[node.outputs[0]] = homes[node.used[0]]
-    given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
-    taken: dict[int, int] = {}
-    copies = []
-    for output in dict.fromkeys(graph.outputs):
-        home = homes[output]
-        if output in given or taken.get(home) == output:
-            continue  # the bound call copies it
-        if home in given or home in taken:
-            copies.append((taken.get(home, home), output))
-        else:
-            taken[home] = output
-    homes = {value: taken.get(home, home) for value, home in homes.items()}
-    return homes | {target: target for _, target in copies}, copies
+    return Step(
+        finish(fn), (context.operand(source),), (target,), seconds=nbytes / 1e10, nodes=(node.id,)
+    )
 
 
 def _place(
@@ -254,6 +216,7 @@ class _Bound:
         self._keep = (args, scratch)
         graph = program.graph
         self._buffers: dict[int, Buffer] = {}
+        self._faults: list[tuple[Fault, Array]] = []
         again = []  # outputs that are inputs, constants or listed twice
         for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
             if value in self._buffers or graph.values[value].is_constant:
@@ -263,6 +226,7 @@ class _Bound:
         self._parts = list(self._segments())
         self._copies = [self._copy(value, buffer) for value, buffer in again]
         calls = [part.run for part in self._parts] + self._copies
+        calls += [self._check] if self._faults else []
         self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
 
     def launch(self, profile: bool = False) -> Event:
@@ -276,7 +240,16 @@ class _Bound:
         spans = [span for part in self._parts for span in part.profile()]
         for call in self._copies:
             call()
+        self._check()
         return spans
+
+    def _check(self) -> None:
+        """Raise what the kernels found wrong; their results mean nothing then."""
+        for fault, words in self._faults:
+            wrong, number = words.tolist()
+            words[:] = 0
+            if wrong:
+                raise RunError(fault.message(number))
 
     def _copy(self, value: int, target: Buffer) -> Callable[[], None]:
         source, place = self._array(value), view(target, self._program.graph.type(value))
@@ -340,6 +313,10 @@ class _Bound:
             if scratch is None:
                 raise InternalError(f"cpu: temp {operand.key} has no memory")
             return address(scratch) + self._program.offsets[operand.key]
+        if isinstance(operand, Fault):
+            words = np.zeros(2, np.int64)
+            self._faults.append((operand, words))
+            return words.ctypes.data
         return address(self._buffer(operand))
 
 

@@ -1,0 +1,45 @@
+"""Whose memory each value lies in: an alias lies in its input's, an output may lend its own."""
+
+from __future__ import annotations
+
+from trireme.graph import Graph, Node
+
+ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
+"""Ops whose output is their input's bytes under another shape."""
+
+
+def is_alias(graph: Graph, node: Node) -> bool:
+    """Whether a node's output is its input's bytes: also a transpose that moves axes of 1 only."""
+    if node.op != "transpose":
+        return node.op in ALIASES
+    shape = graph.type(node.used[0]).dims
+    order = [axis % len(shape) for axis in node.attrs["perm"] or range(len(shape))[::-1]]
+    long = [axis for axis in order if shape[axis] != 1]
+    return long == sorted(long)
+
+
+def find_homes(graph: Graph) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+    """Return whose memory each value lies in, and by node what the aliases that copy do copy.
+
+    An alias lies in its input's memory; when it is an output of the graph, the input lies in the
+    output's, unless that one is given or an output too.
+    """
+    homes = {value: value for value in graph.values}
+    for node in graph.nodes:
+        if is_alias(graph, node):
+            homes[node.outputs[0]] = homes[node.used[0]]
+    given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
+    outputs = dict.fromkeys(value for value in graph.outputs if value not in given)
+    taken = {value: value for value in outputs if homes[value] == value}
+    copies: dict[int, tuple[int, int]] = {}
+    for node in graph.nodes:
+        output = node.outputs[0]
+        if output not in outputs or output in taken:
+            continue  # what is given the bound call copies
+        home = homes[output]
+        if home in given or home in taken:
+            copies[node.id] = (taken.get(home, home), output)
+        else:
+            taken[home] = output
+    homes = {value: taken.get(home, home) for value, home in homes.items()}
+    return homes | {target: target for _, target in copies.values()}, copies
