@@ -55,6 +55,16 @@ def suits(isa: Isa, graph: Graph, node: Node) -> bool:
     )
 
 
+def _lanes(isa: Isa, outputs: int) -> int:
+    """The lanes of a vector: half of the register where that leaves fewer lanes idle.
+
+    Two halves take as long as the whole where vectors of 16 are done in two, as on Zen 4.
+    """
+    half = isa.lanes // 2
+    odd = -(-outputs // half) % 2 if half >= 8 else 0
+    return half if odd and outputs <= _MOST_VECTORS * half else isa.lanes
+
+
 class _Emitter:
     """Writes one direct convolution: row > tile of columns > kernel row > taps."""
 
@@ -63,7 +73,7 @@ class _Emitter:
         extra: tuple[bool, bool], activation: str,
     ) -> None:  # fmt: skip
         self.fn, self.window, self.outputs, self.activation = fn, window, outputs, activation
-        self.lanes = fn.isa.lanes
+        self.lanes = _lanes(fn.isa, outputs)
         self.type = vector(self.lanes, "float")
         self.vectors = -(-outputs // self.lanes)
         self.x, self.weights, *rest, self.y = operands
@@ -137,7 +147,11 @@ class _Emitter:
         self, line: Value, weights: Value, channel: Index, totals: Sequence[Sequence[Var]],
         taps: Sequence[Sequence[int]],
     ) -> None:  # fmt: skip
-        """Emit one channel of one kernel row for all columns of a tile."""
+        """Emit one channel of one kernel row for all columns of a tile.
+
+        Taps see the same elements; LLVM would keep those in registers and spill the totals, so
+        each tap walks a pointer that it knows nothing about.
+        """
         fn, window = self.fn, self.window
         depth, width = window.channels, self.vectors * self.lanes
         line, weights = fn.at(line, channel), fn.at(weights, channel * width)
@@ -145,6 +159,7 @@ class _Emitter:
             mine = [k for k, columns in enumerate(taps) if kw in columns]
             if not mine:
                 continue
+            line = fn.opaque(line)
             place = fn.at(weights, kw * depth * width)
             panel = [
                 fn.load(self.type, fn.at(place, v * self.lanes), 4 * self.lanes)
@@ -173,7 +188,8 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
     weight, isa = node.used[1], context.isa
     outputs, *kernel, depth = context.type(weight).dims
     window = window_of(context.graph, node, kernel, depth)
-    width = -(-outputs // isa.lanes) * isa.lanes
+    lanes = _lanes(isa, outputs)
+    width = -(-outputs // lanes) * lanes
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
     extra = tuple(context.operand(i) for i in given if i is not None)
 

@@ -269,6 +269,10 @@ class Function:
         offset = self.as_value("i64", index)
         return self.emit("ptr", f"getelementptr {element}, {pointer}, {offset}")
 
+    def opaque(self, pointer: Value) -> Value:
+        """Return the same address as one that LLVM cannot tell to be the same."""
+        return self.emit("ptr", f'call ptr asm "", "=r,0"({pointer})')
+
     def load(self, type: str, pointer: Value, align: int = 4) -> Value:
         """Emit a load."""
         return self.emit(type, f"load {type}, {pointer}, align {align}")
