@@ -286,7 +286,8 @@ class _Emitter:
     def _finish(self, acc: list[list[Var]], c_at: Index, column: Index, counts: list[int]) -> None:
         """Emit bias, residual, activation and the store of a tile."""
         fn, product = self.fn, self.product
-        heavy = COSTS.get(product.activation, 2) > 4
+        is_whole = len(acc) == self.cut.tiling.tile_rows and sum(counts) == self.cut.width
+        heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
         bias = [
             fn.load_some(self.type, fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
             for v, count in enumerate(counts)
@@ -302,7 +303,7 @@ class _Emitter:
                 if not heavy:
                     value = activate(fn, product.activation, value)
                 fn.store_some(value, fn.at(self.c, at), counts[v])
-        if heavy:  # in a loop: unrolled it would be thousands of instructions
+        if heavy:  # in a loop: spelt out for every kind of tile the code would grow too long
             for i in fn.range(0, len(acc)):
                 for v, count in enumerate(counts):
                     offset = _plus(fn, _times(fn, i, product.c_row), v * self.lanes)
