@@ -94,7 +94,7 @@ def within(problem: Problem, known_s: float) -> Problem | None:
     A node on a device that the longest path through it puts at `known_s` or later is left out, and
     again, until nothing more goes. What bounds the rest bounds every placement that is faster.
     """
-    for _ in range(4):
+    for _ in range(3):
         heads, tails = _heads(problem), _tails(problem)
         seconds: list[list[float | None]] = []
         for i, row in enumerate(problem.seconds):
@@ -112,13 +112,19 @@ def within(problem: Problem, known_s: float) -> Problem | None:
     return problem
 
 
-def makespan_bound(problem: Problem, known_s: float) -> tuple[float, str]:
-    """Return a bound of the makespan, given that of some placement, and what says so."""
+def makespan_bound(
+    problem: Problem, known_s: float, load: LoadBound | None = None
+) -> tuple[float, str]:
+    """Return a bound of the makespan, given that of some placement, and what says so.
+
+    load: the problem's own, where it is known already
+    """
     left = within(problem, known_s)
     if left is None:
         return known_s, "the critical path"
+    again = load if load is not None and left is problem else LoadBound(Forest(left))
     bounds = [
-        (critical_s(left), "the critical path"), (LoadBound(Forest(left)).seconds, "the load")
+        (critical_s(left), "the critical path"), (again.seconds, "the load")
     ]  # fmt: skip
     best, origin = max(bounds)
     return min(best, known_s), origin
@@ -262,7 +268,7 @@ class LoadBound:
         self.seconds = 0.0
         self.met: list[tuple[int, ...]] = []
         self.prices = time_prices(problem)
-        for step in range(max(10, min(60, visits // max(problem.n, 1)))):
+        for step in range(max(6, min(60, visits // max(problem.n, 1)))):
             norm = sum(weights)
             weights = [w / norm for w in weights]
             prices = time_prices(problem, weights[:groups], weights[groups:])

@@ -1,7 +1,7 @@
 """A placement written down: which node runs where and why, to be read, kept and compared.
 
 The file is TOML, a line a node. `differences` says in sentences how a placement of today differs
-from the one locked; `Lock.devices_of` gives a Session the locked devices for a graph, or refuses.
+from the one locked; `Lock.kept` gives a Session the locked devices for a graph, or refuses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.model_file.atomic import write_atomic
 from trireme.objective import Objective
-from trireme.place import place
+from trireme.place import Kept, place
 from trireme.placement import Placement
 
 VERSION = 1
@@ -51,8 +51,8 @@ class Lock:
     devices: Mapping[str, str]
     nodes: tuple[LockedNode, ...]
 
-    def devices_of(self, graph: Graph) -> dict[int, str]:
-        """Return node id -> device for a graph.
+    def kept(self, graph: Graph) -> Kept:
+        """Return where the nodes of a graph are to be.
 
         Errors: PlacementError, if its nodes are not those that were locked
         """
@@ -72,7 +72,11 @@ class Lock:
                 facts=facts[:8],
                 fix="place the model anew: trireme place MODEL --lock FILE",
             )
-        return {node.id: locked[names[node.id]].device for node in graph.nodes}
+        rows = {node.id: locked[names[node.id]] for node in graph.nodes}
+        return Kept(
+            {node: row.device for node, row in rows.items()},
+            {node: row.task for node, row in rows.items()},
+        )
 
 
 Held = Placement | Lock | str | os.PathLike[str]
@@ -91,7 +95,7 @@ def place_as(
     if isinstance(held, Placement):
         return place(graph, costs, objective, keep=held)
     locked = held if isinstance(held, Lock) else load_lock(Path(held))
-    return place(graph, costs, objective, keep=locked.devices_of(graph))
+    return place(graph, costs, objective, keep=locked.kept(graph))
 
 
 def node_names(graph: Graph) -> dict[int, str]:

@@ -17,20 +17,20 @@ from trireme.stages import Tasks
 def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float:
     """Return the predicted seconds of a run; every node must have an estimate where it is."""
     space, group, seconds = problem.space, problem.group, problem.seconds
-    launch_s, inputs, after, width = (
-        problem.machine.launch_s, problem.inputs, problem.after, problem.spaces,
-    )  # fmt: skip
+    launch_s, inputs, after = problem.machine.launch_s, problem.inputs, problem.after
+    readers, width = problem.readers, problem.spaces
     finish = [0.0] * problem.n
     free = [0.0] * problem.groups
     link = [0.0] * (width * width)
     arrival: dict[int, float] = {}
     last = _issue(problem, assigned, CALLER, 0.0, arrival, link)
+    where = [space[d] for d in assigned]
     for device, members in tasks:
         here, ready, work = space[device], free[group[device]], launch_s[device]
         for i in members:
             work += seconds[i][device] or 0.0
             for value, maker in inputs[i]:
-                if maker >= 0 and space[assigned[maker]] == here:
+                if maker >= 0 and where[maker] == here:
                     made = finish[maker]
                 else:
                     made = arrival.get(value * width + here, 0.0)
@@ -40,11 +40,14 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
                 if finish[j] > ready:
                     ready = finish[j]
         end = free[group[device]] = ready + work
+        if end > last:
+            last = end
         for i in members:
             finish[i] = end
-        last = max(last, end)
-        for i in members:
-            last = max(last, _issue(problem, assigned, i, end, arrival, link))
+            for _, reader in readers.get(i, ()):
+                if (where[reader] if reader >= 0 else 0) != here:
+                    last = max(last, _issue(problem, assigned, i, end, arrival, link))
+                    break
     return last
 
 

@@ -15,7 +15,7 @@ from trireme.makespan import live_ranges, loads_s, makespan_s, peak_bytes
 from trireme.memory import LiveRange, pack
 from trireme.prices import energy_prices, time_prices
 from trireme.problem import Assignment, Machine, Problem
-from trireme.stages import Tasks, device_orders, early, gathered, rules
+from trireme.stages import Tasks, device_orders, early, gathered, rules, urgent
 
 Objective = Literal["makespan", "serial", "throughput", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -42,13 +42,15 @@ class Scorer:
         self.visits = 0
 
     def quick(self, assigned: Assignment) -> float:
-        """Return the score by the first two rules, remembered."""
+        """Return the score by the rules that matter most, remembered."""
         if assigned not in self.seen:
             self.visits += self.problem.n
             problem = self.problem
-            scores = [self._score(assigned, early(problem, assigned))]
+            scores = [self.score(assigned, early(problem, assigned))]
             if problem.k > 1:
-                scores.append(self._score(assigned, gathered(problem, assigned, self.orders[0])))
+                scores.append(self.score(assigned, gathered(problem, assigned, self.orders[0])))
+                if self.objective == "makespan":
+                    scores.append(self.score(assigned, urgent(problem, assigned)))
             self.seen[assigned] = min(scores)
         return self.seen[assigned]
 
@@ -56,12 +58,13 @@ class Scorer:
         """Return the score by the best of all rules, and the tasks; a function of its argument."""
         best, kept = float("inf"), early(self.problem, assigned)
         for tasks in rules(self.problem, assigned, self.orders):
-            score = self._score(assigned, tasks)
+            score = self.score(assigned, tasks)
             if score < best:
                 best, kept = score, tasks
         return best, kept
 
-    def _score(self, assigned: Assignment, tasks: Tasks) -> float:
+    def score(self, assigned: Assignment, tasks: Tasks) -> float:
+        """Return the value of these tasks, and far more if they do not fit."""
         excess = self.excess(assigned, tasks) if any(self.limits) else 0.0
         return self.value(assigned, tasks) + 1e6 * excess
 

@@ -20,7 +20,7 @@ from trireme.objective import UNIT, Objective, Scorer, check_objective
 from trireme.placement import Choice, Placement, Score, insert_copies
 from trireme.problem import Assignment, Machine, Problem
 from trireme.search import Search
-from trireme.stages import Tasks
+from trireme.stages import Tasks, tasks_of
 
 
 def place(
@@ -28,13 +28,12 @@ def place(
     costs: CostModel,
     objective: Objective = "makespan",
     pins: Mapping[int, str] | None = None,
-    keep: Placement | Mapping[int, str] | None = None,
+    keep: Kept | Placement | None = None,
 ) -> Placement:
     """Return the placement of a static graph over the cost model's devices.
 
     pins: node id -> device, beside the pins that nodes have
-    keep: leave every node where this placement, or node id -> device, has it, but for pins: no
-        search
+    keep: leave every node where this has it, but for pins: no search
     Errors: PlacementError, if a node can run on no device, a pin or what is kept cannot be, or no
     placement
     that fits the devices' memory was found; PlanError, if a shape is not known
@@ -45,14 +44,21 @@ def place(
     task = Pricing.of(graph, costs)
     check_objective(task.problem.machine, objective)
     if keep is not None:
-        devices = (
-            {i: c.device for i, c in keep.choices.items()} if isinstance(keep, Placement) else keep
-        )
-        return task.placed(Scorer(task.problem, objective), task.kept(devices))
+        scorer = Scorer(task.problem, objective)
+        assigned, tasks = task.kept(keep)
+        return task.placed(scorer, assigned, tasks=tasks)
     forest = Forest(task.problem)
     load = None if objective in ("serial", "energy") else LoadBound(forest)
     search = Search(task.problem, objective, forest, load)
-    return task.placed(search.scorer, search.best, search, forest, load)
+    return task.placed(search.scorer, search.best, search, forest, load, search.tasks)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where nodes are to be: node id -> device, and -> the number of its task."""
+
+    devices: Mapping[int, str]
+    stages: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -82,15 +88,19 @@ class Pricing:
         ]
         return cls(graph, costs, options, Problem.of(graph, machine, seconds))
 
-    def kept(self, devices: Mapping[int, str]) -> Assignment:
-        """Return each node on its pin, else on the device given for it.
+    def kept(self, held: Kept | Placement) -> tuple[Assignment, Tasks | None]:
+        """Return each node on its pin, else where it is held; and the tasks, if none moved.
 
         Errors: PlacementError, if a node cannot be there
         """
+        if isinstance(held, Placement):
+            devices = {node: choice.device for node, choice in held.choices.items()}
+            held = Kept(devices, held.stage_of)
         names = self.problem.machine.names
-        where = []
+        where, moved = [], False
         for i, node in enumerate(self.graph.nodes):
-            wanted = node.pin or devices.get(node.id, "")
+            wanted = node.pin or held.devices.get(node.id, "")
+            moved = moved or wanted != held.devices.get(node.id)
             d = names.index(wanted) if wanted in names else -1
             if d not in self.problem.able[i]:
                 reason = self.options[node.id][1].get(wanted, "it is not among the devices")
@@ -99,7 +109,10 @@ class Pricing:
                     fix="place the model anew",
                 )
             where.append(d)
-        return tuple(where)
+        if moved:
+            return tuple(where), None
+        stages = [held.stages.get(node.id, 0) for node in self.graph.nodes]
+        return tuple(where), tasks_of(self.problem, where, stages)
 
     def placed(
         self,
@@ -152,7 +165,7 @@ def lower_bound(
         return forest.solve(scorer.prices)[0], "the forest"
     if scorer.objective == "throughput":
         return (load or LoadBound(forest)).seconds, "the load"
-    return makespan_bound(problem, value)
+    return makespan_bound(problem, value, load)
 
 
 def check_static(graph: Graph) -> None:

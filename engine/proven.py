@@ -26,8 +26,7 @@ def proven(
     pricing = Pricing.of(placement.source, costs)
     objective = cast(Objective, placement.score.objective)
     scorer = Scorer(pricing.problem, objective)
-    where = {node: choice.device for node, choice in placement.choices.items()}
-    known = pricing.kept(where)
+    known, _ = pricing.kept(placement)
     proof = _proof(scorer, known, limit_s, workers)
     best = placement
     fits = not scorer.overfull(proof.assigned, proof.tasks)

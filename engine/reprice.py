@@ -133,8 +133,7 @@ class Repricer:
         forest = Forest(problem)
         load = None if self.objective in ("serial", "energy") else LoadBound(forest)
         search = Search(problem, self.objective, forest, load)
-        value, tasks = search.scorer.settle(search.best)
-        return value, search.best, tasks
+        return search.candidates["search"], search.best, search.tasks
 
 
 def _seconds(placement: Placement, node: int, device: str) -> float | None:

@@ -6,6 +6,7 @@ machine is always placed alike, and a thousand nodes take about a second.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ from collections.abc import Iterator
 from trireme.bounds import Forest, LoadBound
 from trireme.contract import Contraction
 from trireme.objective import Objective, Scorer
+from trireme.polish import polish
 from trireme.problem import Assignment, Problem
 from trireme.stages import early
 from trireme.starts import regions, starts
 
 _NODE_VISITS = 600_000
-"""Bound of a search: scored assignments times nodes."""
+"""Bound of a search: scored assignments times nodes; less where there are many nodes to prepare."""
+_MANY = 250
 _ALL = 2500
 """So many assignments, or fewer, are all tried."""
+_POLISHED = 8
+"""Assignments whose tasks are improved."""
 _EXCHANGES = 60
 """Nodes of a problem up to which pairs of them are exchanged."""
 _CHAIN_LOSS = 2e-3
@@ -29,41 +34,58 @@ after it."""
 
 
 class Search:
-    """One search; `best` is its answer, `candidates` the scores of the starts by name."""
+    """One search. `best` and `tasks` are its answer, `candidates` the scores of the starts by name,
+    `best_using` the best score met with each device in use.
+    """
 
     def __init__(
-        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None,
-        known: Assignment | None = None,
-    ) -> None:  # fmt: skip
+        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None
+    ) -> None:
+        self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
-        self.candidates: dict[str, float] = {}
-        self.best_using: dict[int, float] = {}
-        least = forest.solve(self.scorer.prices)[0]
-        small = Contraction(problem, self.scorer.prices, _CHAIN_LOSS * least)
+        self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
         named = dict(starts(problem, self.scorer.prices, forest, load))
-        if known is not None:
-            named["as it was"] = known
-        for name, assigned in named.items():
-            self.candidates[name] = self.scorer.quick(assigned)
+        self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
         ranked = sorted(set(named.values()), key=lambda a: (self.scorer.quick(a), a))
-        found: list[Assignment] = ranked[:1]
-        if problem.k > 1 and problem.n > 1:
-            inner = Scorer(small.small, objective)
-            shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
-            for number, start in enumerate(list(shrunk)[:4]):
-                limit = _NODE_VISITS * (number + 1) // 6
-                if objective == "throughput":
-                    start = improve(Scorer(small.small, objective, smooth=True), start, limit)
-                found.append(small.expand(improve(inner, start, limit)))
-            if math.prod(len(able) for able in problem.able) <= _ALL:
-                found += itertools.product(*problem.able)
-            best = min(found, key=lambda a: (self.scorer.quick(a), a))
-            found.append(improve(self.scorer, best, self.scorer.visits + _NODE_VISITS // 3))
+        found = self._improved(ranked, forest) if problem.k > 1 and problem.n > 1 else ranked[:1]
         self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
-        self.candidates["search"] = self.scorer.settle(self.best)[0]
+        value, self.tasks = self.scorer.settle(self.best)
+        self.candidates["search"] = self._polished(value) if objective == "makespan" else value
+        self.best_using: dict[int, float] = {}
         for assigned, score in self.scorer.seen.items():
             for device in set(assigned):
                 self.best_using[device] = min(self.best_using.get(device, score), score)
+
+    def _improved(self, ranked: list[Assignment], forest: Forest) -> list[Assignment]:
+        """Return local optima: of the contracted problem from the best starts, then of the whole;
+        every assignment where there are few.
+        """
+        problem, found = self.problem, ranked[:1]
+        least = forest.solve(self.scorer.prices)[0]
+        small = Contraction(problem, self.scorer.prices, _CHAIN_LOSS * least)
+        inner = Scorer(small.small, self.objective)
+        smooth = Scorer(small.small, self.objective, smooth=True)
+        shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
+        for number, start in enumerate(list(shrunk)[:4]):
+            limit = self.visits * (number + 1) // 6
+            if self.objective == "throughput":
+                start = improve(smooth, start, limit)
+            found.append(small.expand(improve(inner, start, limit)))
+        if math.prod(len(able) for able in problem.able) <= _ALL:
+            found += itertools.product(*problem.able)
+        best = min(found, key=lambda a: (self.scorer.quick(a), a))
+        found.append(improve(self.scorer, best, self.scorer.visits + self.visits // 3))
+        return found
+
+    def _polished(self, value: float) -> float:
+        """Improve the tasks of the best assignments met; return the best score."""
+        seen = self.scorer.seen
+        near = heapq.nsmallest(_POLISHED, seen, key=lambda a: (seen[a], a))
+        for assigned in dict.fromkeys((self.best, *near)):
+            score, tasks = polish(self.scorer, assigned, self.visits // 6 // _POLISHED)
+            if score < value * (1 - 1e-9):
+                value, self.best, self.tasks = score, assigned, tasks
+        return value
 
 
 def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:

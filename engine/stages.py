@@ -6,6 +6,8 @@ no cycle of tasks can come about, whatever the graph.
 
 * "early" groups by device and level, the most device changes on any path to a node: tasks start as
   soon as they can.
+* "urgent" cuts those of "early" further, by the most device changes on any path to the end: what
+  another device waits for comes first, so that it need not wait for the rest.
 * "gathered" runs all it can on one device, then all it can on another: fewer launches, later
   starts. Each order of the devices is a rule of its own.
 """
@@ -23,9 +25,19 @@ Tasks = list[tuple[int, list[int]]]
 
 def early(problem: Problem, assigned: Sequence[int]) -> Tasks:
     """Return a task for each device and level."""
-    k, before = problem.k, problem.before
-    levels = [0] * problem.n
+    k, levels = problem.k, _levels(problem, assigned)
     tasks: dict[int, list[int]] = {}
+    for i, device in enumerate(assigned):
+        key = levels[i] * k + device
+        if key in tasks:
+            tasks[key].append(i)
+        else:
+            tasks[key] = [i]
+    return [(key % k, tasks[key]) for key in sorted(tasks)]
+
+
+def _levels(problem: Problem, assigned: Sequence[int]) -> list[int]:
+    before, levels = problem.before, [0] * problem.n
     for i, device in enumerate(assigned):
         level = 0
         for j in before[i]:
@@ -33,12 +45,31 @@ def early(problem: Problem, assigned: Sequence[int]) -> Tasks:
             if above > level:
                 level = above
         levels[i] = level
-        key = level * k + device
-        if key in tasks:
-            tasks[key].append(i)
-        else:
-            tasks[key] = [i]
-    return [(key % k, tasks[key]) for key in sorted(tasks)]
+    return levels
+
+
+def urgent(problem: Problem, assigned: Sequence[int]) -> Tasks:
+    """Return a task for each device, level, and most device changes from there to the end."""
+    levels, heights = _levels(problem, assigned), [0] * problem.n
+    for i in range(problem.n - 1, -1, -1):
+        for j in problem.next[i]:
+            heights[i] = max(heights[i], heights[j] + (assigned[j] != assigned[i]))
+    tasks: dict[tuple[int, int, int], list[int]] = {}
+    for i, device in enumerate(assigned):
+        tasks.setdefault((levels[i], -heights[i], device), []).append(i)
+    return [(key[2], tasks[key]) for key in sorted(tasks)]
+
+
+def tasks_of(problem: Problem, assigned: Sequence[int], stages: Sequence[int]) -> Tasks | None:
+    """Return the tasks of given stage numbers; None if they cannot run in that order."""
+    found: dict[int, list[int]] = {}
+    for i, stage in enumerate(stages):
+        found.setdefault(stage, []).append(i)
+        if any(stages[j] > stage for j in problem.before[i]):
+            return None
+    if any(assigned[i] != assigned[mine[0]] for mine in found.values() for i in mine):
+        return None
+    return [(assigned[mine[0]], mine) for _, mine in sorted(found.items())]
 
 
 def gathered(problem: Problem, assigned: Sequence[int], order: Sequence[int]) -> Tasks:
@@ -77,5 +108,6 @@ def rules(
     """Yield the tasks of an assignment by every rule."""
     yield early(problem, assigned)
     if problem.k > 1:
+        yield urgent(problem, assigned)
         for order in orders or device_orders(problem):
             yield gathered(problem, assigned, order)

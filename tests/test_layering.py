@@ -19,10 +19,11 @@ ENGINE_ORDER = [
     "errors", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check", "interpret",
     "builder", "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert",
     "model_cache", "device", "calibration", "cost", "memory", "placement", "problem", "stages",
-    "makespan", "prices", "bounds", "cuts", "contract", "objective", "starts", "search", "prove",
-    "prove_makespan", "place", "proven", "reprice", "explain", "shatter", "lockfile", "subgraphs",
-    "plan", "plan_check", "virtual", "compile", "copies", "dispatch", "execute", "interactive",
-    "profile", "trace", "calibrate", "feeds", "session", "per_node", "eager", "replay",
+    "makespan", "prices", "bounds", "cuts", "contract", "objective", "polish", "starts", "search",
+    "prove", "prove_makespan", "place", "proven", "reprice", "explain", "shatter", "lockfile",
+    "subgraphs", "plan", "plan_check", "virtual", "compile", "copies", "dispatch", "execute",
+    "interactive", "profile", "trace", "calibrate", "feeds", "session", "per_node", "eager",
+    "replay",
 ]  # fmt: skip
 MODULES = [
     path

@@ -35,7 +35,7 @@ def searched(problem, objective):
     forest = Forest(problem)
     load = None if objective in LINEAR else LoadBound(forest)
     search = Search(problem, objective, forest, load)
-    return search, search.scorer.settle(search.best)[0], forest, load
+    return search, search.candidates["search"], forest, load
 
 
 @small
