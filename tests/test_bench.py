@@ -104,6 +104,14 @@ def test_the_report_says_everything_once():
     assert "50% of a CPU in others' turns" in text
 
 
+def test_a_remark_on_many_models_lists_a_few():
+    rows = [row_of(f"{i}.onnx", trireme=[[1]]) for i in range(9)]
+    for row in rows:
+        row.engines["litert"] = EngineRun("litert", reason="litert cannot run .onnx files")
+    note = "litert: litert cannot run .onnx files [0.onnx, 1.onnx, 2.onnx and 6 more]"
+    assert bench_report.remarks(rows) == [note]
+
+
 # --- agreement ------------------------------------------------------------------------------------
 
 
@@ -139,7 +147,7 @@ def open_engine(task, feeds):
     print("warning: something", file=sys.stderr)
     kind = task["model"]
     if kind == "refuses":
-        raise ValueError("no kernel for it")
+        raise ValueError("Exception from core.cpp:84:\\n\\nno kernel for it")
     def call():
         if kind == "crashes":
             print("fatal: out of luck", file=sys.stderr, flush=True)
@@ -355,10 +363,12 @@ def test_ctrl_c_leaves_no_worker_behind(relu):
 def test_a_real_model_against_litert(capsys):
     pytest.importorskip("ai_edge_litert")
     model = zoo_path("resnet8_cifar10_int8.tflite")
-    against = ["--against", "onnxruntime,litert", "--threads", 1]
-    code, out, _ = call(capsys, model, *against, *SHORT, "--json")
+    against = ["--against", "onnxruntime,litert", "--threads", 1, "--isa", "generic"]
+    code, out, _ = call(capsys, model, *against, "--limit-peers", "generic", *SHORT, "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
+    assert row["engines"]["trireme"]["facts"]["notes"] == ["generates code for generic"]
+    assert row["engines"]["litert"]["facts"]["notes"] == ["cannot be limited to generic"]
     assert row["best_peer"] == "litert" and row["engines"]["litert"]["ratio"] > 0
     assert row["engines"]["onnxruntime"]["reason"] == "onnxruntime cannot run .tflite files"
 

@@ -229,16 +229,16 @@ class Match:
         answer = process.ask("load", LOAD_LIMIT_S, feeds=feeds)
         run.import_s, run.imported_bytes = answer["import_s"], answer["imported_bytes"]
         run.warm_load_s, run.warm_first_s = answer["load_s"], answer["first_s"]
-        run.facts = {**answer["facts"], **self._limit_note(peer)}
+        run.facts = answer["facts"]
+        run.facts["notes"] = [*run.facts.get("notes", []), *self._limit_notes(peer)]
         process.settle()
         return process
 
-    def _limit_note(self, peer: Peer) -> dict[str, Any]:
+    def _limit_notes(self, peer: Peer) -> list[str]:
         limit = self.options.limit_peers
         if not limit or peer is OURSELVES:
-            return {}
-        can = limit in peer.limits
-        return {"notes": [f"limited to {limit}" if can else f"cannot be limited to {limit}"]}
+            return []
+        return [f"limited to {limit}" if limit in peer.limits else f"cannot be limited to {limit}"]
 
     def _compare(self, entrants: Sequence[Entrant]) -> None:
         outputs = {}
@@ -273,7 +273,7 @@ class Match:
                     continue
                 took = time.perf_counter() - start
                 for other, cpu_s in zip(others, before, strict=True):
-                    other.idle_s += other.process.cpu_s() - cpu_s
+                    other.idle_s += max(0.0, other.process.cpu_s() - cpu_s)
                     other.others_s += took
                 if number:
                     entrant.run.rounds.append(thin(answer["times_ns"]))

@@ -120,7 +120,13 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             notes += [f"{name}: {note}" for note in run.facts.get("notes", [])]
             for note in notes:
                 found.setdefault(note, []).append(where)
-    return [f"{note} [{', '.join(dict.fromkeys(models))}]" for note, models in found.items()]
+    return [f"{note} [{_listed(list(dict.fromkeys(models)))}]" for note, models in found.items()]
+
+
+def _listed(models: Sequence[str]) -> str:
+    """Return the models' names, the first few of many."""
+    more = f" and {len(models) - 3} more" if len(models) > 5 else ""
+    return ", ".join(models[:3] if more else models) + more
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

@@ -114,10 +114,14 @@ def _load_file(path: str) -> Any:
 
 
 def _sentence(error: BaseException) -> str:
-    """Return what went wrong in a line, and the cause that an extension module hides behind it."""
+    """Return what went wrong in a line, and the cause that an extension module hides behind it.
+
+    Of several lines it is the first that is not a heading (OpenVINO's "Exception from file:84:").
+    """
     kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-    first = kind + " ".join((str(error).strip() or "failed").split("\n", 1)[0].split())
-    return first + (f" ({_sentence(error.__cause__)})" if error.__cause__ else "")
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.endswith(":")] or lines or ["failed"]
+    return kind + told[0] + (f" ({_sentence(error.__cause__)})" if error.__cause__ else "")
 
 
 def _die_with_parent() -> None:

@@ -24,4 +24,6 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
     labels = {node.id: node.label for node in placed.source.nodes}
     notes = {labels[n]: c.notes.get(c.device) for n, c in placed.choices.items()}
     slow = [f"{label}: {note}" for label, note in notes.items() if note]
-    return lambda: session.run(feeds), {"version": version("trireme"), "reference_nodes": slow}
+    forced = [f"generates code for {options.isa}"] if options.isa else []
+    facts = {"version": version("trireme"), "reference_nodes": slow, "notes": forced}
+    return lambda: session.run(feeds), facts
