@@ -11,7 +11,7 @@ while B streams by once, and a tile of C stays in registers.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -258,17 +258,14 @@ class _Emitter:
         else:
             a_row = product.a_row
             a = fn.at(self.a, _plus(fn, _times(fn, row, a_row), self.start))
-        b_row = product.b_row or cut.width
+
+        def panel(at: Value) -> list[Value]:
+            return [self._b_vector(at, v, count) for v, count in enumerate(counts)]
+
         unroll = _unroll(product.depth, cut.tiling.depth_slice)
-        for k in fn.range(0, self.count, unroll):
-            for step in range(unroll):
-                at = fn.at(b, _times(fn, _plus(fn, k, step), b_row))
-                panel = [self._b_vector(at, v, count) for v, count in enumerate(counts)]
-                for r, accumulators in enumerate(acc):
-                    scalar = fn.load("float", fn.at(a, _plus(fn, k, step + r * a_row)))
-                    factor = fn.splat(scalar, self.lanes)
-                    for accumulator, column in zip(accumulators, panel, strict=True):
-                        accumulator.set(fn.fma(factor, column, accumulator.get()))
+        multiply_tile(
+            fn, acc, (a, a_row), (b, product.b_row or cut.width), panel, self.count, unroll
+        )
 
     def _b_vector(self, at: Value, v: int, count: int) -> Value:
         place = self.fn.at(at, v * self.lanes)
@@ -310,6 +307,26 @@ class _Emitter:
                     place = fn.at(fn.at(self.c, c_at), offset)
                     value = activate(fn, product.activation, fn.load_some(self.type, place, count))
                     fn.store_some(value, place, count)
+
+
+def multiply_tile(
+    fn: Function, acc: Sequence[Sequence[Var]], a: tuple[Value, int], b: tuple[Value, int],
+    panel: Callable[[Value], list[Value]], depth: Index, unroll: int,
+) -> None:  # fmt: skip
+    """Emit a register tile's walk over the depth: acc[r][v] += A[r, k] * B[k, v].
+
+    a, b: where A and B begin, and the elements between their rows
+    panel: loads the vectors of one row of B
+    unroll: divides the depth
+    """
+    for k in fn.range(0, depth, unroll):
+        for step in range(unroll):
+            columns = panel(fn.at(b[0], _times(fn, _plus(fn, k, step), b[1])))
+            for r, accumulators in enumerate(acc):
+                scalar = fn.load("float", fn.at(a[0], _plus(fn, k, step + r * a[1])))
+                factor = fn.splat(scalar, fn.isa.lanes)
+                for accumulator, column in zip(accumulators, columns, strict=True):
+                    accumulator.set(fn.fma(factor, column, accumulator.get()))
 
 
 def _unroll(depth: int, slice_: int) -> int:

@@ -30,7 +30,7 @@ class Tiling:
     depth_slice: int
 
 
-def _tile_cycles(isa: Isa, rows: int, vectors: int) -> float:
+def tile_cycles(isa: Isa, rows: int, vectors: int) -> float:
     """Cycles of one step of depth in a register tile: multiply-adds, loads or latency."""
     fmas = rows * vectors
     loads = (vectors + rows) / 2
@@ -56,10 +56,10 @@ def choose_register_tile(isa: Isa, rows: int, columns: int) -> tuple[int, int]:
         total_vectors = -(-columns // isa.lanes)
         panels, last = divmod(total_vectors, vectors)
         whole, rest = divmod(rows, tile_rows)
-        total = whole * panels * _tile_cycles(isa, tile_rows, vectors)
-        total += whole * _tile_cycles(isa, tile_rows, last) if last else 0
-        total += panels * _tile_cycles(isa, rest, vectors) if rest else 0
-        total += _tile_cycles(isa, rest, last) if rest and last else 0
+        total = whole * panels * tile_cycles(isa, tile_rows, vectors)
+        total += whole * tile_cycles(isa, tile_rows, last) if last else 0
+        total += panels * tile_cycles(isa, rest, vectors) if rest else 0
+        total += tile_cycles(isa, rest, last) if rest and last else 0
         variants = (1 + bool(rest)) * (1 + bool(last))
         return total * (1 + 0.005 * variants), -tile_rows * vectors
 
@@ -86,7 +86,7 @@ def choose_tiling(
             slice_ = _depth_slice(isa, block_rows, width, depth, unit)
             cost = _makespan(
                 isa, batch, (rows, columns, depth), (block_rows, min(group * width, columns)),
-                _tile_cycles(isa, tile_rows, vectors) / (tile_rows * width), gathered,
+                tile_cycles(isa, tile_rows, vectors) / (tile_rows * width), gathered,
                 max(threads, 2),
             )  # fmt: skip
             cost *= 1 + 0.02 * (-(-depth // slice_) - 1)
