@@ -87,6 +87,7 @@ def cut_product(isa: Isa, product: Product, threads: int) -> Cut:
     tiling = choose_tiling(
         isa, product.batch, product.rows, product.columns, product.depth,
         gathered=window is not None, unit=unit, threads=threads,
+        a_row=0 if window else product.a_row,
     )  # fmt: skip
     width = tiling.vectors * isa.lanes
     panels, tiles = -(-product.columns // width), -(-product.rows // tiling.tile_rows)
