@@ -28,8 +28,10 @@ NO_CACHE = pathlib.Path()
 class CpuDevice(Device):
     """CPU threads running native programs; see open_device."""
 
-    def __init__(self, isa: Isa, threads: int, jit: Jit, pool: Pool) -> None:
-        self.isa, self.threads = isa, threads
+    def __init__(
+        self, isa: Isa, threads: int, jit: Jit, pool: Pool, *, winograd: bool = True
+    ) -> None:
+        self.isa, self.threads, self.winograd = isa, threads, winograd
         self._jit, self._pool = jit, pool
         self.spec = _spec(isa, threads)
 
@@ -60,7 +62,7 @@ class CpuDevice(Device):
 
     def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
         """Return an executable for each graph; tell how many kernels are compiled."""
-        programs = [build(graph, self.isa, self.threads) for graph in graphs]
+        programs = [build(graph, self.isa, self.threads, self.winograd) for graph in graphs]
         self._jit.addresses([code for program in programs for code in program.codes], progress)
         return [CpuExecutable(program, self._jit, self._pool) for program in programs]
 
@@ -109,6 +111,7 @@ def open_device(
     cache_dir: str | pathlib.Path | None = None,
     spins: int = SPINS,
     futex: bool | None = None,
+    winograd: bool = True,
 ) -> CpuDevice:
     """Open the cpu device.
 
@@ -117,6 +120,8 @@ def open_device(
     cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
     spins: how often an idle worker looks for work before it sleeps
     futex: whether workers sleep in native code (Linux) or in Python; None for what fits
+    winograd: whether 3x3 convolutions of stride 1 may be computed by Winograd's algorithm, which
+        rounds differently from a sum of products, and no worse (winograd.py)
     Errors: DeviceError
     """
     count = physical_threads() if threads is None else threads
@@ -125,7 +130,8 @@ def open_device(
     chosen = choose_isa(isa)
     folder = _default_cache() if cache_dir is None else pathlib.Path(cache_dir)
     jit = Jit(chosen, _engine_version(), ObjectCache(None if folder == NO_CACHE else folder))
-    return CpuDevice(chosen, count, jit, Pool(jit, count, spins=spins, futex=futex))
+    pool = Pool(jit, count, spins=spins, futex=futex)
+    return CpuDevice(chosen, count, jit, pool, winograd=winograd)
 
 
 def _default_cache() -> pathlib.Path:

@@ -29,6 +29,7 @@ from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.window import MOST_TAPS, column_segments, lower_depthwise
+from trireme.devices.cpu.winograd_conv import lower_winograd, winograd_size
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
@@ -217,12 +218,14 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
 
 
 def _lower_conv(context: Context, node: Node) -> list[Step]:
-    """Lower a conv by the kernel that suits it: depthwise, direct or as a product."""
+    """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product."""
     channels = context.type(node.used[0]).dims[-1]
     outputs = context.type(node.outputs[0]).dims[-1]
     taps = math.prod(context.type(node.used[1]).dims[1:-1])
     if node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS:
         return lower_depthwise(context, node)
+    if size := winograd_size(context, node):
+        return lower_winograd(context, node, size)
     if suits(context.isa, context.graph, node):
         return lower_direct(context, node)
     return lower_conv(context, node)

@@ -70,11 +70,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Context:
-    """What lowerings are told: the graph, the instruction set, the number of threads."""
+    """What lowerings are told: the graph, the instruction set, the number of threads.
+
+    winograd: whether 3x3 convolutions may use Winograd's algorithm
+    """
 
     graph: Graph
     isa: Isa
     threads: int
+    winograd: bool = True
     packed: dict[tuple[int, str], Array] = field(default_factory=dict)
     """Constants packed so far, by value id and layout, so that users share them."""
 

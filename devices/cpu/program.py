@@ -79,9 +79,9 @@ class Program:
         return tuple(item.code for item in self.items if isinstance(item, Step))
 
 
-def build(graph: Graph, isa: Isa, threads: int) -> Program:
+def build(graph: Graph, isa: Isa, threads: int, winograd: bool = True) -> Program:
     """Lower a graph to a program."""
-    context = Context(graph, isa, threads)
+    context = Context(graph, isa, threads, winograd)
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}

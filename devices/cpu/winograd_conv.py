@@ -1,0 +1,71 @@
+"""Lowering of convolutions with small square kernels by Winograd's algorithm, where that pays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trireme.devices.cpu.gather import Window
+from trireme.devices.cpu.kernels import Context, Step
+from trireme.devices.cpu.products import window_of
+from trireme.devices.cpu.winograd import transform_weights
+from trireme.devices.cpu.winograd_kernel import WinogradConv, scheme_of, winograd_kernel
+from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd, schemes
+from trireme.dtypes import Array
+from trireme.errors import InternalError
+from trireme.graph import Node
+
+
+def winograd_size(context: Context, node: Node) -> int:
+    """Return m of the F(m x m, ...) that should run a conv; 0 where none can or should.
+
+    It can where there is a scheme for kernel and strides, one group, no dilation, and the weights
+    are finite (the transform would spread a NaN over its kernel).
+    """
+    outputs = context.type(node.used[1]).dims[0]
+    window = _window(context, node)
+    if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
+        return 0
+    size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
+    return size if size and np.isfinite(_weights(context, node)).all() else 0
+
+
+def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
+    """Lower a conv by F(size x size, ...); its weights are transformed here, once."""
+    weight, isa = node.used[1], context.isa
+    outputs, batch = context.type(weight).dims[0], context.type(node.used[0]).dims[0]
+    window = _window(context, node)
+    given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
+    conv = WinogradConv(
+        batch, window, outputs, given[0] is not None, given[1] is not None,
+        node.attrs["activation"],
+    )  # fmt: skip
+    made = scheme_of(window, size)
+    cut = cut_winograd(isa, batch, window, outputs, size, context.threads)
+    code, chunks, local_bytes = winograd_kernel(isa, conv, cut)
+
+    def pack() -> Array:
+        return transform_weights(_weights(context, node), made, cut.width)
+
+    reads = (
+        context.operand(node.used[0]), context.pack(weight, f"winograd {size} {cut.width}", pack),
+        _weights(context, node), *(context.operand(i) for i in given if i is not None),
+    )  # fmt: skip
+    flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
+    return [
+        Step(
+            code, reads, (node.outputs[0],), chunks, local_bytes,
+            seconds=flops / (3e9 * isa.lanes), nodes=(node.id,),
+        )
+    ]  # fmt: skip
+
+
+def _window(context: Context, node: Node) -> Window:
+    _, *kernel, depth = context.type(node.used[1]).dims
+    return window_of(context.graph, node, kernel, depth)
+
+
+def _weights(context: Context, node: Node) -> Array:
+    data = context.graph.values[node.used[1]].data
+    if data is None:
+        raise InternalError(f"%{node.used[1]} is not a constant")
+    return data

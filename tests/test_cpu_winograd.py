@@ -1,0 +1,221 @@
+"""Winograd convolutions against the reference: odd shapes, every instruction set and tile size, one
+and two threads, poisoned margins and guard pages; rounding, NaN, infinities and overflow.
+"""
+
+import numpy as np
+import pytest
+from cpu_run import assert_close, node_graph, open_all, run
+
+import trireme.ops  # noqa: F401
+from trireme.devices.cpu import open_device, winograd_conv
+from trireme.devices.cpu.gather import Window
+from trireme.devices.cpu.target import ISAS, available_isas
+from trireme.devices.cpu.winograd import POINTS, scheme, transform_weights
+from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd
+from trireme.interpret import interpret
+
+SEED = 20261122
+BOUND = 1e-5
+"""Of the largest output: conv's tolerance."""
+
+SCHEMES = [(*form, size) for form, sizes in POINTS.items() for size in sizes]
+"""Kernel, stride, m."""
+
+SHAPES = [  # batch, height, width, channels, outputs, pads (top, left, bottom, right)
+    (1, 1, 1, 1, 1, (1, 1, 1, 1)),
+    (1, 3, 3, 1, 1, (0, 0, 0, 0)),
+    (1, 1, 13, 3, 3, (1, 1, 1, 1)),
+    (2, 5, 3, 3, 17, (0, 1, 2, 0)),
+    (1, 7, 11, 17, 3, (1, 1, 1, 1)),
+    (1, 13, 2, 17, 17, (2, 1, 0, 1)),
+    (2, 7, 7, 64, 64, (1, 1, 1, 1)),
+    (1, 11, 13, 64, 17, (1, 1, 1, 1)),
+    (1, 4, 4, 3, 64, (1, 1, 1, 1)),
+    (1, 12, 12, 64, 33, (0, 0, 1, 1)),
+    (3, 9, 5, 16, 100, (2, 2, 2, 2)),
+    (1, 13, 13, 48, 192, (1, 1, 1, 1)),
+    (1, 30, 31, 5, 20, (1, 1, 1, 1)),
+    (1, 3, 3, 2, 2, (4, 5, 4, 4)),
+]
+EPILOGUES = ["", "relu", "relu6", "swish"]
+
+
+@pytest.fixture(scope="module")
+def devices(tmp_path_factory):
+    made = open_all(tmp_path_factory.mktemp("objects"))
+    yield made
+    for device in made.values():
+        device.close()
+
+
+@pytest.fixture(params=SCHEMES, ids=lambda one: "{}x{} stride {} m {}".format(one[0], *one))
+def made(request, monkeypatch):
+    """A scheme, its tile size forced on every convolution that can have it."""
+    monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: request.param[2])
+    return scheme(*request.param)
+
+
+def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1)):
+    """A graph of one convolution with bias and residual as `extra` says, and its feeds.
+
+    form: kernel and stride
+    """
+    batch, height, width, channels, outputs, pads = shape
+    kernel, stride = form
+    height, width = max(height, kernel - pads[0] - pads[2]), max(width, kernel - pads[1] - pads[3])
+    x = rng.standard_normal((batch, height, width, channels)).astype(np.float32)
+    w = rng.standard_normal((outputs, kernel, kernel, channels)).astype(np.float32)
+    w = w / np.float32(kernel * np.sqrt(channels)) if weights is None else weights
+    out = (
+        batch, (height + pads[0] + pads[2] - kernel) // stride + 1,
+        (width + pads[1] + pads[3] - kernel) // stride + 1, outputs,
+    )  # fmt: skip
+    bias = rng.standard_normal(outputs).astype(np.float32) if extra[0] else None
+    residual = rng.standard_normal(out).astype(np.float32) if extra[1] else None
+    attrs = {
+        "strides": (stride, stride), "pads": pads, "dilations": (1, 1), "groups": 1,
+        "layout": "NHWC", "activation": activation,
+    }  # fmt: skip
+    inputs = [x, w, bias, residual]
+    while inputs[-1] is None:
+        inputs.pop()
+    return node_graph("conv", inputs, attrs, constants=(1, 2))
+
+
+def check(devices, isa, graph, feeds, what, rtol=BOUND):
+    """Run on one and two threads: close to the reference, and of the same bits."""
+    want = list(interpret(graph, feeds).values())[0]
+    bits = []
+    for threads in (1, 2):
+        got, kernels, _ = run(devices[isa, threads], graph, feeds, at_end=threads == 1)
+        assert_close(got[0], want, rtol, f"{what} {kernels}")
+        bits.append(got[0].tobytes())
+    assert bits[0] == bits[1], "results depend on the number of threads"
+    return kernels
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_shapes(devices, made, isa):
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    turn = SCHEMES.index((made.kernel, made.stride, made.outputs))
+    for number, shape in enumerate(SHAPES):
+        if (number + turn) % 2:
+            continue  # the schemes share the shapes: all would be minutes
+        activation = EPILOGUES[number % len(EPILOGUES)]
+        extra = (number % 3 != 0, number % 2 != 0)
+        graph, feeds = conv(rng, shape, activation, extra, form=(made.kernel, made.stride))
+        kernels = check(devices, isa, graph, feeds, f"{shape} {activation} {extra}")
+        (kernel,) = kernels.values()
+        assert kernel.startswith(f"conv_f32_winograd{made.outputs}x{made.outputs}_"), kernel
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_rounding(devices, made, isa):
+    """The worst error stays within conv's tolerance, and near that of plain sums of products."""
+    channels = 512
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    kernel, stride = made.kernel, made.stride
+    graph, feeds = conv(
+        rng, (1, 12, 12, channels, 32, (1, 1, 1, 1)), "", (False, False), form=(kernel, stride)
+    )
+    (x,) = feeds.values()
+    w = next(v.data for v in graph.values.values() if v.is_constant).astype(np.float64)
+    padded = np.pad(x[0].astype(np.float64), ((1, 1), (1, 1), (0, 0)))
+    side = 14 - kernel + 1
+    exact = sum(
+        padded[i : i + side : stride, j : j + side : stride] @ w[:, i, j].T
+        for i in range(kernel)
+        for j in range(kernel)
+    )
+    got, _, _ = run(devices[isa, 1], graph, feeds)
+    error = np.abs(got[0][0] - exact).max() / np.abs(exact).max()
+    assert error < 5e-6, error
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_what_is_not_finite(devices, made, isa):
+    """NaN and infinities reach the outputs that see them and no others; overflow too."""
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    for channels, outputs in ((3, 5), (33, 20)):
+        form = (made.kernel, made.stride)
+        graph, feeds = conv(rng, (1, 11, 10, channels, outputs, (1, 1, 1, 1)), "relu", form=form)
+        x, *_ = feeds.values()
+        for value, place in (
+            (np.nan, (0, 2, 3, 1)),
+            (np.inf, (0, 10, 9, 0)),
+            (-np.inf, (0, 6, 0, 2)),
+        ):
+            x[place] = value
+        check(devices, isa, graph, feeds, "not finite")
+        residual = list(feeds)[1]
+        feeds[residual][0, 3, 3, 0] = np.inf
+        check(devices, isa, graph, feeds, "an infinite residual")
+        x[...] = rng.standard_normal(x.shape)
+        x[0, 5, 5] = 1.5e38  # finite, but not the sums of a transform
+        check(devices, isa, graph, feeds, "huge")
+
+
+def test_weights_that_are_not_finite(devices, monkeypatch):
+    monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: 4)
+    rng = np.random.default_rng(SEED)
+    weights = rng.standard_normal((4, 3, 3, 5)).astype(np.float32)
+    weights[1, 2, 0, 3] = np.inf
+    graph, feeds = conv(rng, (1, 9, 9, 5, 4, (0, 0, 0, 0)), weights=weights)
+    kernels = check(devices, available_isas()[0], graph, feeds, "infinite weights")
+    assert not any("winograd" in kernel for kernel in kernels.values())
+
+
+@pytest.mark.parametrize(("kernel", "stride", "outputs"), SCHEMES)
+def test_matrices(kernel, stride, outputs):
+    """Y = A^T [(G g G^T) * (B^T d B)] A in one dimension, and packed weights in two."""
+    rng = np.random.default_rng(SEED)
+    made = scheme(kernel, stride, outputs)
+    d, g = rng.standard_normal(made.inputs), rng.standard_normal(kernel)
+    to_input, to_output = np.array(made.to_input.rows), np.array(made.to_output.rows)
+    got = to_output @ ((made.to_weights @ g) * (to_input @ d))
+    want = [d[k * stride : k * stride + kernel] @ g for k in range(outputs)]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+    w = rng.standard_normal((5, kernel, kernel, 2)).astype(np.float32)
+    packed = transform_weights(w, made, 4)
+    assert packed.shape == (2, made.points**2, 2, 4)
+    one = made.to_weights @ w[4, :, :, 1] @ made.to_weights.T
+    np.testing.assert_allclose(packed[1, :, 1, 0], one.reshape(-1), rtol=1e-6, atol=1e-7)
+    assert not packed[1, :, :, 1:].any()
+
+
+def test_option(tmp_path):
+    """`winograd=False` leaves sums of products."""
+    rng = np.random.default_rng(SEED)
+    graph, feeds = conv(rng, (1, 28, 28, 64, 64, (1, 1, 1, 1)))
+    for winograd in (True, False):
+        device = open_device(threads=1, cache_dir=tmp_path, winograd=winograd)
+        _, kernels, _ = run(device, graph, feeds)
+        assert all(("winograd" in kernel) is winograd for kernel in kernels.values()), kernels
+        device.close()
+
+
+def test_the_cut_covers_every_tile_once():
+    """Blocks and groups of every cut hold all tiles and panels, register tiles all rows."""
+    for isa in ISAS.values():
+        for side, channels, outputs, batch in ((1, 1, 1, 1), (7, 512, 512, 1), (56, 64, 33, 2)):
+            window = Window(
+                side, side, channels, channels, side, side, (3, 3), (1, 1), (1, 1), (1, 1)
+            )
+            assert choose_size(isa, batch, window, outputs) in (0, *POINTS[3, 1])
+            for size in POINTS[3, 1]:
+                for threads in (1, 2, 64):
+                    cut = cut_winograd(isa, batch, window, outputs, size, threads)
+                    assert cut.tile_count == batch * (-(-side // size)) ** 2
+                    assert (cut.panels - 1) * cut.width + cut.last_columns == outputs
+                    assert 0 < cut.last_columns <= cut.width
+                    for block in range(cut.blocks):
+                        low = block * cut.tile_count // cut.blocks
+                        count = (block + 1) * cut.tile_count // cut.blocks - low
+                        tiles = -(-count // cut.tile_rows)
+                        full = count - tiles * (cut.tile_rows - 1)
+                        assert 0 < count <= cut.tiles
+                        assert 0 <= full <= tiles
+                        assert not cut.is_even or full == tiles
