@@ -28,7 +28,8 @@ from trireme.devices.cpu.kernels import (
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
 from trireme.devices.cpu.target import Isa
-from trireme.devices.cpu.window import MOST_TAPS, column_segments, lower_depthwise
+from trireme.devices.cpu.window import MOST_TAPS, lower_depthwise
+from trireme.devices.cpu.window_body import column_segments
 from trireme.devices.cpu.winograd_conv import lower_winograd, winograd_size
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
