@@ -222,6 +222,21 @@ def test_lrn(devices, rng, isa, channels, size):
         agree(devices, isa, *node_graph("lrn", [x], attrs))
 
 
+@by_isa
+def test_max_pool_keeps_each_nan_where_it_is_seen(devices, rng, isa):
+    for shape, kernel, stride, pads in (
+        ((2, 9, 33, 21), (3, 3), (2, 2), (0, 0, 1, 1)),
+        ((1, 7, 15, 16), (3, 3), (1, 1), (1, 1, 1, 1)),
+        ((1, 5, 6, 3), (2, 1), (1, 2), (0, 0, 0, 0)),
+    ):
+        x = draw(rng, *shape)
+        x.reshape(-1)[rng.integers(0, x.size, 9)] = np.nan
+        x[0, 0, 0], x[0, 1, 1] = -np.inf, np.inf
+        attrs = {"kernel": kernel, "strides": stride, "pads": pads, "dilations": (1, 1)}
+        attrs["layout"] = "NHWC"
+        agree(devices, isa, *node_graph("max_pool", [x], attrs))
+
+
 FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf", "gelu", "hard_swish", "swish", "elu", "sqrt")
 
 

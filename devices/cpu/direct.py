@@ -34,7 +34,7 @@ from trireme.devices.cpu.winograd_conv import lower_winograd, winograd_size
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
-_WEIGHT_BYTES = 36 << 10
+_WEIGHT_BYTES = 40 << 10
 _MOST_VECTORS = 4
 _MOST_UNROLLED = 32
 _WIDEST = 16

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -109,45 +110,87 @@ class WindowEmitter:
         self, x: Value, at: Value, inside: Sequence[Value | bool], taps: Sequence[Sequence[int]],
         channel: Index, count: int,
     ) -> None:  # fmt: skip
-        fn, window = self.fn, self.window
-        first = self.body.start(channel, count)
-        totals = [Var(fn, self.type, first) for _ in taps]
+        """Emit one vector of channels; again with care where the careless body met NaN."""
+        fn = self.fn
+        part = _Part(fn.at(x, channel), at, inside, taps, channel, count)
+        careless = self.body.careless()
+        if careless is None:
+            self._store(self.body, part, *self._accumulate(self.body, part, None))
+            return
+        odd = Var(fn, vector(self.lanes, "i1"), 0)
+        made = self._accumulate(careless, part, odd)
+        bits = fn.convert("bitcast", odd.get(), f"i{self.lanes}")
+        for is_odd in fn.either(fn.compare("ne", bits, 0)):
+            body = self.body if is_odd else careless
+            self._store(body, part, *(self._accumulate(body, part, None) if is_odd else made))
+
+    def _accumulate(self, body: Body, part: _Part, odd: Var | None) -> tuple[list[Var], Var]:
+        """Emit a tile's accumulators, and the number of kernel rows that they met."""
+        fn = self.fn
+        totals = [Var(fn, self.type, body.start(part.channel, part.count)) for _ in part.taps]
         lines = Var(fn, "float", 0.0)
-        x = fn.at(x, channel)
-        for kh, is_inside in enumerate(inside):
+        for kh, is_inside in enumerate(part.inside):
             if isinstance(is_inside, Value):
                 with fn.when(is_inside):
-                    self._kernel_row(x, totals, taps, kh, channel, count)
+                    self._kernel_row(body, part, totals, kh, odd)
                     lines.set(lines.get() + 1.0)
             else:
-                self._kernel_row(x, totals, taps, kh, channel, count)
+                self._kernel_row(body, part, totals, kh, odd)
                 lines.set(lines.get() + 1.0)
+        return totals, lines
+
+    def _store(self, body: Body, part: _Part, totals: Sequence[Var], lines: Var) -> None:
+        fn = self.fn
         for k, total in enumerate(totals):
-            place = at + k * window.channels + channel
-            value = self.body.end(total.get(), place, count, lines.get() * float(len(taps[k])))
-            fn.store_some(value, fn.at(self.y, place), count)
+            place = part.at + k * self.window.channels + part.channel
+            met = lines.get() * float(len(part.taps[k]))
+            value = body.end(total.get(), place, part.count, met)
+            fn.store_some(value, fn.at(self.y, place), part.count)
 
     def _kernel_row(
-        self, x: Value, totals: Sequence[Var], taps: Sequence[Sequence[int]], kh: int,
-        channel: Index, count: int,
-    ) -> None:  # fmt: skip
+        self, body: Body, part: _Part, totals: Sequence[Var], kh: int, odd: Var | None
+    ) -> None:
         """Emit one kernel row: input columns from left to right, each loaded once."""
         fn, window = self.fn, self.window
         stride, dilation = window.strides[1], window.dilations[1]
         meets: dict[int, list[tuple[int, int]]] = {}
-        for k, mine in enumerate(taps):
+        for k, mine in enumerate(part.taps):
             for kw in mine:
                 meets.setdefault(k * stride + kw * dilation, []).append((k, kw))
-        used = {kw for mine in taps for kw in mine}
+        used = {kw for mine in part.taps for kw in mine}
         weights = {
-            kw: self.body.weight(kh * window.kernel[1] + kw, channel, count) for kw in sorted(used)
+            kw: body.weight(kh * window.kernel[1] + kw, part.channel, part.count)
+            for kw in sorted(used)
         }
         line = kh * window.dilations[0] * window.width
+        before: Value | None = None
         for column in sorted(meets):
-            place = fn.at(x, (line + column) * window.channels)
-            element = fn.load_some(self.type, place, count)
+            place = fn.at(part.x, (line + column) * window.channels)
+            element = fn.load_some(self.type, place, part.count)
             for k, kw in meets[column]:
-                totals[k].set(self.body.meet(totals[k].get(), element, weights[kw]))
+                totals[k].set(body.meet(totals[k].get(), element, weights[kw]))
+            if odd is not None and (before is not None or column == max(meets)):
+                _note_nan(fn, odd, element, element if before is None else before)
+            before = element if before is None else None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A vector of channels of a tile: addresses, kernel rows inside, taps of each column."""
+
+    x: Value
+    at: Value
+    inside: Sequence[Value | bool]
+    taps: Sequence[Sequence[int]]
+    channel: Index
+    count: int
+
+
+def _note_nan(fn: Function, odd: Var, a: Value, b: Value) -> None:
+    """Emit odd |= a or b is NaN."""
+    found = fn.integer("or", odd.get(), fn.compare("uno", a, b))
+    assert isinstance(found, Value)
+    odd.set(found)
 
 
 def _scaled(index: Index, factor: int, plus: int) -> Index:
