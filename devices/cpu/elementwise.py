@@ -51,7 +51,7 @@ ACTIVATIONS: dict[str, Callable[[Function, Value], Value]] = {
     "sigmoid": mathfn.sigmoid,
     "hard_sigmoid": lambda fn, x: _hard_sigmoid(fn, x, 1 / 6, 0.5),
     "hard_swish": lambda fn, x: x * _hard_sigmoid(fn, x, 1 / 6, 0.5),
-    "swish": lambda fn, x: x * mathfn.sigmoid(fn, x),
+    "swish": mathfn.swish,
     "gelu": lambda fn, x: _fused_gelu(fn, x),
     "gelu_tanh": lambda fn, x: _gelu(fn, {"approximate": "tanh"}, x),
 }
@@ -79,6 +79,11 @@ def _gelu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
         inner = fn.fma(x * x * x, 0.044715, x) * math.sqrt(2 / math.pi)
         return fn.fma(half, mathfn.tanh(fn, inner), half)
     return mathfn.gelu(fn, x)
+
+
+def _swish(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    alpha = float(attrs.get("alpha", 1.0))
+    return mathfn.swish(fn, x) if alpha == 1 else x * mathfn.sigmoid(fn, x * alpha)
 
 
 def _leaky(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
@@ -170,7 +175,7 @@ EXPRESSIONS: dict[str, Emit] = {
     "thresholded_relu": _above,
     "hard_swish": _plain(ACTIVATIONS["hard_swish"]),
     "hard_sigmoid": lambda fn, attrs, x: _hard_sigmoid(fn, x, attrs["alpha"], attrs["beta"]),
-    "swish": lambda fn, attrs, x: x * mathfn.sigmoid(fn, x * float(attrs.get("alpha", 1.0))),
+    "swish": lambda fn, attrs, x: _swish(fn, attrs, x),
     "leaky_relu": _leaky,
     "elu": _elu,
     "gelu": _gelu,

@@ -96,23 +96,24 @@ def exp(fn: Function, x: Value) -> Value:
     return _scale(fn, y, n)
 
 
-def exp_short(fn: Function, x: Value, most: float = math.inf) -> Value:
-    """Return e to the x to 2e-7 of it, in two thirds of the instructions of `exp`.
+def exp_short(fn: Function, x: Value, most: float = math.inf, sign: int = 1) -> Value:
+    """Return e to the sign x to 2e-7 of it, in two thirds of the instructions of `exp`.
 
-    most: what x does not exceed, if that is known
+    most: what sign x does not exceed, if that is known
     Where 2^n leaves the normal numbers its bits are those of 0 and infinity: results below 2^-126.5
     are 0, above 2^127.5 infinite.
     """
-    limited = clamp(fn, x, -88.3, 88.6 if most > 88.6 else math.inf)
-    biased = fn.fma(limited, 1 / math.log(2), _ROUND + 127.0)
+    low, high = -88.3, 88.6 if most > 88.6 else math.inf
+    limited = clamp(fn, x, *((low, high) if sign > 0 else (-high, -low)))
+    biased = fn.fma(limited, sign / math.log(2), _ROUND + 127.0)
     bits = fn.convert("bitcast", biased, _int_type(x))
     power = fn.convert("bitcast", _as_value(fn.integer("shl", bits, 23)), x.type)
     n = biased - (_ROUND + 127.0)
     if fn.isa.fused:
-        r = fn.fma(n, -math.log(2), limited)
+        r = fn.fma(n, -sign * math.log(2), limited)
     else:
-        r = fn.fma(n, -_LN2_LOW, fn.fma(n, -_LN2_HIGH, limited))
-    return polynomial(fn, r, _EXP_SHORT) * power
+        r = fn.fma(n, -sign * _LN2_LOW, fn.fma(n, -sign * _LN2_HIGH, limited))
+    return polynomial(fn, r, [c * sign**k for k, c in enumerate(_EXP_SHORT)]) * power
 
 
 def _scale(fn: Function, y: Value, n: Value) -> Value:
@@ -187,7 +188,12 @@ def copysign(fn: Function, size: Value, sign: Value) -> Value:
 
 def sigmoid(fn: Function, x: Value) -> Value:
     """Return 1 / (1 + e^-x)."""
-    return 1.0 / (exp_short(fn, -x) + 1.0)
+    return 1.0 / (exp_short(fn, x, sign=-1) + 1.0)
+
+
+def swish(fn: Function, x: Value) -> Value:
+    """Return x / (1 + e^-x)."""
+    return x / (exp_short(fn, x, sign=-1) + 1.0)
 
 
 def erf(fn: Function, x: Value) -> Value:
