@@ -128,7 +128,13 @@ class Done:
 
 
 class BoundCall(Protocol):
-    """An executable bound to memory: one session's use of it. Launches allocate nothing."""
+    """An executable bound to memory: one session's use of it. Launches allocate nothing.
+
+    Two methods may be there, and are asked for by name:
+    run() is launch().wait() without an event, for calls of some microseconds;
+    point(argument) returns a function that moves an input or output (in the order of `bind`) in
+    host memory to another address, for the launches that follow, or None where it must stay.
+    """
 
     def launch(self, profile: bool = False) -> Event:
         """Start the work on the bound memory and return without waiting where the device can."""

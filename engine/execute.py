@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Literal
@@ -30,10 +30,25 @@ class TaskSpan:
     nodes: tuple[NodeSpan, ...]
 
 
-def run_serial(calls: Sequence[BoundCall]) -> None:
-    """Run every task in plan order, waiting for each."""
-    for call in calls:
+def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
+    """Return a function that runs every task in plan order, waiting for each."""
+    each = [getattr(call, "run", None) or _launcher(call) for call in calls]
+    if len(each) == 1:
+        only: Callable[[], None] = each[0]
+        return only
+
+    def run() -> None:
+        for call in each:
+            call()
+
+    return run
+
+
+def _launcher(call: BoundCall) -> Callable[[], None]:
+    def run() -> None:
         call.launch().wait()
+
+    return run
 
 
 def run_profiled(calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:

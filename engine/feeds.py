@@ -17,14 +17,14 @@ def choice(name: str, given: Any, known: Any) -> Any:
     return given
 
 
-def refuse_names(feeds: Mapping[str, Any], wanted: Sequence[tuple[Value, Array]]) -> NoReturn:
+def refuse_names(feeds: Mapping[str, Any], wanted: Sequence[Value]) -> NoReturn:
     """Raise RunError naming the inputs that are missing and those that are none."""
-    names = [value.name for value, _ in wanted]
+    names = [value.name for value in wanted]
     missing = [name for name in names if name not in feeds]
     unknown = [str(name) for name in feeds if name not in names]
     parts = [f"missing: {', '.join(missing)}"] if missing else []
     parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
-    facts = [f"the model takes {value.name} {value.type}" for value, _ in wanted]
+    facts = [f"the model takes {value.name} {value.type}" for value in wanted]
     raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
 
 

@@ -37,8 +37,8 @@ from trireme.device import (
 from trireme.dtypes import Array, numpy_dtype
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, run_serial
-from trireme.feeds import choice, misfit, refuse_names
+from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, serial_runner
+from trireme.feeds import choice
 from trireme.graph import Graph, Value
 from trireme.interactive import Watcher, run_steps
 from trireme.lockfile import Held, place_as
@@ -46,6 +46,7 @@ from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.objective import Objective
 from trireme.placement import Placement
 from trireme.plan import Plan, make_plan
+from trireme.ports import Ports
 from trireme.profile import MemoryRow, Profile, make_profile
 from trireme.subgraphs import Execution, Subgraphs
 
@@ -209,11 +210,10 @@ class Session:
                 self._calls.append(copy_call(task, args[0], args[1], type, devices))
             else:
                 self._calls.append(executable.bind(args, scratch[task.device]))
-        views = {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
-        self._feeds = [(plan.graph.values[v], views[v]) for v in plan.graph.inputs]
-        self._results = [
-            (plan.graph.values[v].name, self._result(plan.graph, v)) for v in plan.graph.outputs
-        ]
+        views = {v: self._result(plan.graph, v) for v in plan.graph.outputs}
+        views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
+        self._ports = Ports(plan, self._calls, views)
+        self._run_serial = serial_runner(self._calls)
         self._overlaps = has_overlap(plan)
 
     def _buffer(self, value: int) -> Buffer:
@@ -272,17 +272,20 @@ class Session:
     ) -> dict[str, Array]:
         """Return the outputs by name.
 
-        Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into
-        Errors: RunError, if a feed is missing, unknown or does not fit; DeviceError from a device
+        Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
+        Large arrays are read and written where they are, so leave them alone during the run.
+        Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
+        DeviceError from a device
         """
         with self._lock:
-            self._check_open()
-            self._feed(feeds)
-            if self.mode == "parallel" and self._overlaps:
+            if self._closed:
+                raise RunError("the session is closed")
+            results = self._ports.give(feeds, out)
+            if self._overlaps and self.mode == "parallel":
                 self._parallel().run()
             else:
-                run_serial(self._calls)
-            return self._collect(out)
+                self._run_serial()
+            return self._ports.take(results)
 
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of a run whose tasks go in the given order, one after another.
@@ -298,9 +301,9 @@ class Session:
             raise RunError(f"the order names {len(order)} tasks, the plan has {len(tasks)}")
         with self._lock:
             self._check_open()
-            self._feed(feeds)
+            results = self._ports.give(feeds)
             run_profiled(self._calls, order)
-            return self._collect(None)
+            return self._ports.take(results)
 
     def run_nodes(self, feeds: Mapping[str, Any], watch: Watcher) -> dict[str, Array]:
         """Return the outputs of a run, task after task, of which `watch` sees what each made.
@@ -310,9 +313,9 @@ class Session:
         """
         with self._lock:
             self._check_open()
-            self._feed(feeds)
+            results = self._ports.give(feeds, in_place=False)
             run_steps(self.plan, self._calls, self._read, watch)
-            return self._collect(None)
+            return self._ports.take(results)
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
@@ -327,12 +330,12 @@ class Session:
             wall: list[float] = []
             for count in range(warmup + runs):
                 start = time.perf_counter()
-                self._feed(feeds)
+                results = self._ports.give(feeds)
                 if self.mode == "parallel" and self._overlaps:
                     run = self._parallel().run(profile=True)
                 else:
                     run = run_profiled(self._calls, range(len(self._calls)))
-                self._collect(None)
+                self._ports.take(results)
                 if count >= warmup:
                     spans.append(run)
                     wall.append(time.perf_counter() - start)
@@ -369,33 +372,6 @@ class Session:
         if self._runner is None:
             self._runner = ParallelRunner(self.plan, self._calls)
         return self._runner
-
-    def _feed(self, feeds: Mapping[str, Any]) -> None:
-        if len(feeds) != len(self._feeds):
-            refuse_names(feeds, self._feeds)
-        for value, view in self._feeds:
-            if value.name not in feeds:
-                refuse_names(feeds, self._feeds)
-            array = np.asarray(feeds[value.name])
-            if array.shape != view.shape or array.dtype != view.dtype:
-                raise misfit(value, array)
-            view[...] = array
-
-    def _collect(self, out: Mapping[str, Array] | None) -> dict[str, Array]:
-        results = {}
-        for name, view in self._results:
-            target = out.get(name) if out else None
-            if target is None:
-                results[name] = view.copy()
-                continue
-            if target.shape != view.shape or target.dtype != view.dtype:
-                raise RunError(
-                    f"out['{name}'] is {target.dtype}{list(target.shape)}, "
-                    f"expected {view.dtype}{list(view.shape)}"
-                )
-            target[...] = view
-            results[name] = target
-        return results
 
     def _memory_rows(self) -> list[MemoryRow]:
         scratch, constants = self.program.scratch_bytes(), self.program.constant_bytes()

@@ -22,8 +22,8 @@ ENGINE_ORDER = [
     "makespan", "prices", "bounds", "cuts", "contract", "objective", "polish", "starts", "search",
     "prove", "prove_makespan", "place", "proven", "reprice", "explain", "shatter", "lockfile",
     "subgraphs", "plan", "plan_check", "virtual", "compile", "copies", "dispatch", "execute",
-    "interactive", "profile", "trace", "calibrate", "feeds", "session", "per_node", "eager",
-    "replay",
+    "interactive", "profile", "trace", "calibrate", "feeds", "ports", "session", "per_node",
+    "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

@@ -10,11 +10,12 @@ import numpy as np
 
 from trireme.device import Buffer, Device, DeviceSpec, Executable, Progress, no_progress
 from trireme.devices.cpu import table
+from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
-from trireme.devices.cpu.program import REFERENCE, CpuExecutable, build
+from trireme.devices.cpu.program import REFERENCE, build
 from trireme.devices.cpu.target import Isa, choose_isa, host_cpu, physical_threads
 from trireme.dtypes import Array
 from trireme.errors import DeviceError

@@ -1,0 +1,178 @@
+"""A session's inputs and outputs on the way of every run: checked, then copied or used in place.
+
+Each has a place in the host's arena. Where the one call that reads or writes it can be pointed
+elsewhere, a large array is used where it lies instead of being copied: an input is read from the
+caller's array, an output is written into the array that the caller gets or gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trireme.device import HOST, BoundCall
+from trireme.dtypes import Array
+from trireme.errors import RunError
+from trireme.feeds import misfit, refuse_names
+from trireme.graph import Value
+from trireme.plan import Plan
+
+IN_PLACE_BYTES = 32 << 10
+"""Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""
+
+Point = Callable[[int], None]
+
+
+class _Port(NamedTuple):
+    """An input or output: its place and what is checked, looked up once.
+
+    point: moves it to another address, or None where it is always copied; home: its own address
+    """
+
+    name: str
+    view: Array
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    point: Point | None
+    home: int
+    value: Value
+
+
+Given = tuple[list[tuple[Array | None, bool]] | None, list[Array]]
+"""Arrays for the outputs, each with whether it is written in place, or None where all are new;
+and inputs that are used in place, which must live until the run is over."""
+
+
+class Ports:
+    """Puts inputs in and takes outputs out.
+
+    calls: the bound calls of the plan's tasks, in order
+    views: the place of every input and output, as an array
+    """
+
+    def __init__(self, plan: Plan, calls: Sequence[BoundCall], views: Mapping[int, Array]) -> None:
+        graph = plan.graph
+
+        def port(value: Value, point: Point | None) -> _Port:
+            view = views[value.id]
+            return _Port(
+                value.name, view, view.shape, view.dtype, point, view.ctypes.data, value
+            )  # fmt: skip
+
+        self._inputs = [port(v, _reader(plan, calls, v.id)) for v in graph.input_values()]
+        self._outputs = [port(v, _writer(plan, calls, v.id)) for v in graph.output_values()]
+        self._copies_all = all(port.point is None for port in self._outputs)
+
+    def give(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None,
+        in_place: bool = True,
+    ) -> Given:  # fmt: skip
+        """Check what is fed and put it in; the result is for `take`, after the run.
+
+        in_place: whether arrays may be used where they are; without, every value is in its place
+        Errors: RunError, if a feed is missing or unknown, or an array does not fit
+        """
+        if len(feeds) != len(self._inputs):
+            refuse_names(feeds, [port.value for port in self._inputs])
+        borrowed: list[Array] = []
+        for name, view, shape, dtype, point, home, value in self._inputs:
+            try:
+                array = feeds[name]
+            except KeyError:
+                refuse_names(feeds, [port.value for port in self._inputs])
+            if type(array) is not np.ndarray:
+                array = np.asarray(array)
+            if array.shape != shape or array.dtype != dtype:
+                raise misfit(value, array)
+            if point is None:
+                view[...] = array
+            elif in_place and array.flags.c_contiguous and _is_aligned(array):
+                point(array.ctypes.data)
+                borrowed.append(array)
+            else:
+                point(home)
+                view[...] = array
+        if self._copies_all and not out:
+            return None, borrowed
+        return self._targets(out or {}, borrowed, in_place), borrowed
+
+    def take(self, given: Given) -> dict[str, Array]:
+        """Return the outputs by name."""
+        targets = given[0]
+        if targets is None:
+            return {port.name: port.view.copy() for port in self._outputs}
+        results = {}
+        for port, (target, is_written) in zip(self._outputs, targets, strict=True):
+            if target is None:
+                target = port.view.copy()
+            elif not is_written:
+                target[...] = port.view
+            results[port.name] = target
+        return results
+
+    def _targets(
+        self, out: Mapping[str, Array], borrowed: Sequence[Array], in_place: bool
+    ) -> list[tuple[Array | None, bool]]:
+        """Return the array for each output, None for a copy, and point calls at them."""
+        targets: list[tuple[Array | None, bool]] = []
+        given = 0
+        for port in self._outputs:
+            target = out.get(port.name)
+            if target is not None:
+                given += 1
+                if target.shape != port.shape or target.dtype != port.dtype:
+                    raise RunError(
+                        f"out['{port.name}'] is {target.dtype}{list(target.shape)}, "
+                        f"expected {port.dtype}{list(port.shape)}"
+                    )
+            if port.point is None:
+                targets.append((target, False))
+                continue
+            if target is None and in_place:
+                target = np.empty(port.shape, port.dtype)
+            fits = target is not None and in_place and target.flags.carray and _is_aligned(target)
+            fits = fits and not any(np.may_share_memory(target, array) for array in borrowed)
+            port.point(target.ctypes.data if fits and target is not None else port.home)
+            targets.append((target, fits))
+        if given != len(out):
+            names = [port.name for port in self._outputs]
+            unknown = ", ".join(str(name) for name in out if name not in names)
+            raise RunError(f"no output is called {unknown}", facts=[f"known: {', '.join(names)}"])
+        return targets
+
+
+def _is_aligned(array: Array) -> bool:
+    """Whether an array begins where kernels may expect it to, as numpy's own arrays do."""
+    return array.ctypes.data % 16 == 0
+
+
+def _reader(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
+    """Return what points the only reader of a large input elsewhere, None where it is copied."""
+    readers = [task for task in plan.tasks if value in task.inputs]
+    if len(readers) != 1 or value in plan.graph.outputs:
+        return None
+    return _pointer(plan, calls, value, readers[0].index, readers[0].inputs.index(value))
+
+
+def _writer(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
+    """Return what points the maker of a large output elsewhere, if no other task reads it."""
+    makers = [task for task in plan.tasks if value in task.outputs]
+    if len(makers) != 1 or plan.graph.outputs.count(value) != 1:
+        return None
+    if any(value in task.inputs for task in plan.tasks):
+        return None
+    task = makers[0]
+    argument = len(task.inputs) + task.outputs.index(value)
+    return _pointer(plan, calls, value, task.index, argument)
+
+
+def _pointer(
+    plan: Plan, calls: Sequence[BoundCall], value: int, task: int, argument: int
+) -> Point | None:
+    slot = plan.slots[value]
+    ask: Callable[[int], Point | None] | None = getattr(calls[task], "point", None)
+    if ask is None or slot.memory != HOST or slot.nbytes < IN_PLACE_BYTES:
+        return None
+    return ask(argument)
