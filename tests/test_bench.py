@@ -330,6 +330,13 @@ def test_weights_made_by_nodes_or_listed_as_inputs_become_plain(tmp_path):
     assert weight.name == "w" and (onnx.numpy_helper.to_array(weight) == np.full((2, 3), 7)).all()
 
 
+def test_our_cold_load_finds_nothing_and_leaves_nothing(relu, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    against = ["--against", "ncnn", "--threads", 1]
+    assert call(capsys, relu, *against, *SHORT)[0] == 0
+    assert not list((tmp_path / "home").rglob("*"))
+
+
 def test_usage(relu, capsys, tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("{}")

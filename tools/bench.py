@@ -31,7 +31,7 @@ from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_report import report
 from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
 from trireme.tools.commands import emit
-from trireme.tools.options import Progress, argument, make_feeds, parse_shapes
+from trireme.tools.options import Progress, argument, make_feeds, parse_shapes, session_arguments
 from trireme.tools.peers import OURSELVES, PEERS, Peer
 
 LOAD_LIMIT_S = 600.0
@@ -140,6 +140,8 @@ class Match:
     ) -> None:
         self.options, self.model, self.folder = options, model, folder
         self.progress = progress
+        given = argparse.Namespace(**{**vars(options), "threads": None})
+        self.session = session_arguments(given)
         self.peers = [OURSELVES, *peers]
         self.random = random.Random(options.seed)
         self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}
@@ -186,7 +188,7 @@ class Match:
             "threads": threads,
             "cpus": sorted(os.sched_getaffinity(0))[-threads:],
             "cache": str(cache),
-            "options": {k: v for k, v in vars(self.options).items() if not callable(v)},
+            "session": self.session,
         }
         limits = peer.limits.get(self.options.limit_peers or "", {})
         process = WorkerProcess(peer.name, task, limits)

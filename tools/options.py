@@ -37,8 +37,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of devices, of threads, and what goes with them."""
+    """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
     parser.add_argument("--threads", type=int, help="threads of the cpu device (default: all)")
+    for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
+        parser.add_argument(f"--dump-{form}", metavar="DIR",
+                            help=f"write the {what} of every kernel here, a file each")  # fmt: skip
     add_device_choice(parser)
 
 
@@ -54,9 +57,6 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
                         help="one graph with early copies, or region after region")  # fmt: skip
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
-    for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
-        parser.add_argument(f"--dump-{form}", metavar="DIR",
-                            help=f"write the {what} of every kernel here, a file each")  # fmt: skip
     parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
     parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
                         help="what the placement makes small")  # fmt: skip
@@ -107,8 +107,6 @@ def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     given: dict[str, dict[str, Any]] = {"cpu": {}, "npu": {}}
     if options.isa:
         given["cpu"]["isa"] = options.isa
-    if getattr(options, "cache_dir", None):
-        given["cpu"]["cache_dir"] = options.cache_dir
     if options.npu_spec:
         given["npu"]["spec"] = options.npu_spec
     return given
@@ -119,11 +117,9 @@ def device_list(options: argparse.Namespace) -> list[str]:
     return [name.strip() for name in options.devices.split(",") if name.strip()]
 
 
-def open_session(
-    options: argparse.Namespace, model: Graph | str | None = None, **changed: Any
-) -> Session:
-    """Return a session for the options' model and devices; `changed` overrides its arguments."""
-    given = dict(
+def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of a session, as arguments that JSON can carry."""
+    return dict(
         devices=device_list(options),
         threads=options.threads,
         fallback=options.fallback,
@@ -131,12 +127,20 @@ def open_session(
         subgraphs=options.subgraphs,
         execution=options.execution or "sunk",
         device_options=device_options(options),
-        calibration=calibration_path(),
+        calibration=str(calibration_path()),
         objective=options.objective,
         placement=options.placement,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )
+
+
+def open_session(
+    options: argparse.Namespace, model: Graph | str | None = None, **changed: Any
+) -> Session:
+    """Return a session for the options' model and devices; `changed` overrides its arguments."""
+    given = session_arguments(options)
+    given["calibration"] = Path(given["calibration"])
     session = Session(options.model if model is None else model, **{**given, **changed})
     for form in ("ir", "asm"):
         if folder := getattr(options, f"dump_{form}", None):

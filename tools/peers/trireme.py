@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -14,16 +14,22 @@ Call = Callable[[], dict[str, Array]]
 
 
 def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, dict[str, Any]]:
-    """Return a call of Session.run, and the nodes that run on the numpy reference."""
-    from trireme.tools.options import open_session
+    """Return a call of Session.run, and the nodes that run on the numpy reference.
 
-    options = argparse.Namespace(**task["options"])
-    options.threads, options.cache_dir = task["threads"], task["cache"]
-    session = open_session(options, task["model"])
+    The task's "session" holds arguments of Session; both of its caches are in the task's folder.
+    """
+    from trireme.session import Session
+
+    given, cache = dict(task["session"]), Path(task["cache"])
+    given |= {"threads": task["threads"], "calibration": Path(given["calibration"])}
+    cpu = given["device_options"].setdefault("cpu", {})
+    isa = cpu.get("isa")
+    cpu["cache_dir"] = str(cache / "objects")
+    session = Session(task["model"], **given, model_cache=cache / "graphs")
     placed = session.placement
     labels = {node.id: node.label for node in placed.source.nodes}
     notes = {labels[n]: c.notes.get(c.device) for n, c in placed.choices.items()}
     slow = [f"{label}: {note}" for label, note in notes.items() if note]
-    forced = [f"generates code for {options.isa}"] if options.isa else []
+    forced = [f"generates code for {isa}"] if isa else []
     facts = {"version": version("trireme"), "reference_nodes": slow, "notes": forced}
     return lambda: session.run(feeds), facts
