@@ -77,12 +77,42 @@ def fully_connected_graph(rng):
     return b.finish(*b.add_node("fully_connected", [x, w, bias], {}, quants=[out]))
 
 
+DEPTHWISE = [  # (n, h, w, c), kernel, strides, dilations, pads (top, left, bottom, right)
+    ((1, 9, 11, 64), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ((2, 8, 10, 96), (3, 3), (2, 2), (1, 1), (0, 0, 1, 1)),
+    ((1, 7, 7, 144), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ((1, 12, 9, 48), (5, 5), (1, 1), (1, 1), (2, 2, 2, 2)),
+    ((1, 12, 9, 24), (5, 5), (2, 2), (1, 1), (1, 2, 2, 1)),
+    ((2, 11, 13, 67), (3, 3), (1, 1), (2, 2), (2, 2, 2, 2)),
+    ((1, 2, 2, 20), (5, 5), (1, 1), (1, 1), (2, 2, 2, 2)),
+    ((1, 6, 1, 33), (3, 1), (1, 1), (1, 1), (1, 0, 1, 0)),
+    ((1, 1, 37, 17), (1, 9), (1, 3), (1, 1), (0, 4, 0, 4)),
+    ((1, 5, 30, 16), (2, 4), (1, 1), (1, 1), (0, 3, 1, 0)),
+    ((1, 4, 4, 7), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ((1, 40, 3, 130), (4, 3), (3, 1), (1, 1), (1, 1, 2, 1)),
+]
+
+
+def depthwise_graph(rng, x, kernel, strides, dilations, pads):
+    dtype = str(rng.choice(["int8", "uint8"]))
+    b = GraphBuilder("depthwise")
+    value = b.input("x", TensorType(x, dtype, Quant((0.02,), (zero_point(rng, dtype),))))
+    w, bias = weights(rng, b, (x[3], *kernel, 1), dtype)
+    attrs = {
+        "strides": strides, "pads": pads, "dilations": dilations, "groups": x[3],
+        "layout": "NHWC", "activation": str(rng.choice(["", "relu"])),
+    }  # fmt: skip
+    out = Quant((0.05,), (zero_point(rng, dtype),))
+    return b.finish(*b.add_node("conv", [value, w, bias], attrs, quants=[out]))
+
+
 @pytest.fixture(scope="module")
 def cases():
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
     graphs = [conv_graph(rng, depthwise=i % 3 == 2) for i in range(45)]
     graphs += [fully_connected_graph(rng) for _ in range(15)]
+    graphs += [depthwise_graph(rng, *case) for case in DEPTHWISE * 2]
     made = []
     for graph in graphs:
         (x,) = graph.inputs

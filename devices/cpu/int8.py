@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.devices.cpu.ir import Function, Value, lanes_of, vector
-from trireme.devices.cpu.kernels import Context
 from trireme.devices.cpu.target import Isa, host_cpu
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node
 
 EIGHT_BIT = ("int8", "uint8")
-CHUNK_S = 4e-6
-"""What one chunk should take, where there is that much to do."""
+CYCLES_PER_S = 3.5e9
+"""What models in cycles take for the clock."""
 _PMADD = {
     16: "llvm.x86.avx512.pmaddw.d.512",
     8: "llvm.x86.avx2.pmadd.wd",
@@ -203,13 +202,6 @@ def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
         fn.as_value(type, (1 << right) >> 1), fn.as_value(type, shift) if shift > 0 else None,
         "exact",
     )  # fmt: skip
-
-
-def chunks_of(context: Context, seconds: float) -> int:
-    """Return into how many chunks to cut a step of that length: none where threads do not pay."""
-    if seconds < 1.5e-6:
-        return 1
-    return max(2, context.threads, min(64, int(seconds / CHUNK_S)))
 
 
 def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:

@@ -11,41 +11,26 @@ stays in registers for all output columns that see it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.int8 import QUADS, Dot, chunks_of, dot_of, emit_dot
+from trireme.devices.cpu.int8 import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
+from trireme.devices.cpu.int8_columns import Source, Window, source_of
 from trireme.devices.cpu.int8_pack import sum_bounds
-from trireme.devices.cpu.int8_prepare import Image, View
+from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.int8_requant import Requantiser, channel_order, requantiser
-from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
-from trireme.devices.cpu.kernels import Context, Step, begin, finish
+from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.op import call_of
 from trireme.quantize import LinearParams, conv_params
-
-
-@dataclass(frozen=True)
-class Window:
-    """The geometry of a depthwise convolution; `row` is the elements of a line of the image."""
-
-    row: int
-    channels: int
-    out: tuple[int, int, int]
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-
-    @property
-    def kept(self) -> int:
-        """Columns of a window that the next window sees again."""
-        return max(self.kernel[1] - self.strides[1], 0) if self.dilations[1] == 1 else 0
 
 
 @dataclass(frozen=True)
@@ -102,17 +87,14 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     top, left, bottom, right = node.attrs["pads"]
     dot = dot_of(isa)
     image = Image(
-        (n, height, width, channels),
-        (top, left, bottom, right),
-        x_type.dtype,
-        params.x_zero,
-        dot,
+        (n, height, width, channels), (top, left, bottom, right), x_type.dtype, params.x_zero, dot,
         reads=4 * dot.taps,
-    )
-    strides, dilations = node.attrs["strides"], node.attrs["dilations"]
+    )  # fmt: skip
     window = Window(
-        image.row, channels, (y[0], y[1], y[2]), (w[1], w[2]), tuple(strides), tuple(dilations)
-    )
+        channels, (y[0], y[1], y[2]), (w[1], w[2]), tuple(node.attrs["strides"]),
+        tuple(node.attrs["dilations"]),
+    )  # fmt: skip
+    source = source_of(image, window)
     data = graph.values[node.used[1]].data
     bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
     if data is None:
@@ -123,18 +105,26 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     order = _order(isa, blocks, dot)
     requant = _requantiser(isa, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
     weights = _weights(data, params, window, blocks, dot, order)
-    view = View(y[1], 1, image.tall, strides[0], (w[1] - 1) * dilations[0] + 1)
-    taps = w[1] * w[2]
-    seconds = y_type.elements * (0.3 * taps + 2.5) / (isa.lanes * 3.5e9)
-    kernel = _Kernel(
-        isa, window, (image, view), blocks, requant, weights, chunks_of(context, seconds)
-    )
+    seconds = _cycles(isa, window, blocks, dot) / CYCLES_PER_S
+    kernel = _Kernel(isa, source, blocks, requant, weights, seconds)
+    reads = (context.operand(node.used[0]), weights, requant.data, *source.constants())
     return [
         Step(
-            kernel.code(), (context.operand(node.used[0]), weights, requant.data),
+            kernel.code(), reads,
             (node.outputs[0],), kernel.chunks, kernel.local_bytes, seconds, (node.id,),
         )
     ]  # fmt: skip
+
+
+def _cycles(isa: Isa, window: Window, blocks: Sequence[Block], dot: Dot) -> float:
+    """Return about what all output lines take: columns, products, the way to bytes."""
+    (kh, kw), taps = window.kernel, dot.taps
+    groups = -(-kh // taps)
+    columns = (kw - window.kept) * groups * 2 * taps
+    one = columns + kw * groups * taps + 4 * taps
+    share = sum(b.repeat * {16: 1.0, 8: 0.7, 4: 0.5}[b.lanes] for b in blocks)
+    scale = 1.0 if isa.lanes == 16 else 1.5
+    return math.prod(window.out) * one * share * scale
 
 
 def _order(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
@@ -193,78 +183,74 @@ class _Kernel:
     """Emits the kernel: chunks of output lines > blocks of channels > output columns."""
 
     def __init__(
-        self, isa: Isa, window: Window, source: tuple[Image, View], blocks: Sequence[Block],
-        requantiser: Requantiser, weights: Array, chunks: int,
+        self, isa: Isa, source: Source, blocks: Sequence[Block], requantiser: Requantiser,
+        weights: Array, seconds: float,
     ) -> None:  # fmt: skip
-        self.isa, self.window, self.blocks, self.requantiser = isa, window, blocks, requantiser
-        self.image, self.view = source
-        self.dot = self.image.dot
+        self.isa, self.source, self.blocks, self.requantiser = isa, source, blocks, requantiser
+        self.window, self.dot = source.window, source.image.dot
+        window = source.window
         self.groups = -(-window.kernel[0] // self.dot.taps)
         per_term = window.kernel[1] * self.groups * self.dot.taps * requantiser.data.shape[1]
         self.terms = weights.size // per_term
         self.lines = window.out[0] * window.out[1]
-        self.block = -(-self.lines // max(1, min(chunks, self.lines)))
-        self.chunks = -(-self.lines // self.block)
+        self.block, self.chunks = deal(self.lines, seconds)
+        while self.block > 2 and self.local_bytes > MOST_LOCAL_BYTES:
+            self.block = -(-self.block // 2)
+            self.chunks = -(-self.lines // self.block)
 
     @property
     def local_bytes(self) -> int:
         """What the lines of the largest chunk take."""
-        return self.image.local_bytes(self.view.most_lines(self.lines, self.block))
+        return self.source.local_bytes(self.lines, self.block)
 
     def code(self) -> Code:
-        """Operands: image, weights, table, output."""
+        """Operands: image, weights, table, [line of zero points], output."""
         kh, kw = self.window.kernel
         name = f"depthwise_q8_{self.dot.name}_{kh}x{kw}"
-        fn, (x, w, table, y), chunk, local = begin(name, self.isa, 4)
+        fn, pointers, chunk, local = begin(name, self.isa, 4 + self.source.in_place)
+        x, w, table = pointers[:3]
+        spare = pointers[3] if self.source.in_place else None
         first: Index = chunk * self.block if self.chunks > 1 else 0
         last = fn.minimum(first + self.block, self.lines)
-        x = self.image.fetch(fn, x, local, *self.view.lines(fn, first, last))
-        _, height, width = self.window.out
+        if spare is None:
+            needed = self.source.view.lines(fn, first, last)
+            x = self.source.image.fetch(fn, x, local, *needed)
         for line in fn.range(first, last):
-            n = fn.integer("udiv", line, height) if self.window.out[0] > 1 else 0
-            at = fn.integer("urem", line, height) if self.window.out[0] > 1 else line
-            top = at * self.view.stride + n * self.view.tall
-            source = fn.at(x, top * self.window.row, self.dot.element)
-            target = fn.at(y, line * (width * self.window.channels), "i8")
+            rows = self.source.lines(fn, x, spare, line)
+            line_bytes = self.window.out[2] * self.window.channels
+            target = fn.at(pointers[-1], line * line_bytes, "i8")
             lane = 0  # of the order of all blocks
             for block in self.blocks:
                 size = block.lanes * self.dot.taps
                 for i in fn.range(0, block.repeat):
-                    self.line(fn, block, (source, w, table, target), (i * size, lane))
+                    self.line(fn, block, (rows, w, table, target), (i * size, lane))
                 lane += block.repeat * size
         return finish(fn)
 
     def line(
-        self, fn: Function, block: Block, pointers: tuple[Value, Value, Value, Value],
+        self, fn: Function, block: Block, pointers: tuple[Sequence[Value], Value, Value, Value],
         place: tuple[Index, int],
     ) -> None:  # fmt: skip
         """Emit one output line of one block; place: (its channel from block.start, its lane)."""
-        x, w, table, y = pointers
+        rows, w, table, y = pointers
         along, lane = place
-        window = self.window
+        window, element = self.window, self.dot.element
         kernel = self.terms * window.kernel[1] * self.groups * self.dot.taps
-        weights = fn.at(fn.at(w, along * kernel, self.dot.element), lane * kernel, self.dot.element)
-        source = fn.at(x, along + block.start, self.dot.element)
+        weights = fn.at(fn.at(w, along * kernel, element), lane * kernel, element)
+        rows = [fn.at(row, along + block.start, element) for row in rows]
         target = fn.at(y, along + block.start, "i8")
         start = along + lane
+        exceptions = self.requantiser.has_exceptions(fn, table, start, block.lanes, self.dot.taps)
         type = vector(block.lanes, "i32")
         kept = [
-            [
-                Var(fn, type, part)
-                for part in self.column(
-                    fn, block, fn.at(source, kx * window.channels, self.dot.element)
-                )
-            ]
+            [Var(fn, type, part) for part in self.source.column(fn, rows, block.lanes, 0, kx)]
             for kx in range(window.kept)
         ]
-        exceptions = self.requantiser.has_exceptions(fn, table, start, block.lanes, self.dot.taps)
-        step = window.strides[1] * window.channels
-        for ox in fn.range(0, window.out[2]):
-            at = fn.at(source, ox * step, self.dot.element)
+
+        def one(ox: Index) -> None:
             columns = [[var.get() for var in column] for column in kept]
             for kx in range(window.kept, window.kernel[1]):
-                offset = kx * window.dilations[1] * window.channels
-                columns.append(self.column(fn, block, fn.at(at, offset, self.dot.element)))
+                columns.append(self.source.column(fn, rows, block.lanes, ox, kx))
             sums = self.sums(fn, block, weights, columns, (table, start))
             numbers = self.requantiser.numbers(fn, sums, table, start, exceptions)
             place_of = fn.at(target, ox * window.channels, "i8")
@@ -273,21 +259,13 @@ class _Kernel:
                 for var, part in zip(column, again, strict=True):
                     var.set(part)
 
-    def column(self, fn: Function, block: Block, pointer: Value) -> list[Value]:
-        """Return a kernel column: for each group of lines and vector of channels, their taps."""
-        taps, element = self.dot.taps, self.dot.element
-        type = vector(block.lanes * taps, element)
-        zero = Value(fn, type, "zeroinitializer")
-        step = self.window.dilations[0] * self.window.row
-        found = []
-        for first in range(0, self.groups * taps, taps):
-            lines = [
-                fn.load(type, fn.at(pointer, ky * step, element), 1)
-                if ky < self.window.kernel[0] else zero
-                for ky in range(first, first + taps)
-            ]  # fmt: skip
-            found += _interleaved(fn, lines)
-        return found
+        low, high = self.source.inner()
+        for edge in range(low):
+            one(edge)
+        for ox in fn.range(low, high):
+            one(ox)
+        for edge in range(high, window.out[2]):
+            one(edge)
 
     def sums(
         self, fn: Function, block: Block, weights: Value, columns: Sequence[Sequence[Value]],
@@ -309,30 +287,3 @@ class _Kernel:
                     sums[k % taps] = emit_dot(fn, self.dot, sums[k % taps], part, weight)
                     at += 1
         return sums
-
-
-def _interleaved(fn: Function, lines: Sequence[Value]) -> list[Value]:
-    """Return two or four vectors of lines as as many vectors of 32-bit groups, one a channel."""
-    if len(lines) == 2:
-        pairs = [_unpacked(fn, lines[0], lines[1], high) for high in (False, True)]
-    else:
-        pairs = []
-        for high in (False, True):
-            ab, cd = (_unpacked(fn, lines[i], lines[i + 1], high) for i in (0, 2))
-            words = vector(lanes_of(ab.type) // 2, "i16")
-            ab, cd = (fn.convert("bitcast", v, words) for v in (ab, cd))
-            pairs += [_unpacked(fn, ab, cd, upper) for upper in (False, True)]
-    lanes = vector(lanes_of(pairs[0].type) // 2, "i32")  # pairs of 16-bit integers by now
-    return [fn.convert("bitcast", pair, lanes) for pair in pairs]
-
-
-def _unpacked(fn: Function, a: Value, b: Value, high: bool) -> Value:
-    """Interleave the elements of the lower (or upper) halves of every 128 bits of a and b."""
-    lanes = lanes_of(a.type)
-    per = 16 if a.type.endswith("i8>") else 8
-    order = []
-    for part in range(0, lanes, per):
-        first = part + (per // 2 if high else 0)
-        for i in range(first, first + per // 2):
-            order += [i, lanes + i]
-    return fn.shuffle(a, b, order)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.devices.cpu.int8 import (
+    CYCLES_PER_S,
     Dot,
-    chunks_of,
     dot_of,
     eight_bit_reason,
     emit_dot,
@@ -36,7 +36,7 @@ from trireme.devices.cpu.int8_pack import (
     sum_bounds,
     weight_zero,
 )
-from trireme.devices.cpu.int8_prepare import Image, View
+from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image, View
 from trireme.devices.cpu.int8_requant import Requantiser, groups_of, requantiser
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
@@ -47,6 +47,7 @@ from trireme.devices.cpu.kernels import (
     Rule,
     Step,
     begin,
+    deal,
     finish,
 )
 from trireme.devices.cpu.target import Isa
@@ -61,7 +62,7 @@ class _Kernel:
 
     def __init__(
         self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
-        requantiser: Requantiser, row_factor: int, chunks: int,
+        requantiser: Requantiser, row_factor: int, seconds: float,
     ) -> None:  # fmt: skip
         self.isa, self.product = isa, product
         self.image, self.view = source
@@ -69,12 +70,14 @@ class _Kernel:
         self.tile, self.requantiser, self.row_factor = tile, requantiser, row_factor
         tiles = -(-product.rows // tile.rows)
         self.panels = -(-product.channels // (tile.vectors * isa.lanes))
-        blocks = max(1, min(tiles, -(-chunks // product.groups)))
-        self.block = -(-tiles // blocks) * tile.rows  # rows of a chunk
-        self.blocks = -(-product.rows // self.block)
-        parts = max(1, min(self.panels, chunks // (self.blocks * product.groups)))
-        self.part = -(-self.panels // parts)  # panels of a chunk, where there are few rows
-        self.parts = -(-self.panels // self.part)
+        size, self.blocks = deal(tiles, seconds)
+        while size > 1 and self._fetched(size) > MOST_LOCAL_BYTES:
+            size = -(-size // 2)
+            self.blocks = -(-tiles // size)
+        self.part, self.parts = self.panels, 1  # panels of a chunk, where there are few rows
+        if tiles < 4 and self.panels > 1:
+            (size, self.blocks), (self.part, self.parts) = (tiles, 1), deal(self.panels, seconds)
+        self.block = size * tile.rows  # rows of a chunk
         self.span_quads = [-(-length // dot.taps) for _, length in product.spans]
         self.vector_bytes = isa.lanes * 4
         self.lane_step = sum(self.span_quads) * self.vector_bytes  # bytes of one vector of channels
@@ -87,8 +90,12 @@ class _Kernel:
     @property
     def local_bytes(self) -> int:
         """What the lines of the largest chunk take."""
-        most = self.view.most_lines(self.product.rows, self.block, self.tile.rows)
-        return self.image.local_bytes(most)
+        return self._fetched(self.block // self.tile.rows)
+
+    def _fetched(self, tiles: int) -> int:
+        """Return what the lines take that so many tiles of rows see."""
+        block, least = tiles * self.tile.rows, self.tile.rows
+        return self.image.local_bytes(self.view.most_lines(self.product.rows, block, least))
 
     @property
     def name(self) -> str:
@@ -255,7 +262,7 @@ def _steps(
     if w is None:
         raise InternalError(f"{node.label}: weights are not constant")
     quads = sum(-(-length // dot.taps) for _, length in product.spans)
-    tile = choose_tile(isa, product.rows, product.channels, quads)
+    tile, cycles = choose_tile(isa, product.rows, product.channels, quads)
     order = kernel_order(isa, tile, product.channels)
     x_dtype = graph.type(x_id).dtype
     terms, factor = constant_terms(w, bias, params, x_dtype, dot)
@@ -266,10 +273,9 @@ def _steps(
     ])  # fmt: skip
     requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
     packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, tile, isa.lanes)
-    work = product.rows * product.channels * product.groups * product.depth
-    seconds = work / (isa.lanes * 8e9)
+    seconds = product.groups * cycles / CYCLES_PER_S
     kernel = _Kernel(
-        isa, product, source, tile, requant, factor, chunks_of(context, seconds)
+        isa, product, source, tile, requant, factor, seconds
     )  # fmt: skip
     reads: list[Operand] = [context.operand(x_id), packed, requant.data]
     if product.offsets is not None:

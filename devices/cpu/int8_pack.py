@@ -49,8 +49,10 @@ _STORE_CYCLES = {4: 16.0, 2: 10.0, 1: 7.0}
 """About what it takes to requantise and store a group of vectors of one row."""
 
 
-def choose_tile(isa: Isa, rows: int, channels: int, quads: int) -> Tile:
-    """Return the tile of least modelled cycles; `quads` is the groups of taps that a sum takes.
+def choose_tile(isa: Isa, rows: int, channels: int, quads: int) -> tuple[Tile, float]:
+    """Return the tile of least modelled cycles, and these, for the whole product.
+
+    `quads` is the groups of taps that a sum takes.
 
     rows x vectors accumulators, the vectors of weights and a broadcast must fit the registers.
     """
@@ -65,7 +67,7 @@ def choose_tile(isa: Isa, rows: int, channels: int, quads: int) -> Tile:
             cost *= -(-rows // height)
             if cost < least * 0.999:
                 best, least = Tile(height, vectors), cost
-    return best
+    return best, least
 
 
 def _tile_cycles(isa: Isa, tile: Tile, quads: int) -> float:

@@ -20,6 +20,8 @@ _FRONT_BYTES = 128
 """Room before the first line: the last vector of a copy may begin before it."""
 _SLACK_BYTES = 64
 """Room behind the last line: a group of taps may be read beyond it, times weights that are zero."""
+MOST_LOCAL_BYTES = 20 << 10
+"""What a chunk should prepare at most: more would leave the nearest cache before it is used."""
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.int8 import chunks_of
+from trireme.devices.cpu.int8 import CYCLES_PER_S
 from trireme.devices.cpu.int8_requant import FUSED, Requantiser, channel_order, nearest
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
-from trireme.devices.cpu.kernels import Context, Step, begin, finish
+from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
 from trireme.dtypes import Array
 from trireme.graph import Node
 from trireme.quantize import AddParams, multiply_by_quantized
 
 _STEPS = (0, 1, -1, 2, -2)
 """Candidates for each number, in units in the last place from the nearest one."""
+_BLOCK_CYCLES = 20
+"""About what it takes to add four vectors of bytes."""
 _NEAR = 1e-3
 """How far from a tie a pair may be for candidates to differ; they are within 1e-4 of each other."""
 
@@ -115,9 +117,9 @@ def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
     requantiser = Requantiser(
         np.zeros((0, 0), np.int32), "fit", False, types[2].dtype, p.y_zero, p.low, p.high
     )
-    seconds = total / size * 20 / 3.5e9
+    seconds = total / size * _BLOCK_CYCLES / CYCLES_PER_S
     blocks = -(-total // size)
-    chunk_blocks = -(-blocks // chunks_of(context, seconds))
+    chunk_blocks, chunks = deal(blocks, seconds)
     fn, (x1, x2, out), chunk, _ = begin(f"{node.op}_q8_fit", isa, 3)
     first: Index = chunk * (chunk_blocks * size)
     last = fn.minimum(first + chunk_blocks * size, total)
@@ -129,7 +131,6 @@ def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
         )
         numbers = [_sum(fn, found, *pair) for pair in zip(left, right, strict=True)]
         requantiser.store(fn, numbers, fn.at(out, at, "i8"), size)
-    chunks = -(-blocks // chunk_blocks)
     reads = (context.operand(a), context.operand(b))
     return [Step(finish(fn), reads, (y,), chunks, seconds=seconds, nodes=(node.id,))]
 
