@@ -13,7 +13,7 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu import open_device
+from trireme.devices.cpu import open_device, runtime
 from trireme.devices.cpu.device import NO_CACHE
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
@@ -71,6 +71,16 @@ def test_several_callers_take_turns(device):
         thread.join(30)
         assert not thread.is_alive()
     for _, x, y in calls:
+        np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+
+
+def test_steps_of_more_chunks_than_a_share_holds(device, monkeypatch):
+    """They become several rows of the table, each with its first chunk's number."""
+    monkeypatch.setattr(runtime, "MOST_CHUNKS", 3)
+    call, x, y = bound(device)
+    for _ in range(5):
+        y[:] = 0
+        call.launch()
         np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
 
 
