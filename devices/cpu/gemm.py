@@ -18,12 +18,12 @@ import numpy as np
 
 from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window, emit_gather
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.target import Isa
-from trireme.devices.cpu.tiling import Tiling, choose_tiling
+from trireme.devices.cpu.tiling import Tiling, choose_tiling, lanes_for
 from trireme.dtypes import Array
 
 
@@ -233,13 +233,14 @@ class _Emitter:
         counts = [min(self.lanes, columns - v * self.lanes) for v in range(vectors)]
         row = _times(fn, tile, cut.tiling.tile_rows)
         c_at = _plus(fn, _times(fn, row, product.c_row), column)
-        acc = [[Var(fn, self.type, 0.0) for _ in range(vectors)] for _ in range(rows)]
+        types = [self._type(count) for count in counts]
+        acc = [[Var(fn, type, 0.0) for type in types] for _ in range(rows)]
         if self.is_first is not True:
             with fn.when(fn.compare("ne", fn.as_value("i64", self.start), 0)):
                 for r in range(rows):
                     for v in range(vectors):
                         at = fn.at(self.c, _plus(fn, c_at, r * product.c_row + v * self.lanes))
-                        acc[r][v].set(fn.load_some(self.type, at, counts[v]))
+                        acc[r][v].set(fn.load_some(types[v], at, counts[v]))
         self._walk_depth(row, b, acc, counts)
         if not isinstance(self.is_final, Value):
             self._finish(acc, c_at, column, counts)
@@ -249,6 +250,10 @@ class _Emitter:
                 self._finish(acc, c_at, column, counts)
             else:
                 self._store(acc, c_at, counts)
+
+    def _type(self, count: int) -> str:
+        """The vector that holds `count` columns."""
+        return vector(lanes_for(self.fn.isa, count), "float")
 
     def _walk_depth(self, row: Index, b: Value, acc: list[list[Var]], counts: list[int]) -> None:
         fn, product, cut = self.fn, self.product, self.cut
@@ -269,10 +274,10 @@ class _Emitter:
         )
 
     def _b_vector(self, at: Value, v: int, count: int) -> Value:
-        place = self.fn.at(at, v * self.lanes)
+        place, type = self.fn.at(at, v * self.lanes), self._type(count)
         if not self.product.b_row:
-            return self.fn.load(self.type, place, 4 * self.lanes)
-        return self.fn.load_some(self.type, place, count)
+            return self.fn.load(type, place, 4 * lanes_of(type))
+        return self.fn.load_some(type, place, count)
 
     def _store(self, acc: list[list[Var]], c_at: Index, counts: list[int]) -> None:
         fn = self.fn
@@ -286,8 +291,9 @@ class _Emitter:
         fn, product = self.fn, self.product
         is_whole = len(acc) == self.cut.tiling.tile_rows and sum(counts) == self.cut.width
         heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
+        types = [self._type(count) for count in counts]
         bias = [
-            fn.load_some(self.type, fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
+            fn.load_some(types[v], fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
             for v, count in enumerate(counts)
         ] if self.bias else []  # fmt: skip
         for r, row in enumerate(acc):
@@ -297,7 +303,7 @@ class _Emitter:
                 if bias:
                     value = value + bias[v]
                 if self.residual:
-                    value = value + fn.load_some(self.type, fn.at(self.residual, at), counts[v])
+                    value = value + fn.load_some(types[v], fn.at(self.residual, at), counts[v])
                 if not heavy:
                     value = activate(fn, product.activation, value)
                 fn.store_some(value, fn.at(self.c, at), counts[v])
@@ -306,8 +312,8 @@ class _Emitter:
                 for v, count in enumerate(counts):
                     offset = _plus(fn, _times(fn, i, product.c_row), v * self.lanes)
                     place = fn.at(fn.at(self.c, c_at), offset)
-                    value = activate(fn, product.activation, fn.load_some(self.type, place, count))
-                    fn.store_some(value, place, count)
+                    value = fn.load_some(types[v], place, count)
+                    fn.store_some(activate(fn, product.activation, value), place, count)
 
 
 def multiply_tile(
@@ -325,8 +331,9 @@ def multiply_tile(
             columns = panel(fn.at(b[0], _times(fn, _plus(fn, k, step), b[1])))
             for r, accumulators in enumerate(acc):
                 scalar = fn.load("float", fn.at(a[0], _plus(fn, k, step + r * a[1])))
-                factor = fn.splat(scalar, fn.isa.lanes)
+                factors = {n: fn.splat(scalar, n) for n in {lanes_of(c.type) for c in columns}}
                 for accumulator, column in zip(accumulators, columns, strict=True):
+                    factor = factors[lanes_of(column.type)]
                     accumulator.set(fn.fma(factor, column, accumulator.get()))
 
 

@@ -33,11 +33,30 @@ class Tiling:
     depth_slice: int
 
 
-def tile_cycles(isa: Isa, rows: int, vectors: int) -> float:
-    """Cycles of one step of depth in a register tile: multiply-adds, loads or latency."""
+def tile_cycles(isa: Isa, rows: int, vectors: float) -> float:
+    """Cycles of one step of depth in a register tile: multiply-adds, loads or latency.
+
+    vectors: of which the last may be half a one
+    """
     fmas = rows * vectors
     loads = (vectors + rows) / 2
     return max(fmas / isa.fma_per_cycle, loads, isa.fma_cycles) + 0.25
+
+
+def lanes_for(isa: Isa, columns: int) -> int:
+    """Lanes of the vector that holds so many columns: half a register where that is enough.
+
+    Half a register takes half the time where registers of 16 lanes are done in two halves, as on
+    Zen 4, and no longer elsewhere.
+    """
+    half = isa.lanes // 2
+    return half if columns <= half and half >= 8 else isa.lanes
+
+
+def vectors_of(isa: Isa, columns: int) -> float:
+    """Vectors that columns take; half a one for the last where half a register is enough."""
+    whole, rest = divmod(columns, isa.lanes)
+    return whole + lanes_for(isa, rest) / isa.lanes if rest else whole
 
 
 def _register_tiles(isa: Isa) -> list[tuple[int, int]]:
@@ -69,8 +88,7 @@ def choose_register_tile(isa: Isa, rows: int, columns: int, a_row: int = 0) -> t
 
     def cycles(tile: tuple[int, int]) -> tuple[float, int]:
         tile_rows, vectors = min(tile[0], rows), tile[1]
-        total_vectors = -(-columns // isa.lanes)
-        panels, last = divmod(total_vectors, vectors)
+        panels, last = divmod(vectors_of(isa, columns), vectors)
         whole, rest = divmod(rows, tile_rows)
         total = whole * panels * tile_cycles(isa, tile_rows, vectors)
         total += whole * tile_cycles(isa, tile_rows, last) if last else 0
