@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
-from guard import POISON, key_of, output_of
+from guard import POISON, key_of, output_of, size_of
 
 from trireme.devices.cpu.emit import module_text, optimised
-from trireme.devices.cpu.kernels import Step, Temp
+from trireme.devices.cpu.kernels import Fault, Step
 from trireme.devices.cpu.program import build
 from trireme.devices.cpu.target import ISAS
 
@@ -107,9 +107,10 @@ class Job:
                 if isinstance(operand, np.ndarray):
                     contents[key] = program.constants[key[1]]
                     self._room(key, contents[key].nbytes)
-                else:
-                    temp = isinstance(operand, Temp)
-                    self._room(key, operand.nbytes if temp else graph.type(key).nbytes)
+                    continue
+                if isinstance(operand, Fault):
+                    contents[key] = np.zeros(2, np.int64)
+                self._room(key, size_of(graph, key, operand))
         memory = np.full(self.size, POISON, np.uint8)
         for key, data in contents.items():
             flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)

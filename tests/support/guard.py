@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from trireme.devices.cpu.kernels import Step, Temp
+from trireme.devices.cpu.kernels import Fault, Step, Temp
 from trireme.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -102,8 +102,8 @@ def _places(program, feeds, at_end):
                 data = program.constants[key[1]]
                 places[key] = Guarded(data.nbytes, at_end, data, True)
             else:
-                nbytes = operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
-                places[key] = Guarded(nbytes, at_end)
+                fresh = np.zeros(2, np.int64) if isinstance(operand, Fault) else None
+                places[key] = Guarded(size_of(graph, key, operand), at_end, fresh)
     return places
 
 
@@ -111,7 +111,16 @@ def key_of(program, operand):
     """What names the memory of an operand."""
     if isinstance(operand, np.ndarray):
         return "constant", id(operand)
+    if isinstance(operand, Fault):
+        return "fault", id(operand)
     return ("temp", operand.key) if isinstance(operand, Temp) else program.homes[operand]
+
+
+def size_of(graph, key, operand):
+    """How many bytes an operand that is not packed constants takes."""
+    if isinstance(operand, Fault):
+        return 16
+    return operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
 
 
 def _run(program, code, places, local, at, backwards):
@@ -137,6 +146,6 @@ def output_of(program, parts, value):
     graph = program.graph
     if graph.values[value].is_constant:
         return graph.values[value].data
-    home = value if value in parts else program.homes[value]
+    home = program.homes[value]
     type = graph.type(value)
     return parts[home].view(numpy_dtype(type.dtype)).reshape(type.dims).copy()
