@@ -11,6 +11,7 @@ arithmetic on Python ints is done at once, so constant addresses cost nothing.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,22 +20,30 @@ from typing import Any
 from trireme.devices.cpu.target import Isa
 
 
-def float_text(value: float) -> str:
-    """Return a float32 constant as LLVM writes it: the bits of the double of equal value."""
-    single = struct.unpack("f", struct.pack("f", value))[0]
+@functools.lru_cache(4096)
+def _float_text(bits: bytes) -> str:
+    single = struct.unpack("f", bits)[0]
     return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
 
 
+def float_text(value: float) -> str:
+    """Return a float32 constant as LLVM writes it: the bits of the double of equal value."""
+    return _float_text(struct.pack("f", value))
+
+
+@functools.cache
 def vector(lanes: int, element: str) -> str:
     """Return the type of a vector; of a scalar for one lane."""
     return f"<{lanes} x {element}>" if lanes > 1 else element
 
 
+@functools.cache
 def element_of(type: str) -> str:
     """Return the element type of a vector type, or the scalar type itself."""
     return type[type.index("x") + 2 : -1] if type.startswith("<") else type
 
 
+@functools.cache
 def lanes_of(type: str) -> int:
     """Return the lanes of a vector type, 1 for a scalar."""
     return int(type[1 : type.index("x")]) if type.startswith("<") else 1
@@ -364,6 +373,7 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
 }
 
 
+@functools.cache
 def _mangled(type: str) -> str:
     element = {"float": "f32"}.get(element_of(type), element_of(type))
     return f"v{lanes_of(type)}{element}" if type.startswith("<") else element
