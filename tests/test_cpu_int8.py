@@ -7,6 +7,7 @@ set that this machine has; each graph checks thousands of roundings.
 
 import numpy as np
 import pytest
+from cpu_run import run
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
@@ -132,20 +133,10 @@ def test_bit_for_bit(cases, isa, threads, tmp_path_factory):
         for (graph, array, want), executable in zip(cases, executables, strict=True):
             (name,) = executable.kernels.values()
             assert "reference" not in name
-            got = launch(device, executable, array, want)
+            (got,), _, _ = run(device, graph, {graph.inputs[0]: array}, at_end=threads == 1)
             np.testing.assert_array_equal(got, want, err_msg=f"{name}\n{graph}")
     finally:
         device.close()
-
-
-def launch(device, executable, array, want):
-    buffers = [device.alloc(array.nbytes), device.alloc(want.nbytes)]
-    device.write(buffers[0], array)
-    scratch = device.alloc(max(executable.scratch_bytes, 1))
-    executable.bind(buffers, scratch).launch().wait()
-    got = np.empty(want.shape, want.dtype)
-    device.read(buffers[1], got)
-    return got
 
 
 def test_weights_that_are_not_constant_say_so():

@@ -12,11 +12,11 @@ import pytest
 
 from trireme.devices.cpu.device import _engine_version
 from trireme.devices.cpu.int8_fit import fit
-from trireme.devices.cpu.int8_requant import FUSED, requantiser
+from trireme.devices.cpu.int8_requant import requantiser
 from trireme.devices.cpu.ir import vector
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.kernels import begin, finish
-from trireme.devices.cpu.target import available_isas, choose_isa
+from trireme.devices.cpu.target import ISAS, available_isas, choose_isa
 from trireme.quantize import LinearParams, requantize
 
 SEED = 23
@@ -89,7 +89,7 @@ def run_numbers(isa, requant, sums, cache):
     return arrays[2].astype(np.int64)
 
 
-@pytest.mark.parametrize("isa", [name for name in available_isas() if name in FUSED])
+@pytest.mark.parametrize("isa", [name for name in available_isas() if ISAS[name].fused])
 def test_every_step_is_the_reference(isa, tmp_path):
     print("seed", SEED)
     rng = np.random.default_rng(SEED)

@@ -12,7 +12,7 @@ from trireme.errors import RunError
 from trireme.graph import TensorType
 from trireme.interpret import interpret
 
-by_isa = pytest.mark.parametrize("isa", available_isas())
+by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from trireme.graph import TensorType
 from trireme.interpret import interpret
 
 SEED = 7
-by_isa = pytest.mark.parametrize("isa", available_isas())
+by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
 
 
 @pytest.fixture(scope="module")

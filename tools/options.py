@@ -48,7 +48,9 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
     parser.add_argument("--devices", default="cpu", help="comma-separated: npu,opencl,cpu")
-    parser.add_argument("--isa", help="force the cpu's instruction set: avx512, avx2, generic")
+    parser.add_argument("--isa",
+                        help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
+                        "avx2, sse4, generic")  # fmt: skip
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
     parser.add_argument("--fallback", action="store_true",
                         help="leave out devices that fail, and say so")  # fmt: skip

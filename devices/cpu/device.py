@@ -117,7 +117,8 @@ def open_device(
     """Open the cpu device.
 
     threads: threads that share a region's work, the caller's among them; all CPUs when None
-    isa: "auto" or the instruction set to generate code for ("avx512", "avx2", "neon", "generic")
+    isa: "auto", or the name of the instruction set to generate code for: "avx512" (with VNNI),
+        "avx512_base", "avx2", "sse4" and "generic" on x86; "neon" and "generic" on Arm
     cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
     spins: how often an idle worker looks for work before it sleeps
     futex: whether workers sleep in native code (Linux) or in Python; None for what fits

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.devices.cpu.ir import Function, Value, lanes_of, vector
-from trireme.devices.cpu.target import Isa, host_cpu
+from trireme.devices.cpu.target import Isa
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node
 
@@ -51,8 +51,7 @@ QUADS, PAIRS = Dot("vnni", 4, 1), Dot("pairs", 2, 2)
 @functools.cache
 def dot_of(isa: Isa) -> Dot:
     """Return the way this instruction set multiplies."""
-    vnni = isa.name == "avx512" and "+avx512vnni" in host_cpu()[1].split(",")
-    return QUADS if vnni else PAIRS
+    return QUADS if isa.vnni else PAIRS
 
 
 def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
@@ -73,7 +72,7 @@ def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
 
 def is_x86(isa: Isa) -> bool:
     """Whether code for the instruction set may use x86 intrinsics."""
-    return isa.name in ("avx512", "avx2") or isa.cpu.startswith("x86")
+    return isa.arch == "x86"
 
 
 Rounding = Literal["short", "exact", "once"]

@@ -26,8 +26,6 @@ from trireme.dtypes import Array
 from trireme.quantize import LinearParams
 
 Kind = Rounding | Literal["fit"]
-FUSED = ("avx512", "avx2", "neon")
-"""Instruction sets with a fused multiply-add, which the fit counts on."""
 _PACK_WORDS = {
     16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw",
     4: "llvm.x86.sse2.packssdw.128",
@@ -271,7 +269,7 @@ def requantiser(
     bounds: least and greatest value of the whole sum, int64 [O]
     order: the channel in each lane of the kernel; lanes beyond the channels are padding
     """
-    found = fit(params, *bounds) if isa.name in FUSED else None
+    found = fit(params, *bounds) if isa.fused else None  # counts on one rounding
     if found is not None:
         rows = [bias.astype(np.int32), found.scales.view(np.int32), found.addends.view(np.int32)]
         for pair in zip(found.sums, found.corrections, strict=True):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.devices.cpu.int8 import CYCLES_PER_S
-from trireme.devices.cpu.int8_requant import FUSED, Requantiser, channel_order, nearest
+from trireme.devices.cpu.int8_requant import Requantiser, channel_order, nearest
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
 from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
 from trireme.dtypes import Array
@@ -104,11 +104,7 @@ def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
     a, b, y = node.used[0], node.used[-1], node.outputs[0]
     types = [context.type(value) for value in (a, b, y)]
     total, size = types[2].elements, 4 * isa.lanes
-    if (
-        isa.name not in FUSED
-        or types[0].shape != types[2].shape
-        or types[1].shape != types[2].shape
-    ):
+    if not isa.fused or types[0].shape != types[2].shape or types[1].shape != types[2].shape:
         return None
     offsets = [128 if type.dtype == "int8" else 0 for type in types]
     found = fit_sum(p, offsets[0], offsets[1])

@@ -25,9 +25,12 @@ class Isa:
     needs: features the running CPU must have
     lanes: float32 elements of a vector register
     registers: vector registers
+    arch: "x86" or "arm", whose intrinsics kernels may use; "" for neither
     fma_cycles: latency of a fused multiply-add, in cycles
     fma_per_cycle: vector multiply-adds started each cycle
     fused: whether a multiply-add rounds once
+    variant: whether its floating-point kernels are those of another entry, under its own name
+    vnni: whether bytes are multiplied and added four at a time (vpdpbusd)
     """
 
     name: str
@@ -36,9 +39,12 @@ class Isa:
     needs: tuple[str, ...]
     lanes: int
     registers: int
+    arch: str = ""
     fma_cycles: int = 4
     fma_per_cycle: int = 2
     fused: bool = True
+    vnni: bool = False
+    variant: bool = False
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
 
@@ -53,23 +59,35 @@ class Isa:
         return f"<{self.lanes} x float>"
 
 
+_unfused = functools.partial(Isa, fma_cycles=8, fma_per_cycle=1, fused=False)
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")
 _X86 = {
-    "avx512": Isa(
-        "avx512", "", "", ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"), 16, 32,
-        l2_bytes=1 << 20,
-    ),
-    "avx2": Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16),
-    "generic": Isa(
-        "generic", "x86-64-v2", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1, fused=False,
-    ),
-}  # fmt: skip
+    isa.name: isa
+    for isa in (
+        Isa("avx512", "", "", (*_AVX512, "avx512vnni"), 16, 32, "x86", l2_bytes=1 << 20, vnni=True),
+        Isa(
+            "avx512_base",
+            "skylake-avx512",
+            "",
+            _AVX512,
+            16,
+            32,
+            "x86",
+            l2_bytes=1 << 20,
+            variant=True,
+        ),
+        Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16, "x86"),
+        _unfused("sse4", "x86-64-v2", "", ("sse4.2", "popcnt"), 4, 16, "x86", variant=True),
+        _unfused("generic", "x86-64", "", (), 4, 16, "x86"),
+    )
+}
 _ARM = {
-    "neon": Isa("neon", "", "", ("neon",), 4, 32),
-    "generic": Isa("generic", "generic", "", (), 4, 32),
+    "neon": Isa("neon", "", "", ("neon",), 4, 32, "arm"),
+    "generic": Isa("generic", "generic", "", (), 4, 32, "arm"),
 }
 ISAS = {**_ARM, **_X86}
 """Every instruction set by name, whatever this machine has; generic is that of x86."""
-_OTHER = {"generic": Isa("generic", "", "", (), 4, 16, fma_cycles=8, fma_per_cycle=1, fused=False)}
+_OTHER = {"generic": _unfused("generic", "", "", (), 4, 16)}
 
 
 def _table() -> dict[str, Isa]:
@@ -93,11 +111,13 @@ def host_cpu() -> tuple[str, str]:
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
-def available_isas() -> tuple[str, ...]:
+def available_isas(variants: bool = True) -> tuple[str, ...]:
     """Return the names of the instruction sets that this machine can run, fastest first."""
     present = set(host_cpu()[1].split(","))
     return tuple(
-        name for name, isa in _table().items() if all(f"+{need}" in present for need in isa.needs)
+        name
+        for name, isa in _table().items()
+        if all(f"+{need}" in present for need in isa.needs) and (variants or not isa.variant)
     )
 
 
