@@ -22,7 +22,7 @@ setup(
     package_data={
         "trireme": ["py.typed"],
         "trireme.schema": ["*.fbs"],
-        "trireme.devices": ["npu/specs/*.toml"],
+        "trireme.devices": ["npu/specs/*.toml", "described/socs/*.toml"],
         "trireme.tools": ["demo/*"],
     },
 )

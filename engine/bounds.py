@@ -268,7 +268,7 @@ class LoadBound:
         self.seconds = 0.0
         self.met: list[tuple[int, ...]] = []
         self.prices = time_prices(problem)
-        for step in range(max(6, min(60, visits // max(problem.n, 1)))):
+        for step in range(max(5, min(60, visits // max(problem.n, 1)))):
             norm = sum(weights)
             weights = [w / norm for w in weights]
             prices = time_prices(problem, weights[:groups], weights[groups:])

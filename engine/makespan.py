@@ -15,25 +15,26 @@ from trireme.stages import Tasks
 
 
 def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float:
-    """Return the predicted seconds of a run; every node must have an estimate where it is."""
-    space, group, seconds = problem.space, problem.group, problem.seconds
-    launch_s, inputs, after = problem.machine.launch_s, problem.inputs, problem.after
-    readers, width = problem.readers, problem.spaces
-    finish = [0.0] * problem.n
+    """Return the predicted seconds of a run; every node must have an estimate where it is.
+
+    The caller is node -1, the last in every list: over at 0, in host memory.
+    """
+    group, seconds, launch_s = problem.group, problem.seconds, problem.machine.launch_s
+    inputs, after, width = problem.inputs, problem.after, problem.spaces
+    space, where = problem.space, [problem.space[d] for d in assigned]
+    where.append(0)
+    finish = [0.0] * (problem.n + 1)
     free = [0.0] * problem.groups
     link = [0.0] * (width * width)
     arrival: dict[int, float] = {}
-    last = _issue(problem, assigned, CALLER, 0.0, arrival, link)
-    where = [space[d] for d in assigned]
+    last = 0.0
+    _issue(problem, where, CALLER, 0.0, arrival, link)
     for device, members in tasks:
         here, ready, work = space[device], free[group[device]], launch_s[device]
         for i in members:
             work += seconds[i][device] or 0.0
             for value, maker in inputs[i]:
-                if maker >= 0 and where[maker] == here:
-                    made = finish[maker]
-                else:
-                    made = arrival.get(value * width + here, 0.0)
+                made = finish[maker] if where[maker] == here else arrival[value * width + here]
                 if made > ready:
                     ready = made
             for j in after[i]:
@@ -44,35 +45,32 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
             last = end
         for i in members:
             finish[i] = end
-            for _, reader in readers.get(i, ()):
-                if (where[reader] if reader >= 0 else 0) != here:
-                    last = max(last, _issue(problem, assigned, i, end, arrival, link))
+            for _, reader in problem.reads[i]:
+                if where[reader] != here:
+                    _issue(problem, where, i, end, arrival, link)
                     break
-    return last
+    return max(last, max(link))
 
 
 def _issue(
     problem: Problem,
-    assigned: Sequence[int],
+    where: Sequence[int],
     maker: int,
     made_s: float,
     arrival: dict[int, float],
     link: list[float],
-) -> float:
-    """Start copies of what `maker` made to every space that reads it; return when the last ends."""
-    space, width, last = problem.space, problem.spaces, 0.0
-    source = space[assigned[maker]] if maker >= 0 else 0
-    for value, reader in problem.readers.get(maker, ()):
-        target = space[assigned[reader]] if reader >= 0 else 0
+) -> None:
+    """Start copies of what `maker` made to every space that reads it, each on its way's turn."""
+    source, width, nbytes = where[maker], problem.spaces, problem.nbytes
+    for value, reader in problem.reads[maker]:
+        target = where[reader]
         if target == source or value * width + target in arrival:
             continue
+        latency_s, s_per_byte = problem.links[source][target]
         way = source * width + target
         start = link[way] if link[way] > made_s else made_s
-        end = start + problem.copy_s(value, source, target)
+        end = start + latency_s + nbytes[value] * s_per_byte
         arrival[value * width + target] = link[way] = end
-        if end > last:
-            last = end
-    return last
 
 
 def copies_of(problem: Problem, assigned: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -71,6 +71,7 @@ class Problem:
     inputs[i]: (value, maker) of what it reads, constants left out; CALLER makes graph inputs
     before[i]: the nodes it must follow, for data or for effects
     readers[maker]: (value, reader) of what is read of it, in the order of the readers
+    reads: the same as a list, the caller's last
     space[d]: the memory space of each device; nbytes: of each value that may be copied
     links[s][t]: (latency in seconds, seconds a byte) between memory spaces
     """
@@ -104,6 +105,7 @@ class Problem:
             for j in earlier:
                 self.next[j].append(i)
         self.readers = self._readers()
+        self.reads = [self.readers.get(i, []) for i in (*range(self.n), CALLER)]
         self.able = [[d for d in self.devices if row[d] is not None] for row in seconds]
         self.links = [
             [_line(machine.links, source, target) for target in spaces] for source in spaces

@@ -21,7 +21,7 @@ from trireme.starts import regions, starts
 
 _NODE_VISITS = 600_000
 """Bound of a search: scored assignments times nodes; less where there are many nodes to prepare."""
-_MANY = 250
+_MANY = 150
 _ALL = 2500
 """So many assignments, or fewer, are all tried."""
 _POLISHED = 8
@@ -35,16 +35,19 @@ after it."""
 
 class Search:
     """One search. `best` and `tasks` are its answer, `candidates` the scores of the starts by name,
-    `best_using` the best score met with each device in use.
+    `best_using` the best score met with each device in use. With the answer to a similar problem
+    `known`, fewer starts are tried.
     """
 
     def __init__(
-        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None
-    ) -> None:
+        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None,
+        known: Assignment | None = None,
+    ) -> None:  # fmt: skip
         self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
-        named = dict(starts(problem, self.scorer.prices, forest, load))
+        self.most = 4 if known is None else 2
+        named = dict(starts(problem, self.scorer.prices, forest, load, known))
         self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
         ranked = sorted(set(named.values()), key=lambda a: (self.scorer.quick(a), a))
         found = self._improved(ranked, forest) if problem.k > 1 and problem.n > 1 else ranked[:1]
@@ -66,7 +69,7 @@ class Search:
         inner = Scorer(small.small, self.objective)
         smooth = Scorer(small.small, self.objective, smooth=True)
         shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
-        for number, start in enumerate(list(shrunk)[:4]):
+        for number, start in enumerate(list(shrunk)[: self.most]):
             limit = self.visits * (number + 1) // 6
             if self.objective == "throughput":
                 start = improve(smooth, start, limit)

@@ -115,7 +115,11 @@ def _moved(
 
 
 def starts(
-    problem: Problem, prices: Prices, forest: Forest, load: LoadBound | None
+    problem: Problem,
+    prices: Prices,
+    forest: Forest,
+    load: LoadBound | None,
+    known: Assignment | None = None,
 ) -> Iterator[tuple[str, Assignment]]:
     """Yield named assignments; every one that can run, the same every time."""
     names = problem.machine.names
@@ -131,6 +135,9 @@ def starts(
         return
     yield "each node at its fastest", fastest
     yield "dynamic programme", forest.solve(prices, every_launch=True)[1]
+    if known is not None:
+        yield "as it was", known
+        return
     for d in problem.devices:
         base = tuple(
             min([e for e in able if e != d] or able, key=lambda e: (problem.own_s(i, e), e))
@@ -144,4 +151,5 @@ def starts(
     yield "list schedule", list_schedule(problem)
     if load is not None:
         yield "balanced", load.met[-1]
-        yield "balanced cut", expand(problem, load.prices, fastest, 0.5, rounds=1)
+        if not many:
+            yield "balanced cut", expand(problem, load.prices, fastest, 0.5, rounds=1)

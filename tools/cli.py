@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, commands, demo, place, verify
+from trireme.tools import bench, commands, demo, place, verify, whatif
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -102,6 +102,10 @@ COMMANDS: dict[str, Command] = {
     "place": Command(
         place.place_model, "where every node would run: prove it, lock it, check it",
         _ON_DEVICES, place.ARGUMENTS,
+    ),
+    "whatif": Command(
+        whatif.whatif, "how a described machine would do if it were another", (add_model,),
+        whatif.ARGUMENTS,
     ),
     "verify": Command(
         verify.verify, "compare with a peer, or node by node with the references",

@@ -12,10 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trireme.calibration import load_calibration
+from trireme.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Device, open_device
+from trireme.devices.described import load_soc
 from trireme.errors import DeviceError, RunError
+from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.lockfile import (
     Lock,
@@ -31,6 +33,7 @@ from trireme.optimise import optimise
 from trireme.place import place
 from trireme.placement import Placement
 from trireme.proven import proven
+from trireme.shatter import advice_json, advise
 from trireme.tools.commands import emit, load
 from trireme.tools.options import Progress, calibration_path, device_list, device_options
 
@@ -39,6 +42,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
                       help="hold a node, named by its first output, on a device")),
     (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
                         help="prove or better it with an exact solver (default: 60 s)")),
+    (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
+    (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
 )  # fmt: skip
@@ -48,7 +53,7 @@ def place_model(options: argparse.Namespace) -> int:
     """Place a model, and prove, lock or check the placement."""
     progress = Progress()
     before = load_lock(Path(options.check)) if options.check else None
-    devices, absent = _open(options, before)
+    devices, absent = _devices(options, before)
     try:
         progress(f"placing {options.model}")
         graph = optimise(load(options), disable=_names(options.passes_off))
@@ -57,8 +62,9 @@ def place_model(options: argparse.Namespace) -> int:
         progress.done()
         for device in devices.values():
             device.close()
-    lines = [str(placement), *remark]
-    data: dict[str, Any] = {**placement.to_json(), "absent": dict(absent)}
+    lines, data = _described(options, placement)
+    lines += remark
+    data["absent"] = dict(absent)
     code = 0
     if before is not None:
         found = differences(before, lock(placement, _version()), absent)
@@ -74,6 +80,16 @@ def place_model(options: argparse.Namespace) -> int:
     return code
 
 
+def _described(
+    options: argparse.Namespace, placement: Placement
+) -> tuple[list[str], dict[str, Any]]:
+    if not options.why:
+        return [str(placement)], dict(placement.to_json())
+    explanation, advice = explain(placement), advise(placement)
+    data = {**explanation.to_json(), "advice": advice_json(advice)}
+    return [str(explanation), *map(str, advice)], data
+
+
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
@@ -86,16 +102,19 @@ def _report(path: str, found: list[str], others: list[str]) -> list[str]:
 def _placed(
     options: argparse.Namespace, graph: Graph, devices: Mapping[str, Device]
 ) -> tuple[Placement, list[str]]:
-    costs = CostModel(devices, load_calibration(calibration_path()))
+    measured = Calibration() if options.soc else load_calibration(calibration_path())
+    costs = CostModel(devices, measured)
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
-    placement = place(graph, costs, options.objective, pins=_pins(options, graph))
+    placement = place(graph, costs, options.objective, pins=_pins(options, graph, devices))
     if options.prove is None:
         return placement, []
     return proven(placement, costs, options.prove)
 
 
-def _pins(options: argparse.Namespace, graph: Graph) -> dict[int, str]:
+def _pins(
+    options: argparse.Namespace, graph: Graph, devices: Mapping[str, Device]
+) -> dict[int, str]:
     """Return the pins given as NODE=DEVICE, by node id."""
     names = {name: node for node, name in node_names(graph).items()}
     pins = {}
@@ -106,10 +125,19 @@ def _pins(options: argparse.Namespace, graph: Graph) -> dict[int, str]:
             raise RunError(
                 f"--pin {row}: no node is called {name!r}", facts=[f"there is {n}" for n in near]
             )
-        if device not in device_list(options):
-            raise RunError(f"--pin {row}: {device!r} is not among the devices {options.devices}")
+        if device not in devices:
+            raise RunError(f"--pin {row}: {device!r} is not among the devices {', '.join(devices)}")
         pins[names[name]] = device
     return pins
+
+
+def _devices(
+    options: argparse.Namespace, before: Lock | None
+) -> tuple[dict[str, Device], dict[str, str]]:
+    """Return the devices of a described machine, else those of this one."""
+    if options.soc:
+        return dict(load_soc(options.soc).devices()), {}
+    return _open(options, before)
 
 
 def _open(
