@@ -7,7 +7,8 @@ always placed alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.bounds import Forest, LoadBound, makespan_bound
@@ -38,19 +39,53 @@ def place(
     placement
     that fits the devices' memory was found; PlanError, if a shape is not known
     """
-    if pins:
-        nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)
-        graph = replace(graph, nodes=tuple(nodes))
-    task = Pricing.of(graph, costs)
+    task = Pricing.of(_pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
     if keep is not None:
         scorer = Scorer(task.problem, objective)
         assigned, tasks = task.kept(keep)
         return task.placed(scorer, assigned, tasks=tasks)
+    return next(_searched(task, objective))
+
+
+def place_several(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+    count: int = 3,
+) -> list[Placement]:
+    """Return the best placement and further good ones, to be measured.
+
+    Each has at least a twentieth of its nodes elsewhere than each of those before it.
+    Errors: as `place`
+    """
+    task = Pricing.of(_pinned(graph, pins), costs)
+    check_objective(task.problem.machine, objective)
+    return list(itertools.islice(_searched(task, objective), count))
+
+
+def _pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
+    if not pins:
+        return graph
+    nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
+    """Yield the placement that the search finds, then others that it met, by their scores."""
     forest = Forest(task.problem)
     load = None if objective in ("serial", "energy") else LoadBound(forest)
     search = Search(task.problem, objective, forest, load)
-    return task.placed(search.scorer, search.best, search, forest, load, search.tasks)
+    yield task.placed(search.scorer, search.best, search, forest, load, search.tasks)
+    given, least = [search.best], max(task.problem.n // 20, 1)
+    seen = search.scorer.seen
+    for assigned in sorted(seen, key=lambda a: (seen[a], a)):
+        apart = min(sum(x != y for x, y in zip(assigned, g, strict=True)) for g in given)
+        tasks = search.scorer.settle(assigned)[1] if apart >= least else []
+        if apart >= least and not search.scorer.overfull(assigned, tasks):
+            given.append(assigned)
+            yield task.placed(search.scorer, assigned, search, forest, load, tasks)
 
 
 @dataclass(frozen=True)
@@ -246,7 +281,7 @@ def _unused(
             verb = "takes" if unit == "us" else "costs"
             unused[name] = (
                 f"the best placement found that uses it {verb} {with_it * scale:.1f} {unit}, "
-                f"{(with_it - best) * scale:.1f} {unit} more"
+                f"{abs(with_it - best) * scale:.1f} {unit} {'more' if with_it >= best else 'less'}"
             )
         else:
             unused[name] = "no placement that uses it was worth trying"

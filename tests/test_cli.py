@@ -228,6 +228,11 @@ def test_place_pins_by_name(model, capsys):
     assert code == 2 and "not among the devices" in err
 
 
+def test_place_measures(model, capsys):
+    code, out, _ = call(capsys, "place", model, "--measure")
+    assert code == 0 and "us <- kept" in out
+
+
 def test_run_holds_a_locked_placement(model, tmp_path, capsys):
     path = str(tmp_path / "placement.toml")
     call(capsys, "place", model, "--lock", path)

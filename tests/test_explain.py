@@ -15,9 +15,10 @@ from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.lockfile import differences, load_lock, lock, lock_text, place_as, remarks, save_lock
-from trireme.place import place
+from trireme.place import place, place_several
 from trireme.session import Session
 from trireme.shatter import advise
+from trireme.tools.measure import fastest
 
 
 def placed(seed, n=12, **options):
@@ -152,6 +153,17 @@ def test_mutated_locks_are_never_a_traceback(tmp_path):
         (tmp_path / "p.toml").write_text(text[:at] + chr(rng.randrange(1, 256)) + text[at + 1 :])
         with contextlib.suppress(ModelFileError):
             load_lock(tmp_path / "p.toml")
+
+
+def test_several_placements_differ_and_the_fastest_is_kept():
+    graph, devices = to_graph(3, 6)
+    costs = CostModel(devices, Calibration())
+    several = place_several(graph, costs)
+    assert len(several) == 3 and several[0].score.value == place(graph, costs).score.value
+    where = [tuple(p.device_of[n.id] for n in graph.nodes) for p in several]
+    assert len(set(where)) == 3
+    best, lines = fastest(several, devices)
+    assert best in several and sum("<- kept" in line for line in lines) == 1
 
 
 def test_a_session_holds_a_locked_placement(tmp_path):

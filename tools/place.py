@@ -30,11 +30,12 @@ from trireme.lockfile import (
     save_lock,
 )
 from trireme.optimise import optimise
-from trireme.place import place
+from trireme.place import place, place_several
 from trireme.placement import Placement
 from trireme.proven import proven
 from trireme.shatter import advice_json, advise
 from trireme.tools.commands import emit, load
+from trireme.tools.measure import fastest
 from trireme.tools.options import Progress, calibration_path, device_list, device_options
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -43,6 +44,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
                         help="prove or better it with an exact solver (default: 60 s)")),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
+    (("--measure",), dict(action="store_true",
+                          help="run the three best on this machine and keep the fastest")),
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
@@ -106,7 +109,11 @@ def _placed(
     costs = CostModel(devices, measured)
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
-    placement = place(graph, costs, options.objective, pins=_pins(options, graph, devices))
+    pins = _pins(options, graph, devices)
+    if options.measure:
+        several = place_several(graph, costs, options.objective, pins)
+        return fastest(several, devices)
+    placement = place(graph, costs, options.objective, pins=pins)
     if options.prove is None:
         return placement, []
     return proven(placement, costs, options.prove)
