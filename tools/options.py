@@ -51,6 +51,8 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--isa",
                         help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
                         "avx2, sse4, generic")  # fmt: skip
+    parser.add_argument("--no-winograd", action="store_true",
+                        help="cpu: every convolution as plain sums of products")  # fmt: skip
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
     parser.add_argument("--fallback", action="store_true",
                         help="leave out devices that fail, and say so")  # fmt: skip
@@ -109,6 +111,8 @@ def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     given: dict[str, dict[str, Any]] = {"cpu": {}, "npu": {}}
     if options.isa:
         given["cpu"]["isa"] = options.isa
+    if options.no_winograd:
+        given["cpu"]["winograd"] = False
     if options.npu_spec:
         given["npu"]["spec"] = options.npu_spec
     return given

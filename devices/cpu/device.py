@@ -122,7 +122,7 @@ def open_device(
     cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
     spins: how often an idle worker looks for work before it sleeps
     futex: whether workers sleep in native code (Linux) or in Python; None for what fits
-    winograd: whether 3x3 convolutions of stride 1 may be computed by Winograd's algorithm, which
+    winograd: whether 3x3 and 5x5 convolutions may be computed by Winograd's algorithm, which
         rounds differently from a sum of products, and no worse (winograd.py)
     Errors: DeviceError
     """

@@ -40,7 +40,7 @@ _SIX = (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0))
 POINTS: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {
     (3, 1): {2: _FOUR, 3: _FIVE, 4: _SIX},
     (5, 1): {2: _SIX},
-    (3, 2): {2: (0.0, 1.0), 3: _FOUR, 4: _FIVE},
+    (3, 2): {2: (0.0, 1.0), 4: _FIVE},
 }
 """Where polynomials are evaluated, beside infinity: by kernel and stride, by m; found by trial."""
 

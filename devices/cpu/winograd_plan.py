@@ -50,6 +50,8 @@ _WORTH = 0.8
 """Of the time of a product: what Winograd must save, for the memory that its weights take."""
 _CACHE_CYCLES = 1 / 48
 """Cycles a byte of the L2 cache takes where little else is done."""
+_NEXT_CYCLES = 1 / 24
+"""The same for about a cache's worth: some of it comes from the next level."""
 _MEMORY_CYCLES = 1 / 8
 """The same for what lies further away; see tiling.py."""
 
@@ -83,16 +85,21 @@ def winograd_cycles(isa: Isa, batch: int, window: Window, outputs: int, made: Sc
     transforms = tiles * (
         -(-depth // isa.lanes) * _input_cycles(made) + columns * _output_cycles(made)
     )
-    return max(product, _stream_cycles(isa, points * depth * outputs)) + transforms
+    return transforms + _with_stream(isa, product, points * depth * outputs)
 
 
 def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: int) -> float:
-    """Cycles of one step of depth, of rows by vectors of columns."""
+    """Cycles of one step of depth, of rows by vectors of columns, in tiles of even height."""
     tiles = -(-rows // tile_rows)
     part = -(-rows // tiles)
+    full = rows - tiles * (part - 1)
     panels, last = divmod(columns, vectors)
-    cycles = panels * tile_cycles(isa, part, vectors)
-    return tiles * (cycles + (tile_cycles(isa, part, last) if last else 0))
+    cycles = 0.0
+    for count, height in ((full, part), (tiles - full, part - 1)):
+        if count:
+            cycles += count * panels * tile_cycles(isa, height, vectors)
+            cycles += count * tile_cycles(isa, height, last) if last else 0
+    return cycles
 
 
 def direct_cycles(isa: Isa, batch: int, window: Window, outputs: int) -> float:
@@ -102,13 +109,15 @@ def direct_cycles(isa: Isa, batch: int, window: Window, outputs: int) -> float:
     tile_rows, vectors = choose_register_tile(isa, rows, outputs)
     product = depth * _product_cycles(isa, rows, -(-outputs // isa.lanes), tile_rows, vectors)
     gather = rows * depth * 2.5 / isa.lanes
-    return max(product, _stream_cycles(isa, depth * outputs)) + gather
+    return gather + _with_stream(isa, product, depth * outputs)
 
 
-def _stream_cycles(isa: Isa, weights: int) -> float:
-    """Cycles to read the weights once; the products go on meanwhile."""
-    fits = 4 * weights <= isa.l2_bytes // 2
-    return 4 * weights * (_CACHE_CYCLES if fits else _MEMORY_CYCLES)
+def _with_stream(isa: Isa, product: float, weights: int) -> float:
+    """Cycles of products and, meanwhile, of reading the weights once."""
+    nbytes = 4 * weights
+    if nbytes <= isa.l2_bytes // 2:
+        return max(product, nbytes * _CACHE_CYCLES)
+    return max(product, nbytes * (_NEXT_CYCLES if nbytes <= isa.l2_bytes else _MEMORY_CYCLES))
 
 
 @functools.lru_cache(1024)
