@@ -1,9 +1,10 @@
-"""Copy tasks: bound calls that move one value between two memory spaces, by read and write."""
+"""Copy tasks: bound calls that move one value between two memory spaces, without waiting
+where the device can."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trireme.device import (
     HOST,
@@ -46,8 +47,8 @@ class _HostToDevice:
 
     def launch(self, profile: bool = False) -> Event:
         start = time.perf_counter()
-        self.device.write(self.target, self.source)
-        return _copied(self.node, start, profile)
+        event = self.device.start_write(self.target, self.source)
+        return _timed(event, self.node, start) if profile else event
 
 
 class _DeviceToHost:
@@ -58,8 +59,8 @@ class _DeviceToHost:
 
     def launch(self, profile: bool = False) -> Event:
         start = time.perf_counter()
-        self.device.read(self.source, self.target)
-        return _copied(self.node, start, profile)
+        event = self.device.start_read(self.source, self.target)
+        return _timed(event, self.node, start) if profile else event
 
 
 class _DeviceToDevice:
@@ -70,10 +71,26 @@ class _DeviceToDevice:
 
     def launch(self, profile: bool = False) -> Event:
         start = time.perf_counter()
-        self.first.launch()
-        self.second.launch()
-        return _copied(self.second.node, start, profile)
+        self.first.launch().wait()
+        event = self.second.launch()
+        return _timed(event, self.second.node, start) if profile else event
 
 
-def _copied(node: int, start: float, profile: bool) -> Done:
-    return Done([NodeSpan((node,), "copy", start, time.perf_counter())] if profile else ())
+def _timed(event: Event, node: int, start: float) -> Event:
+    if isinstance(event, Done):
+        return Done([NodeSpan((node,), "copy", start, time.perf_counter())])
+    return _Copying(event, node, start)
+
+
+class _Copying:
+    """A copy under way that tells when it ran."""
+
+    def __init__(self, event: Event, node: int, start: float) -> None:
+        self.event, self.node, self.start, self.end = event, node, start, start
+
+    def wait(self) -> None:
+        self.event.wait()
+        self.end = time.perf_counter()
+
+    def spans(self) -> Sequence[NodeSpan]:
+        return [NodeSpan((self.node,), "copy", self.start, self.end)]

@@ -202,6 +202,16 @@ class Device(ABC):
     def read(self, source: Buffer, target: Array) -> None:
         """Copy device memory into a C-contiguous array and wait for it."""
 
+    def start_write(self, target: Buffer, source: Array) -> Event:
+        """Begin a `write`; it is over, and the array may change, when the event is."""
+        self.write(target, source)
+        return Done()
+
+    def start_read(self, source: Buffer, target: Array) -> Event:
+        """Begin a `read`; the array is there when the event is over."""
+        self.read(source, target)
+        return Done()
+
     def kernel_note(self, graph: Graph, node: Node) -> str:
         """Return a remark on how the node would run here ("numpy reference"), or nothing."""
         return ""

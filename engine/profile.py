@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.device import Clock
-from trireme.execute import TaskSpan
+from trireme.dispatch import TaskSpan
 from trireme.plan import Plan, Task
 from trireme.virtual import Slice, makespan_s, timeline
 

@@ -34,10 +34,11 @@ from trireme.device import (
     no_progress,
     open_device,
 )
+from trireme.dispatch import ParallelRunner, TaskSpan
 from trireme.dtypes import Array, numpy_dtype
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.execute import Mode, ParallelRunner, TaskSpan, has_overlap, run_profiled, serial_runner
+from trireme.execute import Mode, has_overlap, run_profiled, serial_runner
 from trireme.feeds import choice
 from trireme.graph import Graph, Value
 from trireme.interactive import Watcher, run_steps

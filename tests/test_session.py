@@ -149,10 +149,13 @@ def test_a_fault_at_run_time_comes_out_and_the_session_lives(mode):
 
 
 def test_parallel_overlaps_devices():
-    """Two branches of 50 ms on two devices: the toy refuses two tasks at once on one device."""
+    """Two branches of 50 ms on two devices: the toy refuses two tasks at once on one device.
+
+    The cost model believes them cheap; two runs show the runner that they are not.
+    """
     devices = [ToyDevice("cpu", delay_s=0.05), ToyDevice("npu", delay_s=0.05)]
     with open_toys(devices=devices) as session:
-        spans = session.profile({"x": X}, runs=1, warmup=1).last_run
+        spans = session.profile({"x": X}, runs=1, warmup=3).last_run
         one, two = (
             next(s for s in spans if session.plan.tasks[s.task].device == name)
             for name in ("cpu", "npu")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Executable
+from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -19,7 +19,7 @@ from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs, default_folder
-from trireme.devices.opencl.region import OpenCLExecutable
+from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
@@ -112,17 +112,30 @@ class OpenCLDevice(Device):
         """Copy device memory into an array and wait for it."""
         self._copy(target, source.handle, src_offset=source.offset)
 
+    def start_write(self, target: Buffer, source: Array) -> Event:
+        """Enqueue a copy of an array into device memory."""
+        return self._start(target.handle, source, dst_offset=target.offset)
+
+    def start_read(self, source: Buffer, target: Array) -> Event:
+        """Enqueue a copy of device memory into an array."""
+        return self._start(target, source.handle, src_offset=source.offset)
+
     def _copy(self, target: Any, source: Any, **offset: int) -> None:
+        self._start(target, source, **offset).wait()
+
+    def _start(self, target: Any, source: Any, **offset: int) -> Event:
         self.check_open()
         import pyopencl as cl
 
         host = source if isinstance(source, np.ndarray) else target
         if not host.nbytes:
-            return
+            return Done()
         try:
-            cl.enqueue_copy(self.copies, target, source, is_blocking=True, **offset)
+            event = cl.enqueue_copy(self.copies, target, source, is_blocking=False, **offset)
+            self.copies.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
+        return CopyEvent(event, host.nbytes)
 
     def upload(self, lowering: Lowering) -> Any:
         """Return a buffer with the lowering's constants at their offsets."""

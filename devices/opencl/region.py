@@ -170,3 +170,23 @@ class OpenCLEvent:
             )
             for each, event in zip(self.launches, self.events, strict=True)
         ]  # fmt: skip
+
+
+class CopyEvent:
+    """A copy under way; over when the driver says so."""
+
+    def __init__(self, event: Any, nbytes: int) -> None:
+        self.event, self.nbytes = event, nbytes
+
+    def wait(self) -> None:
+        """Return when the copy is over; raise DeviceError if it failed."""
+        import pyopencl as cl
+
+        try:
+            self.event.wait()
+        except cl.Error as error:
+            raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return nothing: the copy's task is timed as a whole."""
+        return ()

@@ -1,0 +1,198 @@
+"""Run the tasks of a plan in parallel: each as soon as its waits allow, with few hand-overs.
+
+Every queue (a device, or a link between memories) runs one task at a time. The thread that finishes
+a task goes on with what became ready: all cheap tasks, since handing one over costs more than it
+takes, and one expensive task; only further expensive ones are dispatched to the worker of their
+queue. What is cheap the cost model says, until a task has been seen to take far longer. What a
+device runs on its own (a kernel, a copy) is launched and waited for last, so a thread starts
+everything it holds before it waits. No lock is held while a device works.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from trireme.device import HOST, BoundCall, Done, Event, NodeSpan
+from trireme.plan import Plan
+
+CHEAP_S = 30e-6
+"""Predicted seconds below which a task runs where it became ready: about twice what waking another
+thread costs."""
+_SLOW_S, _SLOW_TIMES = 5 * CHEAP_S, 2
+"""A task that took so long so often is cheap no more."""
+
+
+@dataclass(frozen=True)
+class TaskSpan:
+    """When a task ran, in seconds of time.perf_counter, and what its device says of its inside."""
+
+    task: int
+    start_s: float
+    end_s: float
+    nodes: tuple[NodeSpan, ...]
+
+
+class ParallelRunner:
+    """Runs a plan's tasks as their waits allow, again and again, on threads that stay.
+
+    dispatches: tasks that the last run handed over to another thread
+    """
+
+    def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
+        self.calls = calls
+        self.waits = [len(task.waits) for task in plan.tasks]
+        self.followers: list[list[int]] = [[] for _ in plan.tasks]
+        for task in plan.tasks:
+            for other in task.waits:
+                self.followers[other].append(task.index)
+        self.names = list(dict.fromkeys(task.device for task in plan.tasks))
+        self.queue_of = [self.names.index(task.device) for task in plan.tasks]
+        self.cheap = [task.estimate_s < cheap_s for task in plan.tasks]
+        host = {name for name, spec in plan.placement.specs.items() if spec.memory == HOST}
+        self.blocks = [task.device in host for task in plan.tasks]
+        self.slow = [0] * len(plan.tasks)
+        self.pending: list[deque[int]] = [deque() for _ in self.names]
+        self.busy = [False] * len(self.names)
+        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
+        self.threads: dict[int, threading.Thread] = {}
+        self.lock = threading.Lock()
+        self.over: SimpleQueue[None] = SimpleQueue()
+        self.left: list[int] = []
+        self.unfinished = self.dispatches = 0
+        self.error: BaseException | None = None
+        self.spans: list[TaskSpan] | None = None
+
+    def run(self, profile: bool = False) -> list[TaskSpan]:
+        """Run every task once; raise the first error after all that had started is over."""
+        if not self.calls:
+            return []
+        self.left = list(self.waits)
+        self.unfinished, self.dispatches = len(self.calls), 0
+        self.error = None
+        self.spans = [] if profile else None
+        mine: list[int] = []
+        with self.lock:
+            self._share([i for i, count in enumerate(self.waits) if not count], mine)
+        self._work(mine)
+        self._wait_until_over()
+        if self.error is not None:
+            raise self.error
+        return sorted(self.spans or [], key=lambda span: span.task)
+
+    def close(self) -> None:
+        """Stop the threads."""
+        for queue in self.threads:
+            self.inboxes[queue].put(None)
+        for thread in self.threads.values():
+            thread.join()
+
+    def _wait_until_over(self) -> None:
+        while True:
+            try:
+                return self.over.get()
+            except BaseException as error:  # an interrupt: what has started is still waited for
+                self.error = self.error or error
+
+    def _serve(self, queue: int) -> None:
+        while (index := self.inboxes[queue].get()) is not None:
+            self._work([index])
+
+    def _work(self, mine: list[int]) -> None:
+        """Run the tasks that this thread holds, last first, and those that they make ready.
+
+        While something flies, no long task may keep the thread from seeing it land.
+        """
+        flying: deque[tuple[int, float, Event]] = deque()
+        while mine or flying:
+            if mine:
+                index, start = mine.pop(), time.perf_counter()
+                if flying and self.blocks[index] and not self.cheap[index]:
+                    with self.lock:
+                        self._dispatch(self.queue_of[index], index)
+                    continue
+                event = self._launch(index)
+                self.blocks[index] = type(event) is Done
+                if event is not None and type(event) is not Done:
+                    flying.append((index, start, event))
+                    continue
+            else:
+                index, start, event = flying.popleft()
+            self._wait(index, start, event)
+            self._finish(index, mine)
+
+    def _launch(self, index: int) -> Event | None:
+        if self.error is not None:
+            return None
+        try:
+            return self.calls[index].launch(self.spans is not None)
+        except BaseException as error:
+            self._fail(error)
+            return None
+
+    def _wait(self, index: int, start: float, event: Event | None) -> None:
+        if event is None:
+            return
+        try:
+            event.wait()
+            end = time.perf_counter()
+            if self.cheap[index] and end - start > _SLOW_S:
+                self.slow[index] += 1
+                self.cheap[index] = self.slow[index] < _SLOW_TIMES
+            if self.spans is not None:
+                self.spans.append(TaskSpan(index, start, end, tuple(event.spans())))
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self.lock:
+            self.error = self.error or error
+
+    def _finish(self, index: int, mine: list[int]) -> None:
+        """Free the task's queue, and share out what became ready."""
+        with self.lock:
+            queue = self.queue_of[index]
+            self.busy[queue] = False
+            waiting = self.pending[queue]
+            ready = [waiting.popleft()] if waiting else []
+            left = self.left
+            for follower in self.followers[index]:
+                left[follower] -= 1
+                if not left[follower]:
+                    ready.append(follower)
+            if ready:
+                self._share(ready, mine)
+            self.unfinished -= 1
+            if not self.unfinished:
+                self.over.put(None)
+
+    def _share(self, ready: Sequence[int], mine: list[int]) -> None:
+        """Claim the queues of ready tasks; keep the cheap and one expensive, dispatch the others.
+
+        The expensive one stays at the bottom of `mine`, below the cheap.
+        """
+        for index in ready:
+            queue = self.queue_of[index]
+            if self.busy[queue]:
+                self.pending[queue].append(index)
+                continue
+            self.busy[queue] = True
+            if self.cheap[index]:
+                mine.append(index)
+            elif not mine or self.cheap[mine[0]]:
+                mine.insert(0, index)
+            else:
+                self._dispatch(queue, index)
+
+    def _dispatch(self, queue: int, index: int) -> None:
+        self.dispatches += 1
+        if queue not in self.threads:
+            self.threads[queue] = threading.Thread(
+                target=self._serve, args=(queue,), name=f"trireme-{self.names[queue]}", daemon=True
+            )
+            self.threads[queue].start()
+        self.inboxes[queue].put(index)
