@@ -149,6 +149,8 @@ def _constants(items: Iterable[Item]) -> dict[int, Array]:
             if isinstance(operand, np.ndarray) and id(operand) not in found:
                 aligned = operand.ctypes.data % 64 == 0 and operand.flags.c_contiguous
                 found[id(operand)] = operand if aligned else aligned_copy(operand)
+                if not aligned:
+                    release(operand)
     return found
 
 

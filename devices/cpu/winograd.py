@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.devices.cpu.ir import Function, Value
-from trireme.devices.cpu.memory import aligned_copy
+from trireme.devices.cpu.memory import aligned_bytes
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 
@@ -140,7 +140,8 @@ def transform_weights(weights: Array, made: Scheme, width: int) -> Array:
     scale = made.to_weights
     count, _, _, channels = weights.shape
     panels, points = -(-count // width), len(scale) ** 2
-    result = aligned_copy(np.zeros((panels, points, channels, width), np.float32))
+    shape = (panels, points, channels, width)
+    result = aligned_bytes(4 * math.prod(shape)).view(np.float32).reshape(shape)
     for panel in range(panels):  # by panels: a float64 copy of everything would be large
         part = weights[panel * width : (panel + 1) * width].astype(np.float64)
         half = np.tensordot(scale, part, (1, 1))  # [p, O, kernel, C]
