@@ -98,7 +98,7 @@ class Session:
         self._lock = threading.Lock()
         self._closed = False
         self._owned: list[Device] = []
-        self._runner: ParallelRunner | None = None
+        self.runner: ParallelRunner | None = None
         self.dropped: dict[str, str] = {}
         self.mode: Mode = choice("mode", mode, Mode)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
@@ -348,8 +348,8 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-            if self._runner is not None:
-                self._runner.close()
+            if self.runner is not None:
+                self.runner.close()
             self._calls = []
             for device in self._owned:
                 device.close()
@@ -370,9 +370,9 @@ class Session:
             raise RunError("the session is closed")
 
     def _parallel(self) -> ParallelRunner:
-        if self._runner is None:
-            self._runner = ParallelRunner(self.plan, self._calls)
-        return self._runner
+        if self.runner is None:
+            self.runner = ParallelRunner(self.plan, self._calls)
+        return self.runner
 
     def _memory_rows(self) -> list[MemoryRow]:
         scratch, constants = self.program.scratch_bytes(), self.program.constant_bytes()

@@ -238,3 +238,10 @@ def test_run_holds_a_locked_placement(model, tmp_path, capsys):
     call(capsys, "place", model, "--lock", path)
     code, out, _ = call(capsys, "run", model, "--placement", path)
     assert code == 0 and "z: float32" in out
+
+
+def test_modes(model, capsys):
+    code, out, err = call(capsys, "modes", model, "--runs", "2", "--json")
+    assert code == 0, err
+    rows = json.loads(out)["modes"]
+    assert len(rows) == 8 and all(row["wall_s"] > 0 and row["apart"] < 1e-5 for row in rows)
