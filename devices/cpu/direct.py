@@ -22,8 +22,8 @@ from trireme.devices.cpu.kernels import (
     Rule,
     Step,
     begin,
+    deal,
     finish,
-    split_evenly,
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
@@ -38,7 +38,6 @@ _WEIGHT_BYTES = 40 << 10
 _MOST_VECTORS = 4
 _MOST_UNROLLED = 32
 _WIDEST = 16
-_CHUNK_CYCLES = 20_000
 
 
 def suits(isa: Isa, graph: Graph, node: Node) -> bool:
@@ -207,7 +206,7 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
     )  # fmt: skip
     total = context.type(node.used[0]).dims[0] * window.out_height
     cycles = window.out_width * width * math.prod(window.kernel) * depth / isa.lanes / 2
-    size, chunks = split_evenly(total, max(1, int(_CHUNK_CYCLES / cycles)))
+    size, chunks = deal(total, total * cycles / 2e9)
     first: Index = chunk * size if chunks > 1 else 0
     emitter.rows(first, fn.minimum(first + size, total))
     reads: tuple[Operand, ...] = (

@@ -24,8 +24,8 @@ from trireme.devices.cpu.kernels import (
     Rule,
     Step,
     begin,
+    deal,
     finish,
-    split_evenly,
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import (
@@ -45,7 +45,7 @@ from trireme.devices.cpu.window_body import (
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 
-_CHUNK_CYCLES = 12_000
+DEPTHWISE_CYCLES, POOL_CYCLES = 0.8, 6.0
 _MOST_UNROLLED = 1500
 """Taps times columns that one tile's code spells out."""
 MOST_TAPS = 256
@@ -198,18 +198,21 @@ def _scaled(index: Index, factor: int, plus: int) -> Index:
 
 
 def window_kernel(
-    isa: Isa, window: Window, batch: int, operands: int, make: MakeBody, name: str
+    isa: Isa, window: Window, rows: int, operands: int, make: MakeBody, name: str, seconds: float
 ) -> tuple[Code, int]:
     """Return a window kernel and its chunks; make(fn, operands) returns the body."""
     fn, pointers, chunk, _ = begin(name, isa, operands)
     emitter = WindowEmitter(fn, window, make(fn, pointers), pointers[0], pointers[-1])
-    rows = batch * window.out_height
-    vectors = -(-window.channels // isa.lanes)
-    row_cycles = window.out_width * vectors * math.prod(window.kernel) / 2 + 50
-    size, chunks = split_evenly(rows, max(1, int(_CHUNK_CYCLES / row_cycles)))
+    size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     emitter.rows(first, fn.minimum(first + size, rows))
     return finish(fn), chunks
+
+
+def _seconds(isa: Isa, window: Window, rows: int, tap_cycles: float) -> float:
+    """Estimate a window kernel for one thread, given the cycles of a vector of one tap."""
+    vectors = window.out_width * -(-window.channels // isa.lanes)
+    return rows * (vectors * math.prod(window.kernel) * tap_cycles + 50) / 3e9
 
 
 def lower_depthwise(context: Context, node: Node) -> list[Step]:
@@ -231,24 +234,16 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
         return aligned_copy(np.asarray(data).reshape(w[0], -1).T)
 
     kernel = "x".join(map(str, window.kernel))
-    batch = context.type(node.used[0]).dims[0]
+    rows = context.type(node.used[0]).dims[0] * window.out_height
+    seconds = _seconds(context.isa, window, rows, DEPTHWISE_CYCLES)
     code, chunks = window_kernel(
-        context.isa, window, batch, 3 + len(extra), make, f"depthwise_f32_{kernel}"
+        context.isa, window, rows, 3 + len(extra), make, f"depthwise_f32_{kernel}", seconds
     )
     reads: tuple[Operand, ...] = (
         context.operand(node.used[0]), context.pack(weight, "taps", pack),
         *(context.operand(i) for i in extra),
     )  # fmt: skip
-    return [_step(context, code, reads, node, chunks, window)]
-
-
-def _step(
-    context: Context, code: Code, reads: tuple[Operand, ...], node: Node, chunks: int,
-    window: Window,
-) -> Step:  # fmt: skip
-    work = context.type(node.outputs[0]).elements * math.prod(window.kernel)
-    seconds = work / (context.isa.lanes * 1e9)
-    return Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 
 def _pool_reason(graph: Graph, node: Node) -> str | None:
@@ -292,8 +287,12 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
         return AverageBody(fn, node.attrs["activation"], fixed)
 
     kernel = "x".join(map(str, window.kernel))
-    code, chunks = window_kernel(context.isa, window, x[0], 2, make, f"{node.op}_f32_{kernel}")
-    return [_step(context, code, (context.operand(node.used[0]),), node, chunks, window)]
+    rows = x[0] * window.out_height
+    seconds = _seconds(context.isa, window, rows, POOL_CYCLES)
+    name = f"{node.op}_f32_{kernel}"
+    code, chunks = window_kernel(context.isa, window, rows, 2, make, name, seconds)
+    reads = (context.operand(node.used[0]),)
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 
 RULES["max_pool"] = Rule(_pool_reason, _lower_pool)
