@@ -29,6 +29,8 @@ _POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""
 _WAKE_S = 1e-4
 """Work for workers, in estimated seconds, that makes waking them worth while."""
+_TRY_S = 1e-3
+"""Work for workers below which doing it alone is tried too."""
 
 
 class CpuExecutable(Executable):
@@ -237,8 +239,10 @@ class _Native:
     def _call(self, table: Array, stamps: Array | None) -> Call:
         shared = [step.seconds for step in self._steps if step.chunks > 1]
         polls = bool(table[:, runtime.STEP_POLL].any())
-        wakes = sum(shared) > _WAKE_S
-        return Call(table, shared=bool(shared), wakes=wakes, polls=polls, stamps=stamps)
+        return Call(
+            table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < _TRY_S,
+            polls=polls, stamps=stamps,
+        )  # fmt: skip
 
     def uses(self, value: int) -> list[int]:
         """Return where among the pointers a value is."""

@@ -47,12 +47,14 @@ class Call:
     steps: the table, runtime.STEP_WORDS words a step; kept alive by this
     shared: whether a step has chunks for workers
     wakes: whether it is long enough to wake workers that sleep
+    tries: whether it is so short that workers may cost more than they help, which is then tried
     stamps: where the start and end of each step are written, in ns of CLOCK_MONOTONIC; or None
     """
 
     def __init__(
-        self, steps: Array, *, shared: bool, wakes: bool, polls: bool, stamps: Array | None = None
-    ) -> None:
+        self, steps: Array, *, shared: bool, wakes: bool, tries: bool, polls: bool,
+        stamps: Array | None = None,
+    ) -> None:  # fmt: skip
         self.shared = shared
         self._keep = (steps, stamps)
         self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
@@ -61,6 +63,7 @@ class Call:
         self.words[runtime.CALL_BUDGET] = BUDGET_NS if polls else 0
         self.words[runtime.CALL_STAMPS] = 0 if stamps is None else stamps.ctypes.data
         self.words[runtime.CALL_WAKES] = wakes
+        self.words[runtime.CALL_TRIES] = tries and shared
         self.pointer: int = self.words.ctypes.data
 
 
@@ -103,6 +106,7 @@ class Pool:
     def bind(self, call: Call) -> Callable[[], None]:
         """Return a function that runs a call; it raises DeviceError when the pool is closed."""
         call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
+        call.words[runtime.CALL_TRIES] &= self.threads > 1
         self._calls.add(call)
         native, pointer = self._native.run, call.pointer
 

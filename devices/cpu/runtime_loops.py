@@ -4,13 +4,36 @@ Names in dollars are the slots that runtime.py lays out.
 """
 
 RUN = r"""
-; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers.
-define internal i64 @decide(ptr %c, i64 %wakes) {
+; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers. A call that tries
+; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster.
+define internal i64 @decide(ptr %c, ptr %call) {
 entry:
   %pt = getelementptr i64, ptr %c, i64 $THREADS
   %threads = load i64, ptr %pt
   %single = icmp eq i64 %threads, 1
-  br i1 %single, label %alone, label %team
+  br i1 %single, label %alone, label %many
+many:
+  %pwakes = getelementptr i64, ptr %call, i64 $CALL_WAKES
+  %wakes = load i64, ptr %pwakes
+  %ptries = getelementptr i64, ptr %call, i64 $CALL_TRIES
+  %tries = load i64, ptr %ptries
+  %trying = icmp ne i64 %tries, 0
+  br i1 %trying, label %try, label %team
+try:
+  %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
+  %runs = load i64, ptr %pruns
+  %phase = and i64 %runs, 1023
+  %first = icmp ult i64 %phase, 16
+  %second = icmp ult i64 %phase, 32
+  %pwith = getelementptr i64, ptr %call, i64 $CALL_WITH
+  %with_ns = load i64, ptr %pwith
+  %palone = getelementptr i64, ptr %call, i64 $CALL_ALONE
+  %alone_ns = load i64, ptr %palone
+  %faster = icmp sle i64 %with_ns, %alone_ns
+  %not_second = xor i1 %second, true
+  %later = and i1 %faster, %not_second
+  %together = or i1 %first, %later
+  br i1 %together, label %team, label %alone
 team:
   %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
   %was = atomicrmw xchg ptr %pactive, i64 1 seq_cst
@@ -42,6 +65,35 @@ alone:
   ret i64 1
 }
 
+; Count a run of a call that tries, and keep the least time of the last four of 16 trials.
+define internal void @learn(ptr %call, i64 %took) {
+entry:
+  %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
+  %runs = load i64, ptr %pruns
+  %next = add i64 %runs, 1
+  store i64 %next, ptr %pruns
+  %phase = and i64 %runs, 1023
+  %trial = icmp ult i64 %phase, 32
+  %k = and i64 %phase, 15
+  %late = icmp uge i64 %k, 12
+  %counts = and i1 %trial, %late
+  br i1 %counts, label %keep, label %out
+keep:
+  %with = icmp ult i64 %phase, 16
+  %slot = select i1 %with, i64 $CALL_WITH, i64 $CALL_ALONE
+  %p = getelementptr i64, ptr %call, i64 %slot
+  %old = load i64, ptr %p
+  %anew = icmp eq i64 %k, 12
+  %less = icmp slt i64 %took, %old
+  %better = or i1 %anew, %less
+  br i1 %better, label %store, label %out
+store:
+  store i64 %took, ptr %p
+  br label %out
+out:
+  ret void
+}
+
 ; Run a call's steps: 0 when all are done, 1 when its budget of nanoseconds is spent, for Python
 ; to look after signals and call again. stamps (null for none) gets two times a step.
 define i64 @trireme_cpu_run(ptr %call) {
@@ -57,7 +109,10 @@ entry:
   %pat = getelementptr i64, ptr %call, i64 $CALL_AT
   %pmine = getelementptr i64, ptr %call, i64 $CALL_MINE
   %pmode = getelementptr i64, ptr %call, i64 $CALL_MODE
-  %pwakes = getelementptr i64, ptr %call, i64 $CALL_WAKES
+  %ptries = getelementptr i64, ptr %call, i64 $CALL_TRIES
+  %tries = load i64, ptr %ptries
+  %trying = icmp ne i64 %tries, 0
+  %pstart = getelementptr i64, ptr %call, i64 $CALL_START
   %at = load i64, ptr %pat
   %resumed = load i64, ptr %pmine
   %local = call ptr @local(ptr %c, i64 0)
@@ -67,13 +122,19 @@ entry:
   %pbudget = getelementptr i64, ptr %call, i64 $CALL_BUDGET
   %budget = load i64, ptr %pbudget
   %timed = icmp ne i64 %budget, 0
+  br i1 %trying, label %note_start, label %started
+note_start:
+  %ts = call i64 @now()
+  store i64 %ts, ptr %pstart
+  br label %started
+started:
   br i1 %timed, label %clock, label %begin
 clock:
   %t0 = call i64 @now()
   %d0 = add i64 %t0, %budget
   br label %begin
 begin:
-  %deadline = phi i64 [ 0, %entry ], [ %d0, %clock ]
+  %deadline = phi i64 [ 0, %started ], [ %d0, %clock ]
   br label %head
 head:
   %i = phi i64 [ %at, %begin ], [ %i1, %next ]
@@ -114,8 +175,7 @@ many:
   %undecided = icmp eq i64 %mode0, 0
   br i1 %undecided, label %choose, label %chosen
 choose:
-  %wakes = load i64, ptr %pwakes
-  %mode1 = call i64 @decide(ptr %c, i64 %wakes)
+  %mode1 = call i64 @decide(ptr %c, ptr %call)
   store i64 %mode1, ptr %pmode
   br label %chosen
 chosen:
@@ -210,12 +270,14 @@ end:
   store i64 0, ptr %pmode
   %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
   store atomic i64 0, ptr %pactive release, align 8
-  %was_alone = icmp eq i64 %mode9, 1
-  br i1 %was_alone, label %note, label %return
+  br i1 %trying, label %note, label %return
 note:
   %t9 = call i64 @now()
   %plast = getelementptr i64, ptr %c, i64 $LAST_RUN
   store i64 %t9, ptr %plast
+  %t8 = load i64, ptr %pstart
+  %took = sub i64 %t9, %t8
+  call void @learn(ptr %call, i64 %took)
   br label %return
 return:
   ret i64 0
