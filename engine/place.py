@@ -75,7 +75,7 @@ def _pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
 def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
     """Yield the placement that the search finds, then others that it met, by their scores."""
     forest = Forest(task.problem)
-    load = None if objective in ("serial", "energy") else LoadBound(forest)
+    load = None if objective in ("serial", "energy") or alone(task.problem) else LoadBound(forest)
     search = Search(task.problem, objective, forest, load)
     yield task.placed(search.scorer, search.best, search, forest, load, search.tasks)
     given, least = [search.best], max(task.problem.n // 20, 1)
@@ -196,11 +196,18 @@ def lower_bound(
     problem = scorer.problem
     if not problem.n:
         return 0.0, ""
+    if alone(problem):
+        return value, "the only device"
     if scorer.objective in ("serial", "energy"):
         return forest.solve(scorer.prices)[0], "the forest"
     if scorer.objective == "throughput":
         return (load or LoadBound(forest)).seconds, "the load"
     return makespan_bound(problem, value, load)
+
+
+def alone(problem: Problem) -> bool:
+    """Whether there is but one device, in host memory: one task of everything is the best."""
+    return problem.k == 1 and problem.spaces == 1
 
 
 def check_static(graph: Graph) -> None:

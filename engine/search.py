@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from trireme.bounds import Forest, LoadBound
+from trireme.bounds import Forest, LoadBound, makespan_bound
 from trireme.contract import Contraction
 from trireme.objective import Objective, Scorer
 from trireme.polish import polish
@@ -26,6 +26,8 @@ _ALL = 2500
 """So many assignments, or fewer, are all tried."""
 _POLISHED = 8
 """Assignments whose tasks are improved."""
+_PROVEN = (1e-6, 5e-4)
+"""A bound this near ends the search: of problems that can be exchanged, and of larger ones."""
 _EXCHANGES = 60
 """Nodes of a problem up to which pairs of them are exchanged."""
 _CHAIN_LOSS = 2e-3
@@ -50,14 +52,28 @@ class Search:
         named = dict(starts(problem, self.scorer.prices, forest, load, known))
         self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
         ranked = sorted(set(named.values()), key=lambda a: (self.scorer.quick(a), a))
-        found = self._improved(ranked, forest) if problem.k > 1 and problem.n > 1 else ranked[:1]
+        done = problem.k == 1 or problem.n < 2 or self._proven(ranked[0], forest, load)
+        found = ranked[:1] if done else self._improved(ranked, forest)
         self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
         value, self.tasks = self.scorer.settle(self.best)
-        self.candidates["search"] = self._polished(value) if objective == "makespan" else value
+        if objective == "makespan" and not done:
+            value = self._polished(value)
+        self.candidates["search"] = value
         self.best_using: dict[int, float] = {}
         for assigned, score in self.scorer.seen.items():
             for device in set(assigned):
                 self.best_using[device] = min(self.best_using.get(device, score), score)
+
+    def _proven(self, best: Assignment, forest: Forest, load: LoadBound | None) -> bool:
+        """Whether a bound already says that nothing can be better than the best start."""
+        value = self.scorer.quick(best)
+        if self.objective == "makespan":
+            bound, _ = makespan_bound(self.problem, value, load)
+        elif self.objective == "throughput":
+            bound = load.seconds if load is not None else 0.0
+        else:
+            bound = forest.solve(self.scorer.prices)[0]
+        return value <= bound * (1 + _PROVEN[self.problem.n > _EXCHANGES])
 
     def _improved(self, ranked: list[Assignment], forest: Forest) -> list[Assignment]:
         """Return local optima: of the contracted problem from the best starts, then of the whole;
