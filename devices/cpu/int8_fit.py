@@ -39,7 +39,7 @@ from trireme.quantize import LinearParams, multiply_by_quantized, multiply_round
 MOST_EXCEPTIONS = 4
 _NEIGHBOURS = (0, -1, 1, -2, 2, -3, 3)
 """Scales that are tried, in units in the last place from the nearest one."""
-_DROPS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (0, 3), (3, 0))
+_DROPS = sorted(((late, early) for late in range(5) for early in range(5 - late)), key=sum)
 """How many of the highest lower ends and of the lowest upper ends an addend may miss."""
 _NEVER = -(1 << 31)
 """An exception's sum where there is none: the correction beside it is 0."""
@@ -246,6 +246,8 @@ def _fit_with_exceptions(
             if max(late, early) >= len(lows):
                 continue
             ends = (ordered[0][late : late + 1], ordered[1][early : early + 1])
+            if ends[0] > ends[1]:
+                continue  # more steps fail than these
             addend = _between(
                 np.maximum(ends[0], -unit), np.minimum(ends[1], unit), steps.exponents
             )
