@@ -49,14 +49,19 @@ Watcher = Callable[[Step], None]
 
 
 def run_steps(
-    plan: Plan, calls: Sequence[BoundCall], read: Callable[[int], Array], watch: Watcher
+    plan: Plan,
+    calls: Sequence[BoundCall],
+    read: Callable[[int], Array],
+    watch: Watcher,
+    order: Sequence[int],
 ) -> None:
-    """Run every task in plan order, one at a time, and show `watch` what each made.
+    """Run every task in an order that respects the waits, and show `watch` what each made.
 
     `read` returns a value by id, as an array of its own.
     """
-    for task, call in zip(plan.tasks, calls, strict=True):
-        call.launch().wait()
+    for index in order:
+        task = plan.tasks[index]
+        calls[index].launch().wait()
         watch(Step(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 

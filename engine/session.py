@@ -293,29 +293,36 @@ class Session:
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
-        tasks, done = self.plan.tasks, set[int]()
-        for index in order:
-            if not set(tasks[index].waits) <= done:
-                raise RunError(f"task {index} would run before what it waits for")
-            done.add(index)
-        if len(done) != len(tasks) or len(order) != len(tasks):
-            raise RunError(f"the order names {len(order)} tasks, the plan has {len(tasks)}")
+        self._check_order(order)
         with self._lock:
             self._check_open()
             results = self._ports.give(feeds)
             run_profiled(self._calls, order)
             return self._ports.take(results)
 
-    def run_nodes(self, feeds: Mapping[str, Any], watch: Watcher) -> dict[str, Array]:
+    def _check_order(self, order: Sequence[int]) -> None:
+        count, done = len(self._calls), set[int]()
+        for index in order:
+            if not set(self.plan.tasks[index].waits) <= done:
+                raise RunError(f"task {index} would run before what it waits for")
+            done.add(index)
+        if not len(done) == len(order) == count:
+            raise RunError(f"the order names {len(order)} tasks, the plan has {count}")
+
+    def run_nodes(
+        self, feeds: Mapping[str, Any], watch: Watcher, order: Sequence[int] | None = None
+    ) -> dict[str, Array]:
         """Return the outputs of a run, task after task, of which `watch` sees what each made.
 
         With execution="interactive" every node is a task, and every value is seen.
-        Errors: as `run`
+        Errors: as `run` and, given an order, as `run_in_order`
         """
+        chosen = range(len(self._calls)) if order is None else order
+        self._check_order(chosen)
         with self._lock:
             self._check_open()
             results = self._ports.give(feeds, in_place=False)
-            run_steps(self.plan, self._calls, self._read, watch)
+            run_steps(self.plan, self._calls, self._read, watch, chosen)
             return self._ports.take(results)
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:

@@ -245,3 +245,17 @@ def test_modes(model, capsys):
     assert code == 0, err
     rows = json.loads(out)["modes"]
     assert len(rows) == 8 and all(row["wall_s"] > 0 and row["apart"] < 1e-5 for row in rows)
+
+
+def test_replay(model, tmp_path, capsys):
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    node_by_node = ["--execution", "interactive"]
+    code, out, err = call(capsys, "replay", model, one, "--record", *node_by_node)
+    assert code == 0 and "tensors" in out, err
+    code, out, err = call(capsys, "replay", model, one)
+    assert code == 0 and "the same, bit for bit" in out, err
+    call(capsys, "replay", model, two, "--record", "--seed", "1", *node_by_node)
+    code, out, err = call(capsys, "replay", model, one, "--against", two)
+    assert code == 1 and "first divergent tensor" in out, err
+    code, _, err = call(capsys, "replay", model, str(tmp_path))
+    assert code == 4 and "is not a bundle" in err

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, commands, demo, modes, place, verify, whatif
+from trireme.tools import bench, commands, demo, modes, place, replay, verify, whatif
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -126,6 +126,14 @@ COMMANDS: dict[str, Command] = {
     "modes": Command(
         modes.modes, "run a model in every execution mode", (*_ON_DEVICES, add_inputs),
         (_arg("--runs", type=int, default=10, help="runs that count, in each mode"),),
+    ),
+    "replay": Command(
+        replay.replay, "record a run, or run one again bit for bit", (*_ON_DEVICES, add_inputs),
+        (
+            _arg("bundle", help="the folder of the recorded run"),
+            _arg("--record", action="store_true", help="record a run into the folder"),
+            _arg("--against", metavar="BUNDLE", help="compare with this bundle, not with a rerun"),
+        ),
     ),
     "info": Command(
         commands.info, "what is in a model", (add_model,),

@@ -1,0 +1,42 @@
+"""`trireme replay`: record a run, run it again bit for bit, find where two runs part."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from trireme.replay import first_divergence, load_bundle, record, rerun, save_bundle
+from trireme.tools.commands import emit
+from trireme.tools.options import make_feeds, open_session
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Record with --record; else compare a bundle with a rerun or with another bundle."""
+    folder = Path(options.bundle)
+    if options.record:
+        with open_session(options) as session:
+            feeds = make_feeds(options, session.inputs)
+            made = record(session, feeds, options.seed)
+            save_bundle(folder, session, made, feeds)
+        text = f"{folder}: {len(made.order)} tasks, {len(made.digests)} tensors"
+        emit(options, {"bundle": str(folder), "tensors": len(made.digests)}, text)
+        return 0
+    recorded, feeds = load_bundle(folder)
+    if options.against:
+        other, _ = load_bundle(Path(options.against))
+    else:
+        modes = {"mode": recorded.mode, "subgraphs": recorded.subgraphs,
+                 "execution": recorded.execution}  # fmt: skip
+        with open_session(options, placement=folder / "placement.toml", **modes) as session:
+            other = rerun(session, feeds, recorded)
+    parted = first_divergence(recorded, other)
+    data: dict[str, Any] = {"same": parted is None, "tensors": len(recorded.digests)}
+    if parted is None:
+        emit(options, data, f"the same, bit for bit: {len(recorded.digests)} tensors")
+        return 0
+    one, two = parted
+    data["first_divergence"] = [vars(one), vars(two)]
+    where = f"{one.node} on {one.device}" + ("" if one == two else f", then {two.device}")
+    emit(options, data, f"first divergent tensor: {one.value!r} of {where}")
+    return 1
