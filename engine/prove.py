@@ -259,6 +259,8 @@ class _SerialModel(StageModel):
         tasks = self.tasks_of(label)
         assigned = [r % self.problem.k for r in label]
         value = self.prices.total(self.problem, assigned, tasks)
+        if value > self.known_value:
+            value, tasks = self.known_value, self.tasks_of(self.known_labels)
         bound = max(run.best_objective_bound / self.scale, self.least)
         return value, tasks, min(bound, self._beyond(self.prices, self.stages))
 
