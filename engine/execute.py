@@ -11,6 +11,7 @@ from typing import Literal
 
 from trireme.device import BoundCall
 from trireme.dispatch import TaskSpan
+from trireme.errors import RunError
 from trireme.plan import Plan
 
 Mode = Literal["serial", "parallel"]
@@ -47,6 +48,17 @@ def _timed(call: BoundCall, index: int) -> TaskSpan:
     event = call.launch(profile=True)
     event.wait()
     return TaskSpan(index, start, time.perf_counter(), tuple(event.spans()))
+
+
+def check_order(plan: Plan, order: Sequence[int]) -> None:
+    """Raise RunError if an order leaves a task out or breaks a wait."""
+    done: set[int] = set()
+    for index in order:
+        if not set(plan.tasks[index].waits) <= done:
+            raise RunError(f"task {index} would run before what it waits for")
+        done.add(index)
+    if not len(done) == len(order) == len(plan.tasks):
+        raise RunError(f"the order names {len(order)} tasks, the plan has {len(plan.tasks)}")
 
 
 def has_overlap(plan: Plan) -> bool:

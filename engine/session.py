@@ -38,7 +38,7 @@ from trireme.dispatch import ParallelRunner, TaskSpan
 from trireme.dtypes import Array, numpy_dtype
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.execute import Mode, has_overlap, run_profiled, serial_runner
+from trireme.execute import Mode, check_order, has_overlap, run_profiled, serial_runner
 from trireme.feeds import choice
 from trireme.graph import Graph, Value
 from trireme.interactive import Watcher, run_steps
@@ -293,21 +293,12 @@ class Session:
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
-        self._check_order(order)
+        check_order(self.plan, order)
         with self._lock:
             self._check_open()
             results = self._ports.give(feeds)
             run_profiled(self._calls, order)
             return self._ports.take(results)
-
-    def _check_order(self, order: Sequence[int]) -> None:
-        count, done = len(self._calls), set[int]()
-        for index in order:
-            if not set(self.plan.tasks[index].waits) <= done:
-                raise RunError(f"task {index} would run before what it waits for")
-            done.add(index)
-        if not len(done) == len(order) == count:
-            raise RunError(f"the order names {len(order)} tasks, the plan has {count}")
 
     def run_nodes(
         self, feeds: Mapping[str, Any], watch: Watcher, order: Sequence[int] | None = None
@@ -318,7 +309,7 @@ class Session:
         Errors: as `run` and, given an order, as `run_in_order`
         """
         chosen = range(len(self._calls)) if order is None else order
-        self._check_order(chosen)
+        check_order(self.plan, chosen)
         with self._lock:
             self._check_open()
             results = self._ports.give(feeds, in_place=False)

@@ -1,0 +1,49 @@
+"""Every zoo model in every mode on one placement: int8 bit for bit, floats within a tolerance.
+
+Node by node a device cannot fuse, which changes how floats are rounded: docs/execution.md.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from zoo import zoo_path
+
+import trireme
+from trireme.calibration import Calibration
+from trireme.per_node import gap
+from trireme.tools.options import random_array
+
+QUICK = ["kws_dscnn_int8", "ad01_fp32"]
+MODELS = [
+    "ad01_int8", "deeplabv3_f32", "kws_dscnn_f32", "mobilenet_v1_0.25_224_f32",
+    "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_f32", "resnet8_cifar10_int8",
+    "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_float", "vww_96_int8",
+    "yamnet",
+]  # fmt: skip
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+TOLERANCES = {"kws_dscnn_f32": 1e-2}
+"""It rounds activations to 8 bits on the fly, so that a last bit may decide a whole unit."""
+
+
+@pytest.mark.parametrize("devices", ["cpu", "npu,cpu"])
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_every_mode(name, devices):
+    path, first = str(zoo_path(f"{name}.tflite")), {}
+    for execution, subgraphs, mode in itertools.product(
+        ("sunk", "interactive"), ("merged", "split"), ("parallel", "serial")
+    ):
+        with trireme.Session(
+            path, devices=devices.split(","), threads=2, calibration=Calibration(), mode=mode,
+            subgraphs=subgraphs, execution=execution,
+        ) as session:  # fmt: skip
+            rng = np.random.default_rng(5)
+            feeds = {value.name: random_array(value, rng) for value in session.inputs}
+            outputs = session.run(feeds)
+        want = first.setdefault(execution, outputs)
+        for output, array in outputs.items():
+            assert array.tobytes() == want[output].tobytes(), (execution, subgraphs, mode)
+    for output, array in first["interactive"].items():
+        apart = gap(array, first["sunk"][output])
+        limit = TOLERANCES.get(name, 1e-5) if array.dtype.kind == "f" else 0
+        assert apart.largest <= limit, f"{output}: {apart}"
