@@ -36,8 +36,7 @@ def place(
     pins: node id -> device, beside the pins that nodes have
     keep: leave every node where this has it, but for pins: no search
     Errors: PlacementError, if a node can run on no device, a pin or what is kept cannot be, or no
-    placement
-    that fits the devices' memory was found; PlanError, if a shape is not known
+    placement that fits the devices' memory was found; PlanError, if a shape is not known
     """
     task = Pricing.of(_pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
