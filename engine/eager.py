@@ -27,9 +27,9 @@ from trireme.device import HOST, Buffer, Device, open_device
 from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import GraphError, PlacementError, TriremeError
 from trireme.graph import Graph, Quant, TensorType, Value
-from trireme.interactive import summary
 from trireme.interpret import evaluate
 from trireme.op import OpDef, get_op, has_op
+from trireme.running.interactive import summary
 
 MOST_KEPT = 512
 """Compiled calls that are kept; the one not used for longest goes first."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from trireme.graph import Node
 from trireme.placement import Placement
-from trireme.reprice import Repricer, Trial
+from trireme.placing.reprice import Repricer, Trial
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.model_file.atomic import write_atomic
-from trireme.objective import Objective
 from trireme.place import Kept, place
 from trireme.placement import Placement
+from trireme.placing.objective import Objective
 
 VERSION = 1
 

@@ -11,17 +11,17 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trireme.bounds import Forest, LoadBound, makespan_bound
 from trireme.cost import CostModel, Estimate
 from trireme.device import Device
 from trireme.errors import PlacementError, PlanError
 from trireme.graph import Graph, Node
-from trireme.makespan import makespan_s
-from trireme.objective import UNIT, Objective, Scorer, check_objective
 from trireme.placement import Choice, Placement, Score, insert_copies
-from trireme.problem import Assignment, Machine, Problem
-from trireme.search import Search
-from trireme.stages import Tasks, tasks_of
+from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.makespan import makespan_s
+from trireme.placing.objective import UNIT, Objective, Scorer, check_objective
+from trireme.placing.problem import Assignment, Machine, Problem
+from trireme.placing.search import Search
+from trireme.placing.stages import Tasks, tasks_of
 
 
 def place(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.device import Clock
-from trireme.dispatch import TaskSpan
 from trireme.plan import Plan, Task
+from trireme.running.dispatch import TaskSpan
 from trireme.virtual import Slice, makespan_s, timeline
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from trireme.dtypes import Array
 from trireme.errors import ModelFileError, RunError
 from trireme.graph import Graph
-from trireme.interactive import Step
 from trireme.lockfile import lock, save_lock
 from trireme.model_file import dumps
+from trireme.running.interactive import Step
 from trireme.session import Session
 
 VERSION = 1

@@ -20,7 +20,6 @@ import numpy as np
 
 from trireme.calibration import Calibration, default_path, load_calibration
 from trireme.compile import Program, compile_tasks, make_program
-from trireme.copies import copy_call
 from trireme.cost import CostModel
 from trireme.device import (
     HOST,
@@ -34,21 +33,22 @@ from trireme.device import (
     no_progress,
     open_device,
 )
-from trireme.dispatch import ParallelRunner, TaskSpan
 from trireme.dtypes import Array, numpy_dtype
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.execute import Mode, check_order, has_overlap, run_profiled, serial_runner
-from trireme.feeds import choice
 from trireme.graph import Graph, Value
-from trireme.interactive import Watcher, run_steps
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
-from trireme.objective import Objective
 from trireme.placement import Placement
+from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
-from trireme.ports import Ports
 from trireme.profile import MemoryRow, Profile, make_profile
+from trireme.running.copies import copy_call
+from trireme.running.dispatch import ParallelRunner, TaskSpan
+from trireme.running.execute import Mode, check_order, has_overlap, run_profiled, serial_runner
+from trireme.running.feeds import choice
+from trireme.running.interactive import Watcher, run_steps
+from trireme.running.ports import Ports
 from trireme.subgraphs import Execution, Subgraphs
 
 _log = logging.getLogger(__name__)

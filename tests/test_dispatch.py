@@ -16,11 +16,11 @@ from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.device import Done
-from trireme.dispatch import ParallelRunner
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
 from trireme.place import place
 from trireme.plan import make_plan
+from trireme.running.dispatch import ParallelRunner
 from trireme.session import Session
 
 

@@ -16,8 +16,8 @@ from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.lockfile import differences, load_lock, lock, lock_text, place_as, remarks, save_lock
 from trireme.place import place, place_several
+from trireme.placing.shatter import advise
 from trireme.session import Session
-from trireme.shatter import advise
 from trireme.tools.measure import fastest
 
 

@@ -13,8 +13,8 @@ from trireme.calibration import Calibration
 from trireme.errors import RunError
 from trireme.graph import TensorType
 from trireme.interpret import run_reference
-from trireme.per_node import compare_nodes, gap
 from trireme.plan_check import check_plan
+from trireme.running.per_node import compare_nodes, gap
 from trireme.session import Session
 
 MODES = ("serial", "parallel")

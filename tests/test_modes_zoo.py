@@ -11,7 +11,7 @@ from zoo import zoo_path
 
 import trireme
 from trireme.calibration import Calibration
-from trireme.per_node import gap
+from trireme.running.per_node import gap
 from trireme.tools.options import random_array
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]

@@ -14,16 +14,16 @@ from baselines import BASELINES
 from placement_cases import cases, random_problem, to_graph
 from toy_device import ToyDevice
 
-from trireme.bounds import Forest, LoadBound, critical_s, makespan_bound
 from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
-from trireme.objective import OBJECTIVES
 from trireme.place import place
+from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound
+from trireme.placing.objective import OBJECTIVES
+from trireme.placing.problem import CALLER
+from trireme.placing.search import Search
+from trireme.placing.stages import device_orders, early, gathered
 from trireme.plan import make_plan
-from trireme.problem import CALLER
-from trireme.search import Search
-from trireme.stages import device_orders, early, gathered
 from trireme.virtual import timeline
 
 SMALL = list(cases(24, most=40))

@@ -9,16 +9,16 @@ import random
 import pytest
 from placement_cases import cases, random_problem, to_graph
 
-from trireme.bounds import Forest, LoadBound, makespan_bound
 from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.place import place
-from trireme.prices import time_prices
-from trireme.prove import launches_beyond, prove_prices, solver
-from trireme.prove_makespan import prove_makespan
-from trireme.proven import proven
-from trireme.search import Search
+from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.prices import time_prices
+from trireme.placing.prove import launches_beyond, prove_prices, solver
+from trireme.placing.prove_makespan import prove_makespan
+from trireme.placing.proven import proven
+from trireme.placing.search import Search
 
 try:
     solver()

@@ -17,7 +17,7 @@ from trireme.calibration import Calibration
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.interpret import run_reference
-from trireme.trace import chrome_trace
+from trireme.running.trace import chrome_trace
 
 F32 = TensorType((3, 8), "float32")
 

@@ -17,11 +17,12 @@ from trireme.devices.opencl import list_devices
 from trireme.errors import DeviceError
 from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
-from trireme.interactive import summary
 from trireme.model_file import save
 from trireme.optimise import optimise
+from trireme.placing.shatter import advice_json, advise
+from trireme.running.interactive import summary
+from trireme.running.trace import chrome_trace
 from trireme.session import Session
-from trireme.shatter import advice_json, advise
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.options import (
     Progress,
@@ -33,7 +34,6 @@ from trireme.tools.options import (
     parse_shapes,
 )
 from trireme.tools.supported_ops import support_table, table_text
-from trireme.trace import chrome_trace
 
 
 def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:

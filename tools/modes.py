@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trireme.dtypes import Array
-from trireme.per_node import gap
+from trireme.running.per_node import gap
 from trireme.session import Session
 from trireme.tools.commands import emit
 from trireme.tools.options import Progress, make_feeds, open_session

@@ -15,7 +15,7 @@ from trireme.calibration import default_path
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
-from trireme.objective import OBJECTIVES
+from trireme.placing.objective import OBJECTIVES
 from trireme.session import Session
 from trireme.tools.image import load_image
 

@@ -32,8 +32,8 @@ from trireme.lockfile import (
 from trireme.optimise import optimise
 from trireme.place import place, place_several
 from trireme.placement import Placement
-from trireme.proven import proven
-from trireme.shatter import advice_json, advise
+from trireme.placing.proven import proven
+from trireme.placing.shatter import advice_json, advise
 from trireme.tools.commands import emit, load
 from trireme.tools.measure import fastest
 from trireme.tools.options import Progress, calibration_path, device_list, device_options

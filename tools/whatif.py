@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.bounds import Forest
 from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.devices.described import Soc, load_soc
 from trireme.errors import RunError
 from trireme.graph import Graph
 from trireme.lockfile import node_names
-from trireme.objective import OBJECTIVES, UNIT, Objective, Scorer, check_objective
 from trireme.optimise import optimise
 from trireme.place import Pricing
-from trireme.problem import Assignment, Problem
-from trireme.search import Search
+from trireme.placing.bounds import Forest
+from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer, check_objective
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.search import Search
 from trireme.tools.commands import emit, load
 from trireme.tools.options import Progress
 

@@ -18,7 +18,7 @@ from trireme.cost import Link, Links, roofline_s, work_of
 from trireme.device import HOST, DeviceSpec
 from trireme.graph import TensorType
 from trireme.optimise import optimise
-from trireme.problem import CALLER, Machine, Problem
+from trireme.placing.problem import CALLER, Machine, Problem
 
 KINDS = ("series-parallel", "layered", "zoo")
 ZOO = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from trireme.problem import CALLER, Problem
-from trireme.stages import Tasks
+from trireme.placing.problem import CALLER, Problem
+from trireme.placing.stages import Tasks
 
 
 def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from trireme.device import BoundCall
-from trireme.dispatch import TaskSpan
 from trireme.errors import RunError
 from trireme.plan import Plan
+from trireme.running.dispatch import TaskSpan
 
 Mode = Literal["serial", "parallel"]
 

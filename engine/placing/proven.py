@@ -7,11 +7,11 @@ from typing import cast
 
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
-from trireme.objective import Objective, Scorer
 from trireme.place import Pricing
 from trireme.placement import Placement
-from trireme.prove import Proof, prove_prices
-from trireme.prove_makespan import prove_makespan
+from trireme.placing.objective import Objective, Scorer
+from trireme.placing.prove import Proof, prove_prices
+from trireme.placing.prove_makespan import prove_makespan
 
 
 def proven(

@@ -12,7 +12,7 @@ from typing import Any
 from trireme.cost import roofline_s, work_of
 from trireme.graph import Node
 from trireme.placement import Placement
-from trireme.reprice import Repricer
+from trireme.placing.reprice import Repricer
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import numpy as np
 
 from trireme.dtypes import FLOATS, Array, dtype_name
 from trireme.graph import Graph, Node
-from trireme.interactive import Step
 from trireme.interpret import evaluate
 from trireme.op import get_op
+from trireme.running.interactive import Step
 from trireme.session import Session
 
 FLOAT_FLOOR = 1e-5

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trireme.objective import Scorer
-from trireme.problem import Assignment, Problem
-from trireme.stages import Tasks
+from trireme.placing.objective import Scorer
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.stages import Tasks
 
 
 def polish(scorer: Scorer, assigned: Assignment, visits: int) -> tuple[float, Tasks]:

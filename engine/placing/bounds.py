@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.makespan import loads_s
-from trireme.prices import INFINITE, Prices, time_prices
-from trireme.problem import CALLER, Problem
-from trireme.stages import early
+from trireme.placing.makespan import loads_s
+from trireme.placing.prices import INFINITE, Prices, time_prices
+from trireme.placing.problem import CALLER, Problem
+from trireme.placing.stages import early
 
 
 def critical_s(problem: Problem) -> float:

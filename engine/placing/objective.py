@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from trireme.errors import PlacementError
-from trireme.makespan import live_ranges, loads_s, makespan_s, peak_bytes
 from trireme.memory import LiveRange, pack
-from trireme.prices import energy_prices, time_prices
-from trireme.problem import Assignment, Machine, Problem
-from trireme.stages import Tasks, device_orders, early, gathered, rules, urgent
+from trireme.placing.makespan import live_ranges, loads_s, makespan_s, peak_bytes
+from trireme.placing.prices import energy_prices, time_prices
+from trireme.placing.problem import Assignment, Machine, Problem
+from trireme.placing.stages import Tasks, device_orders, early, gathered, rules, urgent
 
 Objective = Literal["makespan", "serial", "throughput", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from trireme.problem import Problem
+from trireme.placing.problem import Problem
 
 Tasks = list[tuple[int, list[int]]]
 """(device, node positions in graph order) of each task, in an order in which they can run."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme.makespan import copies_of
-from trireme.problem import Problem
-from trireme.stages import Tasks
+from trireme.placing.makespan import copies_of
+from trireme.placing.problem import Problem
+from trireme.placing.stages import Tasks
 
 INFINITE = float("inf")
 

@@ -15,9 +15,9 @@ import numpy as np
 from trireme.device import HOST, BoundCall
 from trireme.dtypes import Array
 from trireme.errors import RunError
-from trireme.feeds import misfit, refuse_names
 from trireme.graph import Value
 from trireme.plan import Plan
+from trireme.running.feeds import misfit, refuse_names
 
 IN_PLACE_BYTES = 32 << 10
 """Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""

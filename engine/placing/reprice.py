@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from trireme.bounds import Forest, LoadBound
-from trireme.makespan import copies_of
-from trireme.objective import Objective, Scorer
 from trireme.placement import Placement
-from trireme.problem import CALLER, Assignment, Machine, Problem
-from trireme.search import Search
-from trireme.stages import Tasks
+from trireme.placing.bounds import Forest, LoadBound
+from trireme.placing.makespan import copies_of
+from trireme.placing.objective import Objective, Scorer
+from trireme.placing.problem import CALLER, Assignment, Machine, Problem
+from trireme.placing.search import Search
+from trireme.placing.stages import Tasks
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trireme.bounds import Forest
-from trireme.contract import Contraction
 from trireme.errors import PlacementError
-from trireme.prices import INFINITE, Prices
-from trireme.problem import Assignment, Problem
-from trireme.stages import Tasks, rules
+from trireme.placing.bounds import Forest
+from trireme.placing.contract import Contraction
+from trireme.placing.prices import INFINITE, Prices
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.stages import Tasks, rules
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from trireme.bounds import Forest, LoadBound, makespan_bound
-from trireme.contract import Contraction
-from trireme.objective import Objective, Scorer
-from trireme.polish import polish
-from trireme.problem import Assignment, Problem
-from trireme.stages import early
-from trireme.starts import regions, starts
+from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.contract import Contraction
+from trireme.placing.objective import Objective, Scorer
+from trireme.placing.polish import polish
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.stages import early
+from trireme.placing.starts import regions, starts
 
 _NODE_VISITS = 600_000
 """Bound of a search: scored assignments times nodes; less where there are many nodes to prepare."""

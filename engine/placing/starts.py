@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trireme.bounds import Forest, LoadBound
-from trireme.cuts import expand
-from trireme.prices import Prices
-from trireme.problem import CALLER, Assignment, Problem
+from trireme.placing.bounds import Forest, LoadBound
+from trireme.placing.cuts import expand
+from trireme.placing.prices import Prices
+from trireme.placing.problem import CALLER, Assignment, Problem
 
 
 def single_device(problem: Problem, device: int) -> Assignment:

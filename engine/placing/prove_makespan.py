@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trireme.bounds import Forest, LoadBound, critical_s
-from trireme.contract import Contraction
-from trireme.makespan import makespan_s
-from trireme.prices import time_prices
-from trireme.problem import Assignment, Problem
-from trireme.prove import Proof, StageModel
-from trireme.stages import Tasks, rules
+from trireme.placing.bounds import Forest, LoadBound, critical_s
+from trireme.placing.contract import Contraction
+from trireme.placing.makespan import makespan_s
+from trireme.placing.prices import time_prices
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.prove import Proof, StageModel
+from trireme.placing.stages import Tasks, rules
 
 _UNITS = 1_000_000
 """Integer units of the known makespan. Durations are rounded down, so that the bound is one."""

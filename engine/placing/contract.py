@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trireme.prices import Prices
-from trireme.problem import CALLER, Assignment, Problem
+from trireme.placing.prices import Prices
+from trireme.placing.problem import CALLER, Assignment, Problem
 
 
 class Contraction:

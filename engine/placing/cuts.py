@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trireme.prices import INFINITE, Prices
-from trireme.problem import Assignment, Problem
+from trireme.placing.prices import INFINITE, Prices
+from trireme.placing.problem import Assignment, Problem
 
 
 class Cut:

@@ -1,0 +1,1 @@
+"""How `place` decides: the problem as numbers, starts, searches, bounds, proofs and prices."""
