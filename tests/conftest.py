@@ -21,3 +21,14 @@ def made_models(tmp_path_factory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("onnx")
     subprocess.run([sys.executable, zoo_path("make_onnx.py"), folder], check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def cpus(tmp_path_factory):
+    """A cpu device for every instruction set of this machine with 1 and 2 threads, by both."""
+    from cpu_run import open_all
+
+    made = open_all(tmp_path_factory.mktemp("objects"))
+    yield made
+    for device in made.values():
+        device.close()

@@ -4,7 +4,7 @@ count, with poisoned margins around what kernels may write.
 
 import numpy as np
 import pytest
-from cpu_run import assert_close, open_all, run, sample_graph
+from cpu_run import assert_close, run, sample_graph
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -19,17 +19,9 @@ from trireme.op import all_ops, get_op
 SEED = 20261121
 
 
-@pytest.fixture(scope="module")
-def devices(tmp_path_factory):
-    made = open_all(tmp_path_factory.mktemp("objects"))
-    yield made
-    for device in made.values():
-        device.close()
-
-
 @pytest.mark.parametrize("isa", available_isas())
 @pytest.mark.parametrize("name", [op.name for op in all_ops()])
-def test_samples(devices, name, isa):
+def test_samples(cpus, name, isa):
     op = get_op(name)
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
@@ -38,14 +30,14 @@ def test_samples(devices, name, isa):
             graph, feeds = sample_graph(op, sample)
         except TriremeError:
             continue  # a sample that only the reference takes
-        if devices[isa, 1].unsupported_reason(graph, graph.nodes[0]) is not None:
+        if cpus[isa, 1].unsupported_reason(graph, graph.nodes[0]) is not None:
             continue
-        if REFERENCE in _kernels(devices[isa, 1], graph):
+        if REFERENCE in _kernels(cpus[isa, 1], graph):
             continue  # the numpy reference against itself
         want = list(interpret(graph, feeds).values())
         bits = []
         for threads in (1, 2):
-            got, kernels, _ = run(devices[isa, threads], graph, feeds, at_end=threads == 1)
+            got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
             for g, w in zip(got, want, strict=True):
                 assert_close(g, w, op.rtol, f"{name} sample {number} {sample.note} {kernels}")
             bits.append([g.tobytes() for g in got])
@@ -56,7 +48,7 @@ def _kernels(device, graph):
     return device.compile([graph])[0].kernels.values()
 
 
-def test_reference_steps_run_in_order(devices):
+def test_reference_steps_run_in_order(cpus):
     """Native and reference steps in one region, with an alias and an output used twice."""
     builder = GraphBuilder("mixed")
     x = builder.input("x", TensorType((4, 6), "float32"))
@@ -64,7 +56,7 @@ def test_reference_steps_run_in_order(devices):
     z = builder.add("relu", y)
     graph = builder.finish(z, y, x, z)
     feed = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
-    for device in devices.values():
+    for device in cpus.values():
         got, _, spans = run(device, graph, {x: feed})
         np.testing.assert_allclose(got[1], np.tanh(feed), rtol=1e-6)
         np.testing.assert_array_equal(got[0], np.maximum(got[1], 0))
@@ -73,8 +65,8 @@ def test_reference_steps_run_in_order(devices):
         assert [s.start_s <= s.end_s for s in spans] == [True] * len(spans)
 
 
-def test_types_of_the_contract(devices):
-    device = next(iter(devices.values()))
+def test_types_of_the_contract(cpus):
+    device = next(iter(cpus.values()))
     assert isinstance(device.alloc(100), Buffer)
     assert device.alloc(100).handle.ctypes.data % 64 == 0
     assert isinstance(Done(), Done)

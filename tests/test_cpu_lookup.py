@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cpu_run import node_graph, open_all, run
+from cpu_run import node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -15,18 +15,10 @@ from trireme.interpret import interpret
 by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
 
 
-@pytest.fixture(scope="module")
-def devices(tmp_path_factory):
-    made = open_all(tmp_path_factory.mktemp("objects"))
-    yield made
-    for device in made.values():
-        device.close()
-
-
-def agree(devices, isa, graph, feeds):
+def agree(cpus, isa, graph, feeds):
     want = list(interpret(graph, feeds).values())
     for threads in (1, 2):
-        got, kernels, _ = run(devices[isa, threads], graph, feeds, at_end=threads == 1)
+        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
         assert REFERENCE not in kernels.values(), kernels
         for g, w in zip(got, want, strict=True):
             np.testing.assert_array_equal(g, w)
@@ -48,7 +40,7 @@ CASES = {  # shape of x, shape of the indices, axis, batch_dims
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "float16"])
 @pytest.mark.parametrize("constant", [False, True])
-def test_gather(devices, isa, case, dtype, constant):
+def test_gather(cpus, isa, case, dtype, constant):
     shape, picks, axis, batch_dims = CASES[case]
     rng = np.random.default_rng(5)
     x = rng.integers(0, 100, shape).astype(dtype)
@@ -56,26 +48,26 @@ def test_gather(devices, isa, case, dtype, constant):
     index = np.int32 if dtype == "uint8" else np.int64
     indices = rng.integers(-size, size, picks).astype(index)
     attrs = {"axis": axis, "batch_dims": batch_dims}
-    agree(devices, isa, *node_graph("gather", [x, indices], attrs, {1} if constant else ()))
+    agree(cpus, isa, *node_graph("gather", [x, indices], attrs, {1} if constant else ()))
 
 
 @by_isa
 @pytest.mark.parametrize("bad", [5, -6, 1 << 40, -(1 << 62)])
-def test_a_wrong_index_ends_the_run_with_a_sentence(devices, isa, bad):
+def test_a_wrong_index_ends_the_run_with_a_sentence(cpus, isa, bad):
     x = np.arange(20, dtype=np.float32).reshape(5, 4)
     indices = np.array([0, bad, 7, -5], np.int64)
     graph, feeds = node_graph("gather", [x, indices], {"axis": 0, "batch_dims": 0})
     with pytest.raises(RunError, match=f"index {bad} is outside the 5 elements"):
-        run(devices[isa, 2], graph, feeds)
+        run(cpus[isa, 2], graph, feeds)
     feeds[graph.inputs[1]] = np.array([0, 1, 4, -5], np.int64)
-    agree(devices, isa, graph, feeds)
+    agree(cpus, isa, graph, feeds)
 
 
 @by_isa
-def test_a_bound_call_works_again_after_a_wrong_index(devices, isa):
+def test_a_bound_call_works_again_after_a_wrong_index(cpus, isa):
     x = np.arange(20, dtype=np.float32).reshape(5, 4)
     graph, feeds = node_graph("gather", [x, np.array([9, 1])], {"axis": 0, "batch_dims": 0}, {0})
-    device = devices[isa, 1]
+    device = cpus[isa, 1]
     executable = device.compile([graph])[0]
     places = [device.alloc(graph.type(i).nbytes) for i in (*graph.inputs, *graph.outputs)]
     call = executable.bind(places, device.alloc(max(executable.scratch_bytes, 1)))
@@ -109,7 +101,7 @@ def _aliases(order):
     ["first", "made first", "first made", "second first read", "in second", "made second first in",
      "read second", "second made"],
 )  # fmt: skip
-def test_outputs_that_share_their_bytes(devices, isa, order):
+def test_outputs_that_share_their_bytes(cpus, isa, order):
     graph, x = _aliases(order)
     feeds = {x: np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)}
-    agree(devices, isa, graph, feeds)
+    agree(cpus, isa, graph, feeds)

@@ -4,7 +4,7 @@ and two threads, poisoned margins and guard pages; rounding, NaN, infinities and
 
 import numpy as np
 import pytest
-from cpu_run import assert_close, node_graph, open_all, run
+from cpu_run import assert_close, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import open_device, winograd_conv
@@ -38,14 +38,6 @@ SHAPES = [  # batch, height, width, channels, outputs, pads (top, left, bottom, 
     (1, 3, 3, 2, 2, (4, 5, 4, 4)),
 ]
 EPILOGUES = ["", "relu", "relu6", "swish"]
-
-
-@pytest.fixture(scope="module")
-def devices(tmp_path_factory):
-    made = open_all(tmp_path_factory.mktemp("objects"))
-    yield made
-    for device in made.values():
-        device.close()
 
 
 @pytest.fixture(params=SCHEMES, ids=lambda one: "{}x{} stride {} m {}".format(one[0], *one))
@@ -82,12 +74,12 @@ def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1
     return node_graph("conv", inputs, attrs, constants=(1, 2))
 
 
-def check(devices, isa, graph, feeds, what, rtol=BOUND):
+def check(cpus, isa, graph, feeds, what, rtol=BOUND):
     """Run on one and two threads: close to the reference, and of the same bits."""
     want = list(interpret(graph, feeds).values())[0]
     bits = []
     for threads in (1, 2):
-        got, kernels, _ = run(devices[isa, threads], graph, feeds, at_end=threads == 1)
+        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
         assert_close(got[0], want, rtol, f"{what} {kernels}")
         bits.append(got[0].tobytes())
     assert bits[0] == bits[1], "results depend on the number of threads"
@@ -95,7 +87,7 @@ def check(devices, isa, graph, feeds, what, rtol=BOUND):
 
 
 @pytest.mark.parametrize("isa", available_isas())
-def test_shapes(devices, made, isa):
+def test_shapes(cpus, made, isa):
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
     turn = SCHEMES.index((made.kernel, made.stride, made.outputs))
@@ -105,13 +97,13 @@ def test_shapes(devices, made, isa):
         activation = EPILOGUES[number % len(EPILOGUES)]
         extra = (number % 3 != 0, number % 2 != 0)
         graph, feeds = conv(rng, shape, activation, extra, form=(made.kernel, made.stride))
-        kernels = check(devices, isa, graph, feeds, f"{shape} {activation} {extra}")
+        kernels = check(cpus, isa, graph, feeds, f"{shape} {activation} {extra}")
         (kernel,) = kernels.values()
         assert kernel.startswith(f"conv_f32_winograd{made.outputs}x{made.outputs}_"), kernel
 
 
 @pytest.mark.parametrize("isa", available_isas())
-def test_rounding(devices, made, isa):
+def test_rounding(cpus, made, isa):
     """The worst error stays within conv's tolerance, and near that of plain sums of products."""
     channels = 512
     rng = np.random.default_rng(SEED)
@@ -129,13 +121,13 @@ def test_rounding(devices, made, isa):
         for i in range(kernel)
         for j in range(kernel)
     )
-    got, _, _ = run(devices[isa, 1], graph, feeds)
+    got, _, _ = run(cpus[isa, 1], graph, feeds)
     error = np.abs(got[0][0] - exact).max() / np.abs(exact).max()
     assert error < 5e-6, error
 
 
 @pytest.mark.parametrize("isa", available_isas())
-def test_what_is_not_finite(devices, made, isa):
+def test_what_is_not_finite(cpus, made, isa):
     """NaN and infinities reach the outputs that see them and no others; overflow too."""
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
@@ -149,22 +141,22 @@ def test_what_is_not_finite(devices, made, isa):
             (-np.inf, (0, 6, 0, 2)),
         ):
             x[place] = value
-        check(devices, isa, graph, feeds, "not finite")
+        check(cpus, isa, graph, feeds, "not finite")
         residual = list(feeds)[1]
         feeds[residual][0, 3, 3, 0] = np.inf
-        check(devices, isa, graph, feeds, "an infinite residual")
+        check(cpus, isa, graph, feeds, "an infinite residual")
         x[...] = rng.standard_normal(x.shape)
         x[0, 5, 5] = 1.5e38  # finite, but not the sums of a transform
-        check(devices, isa, graph, feeds, "huge")
+        check(cpus, isa, graph, feeds, "huge")
 
 
-def test_weights_that_are_not_finite(devices, monkeypatch):
+def test_weights_that_are_not_finite(cpus, monkeypatch):
     monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: 4)
     rng = np.random.default_rng(SEED)
     weights = rng.standard_normal((4, 3, 3, 5)).astype(np.float32)
     weights[1, 2, 0, 3] = np.inf
     graph, feeds = conv(rng, (1, 9, 9, 5, 4, (0, 0, 0, 0)), weights=weights)
-    kernels = check(devices, available_isas()[0], graph, feeds, "infinite weights")
+    kernels = check(cpus, available_isas()[0], graph, feeds, "infinite weights")
     assert not any("winograd" in kernel for kernel in kernels.values())
 
 
