@@ -37,7 +37,6 @@ class DeviceSpec:
     memory_bytes: the size of that space, 0 when unlimited
     link_latency_s, link_bandwidth: of a copy between its memory and the host's
     resource_group: devices of one group share silicon and cannot overlap
-    sinks: whether it takes regions of many nodes as one task
     clock: whether its times are measured (wall) or modelled (virtual)
     power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
     """
@@ -53,7 +52,6 @@ class DeviceSpec:
     link_latency_s: float = 0.0
     link_bandwidth: float = float("inf")
     resource_group: str = ""
-    sinks: bool = True
     clock: Clock = "wall"
     power_w: float | None = None
     link_j_per_byte: float | None = None

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 from placement_cases import to_graph
 from zoo import zoo_path
@@ -100,6 +101,8 @@ def test_coral_is_near_what_is_published():
         ("flops = { float32 = 1e9 }", "flops = {}", "flops is empty"),
         ("link_bandwidth = 1e8", "", "no link_bandwidth"),
         ('memory = "far"', 'memory = "far"\ndtypes = [1]', "not a list of names"),
+        ('memory = "far"', 'memory = "far"\nsinks = 1', "not true or false"),
+        ('memory = "far"', 'memory = "far"\nsram = 1e6', "sram and no sram_bandwidth"),
         ("[devices.cpu]", "[devices.cpu", "soc.toml"),
         ('launch_s = 1e-6', 'launch_s = 1e-6\nmemory = "near"\nlink_bandwidth = 1e9', "no source"),
     ],
@@ -113,6 +116,51 @@ def test_a_description_cannot_be_run(tmp_path):
     devices = list(soc_of(tmp_path).devices().values())
     with pytest.raises(CompileError, match="only described"):
         Session(chain(), devices=devices)
+
+
+def seconds_of(tmp_path, *lines, graph=None):
+    """What the nodes of a chain are estimated to take on the far device, with lines added to it."""
+    text = TEXT.replace("launch_s = 1e-5", "\n".join(("launch_s = 1e-5", *lines)))
+    sources = [f'{key} = "t"' for key in ("sram", "sram_bandwidth") if key in "".join(lines)]
+    far = soc_of(tmp_path, "\n".join((text, *sources))).devices()["far"]
+    graph = graph or chain()
+    return [far.estimate_s(graph, node) for node in graph.nodes], far.spec.launch_s
+
+
+def test_what_fits_on_the_chip_travels_faster(tmp_path):
+    """800,000 bytes go in and out of every node: 8 us from memory, 2 us on the chip."""
+    plain, _ = seconds_of(tmp_path)
+    assert plain == pytest.approx([8e-6] * 6)
+    small, _ = seconds_of(tmp_path, "sram = 799999", "sram_bandwidth = 4e11")
+    large, _ = seconds_of(tmp_path, "sram = 800000", "sram_bandwidth = 4e11")
+    assert small == plain and large == pytest.approx([2e-6] * 6)
+
+
+def test_weights_come_from_memory_wherever_the_rest_is(tmp_path):
+    b = GraphBuilder("product")
+    x = b.input("x", TensorType((1, 1000), "float32"))
+    weights = b.constant("w", np.ones((1000, 1000), np.float32))
+    graph = b.finish(b.add("matmul", x, weights))
+    found, _ = seconds_of(tmp_path, "sram = 8000", "sram_bandwidth = 1e12", graph=graph)
+    assert found == pytest.approx([4e6 / 1e11 + 8e3 / 1e12])
+
+
+def test_where_nothing_sinks_every_node_is_launched(tmp_path):
+    """The sum is the same for one node; regions save nothing."""
+    plain, launch = seconds_of(tmp_path)
+    alone, none = seconds_of(tmp_path, "sinks = false")
+    assert (launch, none) == (1e-5, 0.0)
+    assert alone == pytest.approx([one + 1e-5 for one in plain])
+
+
+def test_whatif_varies_the_memory_on_the_chip():
+    """The more activations of MobileNet v2 an NPU holds, the faster it is."""
+    graph = optimise(convert(zoo_path("mobilenet_v2_1.0_224_quant.tflite")))
+    soc = load_soc("rk3588")
+    axis = parse_axis(soc, "npu.sram=0.125..1", 4)
+    found, _ = variants(graph, soc, [axis], "makespan", Progress())
+    scores = [variant.score for variant in found]
+    assert scores == sorted(scores, reverse=True) and scores[0] > 1.05 * scores[-1]
 
 
 def test_refusals_say_the_description(tmp_path):
@@ -143,8 +191,8 @@ def test_figures_are_named_in_full_or_short(tmp_path):
     assert parse_axis(soc, "bandwidth=1e9,2e9", 2).values == (1e9, 2e9)
     assert set(soc.named("bandwidth")) == {"cpu.bandwidth", "far.bandwidth"}
     assert soc.named("far.flops.float32") == ["far.flops.float32"]
-    for row in ("sram=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth"):
-        with pytest.raises(RunError, match="sram|expected"):
+    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth"):
+        with pytest.raises(RunError, match="cache|expected"):
             parse_axis(soc, row, 3)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-from trireme.cost import Work, work_of
+from trireme.cost import work_of
 from trireme.device import Buffer, Device, DeviceSpec, Executable
 from trireme.dtypes import Array
 from trireme.errors import CompileError, DeviceError
@@ -28,17 +28,33 @@ class Support:
     max_rank: int = 0
 
 
-class DescribedDevice(Device):
-    """A device from a description.
+@dataclass(frozen=True)
+class Working:
+    """How a described device works, beyond its peaks.
 
     efficiency: the share of its peak that a kind of op reaches; 1.0 where none is given
+    sram, sram_bandwidth: memory on the chip, in bytes and in bytes a second; inputs and outputs
+        of a node that fit in it together do not travel to the memory behind. 0 when there is none
+    node_launch_s: seconds that every node costs beyond its work, where none is sunk with others
     """
 
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    sram: float = 0.0
+    sram_bandwidth: float = 0.0
+    node_launch_s: float = 0.0
+
+
+ANYTHING = Support()
+PLAIN = Working()
+
+
+class DescribedDevice(Device):
+    """A device from a description."""
+
     def __init__(
-        self, spec: DeviceSpec, support: Support, efficiency: dict[str, float] | None = None
+        self, spec: DeviceSpec, support: Support = ANYTHING, working: Working = PLAIN
     ) -> None:
-        self.spec, self.support = spec, support
-        self.efficiency = efficiency or {}
+        self.spec, self.support, self.working = spec, support, working
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the description has the op, its dtypes and ranks."""
@@ -55,15 +71,23 @@ class DescribedDevice(Device):
         return None
 
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
-        """Return the roofline's seconds, with the share of the peak that the kind of op reaches."""
-        return self.seconds(work_of(graph, node))
+        """Return the larger of compute and traffic, in seconds, and its launch if it has its own.
 
-    def seconds(self, work: Work) -> float:
-        """Return the larger of compute and traffic."""
-        spec = self.spec
+        Constants come from the memory behind the chip; the rest too, unless it fits on the chip.
+        """
+        work = work_of(graph, node)
+        spec, working = self.spec, self.working
         rate = spec.flops.get(work.dtype) or min(spec.flops.values())
-        share = self.efficiency.get(work.kind, self.efficiency.get("default", 1.0))
-        return max(work.flops / (rate * share), work.nbytes / spec.bandwidth)
+        share = working.efficiency.get(work.kind, working.efficiency.get("default", 1.0))
+        moving = sum(
+            graph.type(value).nbytes
+            for value in {*node.used, *node.outputs}
+            if not graph.values[value].is_constant
+        )
+        fits = 0 < moving <= working.sram
+        traffic = moving / (working.sram_bandwidth if fits else spec.bandwidth)
+        traffic += (work.nbytes - moving) / spec.bandwidth
+        return max(work.flops / (rate * share), traffic) + working.node_launch_s
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Raise CompileError: there is nothing to run on."""

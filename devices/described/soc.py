@@ -4,7 +4,9 @@
     [devices.npu]
     flops = {int8 = 4e12}       # operations a second; a multiply-add counts as two
     bandwidth = 12.8e9          # bytes a second to and from its memory
-    launch_s = 50e-6
+    launch_s = 50e-6            # of a task; of every node where sinks = false
+    sram = 1e6            # on the chip: what fits there travels at sram_bandwidth
+    sram_bandwidth = 100e9
     [devices.npu.sources]
     flops = "data sheet, page 3"
     launch_s = "estimate: ..."
@@ -25,16 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from trireme.device import HOST, DeviceSpec
-from trireme.devices.described.device import DescribedDevice, Support
+from trireme.devices.described.device import DescribedDevice, Support, Working
 from trireme.errors import ModelFileError, RunError
 
 _NUMBERS = (
     "bandwidth", "launch_s", "link_latency_s", "link_bandwidth", "memory_bytes", "power_w",
-    "link_j_per_byte",
+    "link_j_per_byte", "sram", "sram_bandwidth",
 )  # fmt: skip
 _NEEDED = ("flops", "bandwidth", "launch_s")
 _LISTS = ("ops", "except_ops", "dtypes")
-_OTHERS = ("description", "memory", "resource_group", "max_rank", "sources", "efficiency")
+_OTHERS = ("description", "memory", "resource_group", "max_rank", "sources", "efficiency", "sinks")
 _KNOWN = {*_NUMBERS, *_LISTS, *_OTHERS, "flops"}
 
 
@@ -152,9 +154,12 @@ def _check_figures(where: str, row: Mapping[str, Any]) -> None:
         positive = whole and math.isfinite(value) and value >= 0
         if not positive or (value == 0 and key.split(".")[0] in (*_NEEDED[:2], "efficiency")):
             raise ModelFileError(f"{where}.{key} is {value!r}, not a positive number")
-    for key in ("link_bandwidth",):
-        if row.get("memory", HOST) != HOST and not row.get(key):
-            raise ModelFileError(f"{where} has memory of its own and no {key}")
+    if row.get("memory", HOST) != HOST and not row.get("link_bandwidth"):
+        raise ModelFileError(f"{where} has memory of its own and no link_bandwidth")
+    if row.get("sram") and not row.get("sram_bandwidth"):
+        raise ModelFileError(f"{where} has sram and no sram_bandwidth")
+    if not isinstance(row.get("sinks", True), bool):
+        raise ModelFileError(f"{where}.sinks is {row['sinks']!r}, not true or false")
     for key in (*_NUMBERS, "flops", "efficiency"):
         if key in row and key not in row.get("sources", {}):
             raise ModelFileError(
@@ -163,7 +168,10 @@ def _check_figures(where: str, row: Mapping[str, Any]) -> None:
 
 
 def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
-    numbers = {key: row[key] for key in _NUMBERS if key in row}
+    on_chip = {key: float(row[key]) for key in ("sram", "sram_bandwidth") if key in row}
+    numbers = {key: row[key] for key in _NUMBERS if key in row and key not in on_chip}
+    sinks = row.get("sinks", True)
+    launch_s = numbers.pop("launch_s")
     if "memory_bytes" in numbers:
         numbers["memory_bytes"] = int(numbers["memory_bytes"])
     spec = DeviceSpec(
@@ -173,8 +181,12 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
         memory=str(row.get("memory", HOST)),
         resource_group=str(row.get("resource_group", "")),
         clock="virtual",
+        launch_s=launch_s if sinks else 0.0,
         **numbers,
     )
     lists = {key: frozenset(row.get(key, [])) for key in _LISTS}
     support = Support(**lists, max_rank=int(row.get("max_rank", 0)))
-    return DescribedDevice(spec, support, dict(row.get("efficiency", {})))
+    working = Working(
+        efficiency=row.get("efficiency", {}), node_launch_s=0.0 if sinks else launch_s, **on_chip
+    )
+    return DescribedDevice(spec, support, working)

@@ -186,7 +186,7 @@ def _device_spec(machine: NpuSpec, options: Options, name: str) -> DeviceSpec:
         name, machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
         alignment=machine.alignment, memory=name, memory_bytes=machine.dram.bytes,
         link_latency_s=machine.host.latency_s, link_bandwidth=machine.host.bandwidth,
-        resource_group=name, sinks=True, clock="virtual",
+        resource_group=name, clock="virtual",
     )  # fmt: skip
 
 
