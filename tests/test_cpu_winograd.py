@@ -150,6 +150,29 @@ def test_what_is_not_finite(cpus, made, isa):
         check(cpus, isa, graph, feeds, "huge")
 
 
+@pytest.mark.parametrize("isa", available_isas())
+def test_the_fallback_reads_weights_by_strides(cpus, made, isa):
+    """Weights that lie as in a file of another layout, at odd bytes, are read where they are."""
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    channels, outputs, side = 19, 21, made.kernel
+    raw = bytearray(4 * channels * outputs * side**2 + 3)
+    stored = np.frombuffer(raw, np.float32, offset=3, count=channels * outputs * side**2)
+    stored[:] = rng.standard_normal(stored.shape) / (side * channels**0.5)
+    for order in ((0, 2, 3, 1), (3, 1, 2, 0), (1, 3, 2, 0)):  # of OIHW, HWIO and another
+        dims = (outputs, side, side, channels)
+        weights = stored.reshape([dims[order.index(k)] for k in range(4)]).transpose(order)
+        assert not weights.flags.c_contiguous
+        graph, feeds = conv(
+            rng, (1, 9, 10, channels, outputs, (1, 1, 1, 1)), "relu", weights=weights,
+            form=(made.kernel, made.stride),
+        )  # fmt: skip
+        (data,) = (v.data for v in graph.values.values() if v.is_constant and v.data.ndim == 4)
+        assert np.shares_memory(data, stored)
+        next(iter(feeds.values()))[0, 2, 3, 1] = np.nan
+        check(cpus, isa, graph, feeds, f"weights in order {order}")
+
+
 def test_weights_that_are_not_finite(cpus, monkeypatch):
     monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: 4)
     rng = np.random.default_rng(SEED)

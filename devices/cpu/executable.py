@@ -15,7 +15,7 @@ import numpy as np
 from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Code, Jit
-from trireme.devices.cpu.kernels import Fault, Operand, Step, Temp
+from trireme.devices.cpu.kernels import Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, view
 from trireme.devices.cpu.pool import Call, Pool
@@ -194,6 +194,8 @@ class Bound:
         if isinstance(operand, np.ndarray):
             where: int = self._program.constants[id(operand)].ctypes.data
             return where
+        if isinstance(operand, InPlace):
+            return operand.data.ctypes.data
         if isinstance(operand, Fault):
             words = np.zeros(2, np.int64)
             self._faults.append((operand, words))

@@ -44,8 +44,18 @@ class Fault:
     message: Callable[[int], str]
 
 
-Operand = int | Array | Temp | Fault
-"""What a kernel is given the address of: a value by id, packed constants, a Temp or a Fault."""
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """A constant that a kernel reads where it lies, by its strides and at any alignment.
+
+    Of a mapped file nothing is copied, and what is not read takes no memory.
+    """
+
+    data: Array
+
+
+Operand = int | Array | InPlace | Temp | Fault
+"""What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
 
 
 @dataclass(frozen=True, eq=False)

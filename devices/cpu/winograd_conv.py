@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.kernels import Context, Step
+from trireme.devices.cpu.kernels import Context, InPlace, Step
 from trireme.devices.cpu.products import window_of
 from trireme.devices.cpu.winograd import transform_weights
 from trireme.devices.cpu.winograd_kernel import WinogradConv, scheme_of, winograd_kernel
@@ -35,8 +35,10 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     outputs, batch = context.type(weight).dims[0], context.type(node.used[0]).dims[0]
     window = _window(context, node)
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
+    weights = _by_strides(_weights(context, node))
+    strides = tuple(stride // weights.itemsize for stride in weights.strides)
     conv = WinogradConv(
-        batch, window, outputs, given[0] is not None, given[1] is not None,
+        batch, window, outputs, strides, given[0] is not None, given[1] is not None,
         node.attrs["activation"],
     )  # fmt: skip
     made = scheme_of(window, size)
@@ -48,7 +50,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
 
     reads = (
         context.operand(node.used[0]), context.pack(weight, f"winograd {size} {cut.width}", pack),
-        _weights(context, node), *(context.operand(i) for i in given if i is not None),
+        InPlace(weights), *(context.operand(i) for i in given if i is not None),
     )  # fmt: skip
     flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
     return [
@@ -62,6 +64,12 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
 def _window(context: Context, node: Node) -> Window:
     _, *kernel, depth = context.type(node.used[1]).dims
     return window_of(context.graph, node, kernel, depth)
+
+
+def _by_strides(weights: Array) -> Array:
+    """Return weights whose strides count whole elements forwards: themselves where they do."""
+    fit = all(stride >= 0 and stride % weights.itemsize == 0 for stride in weights.strides)
+    return weights if fit else np.ascontiguousarray(weights)
 
 
 def _weights(context: Context, node: Node) -> Array:

@@ -12,7 +12,8 @@ their own.
 NaN and infinities: an infinite input would make NaN of outputs of its tile that never saw it, and
 so could huge finite ones by overflow. Both leave a tile's outputs non-finite; such a vector of
 outputs is computed again as plain sums of products, so only the values that the definition of a
-convolution makes NaN or infinite are. (Costs a multiply-add an output.)
+convolution makes NaN or infinite are. (Costs a multiply-add an output.) That reads the weights of
+the model where they lie, by their strides, so no copy is kept; a tile's m * m outputs share them.
 """
 
 from __future__ import annotations
@@ -36,11 +37,15 @@ _DIVIDE = ("udiv", "urem")
 
 @dataclass(frozen=True)
 class WinogradConv:
-    """A convolution of one group with a square kernel and equal strides, with its epilogue."""
+    """A convolution of one group with a square kernel and equal strides, with its epilogue.
+
+    weight_strides: of the weights as they lie, [O,KH,KW,C], in elements
+    """
 
     batch: int
     window: Window
     outputs: int
+    weight_strides: tuple[int, ...]
     bias: bool
     residual: bool
     activation: str
@@ -58,7 +63,7 @@ class _Layout:
     """Addresses of the m * m outputs of every tile of the chunk."""
     residuals: int
     scratch: int
-    """One vector."""
+    """A vector for each of the m * m outputs of a tile."""
     v: int
     v_row: int
     v_point: int
@@ -75,7 +80,7 @@ def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _La
     sizes = {
         "zeros": 4 * most, "dump": 4 * most, "sources": 8 * made.inputs**2,
         "targets": 8 * pixels * cut.tiles, "residuals": 8 * pixels * cut.tiles * conv.residual,
-        "scratch": 4 * isa.lanes,
+        "scratch": 4 * isa.lanes * pixels,
         "v": 4 * points * cut.tiles * v_row, "m": 4 * points * cut.tiles * cut.width,
     }  # fmt: skip
     at, offsets = 0, {}
@@ -91,7 +96,7 @@ def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _La
 def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Code, int, int]:
     """Return the kernel, its chunks and the bytes each thread needs of its own.
 
-    Operands: x [N,H,W,C], the transformed weights, the weights as they were, bias and residual
+    Operands: x [N,H,W,C], the transformed weights, the weights as they lie, bias and residual
         where there are any, y [N,OH,OW,O]
     """
     made = scheme_of(conv.window, cut.outputs)
@@ -341,46 +346,35 @@ class _Emitter:
 
     def _again(self, tile: Index, column: Value, count: int, bias: Value | None) -> None:
         """Emit the same outputs as sums of products, for tiles with NaN, infinities, overflow."""
-        fn, cut, side = self.fn, self.cut, self.cut.outputs
-        scratch = self._own(self.layout.scratch)
-        fn.store(self.zero, scratch)
+        fn, pixels = self.fn, self.cut.outputs**2
         self._source_table(tile)
-        for i in fn.range(0, side):
-            for j in fn.range(0, side):
-                for k in fn.range(0, count):
-                    weights = fn.at(
-                        self.weights,
-                        (column + k) * (self.scheme.kernel**2 * self.conv.window.channels),
-                    )
-                    first = (self._i64(i) * self.scheme.inputs + j) * self.scheme.stride
-                    fn.store(self._dot(first, weights), fn.at(scratch, k))
-                value = fn.load(self.type, scratch)
-                value = value if bias is None else value + bias
-                pixel = self._i64(i) * cut.outputs + j
-                self._finish(tile, pixel, column, value, count, at_once=True)
+        scratch = self._own(self.layout.scratch)
+        for pixel, total in enumerate(self._sums(column, count)):
+            value = total if bias is None else total + bias
+            fn.store(value, fn.at(scratch, pixel * self.lanes))
+        for k in fn.range(0, pixels):
+            value = fn.load(self.type, fn.at(scratch, self._i64(k) * self.lanes))
+            self._finish(tile, k, column, value, count, at_once=True)
 
-    def _dot(self, first: Value, weights: Value) -> Value:
-        """Return one output: the sum over channels and pixels from `first` in the table on."""
-        fn, channels, lanes = self.fn, self.conv.window.channels, self.lanes
-        total = Var(fn, self.type, 0.0)
-        whole = channels // lanes * lanes
-        kernel = self.scheme.kernel
-        for kh in fn.range(0, kernel):
-            for kw in fn.range(0, kernel):
-                at = first + self._i64(kh) * self.scheme.inputs + kw
-                table = self._own(self.layout.sources)
-                pixel = fn.load("ptr", fn.at(table, at, "ptr"), 8)
-                row = fn.at(weights, (self._i64(kh) * kernel + kw) * channels)
-                for c in fn.range(0, whole, lanes):
-                    factor = fn.load(self.type, fn.at(row, c))
-                    total.set(fn.fma(fn.load(self.type, fn.at(pixel, c)), factor, total.get()))
-                if whole < channels:
-                    rest = channels - whole
-                    factor = fn.load_some(self.type, fn.at(row, whole), rest)
-                    part = fn.load_some(self.type, fn.at(pixel, whole), rest)
-                    total.set(fn.fma(part, factor, total.get()))
-        result = total.get()
-        parts = [fn.extract(result, k) for k in range(lanes)]
-        while len(parts) > 1:
-            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        return parts[0]
+    def _sums(self, column: Value, count: int) -> list[Value]:
+        """Return a tile's sums of products over the pixels in the table and their channels."""
+        fn, side, made = self.fn, self.cut.outputs, self.scheme
+        output, *steps = self.conv.weight_strides
+        weights = fn.at(self.weights, column * output)
+        totals = [Var(fn, self.type, 0.0) for _ in range(side * side)]
+        for c in fn.range(0, self.conv.window.channels):
+            for kh in fn.range(0, made.kernel):
+                for kw in fn.range(0, made.kernel):
+                    row, right, channel = (
+                        self._i64(k) * step for k, step in zip((kh, kw, c), steps, strict=True)
+                    )
+                    place = fn.at(weights, row + right + channel)
+                    factor = fn.gather(self.type, place, output, count)
+                    first = self._i64(kh) * made.inputs + kw
+                    for k, total in enumerate(totals):
+                        down, across = (made.stride * index for index in divmod(k, side))
+                        at = first + (down * made.inputs + across)
+                        pixel = fn.load("ptr", fn.at(self._own(self.layout.sources), at, "ptr"), 8)
+                        value = fn.splat(fn.load("float", fn.at(pixel, c)), self.lanes)
+                        total.set(fn.fma(value, factor, total.get()))
+        return [total.get() for total in totals]

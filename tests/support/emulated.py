@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
-from guard import POISON, key_of, output_of, size_of
+from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.emit import module_text, optimised
-from trireme.devices.cpu.kernels import Fault, Step
+from trireme.devices.cpu.kernels import Fault, InPlace, Step
 from trireme.devices.cpu.program import build
 from trireme.devices.cpu.target import ISAS
 
@@ -106,6 +106,10 @@ class Job:
                 key = key_of(program, operand)
                 if isinstance(operand, np.ndarray):
                     contents[key] = program.constants[key[1]]
+                    self._room(key, contents[key].nbytes)
+                    continue
+                if isinstance(operand, InPlace):
+                    contents[key] = span_of(operand)
                     self._room(key, contents[key].nbytes)
                     continue
                 if isinstance(operand, Fault):

@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from trireme.devices.cpu.kernels import Fault, Step, Temp
+from trireme.devices.cpu.kernels import Fault, InPlace, Step, Temp
 from trireme.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -101,6 +101,9 @@ def _places(program, feeds, at_end):
             if isinstance(operand, np.ndarray):
                 data = program.constants[key[1]]
                 places[key] = Guarded(data.nbytes, at_end, data, True)
+            elif isinstance(operand, InPlace):
+                data = span_of(operand)
+                places[key] = Guarded(data.nbytes, at_end, data, True)
             else:
                 fresh = np.zeros(2, np.int64) if isinstance(operand, Fault) else None
                 places[key] = Guarded(size_of(graph, key, operand), at_end, fresh)
@@ -111,9 +114,18 @@ def key_of(program, operand):
     """What names the memory of an operand."""
     if isinstance(operand, np.ndarray):
         return "constant", id(operand)
+    if isinstance(operand, InPlace):
+        return "in place", id(operand)
     if isinstance(operand, Fault):
         return "fault", id(operand)
     return ("temp", operand.key) if isinstance(operand, Temp) else program.homes[operand]
+
+
+def span_of(operand):
+    """The bytes from the first to the last of a constant that is read where it lies."""
+    low, high = np.lib.array_utils.byte_bounds(operand.data)
+    assert low == operand.data.ctypes.data, "strides go backwards"
+    return np.frombuffer(ctypes.string_at(low, high - low), np.uint8)
 
 
 def size_of(graph, key, operand):
