@@ -2,6 +2,12 @@
 count, with poisoned margins around what kernels may write.
 """
 
+import faulthandler
+import mmap
+import os
+import signal
+
+import guard
 import numpy as np
 import pytest
 from cpu_run import assert_close, run, sample_graph
@@ -70,3 +76,26 @@ def test_types_of_the_contract(cpus):
     assert isinstance(device.alloc(100), Buffer)
     assert device.alloc(100).handle.ctypes.data % 64 == 0
     assert isinstance(Done(), Done)
+
+
+@pytest.mark.skipif(not guard.NATIVE, reason="guard pages are Linux only")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_guard_pages_end_a_process_that_writes_outside(cpus, at_end):
+    """A kernel gets a page less for every operand than it uses, in a process of its own."""
+    b = GraphBuilder("relu")
+    graph = b.finish(b.add("relu", b.input("x", TensorType((4096,), "float32"))))
+    executable = cpus[available_isas()[0], 1].compile([graph])[0]
+    feeds = {graph.inputs[0]: np.ones(4096, np.float32)}
+    (want,) = guard.run_guarded(executable, feeds, at_end)
+    assert want.tobytes() == np.ones(4096, np.float32).tobytes()
+
+    whole, child = guard.Guarded, os.fork()
+    if child == 0:
+        faulthandler.disable()
+        guard.Guarded = lambda nbytes, *rest: whole(max(nbytes - mmap.PAGESIZE, 0), *rest[:1])
+        try:
+            guard.run_guarded(executable, feeds, at_end)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSEGV

@@ -1,15 +1,14 @@
 """Run the kernels of a program with every operand between two pages that nobody may touch.
 
 Operands (inputs and constants, which are read-only then; outputs; memory between steps; a thread's
-own memory) begin right after the first page, or end right before the second. The kernels run in a
-forked child: a read or write outside ends it, and the parent says which kernel it was.
+own memory) begin right after the first page, or end right before the second. A read or write
+outside ends the process: the last call that faulthandler shows is named for the kernel and chunk.
 """
 
 import ctypes
 import mmap
-import os
-import signal
 import sys
+from types import FunctionType
 
 import numpy as np
 
@@ -19,11 +18,12 @@ from trireme.dtypes import numpy_dtype
 POISON = 0xA5
 NATIVE = sys.platform == "linux"
 """Whether this system can guard memory; elsewhere the checks do nothing."""
+_LIBC = ctypes.CDLL(None, use_errno=True) if NATIVE else None
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
 class Guarded:
-    """Bytes between two guard pages, shared with children; poison fills the rest of their pages.
+    """Bytes between two guard pages; poison fills the rest of their pages.
 
     data: what the memory holds at first; poison when None
     """
@@ -44,12 +44,18 @@ class Guarded:
 
     def protect(self):
         """Forbid the pages around the bytes, and writes to the bytes themselves if read-only."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        spans = [(0, self.page, 0), (self.page + self.room, self.page, 0)]
-        spans += [(self.page, self.room, mmap.PROT_READ)] * self.read_only
-        for offset, size, mode in spans:
-            done = libc.mprotect(ctypes.c_void_p(self.base + offset), size, mode)
-            assert done == 0, ctypes.get_errno()
+        self._allow(0, self.page, 0)
+        self._allow(self.page + self.room, self.page, 0)
+        if self.read_only:
+            self._allow(self.page, self.room, mmap.PROT_READ)
+
+    def release(self):
+        """Allow everything again."""
+        self._allow(0, self.room + 2 * self.page, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def _allow(self, offset, size, mode):
+        done = _LIBC.mprotect(ctypes.c_void_p(self.base + offset), ctypes.c_size_t(size), mode)
+        assert done == 0, ctypes.get_errno()
 
     def check(self, what):
         """See that the poison around the bytes is untouched."""
@@ -67,17 +73,14 @@ def run_guarded(executable, feeds, at_end):
         return None
     places = _places(program, feeds, at_end)
     local = Guarded(program.local_bytes, at_end)
-    progress = mmap.mmap(-1, 16)
-    at = np.frombuffer(progress, np.int64)
-    child = os.fork()
-    if child == 0:
-        _run(program, executable._code, places, local, at, at_end)
-    _, status = os.waitpid(child, 0)
-    step = program.items[int(at[0])] if program.items else None
-    if step is not None:
-        what = f"{step.code.name}, chunk {at[1]}, operands at their {'end' if at_end else 'start'}"
-        assert not os.WIFSIGNALED(status), f"{what}: {signal.Signals(os.WTERMSIG(status)).name}"
-        assert status == 0, what
+    guarded = (*places.values(), local)
+    for place in guarded:
+        place.protect()
+    try:
+        _run(program, executable._code, places, local, at_end)
+    finally:
+        for place in guarded:
+            place.release()
     for key, place in places.items():
         place.check(f"{key} of {[item.code.name for item in program.items]}")
     local.check("a thread's own memory")
@@ -135,22 +138,22 @@ def size_of(graph, key, operand):
     return operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
 
 
-def _run(program, code, places, local, at, backwards):
-    """Be the child: run every step, noting which, and leave."""
-    try:
-        for place in (*places.values(), local):
-            place.protect()
-        for number, step in enumerate(program.items):
-            kernel = _KERNEL(code[number])
-            operands = [places[key_of(program, o)].address for o in (*step.reads, *step.writes)]
-            args = (ctypes.c_int64 * max(len(operands), 1))(*operands)
-            chunks = range(step.chunks)
-            for chunk in reversed(chunks) if backwards else chunks:
-                at[:] = number, chunk
-                kernel(ctypes.addressof(args), chunk, local.address)
-        os._exit(0)
-    finally:
-        os._exit(1)
+def _run(program, code, places, local, at_end):
+    """Run every step, each chunk by a function whose name says which it is."""
+    for number, step in enumerate(program.items):
+        kernel = _KERNEL(code[number])
+        operands = [places[key_of(program, o)].address for o in (*step.reads, *step.writes)]
+        args = (ctypes.c_int64 * max(len(operands), 1))(*operands)
+        chunks = range(step.chunks)
+        for chunk in reversed(chunks) if at_end else chunks:
+            where = "end" if at_end else "start"
+            what = f"<{step.code.name}, chunk {chunk}, operands at their {where}>"
+            named = FunctionType(_call.__code__.replace(co_name=what), globals())
+            named(kernel, ctypes.addressof(args), chunk, local.address)
+
+
+def _call(kernel, args, chunk, local):
+    kernel(args, chunk, local)
 
 
 def output_of(program, parts, value):
