@@ -14,6 +14,7 @@ times it is subtracted in the end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from trireme.devices.cpu.int8 import (
     load_bytes,
 )
 from trireme.devices.cpu.int8_depthwise import is_depthwise, lower_depthwise
+from trireme.devices.cpu.int8_epilogue import Epilogue
 from trireme.devices.cpu.int8_pack import (
     Product,
     Tile,
@@ -37,7 +39,8 @@ from trireme.devices.cpu.int8_pack import (
     weight_zero,
 )
 from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image, View
-from trireme.devices.cpu.int8_requant import Requantiser, groups_of, requantiser
+from trireme.devices.cpu.int8_requant import groups_of, requantiser
+from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
@@ -51,6 +54,7 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.target import Isa
+from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.op import call_of
@@ -62,12 +66,12 @@ class _Kernel:
 
     def __init__(
         self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
-        requantiser: Requantiser, row_factor: int, seconds: float,
+        epilogue: Epilogue, row_factor: int, seconds: float,
     ) -> None:  # fmt: skip
         self.isa, self.product = isa, product
         self.image, self.view = source
         dot = self.dot = self.image.dot
-        self.tile, self.requantiser, self.row_factor = tile, requantiser, row_factor
+        self.tile, self.epilogue, self.row_factor = tile, epilogue, row_factor
         tiles = -(-product.rows // tile.rows)
         self.panels = -(-product.channels // (tile.vectors * isa.lanes))
         size, self.blocks = deal(tiles, seconds)
@@ -81,7 +85,7 @@ class _Kernel:
         self.span_quads = [-(-length // dot.taps) for _, length in product.spans]
         self.vector_bytes = isa.lanes * 4
         self.lane_step = sum(self.span_quads) * self.vector_bytes  # bytes of one vector of channels
-        self.padded = requantiser.data.shape[1] // product.groups
+        self.padded = epilogue.data.shape[1] // product.groups
 
     @property
     def chunks(self) -> int:
@@ -99,12 +103,14 @@ class _Kernel:
 
     @property
     def name(self) -> str:
-        return f"gemm_q8_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
+        kind = "f32" if self.epilogue.element == "float" else "q8"
+        return f"gemm_{kind}_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
 
     def code(self) -> Code:
-        """Operands: image, weights, table, [row offsets], output."""
+        """Operands: image, weights, table, [row offsets], those of the epilogue, output."""
         with_offsets = self.product.offsets is not None
-        fn, pointers, chunk, local = begin(self.name, self.isa, 5 if with_offsets else 4)
+        count = 4 + with_offsets + len(self.epilogue.operands)
+        fn, pointers, chunk, local = begin(self.name, self.isa, count)
         part = fn.integer("urem", chunk, self.parts)
         rest = fn.integer("udiv", chunk, self.parts)
         block = fn.integer("urem", rest, self.blocks)
@@ -116,6 +122,7 @@ class _Kernel:
         x = self.image.fetch(fn, pointers[0], local, *lines)
         offsets = pointers[3] if with_offsets else None
         self.places = (x, pointers[1], pointers[2], offsets, pointers[-1])
+        self.extra = pointers[3 + with_offsets : -1]
         self.panel_loops(fn, _times(part, self.part), (first, last), group)
         return finish(fn)
 
@@ -146,7 +153,8 @@ class _Kernel:
         block = _times(group, self.padded // lanes) + _times(panel, self.tile.vectors)
         weights = fn.at(w, _times(block, self.lane_step), "i8")
         at = _times(group, self.padded) + column
-        sums = self.products(fn, starts, weights, vectors, at)
+        marks = self.marks(fn, row)
+        sums = self.products(fn, starts, weights, vectors, at, marks)
         if self.row_factor:
             sums = [
                 [acc - correction for acc in row_sums]
@@ -154,18 +162,23 @@ class _Kernel:
                     sums, [self.row_sum(fn, start) for start in starts], strict=True
                 )
             ]  # fmt: skip
-        width = product.channels * product.groups
-        target = fn.at(y, row * width + (_times(group, product.channels) + column), "i8")
+        width, element = product.channels * product.groups, self.epilogue.element
+        target = fn.at(y, row * width + (_times(group, product.channels) + column), element)
         start = 0
         for size in groups_of(vectors):
             count = min(size * lanes, (product.channels if full else left) - start * lanes)
             first = at + start * lanes
             for r in range(rows):
                 together = sums[r][start : start + size]
-                numbers = self.requantiser.numbers(fn, together, table, first)
-                place = fn.at(target, r * width + start * lanes, "i8")
-                self.requantiser.store(fn, numbers, place, count)
+                place = fn.at(target, r * width + start * lanes, element)
+                self.epilogue.finish(fn, together, table, first, marks[r], place, count)
             start += size
+
+    def marks(self, fn: Function, row: Index) -> list[Any]:
+        """Return what the epilogue knows of each row of a tile."""
+        if self.epilogue.shared:
+            return [self.epilogue.enter(fn, self.extra, row)] * self.tile.rows
+        return [self.epilogue.enter(fn, self.extra, row + r) for r in range(self.tile.rows)]
 
     def row_start(
         self, fn: Function, x: Value, offsets: Value | None, row: Index, r: int, group: Index
@@ -179,15 +192,20 @@ class _Kernel:
         return fn.at(x, at + group * self.product.group_step, self.dot.element)
 
     def products(
-        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int, channel: Index
-    ) -> list[list[Value]]:
+        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int, channel: Index,
+        marks: Sequence[Any],
+    ) -> list[list[Value]]:  # fmt: skip
         """Return the sums of products of a tile and the bias, by row and vector."""
         type, lanes = vector(self.isa.lanes, "i32"), self.isa.lanes
         table = self.places[2]
-        bias = [
-            self.requantiser.bias(fn, table, channel + v * lanes, lanes) for v in range(vectors)
-        ]
-        acc = [[Var(fn, type, first) for first in bias] for _ in starts]
+        first = {
+            id(mark): [
+                self.epilogue.start(fn, table, channel + v * lanes, lanes, mark)
+                for v in range(vectors)
+            ]
+            for mark in marks
+        }
+        acc = [[Var(fn, type, value) for value in first[id(mark)]] for mark in marks]
         at = 0
         for (offset, _), quads in zip(self.product.spans, self.span_quads, strict=True):
             places = [fn.at(start, offset, self.dot.element) for start in starts]
@@ -251,6 +269,37 @@ def _times(index: Index, factor: int) -> Index:
     return index * factor
 
 
+def product_step(
+    isa: Isa, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
+    epilogue: Epilogue, operands: tuple[Operand, Array, int], row_factor: int = 0,
+) -> Step:  # fmt: skip
+    """Return the step of a product; operands: image, packed weights, the value that is made."""
+    x, packed, y = operands
+    tile, cycles = cut
+    seconds = product.groups * cycles / CYCLES_PER_S
+    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds)
+    offsets = () if product.offsets is None else (product.offsets,)
+    reads = (x, packed, epilogue.data, *offsets, *epilogue.operands)
+    return Step(
+        kernel.code(), reads, (y,), kernel.chunks, kernel.local_bytes, seconds=seconds
+    )  # fmt: skip
+
+
+def lane_channels(product: Product, order: Array) -> Array:
+    """Return the channel in each lane of all groups, by the order of lanes in one of them."""
+    total = product.channels * product.groups
+    return np.concatenate([
+        np.where(order < product.channels, order + group * product.channels, total)
+        for group in range(product.groups)
+    ])  # fmt: skip
+
+
+def cut_product(isa: Isa, product: Product, dot: Dot) -> tuple[Tile, float]:
+    """Return the tile of a product, and the cycles that a group takes with it."""
+    quads = sum(-(-length // dot.taps) for _, length in product.spans)
+    return choose_tile(isa, product.rows, product.channels, quads)
+
+
 def _steps(
     context: Context, node: Node, product: Product, params: LinearParams,
     source: tuple[Image, View],
@@ -261,47 +310,26 @@ def _steps(
     bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
     if w is None:
         raise InternalError(f"{node.label}: weights are not constant")
-    quads = sum(-(-length // dot.taps) for _, length in product.spans)
-    tile, cycles = choose_tile(isa, product.rows, product.channels, quads)
-    order = kernel_order(isa, tile, product.channels)
+    cut = cut_product(isa, product, dot)
+    order = kernel_order(isa, cut[0], product.channels)
     x_dtype = graph.type(x_id).dtype
     terms, factor = constant_terms(w, bias, params, x_dtype, dot)
     bounds = sum_bounds(w, bias, params, x_dtype)
-    every = np.concatenate([
-        np.where(order < product.channels, order + group * product.channels, len(w))
-        for group in range(product.groups)
-    ])  # fmt: skip
+    every = lane_channels(product, order)
     requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
-    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, tile, isa.lanes)
-    seconds = product.groups * cycles / CYCLES_PER_S
-    kernel = _Kernel(
-        isa, product, source, tile, requant, factor, seconds
-    )  # fmt: skip
-    reads: list[Operand] = [context.operand(x_id), packed, requant.data]
-    if product.offsets is not None:
-        reads.append(product.offsets)
-    step = Step(
-        kernel.code(), tuple(reads), (y_id,), kernel.chunks, kernel.local_bytes,
-        seconds=seconds, nodes=(node.id,),
-    )  # fmt: skip
-    return [step]
+    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, cut[0], isa.lanes)
+    operands = (context.operand(x_id), packed, y_id)
+    return [product_step(isa, product, source, cut, requant, operands, factor)]
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
     """Return the steps of a quantised fully_connected."""
     graph = context.graph
     params = fully_connected_params(call_of(graph, node))
-    channels, depth = graph.type(node.used[1]).dims
-    x = graph.type(node.used[0])
-    rows = x.elements // depth
-    product = Product(rows, channels, 1, None, depth, 0, ((0, depth),))
-    source = _matrix(rows, depth, x.dtype, params.x_zero, dot_of(context.isa))
-    return _steps(context, node, product, params, source)
-
-
-def _matrix(rows: int, depth: int, dtype: str, zero: int, dot: Dot) -> tuple[Image, View]:
-    """Return a matrix as an image of one column, with a line for each row."""
-    return Image((1, rows, 1, depth), (0, 0, 0, 0), dtype, zero, dot), View(rows, 1, rows, 1, 1)
+    x = graph.type(node.used[0]).dtype
+    product, view, image = fully_connected_shape(graph, node)
+    lines = Image(image, (0, 0, 0, 0), x, params.x_zero, dot_of(context.isa))
+    return _steps(context, node, product, params, (lines, view))
 
 
 def lower_conv(context: Context, node: Node) -> Sequence[Step]:
@@ -310,35 +338,10 @@ def lower_conv(context: Context, node: Node) -> Sequence[Step]:
     if is_depthwise(graph, node):
         return lower_depthwise(context, node)
     params = conv_params(call_of(graph, node))
-    x, w, y = (graph.type(v).dims for v in (node.used[0], node.used[1], node.outputs[0]))
-    pads = tuple(node.attrs["pads"])
-    (top, left, bottom, right) = pads
-    (sh, sw), (dh, dw), groups = (
-        node.attrs["strides"],
-        node.attrs["dilations"],
-        node.attrs["groups"],
-    )
-    height, width, channels = x[1] + top + bottom, x[2] + left + right, x[3]
-    kh, kw, depth = w[1:]
-    dtype, dot = graph.type(node.used[0]).dtype, dot_of(context.isa)
-    if (kh, kw, sh, sw) == (1, 1, 1, 1) and not any(pads):
-        rows = x[0] * x[1] * x[2]
-        product = Product(rows, w[0] // groups, groups, None, channels, depth, ((0, depth),))
-        source = _matrix(rows, channels, dtype, params.x_zero, dot)
-        return _steps(context, node, product, params, source)
-    image = Image((x[0], x[1], x[2], x[3]), (top, left, bottom, right), dtype, params.x_zero, dot)
-    if dw == 1 and groups == 1:
-        spans = tuple((ky * dh * width * channels, kw * depth) for ky in range(kh))
-    else:
-        spans = tuple(
-            ((ky * dh * width + kx * dw) * channels, depth)
-            for ky in range(kh) for kx in range(kw)
-        )  # fmt: skip
-    n, oy, ox = np.meshgrid(*map(np.arange, y[:3]), indexing="ij")
-    offsets = (((n * height + oy * sh) * width + ox * sw) * channels).astype(np.int32).reshape(-1)
-    product = Product(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)
-    view = View(y[1], y[2], height, sh, (kh - 1) * dh + 1)
-    return _steps(context, node, product, params, (image, view))
+    x = graph.type(node.used[0]).dtype
+    product, view, image = conv_shape(graph, node)
+    lines = Image(image, tuple(node.attrs["pads"]), x, params.x_zero, dot_of(context.isa))
+    return _steps(context, node, product, params, (lines, view))
 
 
 def conv_reason(graph: Graph, node: Node) -> str | None:

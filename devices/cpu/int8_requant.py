@@ -21,6 +21,7 @@ import numpy as np
 from trireme.devices.cpu.int8 import Rounding, Scale, is_x86, requantise, store_bytes
 from trireme.devices.cpu.int8_fit import fit
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.kernels import Operand
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.quantize import LinearParams
@@ -55,6 +56,23 @@ class Requantiser:
     y_zero: int
     low: int
     high: int
+    element: str = "i8"
+    operands: tuple[Operand, ...] = ()
+    shared: bool = True
+
+    def enter(self, fn: Function, operands: Sequence[Value], row: Index) -> None:
+        """Know nothing of a row (Epilogue)."""
+
+    def start(self, fn: Function, table: Value, at: Index, lanes: int, mark: None) -> Value:
+        """Return the bias (Epilogue)."""
+        return self.bias(fn, table, at, lanes)
+
+    def finish(
+        self, fn: Function, sums: Sequence[Value], table: Value, at: Index, mark: None,
+        pointer: Value, count: int,
+    ) -> None:  # fmt: skip
+        """Store sums as bytes (Epilogue)."""
+        self.store(fn, self.numbers(fn, sums, table, at), pointer, count)
 
     def row(self, fn: Function, table: Value, number: int, at: Index, lanes: int) -> Value:
         """Return a vector of one row of the table."""
@@ -163,6 +181,28 @@ class Requantiser:
             bound = fn.as_value(number.type, limit)
             number = fn.call(number.type, f"llvm.{op}.{name}", number, bound)
         return fn.convert("trunc", number, vector(lanes_of(number.type), "i8"))
+
+
+def saturated_bytes(fn: Function, numbers: Sequence[Value]) -> Value:
+    """Return one, two or four vectors of i32, in their order, as int8 with saturation."""
+    lanes = lanes_of(numbers[0].type)
+    if not is_x86(fn.isa):
+        parts = [_saturated(fn, number) for number in numbers]
+        while len(parts) > 1:
+            parts = [_joined(fn, *parts[i : i + 2]) for i in range(0, len(parts), 2)]
+        return parts[0]
+    words = [_packed_words(fn, *pair) for pair in _pairs(fn, numbers)]
+    mixed = _packed_bytes(fn, words, signed=True)
+    place = channel_order(fn.isa, lanes, len(numbers)).reshape(-1)
+    return fn.shuffle(mixed, mixed, place.tolist())
+
+
+def _saturated(fn: Function, number: Value) -> Value:
+    lanes = lanes_of(number.type)
+    for op, limit in (("smax", -128), ("smin", 127)):
+        bound = fn.as_value(number.type, limit)
+        number = fn.call(number.type, f"llvm.{op}.v{lanes}i32", number, bound)
+    return fn.convert("trunc", number, vector(lanes, "i8"))
 
 
 def nearest(fn: Function, x: Value) -> Value:

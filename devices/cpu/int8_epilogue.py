@@ -1,0 +1,45 @@
+"""What becomes of the 32-bit sums of a product: the questions that its kernel asks.
+
+`Requantiser` (int8_requant.py) makes stored bytes of them, `Dequantiser` (int8_dequant.py) float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from trireme.devices.cpu.ir import Function, Index, Value
+from trireme.devices.cpu.kernels import Operand
+from trireme.dtypes import Array
+
+
+class Epilogue(Protocol):
+    """How sums begin and end; `mark` is what `enter` knows of a row of the product."""
+
+    @property
+    def data(self) -> Array:
+        """Constants: int32 [rows, lanes], in the order of the kernel's lanes."""
+
+    @property
+    def element(self) -> str:
+        """The LLVM type of what is stored."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """What else the kernel reads."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the same is known of all rows."""
+
+    def enter(self, fn: Function, operands: Sequence[Value], row: Index) -> Any:
+        """Return what is known of a row: a mark that goes with it."""
+
+    def start(self, fn: Function, table: Value, at: Index, lanes: int, mark: Any) -> Value:
+        """Return what the sums of a vector of channels begin with."""
+
+    def finish(
+        self, fn: Function, sums: Sequence[Value], table: Value, at: Index, mark: Any,
+        pointer: Value, count: int,
+    ) -> None:  # fmt: skip
+        """Store the first `count` results of the sums of some vectors of channels."""
