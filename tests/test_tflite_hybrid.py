@@ -6,8 +6,10 @@ from litert import litert_run, random_inputs
 from tflite_builder import T, constant, one_op
 
 from trireme.converters.tflite import convert
+from trireme.devices.cpu.hybrid_nodes import find_hybrid
 from trireme.errors import ConvertError
 from trireme.interpret import run_reference
+from trireme.optimise import optimise
 
 SEED = 3
 IMAGE = (2, 9, 11, 6)
@@ -66,3 +68,15 @@ def test_weights_with_zero_points_are_refused():
     data = one_op("FULLY_CONNECTED", [T((3, 12)), w], [T((3, 5))], "FullyConnectedOptions")
     with pytest.raises(ConvertError, match="symmetric int8"):
         convert(data)
+
+
+@pytest.mark.parametrize("optimised", [False, True])
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_the_cpu_device_finds_them(optimised, asymmetric):
+    rng = np.random.default_rng(SEED)
+    for data in (conv(rng, 8 if asymmetric else 1), fully_connected(rng, asymmetric)):
+        graph = convert(data)
+        graph = optimise(graph) if optimised else graph
+        levels, product = find_hybrid(graph)
+        assert levels.asymmetric == asymmetric
+        assert len(levels.nodes) + len(product.nodes) == len(graph.nodes)

@@ -1,4 +1,4 @@
-"""Which nodes become one kernel: attentions, and chains of elementwise nodes.
+"""Which nodes become one kernel: attentions, ops on int8 weights, chains of elementwise nodes.
 
 A chain computes in registers what would go through memory. A node joins the chain of its consumer
 when the consumer is its only reader and makes an output of the same shape.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu.attention_nodes import Attention, find_attention
 from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
+from trireme.devices.cpu.hybrid import lower_levels, lower_product
+from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, find_hybrid
 from trireme.devices.cpu.kernels import Context, Step, native_reason, rule_of
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -20,13 +22,16 @@ MOST_INPUTS = 8
 """Arrays that one kernel reads; more would run out of address registers."""
 
 
+Pattern = Attention | Levels | HybridProduct
+
+
 @dataclass(frozen=True)
 class Group:
     """Nodes that become one kernel; the last one, `node`, makes the result."""
 
     nodes: tuple[Node, ...]
     native: bool
-    attention: Attention | None = None
+    pattern: Pattern | None = None
 
     @property
     def node(self) -> Node:
@@ -37,15 +42,16 @@ class Group:
 def grouped(graph: Graph) -> Iterator[Group]:
     """Yield the nodes of a graph in groups, each when its last node comes."""
     pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
-    attentions = {node.id: one for one in find_attention(graph) for node in one.nodes}
+    found: list[Pattern] = [*find_attention(graph), *find_hybrid(graph)]
+    patterns = {node.id: one for one in found for node in one.nodes}
     for node in graph.nodes:
-        attention = attentions.get(node.id)
-        if attention is not None:
+        pattern = patterns.get(node.id)
+        if pattern is not None:
             for value in node.used:
                 if value in pending:
                     yield Group(pending.pop(value), True)
-            if node is attention.nodes[-1]:
-                yield Group(attention.nodes, True, attention)
+            if node is pattern.nodes[-1]:
+                yield Group(pattern.nodes, True, pattern)
             continue
         native = native_reason(graph, node) is None
         chain: tuple[Node, ...] = (node,)
@@ -87,8 +93,12 @@ def _inputs(nodes: Sequence[Node]) -> tuple[int, ...]:
 
 def lower_group(context: Context, group: Group) -> Sequence[Step]:
     """Return the steps of a native group."""
-    if group.attention is not None:
-        return group.attention.lower(context)
+    if isinstance(group.pattern, Attention):
+        return group.pattern.lower(context)
+    if isinstance(group.pattern, Levels):
+        return lower_levels(context, group.pattern)
+    if isinstance(group.pattern, HybridProduct):
+        return lower_product(context, group.pattern)
     if len(group.nodes) == 1:
         rule = rule_of(context.graph, group.node)
         if rule is None:

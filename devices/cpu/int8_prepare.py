@@ -9,16 +9,17 @@ is used.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.devices.cpu.int8 import QUADS, Dot, load_bytes, store_bytes, widen
-from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.ir import Function, Index, Value, element_of, lanes_of, vector
 
 _FRONT_BYTES = 128
 """Room before the first line: the last vector of a copy may begin before it."""
-_SLACK_BYTES = 64
+SLACK_BYTES = 64
 """Room behind the last line: a group of taps may be read beyond it, times weights that are zero."""
 MOST_LOCAL_BYTES = 20 << 10
 """What a chunk should prepare at most: more would leave the nearest cache before it is used."""
@@ -68,6 +69,7 @@ class Image:
     """An image [N,H,W,C] of one dtype and zero point, and the border that a kernel wants around it.
 
     reads: elements that a kernel may read from the first channel of any pixel on
+    prepared: whether the memory holds it in the multiplier's form already, border and slack too
 
     Lines are counted over the batch and include the border: line y of image n is n * tall + y.
     """
@@ -78,6 +80,7 @@ class Image:
     zero: int
     dot: Dot
     reads: int = 1
+    prepared: bool = False
 
     @property
     def tall(self) -> int:
@@ -92,6 +95,8 @@ class Image:
     @property
     def as_is(self) -> bool:
         """Whether kernels read the image where it lies."""
+        if self.prepared:
+            return True
         plain = self.dot is QUADS and self.dtype == "uint8" and self.shape[3] % 4 == 0
         plain = plain and self.shape[3] >= self.reads
         return plain and not any(self.pads)
@@ -100,7 +105,7 @@ class Image:
         """Return the memory that `fetch` of that many lines takes."""
         if self.as_is:
             return 0
-        return -(-(_FRONT_BYTES + lines * self.row * self.dot.width + _SLACK_BYTES) // 64) * 64
+        return -(-(_FRONT_BYTES + lines * self.row * self.dot.width + SLACK_BYTES) // 64) * 64
 
     def fetch(self, fn: Function, x: Value, local: Value, first: Index, last: Index) -> Value:
         """Emit the preparation of lines first..last; return where line 0 would be."""
@@ -178,17 +183,37 @@ class Image:
 
     def _fill(self, fn: Function, target: Value, count: int) -> None:
         """Write the border: `count` elements that stand for zero."""
-        dot = self.dot
-        value = 0 if dot.width == 2 else self.zero + (128 if self.dtype == "int8" else 0)
+        value = 0 if self.dot.width == 2 else self.zero + (128 if self.dtype == "int8" else 0)
         text = value - 256 if value > 127 else value
-        lanes = fn.isa.lanes * (4 // dot.width)
-        whole = count // lanes * lanes
-        for i in fn.range(0, whole, lanes):
-            filled = fn.as_value(vector(lanes, dot.element), text)
-            fn.store(filled, fn.at(target, i, dot.element), dot.width)
-        rest, at = count - whole, whole
-        while rest:
-            part = 1 << (rest.bit_length() - 1)
-            filled = fn.as_value(vector(part, dot.element), text)
-            fn.store(filled, fn.at(target, at, dot.element), dot.width)
-            at, rest = at + part, rest - part
+        fill(fn, target, count, self.dot, lambda lanes: _constant(fn, self.dot, lanes, text))
+
+
+def _constant(fn: Function, dot: Dot, lanes: int, value: int) -> Value:
+    return fn.as_value(vector(lanes, dot.element), value)
+
+
+def store_elements(fn: Function, value: Value, target: Value, count: int) -> None:
+    """Store the first `count` elements of a vector of bytes or 16-bit integers."""
+    element, lanes = element_of(value.type), lanes_of(value.type)
+    if element == "i8":
+        store_bytes(fn, value, target, count)
+        return
+    at = 0
+    while at < count:  # powers of two, so that no instruction set needs masks
+        part = min(1 << ((count - at).bit_length() - 1), lanes)
+        some = value if part == lanes else fn.shuffle(value, value, range(at, at + part))
+        fn.store(some if part > 1 else fn.extract(value, at), fn.at(target, at, element), 2)
+        at += part
+
+
+def fill(fn: Function, target: Value, count: int, dot: Dot, value: Callable[[int], Value]) -> None:
+    """Write `count` prepared elements, each the same; value(lanes) is a vector of them."""
+    lanes = fn.isa.lanes * (4 // dot.width)
+    whole = count // lanes * lanes
+    for i in fn.range(0, whole, lanes):
+        fn.store(value(lanes), fn.at(target, i, dot.element), dot.width)
+    rest, at = count - whole, whole
+    while rest:
+        part = 1 << (rest.bit_length() - 1)
+        fn.store(value(part), fn.at(target, at, dot.element), dot.width)
+        at, rest = at + part, rest - part

@@ -1,0 +1,86 @@
+"""Kernels of float operators on int8 weights: levels (levels.py), then products on 8-bit integers.
+
+hybrid_nodes.py finds them. The products are those of quantised layers (int8_linear.py) with an
+epilogue that scales their sums back to float32 (int8_dequant.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, Pads, pads_of
+from trireme.devices.cpu.int8 import dot_of
+from trireme.devices.cpu.int8_dequant import State, dequantiser
+from trireme.devices.cpu.int8_linear import cut_product, lane_channels, product_step
+from trireme.devices.cpu.int8_pack import pack_weights
+from trireme.devices.cpu.int8_prepare import Image
+from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
+from trireme.devices.cpu.kernels import Context, Step, Temp
+from trireme.devices.cpu.levels import Layout, Rounding, rounding_steps
+from trireme.dtypes import Array
+from trireme.errors import InternalError
+
+
+def lower_levels(context: Context, levels: Levels) -> list[Step]:
+    """Return the steps that round a value, once for every border that its readers want."""
+    steps: list[Step] = []
+    for pads in levels.pads:
+        layout = _layout(context, levels, pads)
+        memory = _memory(context, levels, pads)
+        rounding = Rounding(levels.asymmetric, levels.tiny)
+        x = context.operand(levels.x)
+        steps += rounding_steps(context.isa, layout, rounding, x, *memory)
+    return steps
+
+
+def _layout(context: Context, levels: Levels, pads: Pads) -> Layout:
+    """Return how the levels of a value lie with a border of so many pixels."""
+    dims = context.type(levels.x).dims
+    top, left, bottom, right = pads
+    channels, size = dims[-1], context.type(levels.x).elements // levels.images
+    lines = dims[1] if len(dims) == 4 and levels.images == dims[0] else 1
+    border = (top, left * channels, bottom, right * channels)
+    return Layout(levels.images, lines, size // lines, border, dot_of(context.isa))
+
+
+def _memory(context: Context, levels: Levels, pads: Pads) -> tuple[Temp, Temp]:
+    """Return the memory of levels with a border, and of their state."""
+    nbytes = _layout(context, levels, pads).nbytes
+    key = f"levels %{levels.levels}"
+    return Temp(f"{key} {pads}", nbytes), Temp(f"{key} state", 8 * levels.images)
+
+
+def lower_product(context: Context, product: HybridProduct) -> list[Step]:
+    """Return the step of a product on levels."""
+    graph, isa, op = context.graph, context.isa, product.op
+    dot, source = dot_of(isa), product.source
+    pads = pads_of(op)
+    shape_of = conv_shape if op.op == "conv" else fully_connected_shape
+    shape, view, dims = shape_of(graph, op)
+    image = Image(dims, pads, "uint8", 0, dot, prepared=True)
+    levels, state = _memory(context, source, pads)
+    cut = cut_product(isa, shape, dot)
+    w = _weights(context, op.used[1])
+    order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
+    scales = [_constant(context, value) for value in product.scales]
+    bias = None if product.bias is None else _constant(context, product.bias)
+    zero = 0 if dot.width == 2 else None if source.asymmetric else 128
+    epilogue = dequantiser(
+        w, scales, bias, lane_channels(shape, order), State(state, source.images, zero),
+        shape.rows // source.images, product.activation,
+    )  # fmt: skip
+    packed = pack_weights(w, 0, shape, dot, order, cut[0], isa.lanes)
+    operands = (levels, packed, product.output)
+    return [product_step(isa, shape, (image, view), cut, epilogue, operands)]
+
+
+def _constant(context: Context, value: int) -> Array:
+    data = context.graph.values[value].data
+    if data is None:
+        raise InternalError(f"%{value} is not a constant")
+    return data
+
+
+def _weights(context: Context, value: int) -> Array:
+    """Return whole numbers of float32 as int8."""
+    return context.pack(value, "int8", lambda: _constant(context, value).astype(np.int8))

@@ -1,0 +1,219 @@
+"""Float ops on int8 weights as integer kernels of the cpu device: the reference's very bits.
+
+The graphs are what converters/tflite_hybrid.py makes (test_tflite_hybrid.py).
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from cpu_run import run
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder, scalar
+from trireme.devices.cpu.hybrid_nodes import HybridProduct, find_hybrid
+from trireme.devices.cpu.target import available_isas
+from trireme.graph import TensorType
+from trireme.interpret import interpret
+
+SEED = 7
+by_isa = pytest.mark.parametrize("isa", available_isas())
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A conv (w [O,KH,KW,C/groups]) or fully_connected (w [O,depth]) on levels."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    asymmetric: bool = False
+    activation: str = "relu"
+    bias: bool = True
+    by_channel: bool = False
+
+    @property
+    def attrs(self):
+        if len(self.w) == 2:
+            return {}
+        return {
+            "strides": self.strides, "pads": self.pads, "dilations": self.dilations,
+            "groups": self.groups, "layout": "NHWC",
+        }  # fmt: skip
+
+
+SAME = (1, 1, 1, 1)
+CASES = [
+    Case((1, 25, 5, 64), (64, 1, 1, 64)),
+    Case((1, 49, 10, 1), (64, 10, 4, 1), strides=(2, 2), pads=(4, 1, 5, 1)),
+    Case((1, 7, 5, 3), (17, 3, 3, 3), pads=SAME, activation="", bias=False),
+    Case((2, 9, 11, 6), (8, 3, 3, 6), pads=SAME, asymmetric=True, by_channel=True),
+    Case((3, 4, 5, 7), (33, 1, 1, 7), asymmetric=True, activation="relu6"),
+    Case((1, 12, 13, 5), (20, 3, 2, 5), strides=(2, 3), dilations=(2, 1), pads=(1, 0, 2, 1)),
+    Case((2, 6, 6, 8), (12, 3, 3, 4), groups=2, pads=SAME, asymmetric=True, activation="tanh"),
+    Case((1, 70, 64, 16), (5, 3, 3, 16), pads=(2, 0, 1, 3)),
+    Case((2, 61, 67, 13), (18, 1, 1, 13), asymmetric=True, by_channel=True, activation=""),
+    Case((9, 16, 17, 19), (3, 2, 2, 19), by_channel=True),
+    Case((1, 64), (10, 64), activation=""),
+    Case((3, 12), (5, 12), asymmetric=True, activation=""),
+    Case((1, 1), (1, 1), bias=False),
+    Case((130, 37), (16, 37), by_channel=True, activation="gelu"),
+    Case((2, 5, 500), (33, 500), asymmetric=True, by_channel=True),
+]  # fmt: skip
+
+
+class Hybrid:
+    """A graph of products on int8 weights under construction."""
+
+    def __init__(self, seed=SEED):
+        print("seed", seed)
+        self.rng = np.random.default_rng(seed)
+        self.b = GraphBuilder("hybrid")
+
+    def number(self, value):
+        return self.b.constant(f"c{value}", scalar(value))
+
+    def levels(self, x, axes, asymmetric):
+        """Return (levels, step) of a value, as the converter builds them."""
+        add, number = self.b.add, self.number
+        axes = self.b.constant("axes", np.array(axes, np.int64))
+        if not asymmetric:
+            most = add("reduce_max", add("abs", x), axes, keepdims=1)
+            most = add("max", most, number(1e-30))
+            levels = add("round", add("mul", x, add("div", number(127.0), most)))
+            return levels, add("mul", most, number(1 / 127))
+        low = add("min", add("reduce_min", x, axes, keepdims=1), number(0.0))
+        high = add("max", add("reduce_max", x, axes, keepdims=1), number(0.0))
+        step = add("max", add("mul", add("sub", high, low), number(1 / 255)), number(1e-30))
+        point = add("round", add("sub", number(-128.0), add("div", low, step)))
+        point = add("clip", point, number(-128.0), number(127.0))
+        levels = add("round", add("add", add("div", x, step), point))
+        return add("sub", add("clip", levels, number(-128.0), number(127.0)), point), step
+
+    def scale(self, case, step):
+        channels = case.w[0] if case.by_channel else 1
+        scales = self.rng.uniform(0.001, 0.02, channels).astype(np.float32)
+        return self.b.add("mul", step, self.b.constant("scales", scales))
+
+    def product(self, case, levels, step, scale=None):
+        op = "conv" if len(case.w) == 4 else "fully_connected"
+        weights = self.rng.integers(-127, 128, case.w).astype(np.float32)
+        product = self.b.add(op, levels, self.b.constant("w", weights), **case.attrs)
+        scale = self.scale(case, step) if scale is None else scale
+        if not case.bias:
+            return self.b.add("mul", product, scale, activation=case.activation)
+        bias = self.b.constant("b", self.rng.standard_normal(case.w[0]).astype(np.float32))
+        return self.b.add(
+            "add", self.b.add("mul", product, scale), bias, activation=case.activation
+        )
+
+
+def axes_of(case):
+    return [1, 2, 3] if len(case.w) == 4 else [-1]
+
+
+def graph_of(case, seed=SEED):
+    made = Hybrid(seed)
+    x = made.b.input("x", TensorType(case.x, "float32"))
+    return made.b.finish(made.product(case, *made.levels(x, axes_of(case), case.asymmetric)))
+
+
+def numbers(case, seed=SEED):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(case.x) * rng.choice([0.01, 1, 30])).astype(np.float32)
+
+
+def check(device, graph, x, exact, at_end=True):
+    """Run a graph that fuses to two kernels or three; compare with the reference."""
+    with np.errstate(all="ignore"):
+        (want,) = interpret(graph, {graph.inputs[0]: x}).values()
+    (got,), kernels, _ = run(device, graph, {graph.inputs[0]: x}, at_end)
+    names = set(kernels.values())
+    assert len(names) == 2 and any("levels" in name for name in names), names
+    if exact:
+        np.testing.assert_array_equal(got, want, err_msg=str(graph))
+    else:
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.nanmax(np.abs(want)))
+    return got
+
+
+@by_isa
+def test_bits_are_the_references(cpus, isa):
+    for case in CASES:
+        exact = case.activation in ("", "relu", "relu6")
+        graph, x = graph_of(case), numbers(case)
+        one, two = (check(cpus[isa, n], graph, x, exact, at_end=n == 1) for n in (1, 2))
+        assert one.tobytes() == two.tobytes()
+
+
+ODD = [0.0, -0.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-38, 1e-45]
+
+
+@by_isa
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_odd_numbers(cpus, isa, odd, asymmetric):
+    for case in (CASES[1], CASES[3], CASES[7], CASES[11], CASES[13]):
+        case = dataclasses.replace(case, asymmetric=asymmetric, activation="relu")
+        x = numbers(case)
+        if abs(odd) < 1:
+            x[:1] = odd
+        x.reshape(-1)[x.size // 3] = odd
+        check(cpus[isa, 2], graph_of(case), x, exact=True)
+
+
+@by_isa
+def test_products_that_share_levels(cpus, isa):
+    """Projections of one input, with one scale too, and windows that want different borders."""
+    made = Hybrid()
+    x = made.b.input("x", TensorType((5, 40), "float32"))
+    levels, step = made.levels(x, [-1], asymmetric=True)
+    cases = [Case((5, 40), (n, 40), by_channel=True) for n in (7, 16, 33)]
+    scale = made.scale(Case((5, 40), (7, 40)), step)
+    outputs = [made.product(case, levels, step) for case in cases]
+    outputs += [made.product(cases[0], levels, step, scale) for _ in range(2)]
+    graphs = [made.b.finish(*outputs)]
+    made = Hybrid()
+    x = made.b.input("x", TensorType((2, 9, 8, 12), "float32"))
+    levels, step = made.levels(x, [1, 2, 3], asymmetric=True)
+    cases = [Case((2, 9, 8, 12), (20, 1, 1, 12)), Case((2, 9, 8, 12), (9, 3, 3, 12), pads=SAME)]
+    graphs.append(made.b.finish(*[made.product(case, levels, step) for case in cases]))
+    for graph in graphs:
+        (value,) = graph.inputs
+        feeds = {
+            value: np.random.default_rng(1).standard_normal(graph.type(value).dims, np.float32)
+        }
+        want = interpret(graph, feeds)
+        got, _, _ = run(cpus[isa, 2], graph, feeds)
+        assert sum(isinstance(one, HybridProduct) for one in find_hybrid(graph)) == len(got)
+        for found, expected in zip(got, want.values(), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def changed(change):
+    """A hybrid product with one thing that its kernels could not do."""
+    case = Case((2, 6), (6, 6), activation="")
+    made = Hybrid()
+    x = made.b.input("x", TensorType(case.x, "float32"))
+    levels, step = made.levels(x, [0] if change == "axes" else [-1], asymmetric=False)
+    if change == "weights":
+        w = made.b.constant("w", np.full(case.w, 0.5, np.float32))
+        product = made.b.add("fully_connected", levels, w)
+        return made.b.finish(made.b.add("mul", product, step))
+    y = made.product(case, levels, step)
+    more = {"levels are read": levels, "the step is read": step}.get(change)
+    return made.b.finish(y) if more is None else made.b.finish(y, made.b.add("neg", more))
+
+
+@pytest.mark.parametrize("change", ["axes", "weights", "levels are read", "the step is read"])
+def test_what_must_not_fuse(cpus, change):
+    graph = changed(change)
+    assert not find_hybrid(graph)
+    feeds = {graph.inputs[0]: np.random.default_rng(2).standard_normal((2, 6)).astype(np.float32)}
+    want = interpret(graph, feeds)
+    got, _, _ = run(cpus[available_isas()[0], 1], graph, feeds)
+    for found, expected in zip(got, want.values(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
