@@ -145,8 +145,12 @@ def make_profile(
     runs: Sequence[Sequence[TaskSpan]],
     wall_s: Sequence[float],
     memory: Sequence[MemoryRow],
+    serial: bool = False,
 ) -> Profile:
-    """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds."""
+    """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds.
+
+    serial: whether its tasks ran one after another
+    """
     tasks = [_task_row(plan, task, [run[task.index] for run in runs]) for task in plan.tasks]
     nodes = [
         row
@@ -154,8 +158,8 @@ def make_profile(
         if not task.is_copy
         for row in _node_rows(plan, task, [run[task.index] for run in runs])
     ]
-    predicted = timeline(plan, [task.estimate_s for task in plan.tasks])
-    virtual = timeline(plan, [row.seconds for row in tasks])
+    predicted = timeline(plan, [task.estimate_s for task in plan.tasks], serial)
+    virtual = timeline(plan, [row.seconds for row in tasks], serial)
     simulating = sum(
         statistics.median(run[row.task].end_s - run[row.task].start_s for run in runs)
         for row in tasks

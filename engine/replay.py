@@ -62,7 +62,7 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
     spans = session.profile(feeds, runs=1, warmup=0).last_run
     order = [span.task for span in sorted(spans, key=lambda span: span.start_s)]
     return Run(
-        VERSION, graph_hash(session.graph), session.mode, session.subgraphs, session.execution,
+        VERSION, graph_hash(session.graph), session.runs.mode, session.subgraphs, session.execution,
         seed, str(session.plan), tuple(order), tuple(_digests(session, feeds, order)),
     )  # fmt: skip
 

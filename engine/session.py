@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,11 +44,12 @@ from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
 from trireme.profile import MemoryRow, Profile, make_profile
 from trireme.running.copies import copy_call
-from trireme.running.dispatch import ParallelRunner, TaskSpan
-from trireme.running.execute import Mode, check_order, has_overlap, run_profiled, serial_runner
+from trireme.running.dispatch import TaskSpan
+from trireme.running.execute import check_order, run_profiled
 from trireme.running.feeds import choice
 from trireme.running.interactive import Watcher, run_steps
 from trireme.running.ports import Ports
+from trireme.running.runs import Mode, Runs
 from trireme.subgraphs import Execution, Subgraphs
 
 _log = logging.getLogger(__name__)
@@ -61,7 +62,8 @@ class Session:
         does what, and says why a device has nothing to do
     threads: worker threads of the cpu device; all cores when None
     fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
-    mode: "parallel" runs tasks as their waits allow, "serial" in plan order; the same bits
+    mode: "parallel" runs tasks as their waits allow, "serial" in plan order, "auto" in the way that
+        is faster (running/runs.py); the same bits
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
     device_options: further options by device name, given to `open_device`
@@ -82,7 +84,7 @@ class Session:
         devices: Sequence[str | Device] = ("cpu",),
         threads: int | None = None,
         fallback: bool = False,
-        mode: Mode = "parallel",
+        mode: Mode = "auto",
         subgraphs: Subgraphs = "merged",
         execution: Execution = "sunk",
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -97,10 +99,9 @@ class Session:
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
-        self._owned: list[Device] = []
-        self.runner: ParallelRunner | None = None
+        self._closing: list[Callable[[], None]] = []
         self.dropped: dict[str, str] = {}
-        self.mode: Mode = choice("mode", mode, Mode)
+        choice("mode", mode, Mode)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
@@ -114,7 +115,7 @@ class Session:
                 calibration = load_calibration(calibration or default_path())
             self._placing = objective, placement
             self.program = self._compile(opened, calibration, fallback, progress)
-            self._bind()
+            self._bind(mode)
         except BaseException:
             self.close()
             raise
@@ -141,7 +142,7 @@ class Session:
                     if name == "cpu" and threads is not None:
                         given.setdefault("threads", threads)
                     opened[name] = open_device(name, **given)
-                    self._owned.append(opened[name])
+                    self._closing.append(opened[name].close)
                 else:
                     opened[name] = wanted
             except DeviceError as error:
@@ -194,7 +195,7 @@ class Session:
                 return make_program(plan, devices, executables)
             devices = {name: device for name, device in devices.items() if name != failed}
 
-    def _bind(self) -> None:
+    def _bind(self, mode: Mode) -> None:
         """Allocate the arenas and scratch, and bind every executable and copy to its places."""
         plan, devices = self.program.plan, self.program.devices
         self._arenas = {
@@ -214,8 +215,8 @@ class Session:
         views = {v: self._result(plan.graph, v) for v in plan.graph.outputs}
         views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
         self._ports = Ports(plan, self._calls, views)
-        self._run_serial = serial_runner(self._calls)
-        self._overlaps = has_overlap(plan)
+        self.runs = Runs(plan, self._calls, mode)
+        self._closing.append(self.runs.close)
 
     def _buffer(self, value: int) -> Buffer:
         slot = self.program.plan.slots[value]
@@ -282,10 +283,7 @@ class Session:
             if self._closed:
                 raise RunError("the session is closed")
             results = self._ports.give(feeds, out)
-            if self._overlaps and self.mode == "parallel":
-                self._parallel().run()
-            else:
-                self._run_serial()
+            self.runs.run()
             return self._ports.take(results)
 
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
@@ -325,20 +323,19 @@ class Session:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         with self._lock:
             self._check_open()
+            self._ports.give(feeds)
+            self.runs.settle()
             spans: list[list[TaskSpan]] = []
             wall: list[float] = []
             for count in range(warmup + runs):
                 start = time.perf_counter()
                 results = self._ports.give(feeds)
-                if self.mode == "parallel" and self._overlaps:
-                    run = self._parallel().run(profile=True)
-                else:
-                    run = run_profiled(self._calls, range(len(self._calls)))
+                run = self.runs.profiled()
                 self._ports.take(results)
                 if count >= warmup:
                     spans.append(run)
                     wall.append(time.perf_counter() - start)
-            return make_profile(self.plan, spans, wall, self._memory_rows())
+            return make_profile(self.plan, spans, wall, self._memory_rows(), self.runs.is_serial)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
@@ -346,11 +343,9 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-            if self.runner is not None:
-                self.runner.close()
+            for close in reversed(self._closing):
+                close()
             self._calls = []
-            for device in self._owned:
-                device.close()
 
     def __enter__(self) -> Session:
         return self
@@ -366,11 +361,6 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise RunError("the session is closed")
-
-    def _parallel(self) -> ParallelRunner:
-        if self.runner is None:
-            self.runner = ParallelRunner(self.plan, self._calls)
-        return self.runner
 
     def _memory_rows(self) -> list[MemoryRow]:
         scratch, constants = self.program.scratch_bytes(), self.program.constant_bytes()

@@ -23,15 +23,18 @@ class Slice:
     end_s: float
 
 
-def timeline(plan: Plan, seconds: Sequence[float]) -> list[Slice]:
-    """Return a slice for each task, in plan order, if task i takes seconds[i]."""
+def timeline(plan: Plan, seconds: Sequence[float], serial: bool = False) -> list[Slice]:
+    """Return a slice for each task, in plan order, if task i takes seconds[i].
+
+    serial: one task after another
+    """
     free: dict[str, float] = {}
     slices: list[Slice] = []
     for task, duration in zip(plan.tasks, seconds, strict=True):
         spec = plan.placement.specs.get(task.device)
         resource = (spec.resource_group or spec.name) if spec else task.device
         ready = max((slices[other].end_s for other in task.waits), default=0.0)
-        start = max(ready, free.get(resource, 0.0))
+        start = slices[-1].end_s if serial and slices else max(ready, free.get(resource, 0.0))
         slices.append(Slice(task.index, resource, start, start + duration))
         free[resource] = start + duration
     return slices

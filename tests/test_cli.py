@@ -241,10 +241,13 @@ def test_run_holds_a_locked_placement(model, tmp_path, capsys):
 
 
 def test_modes(model, capsys):
-    code, out, err = call(capsys, "modes", model, "--runs", "2", "--json")
+    short = ["--modes", "--threads", "1", "--rounds", "1", "--round-s", "0.001"]
+    code, out, err = call(capsys, "bench", model, *short, "--json")
     assert code == 0, err
     rows = json.loads(out)["modes"]
-    assert len(rows) == 8 and all(row["wall_s"] > 0 and row["apart"] < 1e-5 for row in rows)
+    assert len(rows) == 9 and all(row["wall_s"] > 0 and row["apart"] < 1e-5 for row in rows)
+    code, out, err = call(capsys, "bench", model, *short)
+    assert code == 0 and "auto is serial" in out and "the default takes" in out, err
 
 
 def test_replay(model, tmp_path, capsys):

@@ -189,7 +189,7 @@ def test_a_copy_runs_under_a_kernel():
     feeds = {f"x{k}": np.ones((512, 512), np.float32) for k in range(3)}
     with Session(
         graph, devices=list(opened.values()), passes=(), calibration=Calibration(),
-        execution="interactive",
+        mode="parallel", execution="interactive",
     ) as session:  # fmt: skip
         tasks = session.plan.tasks
         overlaps = 0
@@ -201,7 +201,7 @@ def test_a_copy_runs_under_a_kernel():
                 c.start_s < k.end_s and k.start_s < c.end_s for c in copies for k in kernels
             )
         want = session.run(feeds)
-        session.mode = "serial"
+        session.runs.mode = "serial"
         for name, array in session.run(feeds).items():
             assert array.tobytes() == want[name].tobytes()
     opened["opencl"].close()

@@ -23,9 +23,9 @@ ENGINE_ORDER = [
     "placing.contract", "placing.objective", "placing.polish", "placing.starts", "placing.search",
     "placing.prove", "placing.prove_makespan", "place", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
-    "compile", "running.copies", "running.dispatch", "running.execute", "running.interactive",
-    "profile", "running.trace", "calibrate", "running.feeds", "running.ports", "session",
-    "running.per_node", "eager", "replay",
+    "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
+    "running.interactive", "profile", "running.trace", "calibrate", "running.feeds",
+    "running.ports", "session", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

@@ -46,7 +46,7 @@ def outputs_of(graph, devices, feeds, seed):
     ) as session:
         check_plan(session.plan)
         first = session.run(feeds)
-        session.mode = "serial"
+        session.runs.mode = "serial"
         rng = random.Random(seed)
         others = [session.run(feeds)]
         others += [

@@ -35,7 +35,7 @@ def test_any_order_gives_the_interpreters_bits(seed):
     ) as session:
         check_plan(session.plan)
         got = [session.run(feeds)]
-        session.mode = "serial"
+        session.runs.mode = "serial"
         got.append(session.run(feeds))
         orders = [any_order(session.plan.tasks, rng) for _ in range(3)]
         got += [session.run_in_order(feeds, order) for order in orders]

@@ -27,6 +27,7 @@ from trireme.convert import convert
 from trireme.errors import ModelFileError, RunError
 from trireme.tools.bench_agree import judge, load_arrays, save_arrays, tolerance_of
 from trireme.tools.bench_model import set_batch
+from trireme.tools.bench_modes import bench_modes, table
 from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_report import report
 from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
@@ -50,6 +51,8 @@ ARGUMENTS = (
     argument("--units", type=int, help="of integer outputs, in units"),
     argument("--limit-peers", choices=("avx2", "generic"),
              help="keep peers to an instruction set, where they can be kept"),
+    argument("--modes", action="store_true",
+             help="no peers: each model here in every execution mode, on one placement"),
     argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
              help="print the tables of earlier --json files, pooled"),
 )  # fmt: skip
@@ -70,6 +73,8 @@ def bench(options: argparse.Namespace) -> int:
     """Time each model with each number of threads, and print the tables."""
     if bool(options.models) == bool(options.stored):
         raise RunError("bench takes model files to time, or --from with earlier --json files")
+    if options.modes:
+        return _modes(options)
     rows = _stored(options.stored) if options.stored else list(_measured(options))
     data = {
         "machine": machine(),
@@ -79,6 +84,20 @@ def bench(options: argparse.Namespace) -> int:
     }
     emit(options, data, report(rows))
     return 1 if any(run.apart for row in rows for run in row.engines.values()) else 0
+
+
+def _modes(options: argparse.Namespace) -> int:
+    """Time each model in every execution mode, and print a table for each."""
+    progress = Progress()
+    found = list(bench_modes(options, thread_counts(options.threads), progress))
+    progress.done()
+    data = {
+        "machine": machine(),
+        "command": " ".join(["trireme", *sys.argv[1:]]),
+        "modes": [vars(row) for rows in found for row in rows],
+    }
+    emit(options, data, "\n\n".join(map(table, found)))
+    return 0
 
 
 def _stored(files: Sequence[str]) -> list[Row]:

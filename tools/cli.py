@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, commands, demo, modes, place, replay, verify, whatif
+from trireme.tools import bench, commands, demo, place, replay, verify, whatif
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -122,10 +122,6 @@ COMMANDS: dict[str, Command] = {
     "bench": Command(
         bench.bench, "time models side by side with other runtimes",
         (add_device_choice, add_inputs), bench.ARGUMENTS,
-    ),
-    "modes": Command(
-        modes.modes, "run a model in every execution mode", (*_ON_DEVICES, add_inputs),
-        (_arg("--runs", type=int, default=10, help="runs that count, in each mode"),),
     ),
     "replay": Command(
         replay.replay, "record a run, or run one again bit for bit", (*_ON_DEVICES, add_inputs),

@@ -56,7 +56,8 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
     parser.add_argument("--fallback", action="store_true",
                         help="leave out devices that fail, and say so")  # fmt: skip
-    parser.add_argument("--mode", choices=("parallel", "serial"), default="parallel")
+    parser.add_argument("--mode", choices=("auto", "parallel", "serial"), default="auto",
+                        help="tasks when they can run, one by one, or the faster")  # fmt: skip
     parser.add_argument("--subgraphs", choices=("merged", "split"), default="merged",
                         help="one graph with early copies, or region after region")  # fmt: skip
     parser.add_argument("--execution", choices=("sunk", "interactive"),

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from trireme.device import BoundCall
 from trireme.errors import RunError
 from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan
-
-Mode = Literal["serial", "parallel"]
 
 
 def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
