@@ -92,12 +92,12 @@ def _key(path: Path, options: Any) -> str:
         return ""
     file = [str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns,
             status.st_ctime_ns]  # fmt: skip
-    text = json.dumps([file, options, _code_version(), len(all_ops())])
+    text = json.dumps([file, options, code_version(), len(all_ops())])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
-def _code_version() -> str:
+def code_version() -> str:
     """Return a digest of when the code that makes graphs was changed, file by file."""
     roots = [Path(trireme.__file__).parent]
     spec = importlib.util.find_spec("trireme.converters")

@@ -10,7 +10,6 @@ import ctypes
 import numpy as np
 import pytest
 
-from trireme.devices.cpu.device import _engine_version
 from trireme.devices.cpu.int8_fit import fit
 from trireme.devices.cpu.int8_requant import requantiser
 from trireme.devices.cpu.ir import vector
@@ -79,7 +78,7 @@ def run_numbers(isa, requant, sums, cache):
             (number,) = requant.numbers(fn, [acc], table, lane, branch)
             fn.store(number, fn.at(y, row * CHANNELS + lane, "i32"), 4)
     code = finish(fn)
-    jit = Jit(isa, _engine_version(), ObjectCache(cache))
+    jit = Jit(isa, ObjectCache(cache))
     address = jit.addresses([code])[code.symbol]
     arrays = [np.ascontiguousarray(sums, np.int32), requant.data, np.zeros(sums.shape, np.int32)]
     pointers = (ctypes.c_void_p * 3)(*(a.ctypes.data for a in arrays))

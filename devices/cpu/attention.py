@@ -8,7 +8,6 @@ softmax runs down the keys without joining lanes. Transposes around the products
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.copies import transpose_registers
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import begin, deal, finish
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 
 _VECTORS = 2
@@ -56,7 +55,6 @@ class Shape:
     mask_scale: float
 
 
-@functools.lru_cache(256)
 def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int, float]:
     """Return the kernel, its chunks, the bytes each thread needs of its own and its seconds.
 

@@ -72,7 +72,7 @@ class Attention:
             operand, walk = _lay_mask(context, self.mask, shape)
             shape = replace(shape, mask=walk)
             reads.append(operand)
-        code, chunks, local_bytes, seconds = attention_kernel(context.isa, shape)
+        code, chunks, local_bytes, seconds = context.kernel(attention_kernel, shape)
         return [Step(code, tuple(reads), (self.output,), chunks, local_bytes, seconds)]
 
 

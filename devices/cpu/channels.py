@@ -17,6 +17,8 @@ from trireme.devices.cpu.kernels import (
     finish,
     float_reason,
 )
+from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph, Node
 
 
@@ -83,22 +85,27 @@ class _Lrn:
         return fn.shuffle(part, fn.as_value(type, 0.0), order) if shift else part
 
 
+def _lrn_kernel(isa: Isa, lrn: _Lrn, rows: int) -> tuple[Code, int, float]:
+    """Return the kernel of a lrn, its chunks and seconds. Operands: x, y."""
+    fn, (x, y), chunk, _ = begin("lrn_f32", isa, 2)
+    seconds = rows * lrn.channels * 40 / (isa.lanes * 2e9)
+    size, chunks = deal(rows, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        lrn.row(fn, fn.at(x, row * lrn.channels), fn.at(y, row * lrn.channels))
+    return finish(fn), chunks, seconds
+
+
 def _lower(context: Context, node: Node) -> list[Step]:
     attrs = node.attrs
     *positions, channels = context.type(node.used[0]).dims
-    rows = math.prod(positions)
-    fn, (x, y), chunk, _ = begin("lrn_f32", context.isa, 2)
-    seconds = rows * channels * 40 / (context.isa.lanes * 2e9)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
     lrn = _Lrn(
         channels, (attrs["size"] - 1) // 2, attrs["size"], attrs["alpha"] / attrs["size"],
         float(attrs["bias"]), float(attrs["beta"]),
     )  # fmt: skip
-    for row in fn.range(first, fn.minimum(first + size, rows)):
-        lrn.row(fn, fn.at(x, row * channels), fn.at(y, row * channels))
+    code, chunks, seconds = context.kernel(_lrn_kernel, lrn, math.prod(positions))
     reads = (context.operand(node.used[0]),)
-    return [Step(finish(fn), reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
 
 
 RULES["lrn"] = Rule(_reason, _lower)

@@ -6,18 +6,17 @@ along another one, squares are transposed in registers.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trireme.devices.cpu.ir import Function, Index, Value, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     begin,
     deal,
     finish,
 )
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 
 Ints = tuple[int, ...]
@@ -72,7 +71,6 @@ def copy_s(copy: Copy) -> float:
     return elements / 1.5e9
 
 
-@functools.lru_cache(1024)
 def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
     """Return the kernel of a strided copy, and its chunks. Operands: source, target."""
     copy = merged(copy)

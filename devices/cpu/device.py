@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
 from trireme.devices.cpu.program import REFERENCE, build
-from trireme.devices.cpu.target import Isa, choose_isa, host_cpu, physical_threads
+from trireme.devices.cpu.target import Isa, choose_isa, cpu_name, physical_threads
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
@@ -63,7 +62,8 @@ class CpuDevice(Device):
 
     def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
         """Return an executable for each graph; tell how many kernels are compiled."""
-        programs = [build(graph, self.isa, self.threads, self.winograd) for graph in graphs]
+        recipes = self._jit.recipes
+        programs = [build(g, self.isa, self.threads, self.winograd, recipes) for g in graphs]
         self._jit.addresses([code for program in programs for code in program.codes], progress)
         return [CpuExecutable(program, self._jit, self._pool) for program in programs]
 
@@ -91,19 +91,12 @@ def _spec(isa: Isa, threads: int) -> DeviceSpec:
     flops = 2 * isa.lanes * isa.fma_per_cycle * 3e9 * threads
     return DeviceSpec(
         name="cpu",
-        description=f"{threads} threads of {host_cpu()[0]}, {isa.name}",
+        description=f"{threads} threads of {cpu_name()}, {isa.name}",
         flops={"float32": flops, "int8": flops, "uint8": flops},
         bandwidth=15e9 * min(threads, 2),
         launch_s=4e-6,
         resource_group="cpu",
     )
-
-
-def _engine_version() -> str:
-    try:
-        return version("trireme")
-    except PackageNotFoundError:
-        return "0"
 
 
 def open_device(
@@ -131,7 +124,7 @@ def open_device(
         raise DeviceError(f"cpu: {count} threads, expected at least 1")
     chosen = choose_isa(isa)
     folder = _default_cache() if cache_dir is None else pathlib.Path(cache_dir)
-    jit = Jit(chosen, _engine_version(), ObjectCache(None if folder == NO_CACHE else folder))
+    jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
     pool = Pool(jit, count, spins=spins, futex=futex)
     return CpuDevice(chosen, count, jit, pool, winograd=winograd)
 

@@ -27,6 +27,7 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.window import MOST_TAPS, lower_depthwise
 from trireme.devices.cpu.window_body import column_segments
@@ -184,13 +185,39 @@ class _Emitter:
                 fn.store_some(activate(fn, self.activation, value), fn.at(self.y, place), count)
 
 
+def direct_kernel(
+    isa: Isa, window: Window, batch: int, outputs: int, extra: tuple[bool, bool], activation: str
+) -> tuple[Code, int, float]:
+    """Return the kernel of a direct conv, its chunks and seconds.
+
+    extra: whether there are bias and residual
+    Operands: x, the weights [taps * C, outputs in whole vectors], bias, residual, y
+    """
+    width = _padded(isa, outputs)
+    name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
+    fn, operands, chunk, _ = begin(name, isa, 3 + sum(extra))
+    emitter = _Emitter(fn, window, outputs, operands, extra, activation)
+    total = batch * window.out_height
+    cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
+    seconds = total * cycles / 2e9
+    size, chunks = deal(total, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    emitter.rows(first, fn.minimum(first + size, total))
+    return finish(fn), chunks, seconds
+
+
+def _padded(isa: Isa, outputs: int) -> int:
+    """Outputs in whole vectors."""
+    lanes = _lanes(isa, outputs)
+    return -(-outputs // lanes) * lanes
+
+
 def lower_direct(context: Context, node: Node) -> list[Step]:
     """Lower a conv that `suits`."""
     weight, isa = node.used[1], context.isa
     outputs, *kernel, depth = context.type(weight).dims
     window = window_of(context.graph, node, kernel, depth)
-    lanes = _lanes(isa, outputs)
-    width = -(-outputs // lanes) * lanes
+    width = _padded(isa, outputs)
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
     extra = tuple(context.operand(i) for i in given if i is not None)
 
@@ -198,23 +225,14 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
         data = np.asarray(context.graph.values[weight].data).reshape(outputs, -1)
         return aligned_copy(np.pad(data.T, ((0, 0), (0, width - outputs))))
 
-    name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
-    fn, operands, chunk, _ = begin(name, isa, 3 + len(extra))
-    emitter = _Emitter(
-        fn, window, outputs, operands, (given[0] is not None, given[1] is not None),
-        node.attrs["activation"],
+    code, chunks, seconds = context.kernel(
+        direct_kernel, window, context.type(node.used[0]).dims[0], outputs,
+        (given[0] is not None, given[1] is not None), node.attrs["activation"],
     )  # fmt: skip
-    total = context.type(node.used[0]).dims[0] * window.out_height
-    cycles = window.out_width * width * math.prod(window.kernel) * depth / isa.lanes / 2
-    size, chunks = deal(total, total * cycles / 2e9)
-    first: Index = chunk * size if chunks > 1 else 0
-    emitter.rows(first, fn.minimum(first + size, total))
     reads: tuple[Operand, ...] = (
         context.operand(node.used[0]), context.pack(weight, f"direct {width}", pack), *extra,
     )  # fmt: skip
-    return [
-        Step(finish(fn), reads, (node.outputs[0],), chunks, 0, total * cycles / 2e9, (node.id,))
-    ]  # fmt: skip
+    return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
 
 
 def _lower_conv(context: Context, node: Node) -> list[Step]:

@@ -16,7 +16,6 @@ import numpy as np
 
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -28,6 +27,7 @@ from trireme.devices.cpu.kernels import (
     finish,
     float_reason,
 )
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph, Node
 
@@ -353,7 +353,7 @@ def expression_step(
     """Return the step that computes an expression of values of the graph."""
     type = context.type(output)
     walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
-    code, chunks, seconds = expression_kernel(context.isa, name, terms, walk)
+    code, chunks, seconds = context.kernel(expression_kernel, name, tuple(terms), walk)
     reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
     return Step(code, reads, (output,), chunks, seconds=seconds, nodes=nodes)
 

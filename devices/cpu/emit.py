@@ -10,64 +10,68 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import local
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa, llvm_target, start_llvm
 from trireme.errors import CompileError
 
 Emit = Callable[[Any, Any], bytes]
 
 
-@dataclass(frozen=True)
-class Code:
-    """A kernel as IR text that defines `@name` once."""
-
-    name: str
-    text: str
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def symbol(self) -> str:
-        """The name in the object file: the kernel's name and part of the digest, which tells apart
-        kernels of one name.
-        """
-        return f"{self.name}.{self.digest[:16]}"
-
-
-def objects(isa: Isa, kernels: Sequence[Code], threads: int) -> Iterator[bytes]:
+def objects(
+    isa: Isa, kernels: Sequence[Code], threads: int, texts: Sequence[str] | None = None
+) -> Iterator[bytes]:
     """Yield the object file of each kernel, in order, as several threads make them.
 
+    texts: the kernels' IR, where it is at hand
     Errors: CompileError, if LLVM refuses a kernel
     """
     own, emit = local(), _emitter()
 
-    def make(kernel: Code) -> bytes:
+    def make(kernel: Code, text: str | None) -> bytes:
         if not hasattr(own, "machine"):
             own.machine = machine_for(isa)
-        return emit(own.machine, optimised(module_text(isa, kernel), own.machine))
+        return emit(own.machine, optimised(module_text(isa, kernel, text), own.machine))
 
+    given: Sequence[str | None] = texts or [None] * len(kernels)
     if threads == 1 or len(kernels) < 2:
-        yield from map(make, kernels)
+        yield from map(make, kernels, given)
         return
     with ThreadPoolExecutor(min(threads, len(kernels)), "trireme-compile") as pool:
-        yield from pool.map(make, kernels)
+        yield from pool.map(make, kernels, given)
 
 
-def module_text(isa: Isa, kernel: Code) -> str:
+def assembly(isa: Isa, kernel: Code) -> str:
+    """Return the machine code of a kernel as text."""
+    machine = machine_for(isa)
+    text: str = machine.emit_assembly(optimised(module_text(isa, kernel), machine))
+    return text
+
+
+def engine(isa: Isa) -> Any:
+    """Return a new engine of LLVM's that links object files; it owns its target machine."""
+    start_llvm()
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine_for(isa))
+
+
+def link(engine: Any, objects: Sequence[bytes], symbols: Sequence[str]) -> dict[str, int]:
+    """Link object files by LLVM; return where symbols begin, 0 where there is none."""
+    for data in objects:
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+    engine.finalize_object()
+    return {symbol: engine.get_function_address(symbol) for symbol in symbols}
+
+
+def module_text(isa: Isa, kernel: Code, text: str | None = None) -> str:
     """Return the IR of a module of one kernel, under its symbol."""
     bits = isa.vector_bits
-    function = kernel.text.replace(f"@{kernel.name}(", f'@"{kernel.symbol}"(')
+    function = (text or kernel.text).replace(f"@{kernel.name}(", f'@"{kernel.symbol}"(')
     return (
         f"{function}\n"
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '

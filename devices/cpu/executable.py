@@ -14,12 +14,13 @@ import numpy as np
 
 from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
 from trireme.devices.cpu import runtime
-from trireme.devices.cpu.jit import Code, Jit
+from trireme.devices.cpu.jit import Jit
 from trireme.devices.cpu.kernels import Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, view
 from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.program import REFERENCE, Program
+from trireme.devices.cpu.recipes import Code
 from trireme.dtypes import Array
 from trireme.errors import InternalError, RunError
 from trireme.graph import Node

@@ -10,7 +10,6 @@ while B streams by once, and a tile of C stays in registers.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +18,9 @@ import numpy as np
 from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window, emit_gather
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.memory import aligned_bytes
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.tiling import Tiling, choose_tiling, lanes_for
 from trireme.dtypes import Array
@@ -112,7 +111,6 @@ def pack_panels(b: Array, width: int) -> Array:
     return packed
 
 
-@functools.lru_cache(1024)
 def product_kernel(isa: Isa, product: Product, cut: Cut, what: str) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 

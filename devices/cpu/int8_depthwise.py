@@ -23,8 +23,8 @@ from trireme.devices.cpu.int8_pack import sum_bounds
 from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.int8_requant import Requantiser, channel_order, requantiser
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError

@@ -42,7 +42,6 @@ from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image, View
 from trireme.devices.cpu.int8_requant import groups_of, requantiser
 from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     QUANTISED_RULES,
     Context,
@@ -53,6 +52,7 @@ from trireme.devices.cpu.kernels import (
     deal,
     finish,
 )
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError

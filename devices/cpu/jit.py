@@ -1,56 +1,34 @@
-"""From kernels as IR text to addresses of machine code, with the object code kept on disk.
+"""From kernels to addresses of machine code.
 
-A `Jit` serves one instruction set. Kernels that it has seen are not compiled again, in this process
-(a table) or another (the object cache). New ones are compiled by all CPUs (emit.py).
+A `Jit` serves one instruction set. Object code comes from the cache where the kernel was made
+before (recipes.py); the rest is compiled by all CPUs (emit.py). LLVM is loaded only to compile.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import pathlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from trireme.device import Progress, no_progress
-from trireme.devices.cpu.emit import Code, machine_for, module_text, objects, optimised
-from trireme.devices.cpu.target import Isa, llvm_target, physical_threads, start_llvm
-from trireme.disk_cache import DiskCache
+from trireme.devices.cpu.link import Linked, can_link
+from trireme.devices.cpu.recipes import Code, ObjectCache, Recipes
+from trireme.devices.cpu.target import Isa, physical_threads
 from trireme.errors import CompileError
 
-_MOST_OBJECTS = 20_000
-"""Kept on disk; one is some kilobytes, and a network makes 20 to 100."""
-
 __all__ = ["Code", "Jit", "ObjectCache"]
-
-log = logging.getLogger(__name__)
-
-CODE_VERSION = 2
-"""Raised when generated code changes in a way that its IR text does not show (LLVM options)."""
-
-
-class ObjectCache(DiskCache):
-    """Object files in a private folder; None to keep none."""
-
-    def __init__(self, folder: pathlib.Path | None) -> None:
-        super().__init__(folder, ".o", _MOST_OBJECTS)
 
 
 class Jit:
     """Compiles kernels for one instruction set and keeps their code while it lives."""
 
-    def __init__(self, isa: Isa, version: str, cache: ObjectCache) -> None:
+    def __init__(self, isa: Isa, cache: ObjectCache | None = None) -> None:
         self.isa = isa
-        self._cache = cache
+        self.recipes = Recipes(isa, cache)
         self._lock = threading.Lock()
+        self._linked: list[Linked] = []
         self._engine: Any = None
         self._addresses: dict[str, int] = {}
-        cpu, features = llvm_target(isa)
-        llvm_version = ".".join(map(str, llvm.llvm_version_info))
-        self._key = f"{version} {CODE_VERSION} {llvm_version} {cpu} {features} {isa.name}"
 
     def addresses(
         self, kernels: Iterable[Code], progress: Progress = no_progress
@@ -73,39 +51,43 @@ class Jit:
 
     def assembly(self, kernel: Code) -> str:
         """Return the machine code of a kernel as text."""
-        machine = machine_for(self.isa)
-        text: str = machine.emit_assembly(optimised(module_text(self.isa, kernel), machine))
-        return text
+        from trireme.devices.cpu import emit
+
+        return emit.assembly(self.isa, kernel)
 
     def _link(self, kernels: Sequence[Code], symbols: Sequence[str], progress: Progress) -> None:
-        if self._engine is None:
-            start_llvm()
-            empty = llvm.parse_assembly("")
-            self._engine = llvm.create_mcjit_compiler(empty, machine_for(self.isa))
-        for data in self._objects(kernels, progress):
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
-        self._engine.finalize_object()
-        for symbol in symbols:
-            address = self._engine.get_function_address(symbol)
+        objects = self._objects(kernels, progress)
+        if all(map(can_link, objects)):
+            linked = Linked(objects)
+            self._linked.append(linked)
+            found = {symbol: linked.addresses.get(symbol, 0) for symbol in symbols}
+        else:
+            found = self._link_by_llvm(objects, symbols)
+        for symbol, address in found.items():
             if not address:
-                raise CompileError(f"cpu: LLVM lost kernel {symbol}")
-            self._addresses[symbol] = address
+                raise CompileError(f"cpu: object code lacks kernel {symbol}")
+        self._addresses |= found
 
-    def _objects(self, kernels: Sequence[Code], progress: Progress) -> Iterator[bytes]:
-        """Yield the object file of every kernel: those on disk first, then those made now."""
-        keys = {kernel.symbol: self._cache_key(kernel) for kernel in kernels}
-        new = []
-        for kernel in kernels:
-            data = self._cache.load(keys[kernel.symbol])
-            if data is None:
-                new.append(kernel)
-            else:
-                yield data
-        made = objects(self.isa, new, physical_threads())
+    def _link_by_llvm(self, objects: Sequence[bytes], symbols: Sequence[str]) -> dict[str, int]:
+        from trireme.devices.cpu import emit
+
+        if self._engine is None:
+            self._engine = emit.engine(self.isa)
+        return emit.link(self._engine, objects, symbols)
+
+    def _objects(self, kernels: Sequence[Code], progress: Progress) -> list[bytes]:
+        """Return the object file of every kernel: those on disk first, then those made now."""
+        kept = {kernel: self.recipes.object_of(kernel) for kernel in kernels}
+        found = [data for data in kept.values() if data is not None]
+        new = [kernel for kernel, data in kept.items() if data is None]
+        if not new:
+            return found
+        from trireme.devices.cpu import emit
+
+        texts = [self.recipes.text_of(kernel) for kernel in new]
+        made = emit.objects(self.isa, new, physical_threads(), texts)
         for done, (kernel, data) in enumerate(zip(new, made, strict=True)):
             progress("compiling kernels", done + 1, len(new))
-            self._cache.store(keys[kernel.symbol], data)
-            yield data
-
-    def _cache_key(self, kernel: Code) -> str:
-        return hashlib.sha256(f"{self._key}\n{kernel.name}\n{kernel.digest}".encode()).hexdigest()
+            self.recipes.keep(kernel, data)
+            found.append(data)
+        return found

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Concatenate
 
 from trireme.devices.cpu.ir import Function, Value
-from trireme.devices.cpu.jit import Code
+from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node, TensorType
@@ -91,6 +92,17 @@ class Context:
     winograd: bool = True
     packed: dict[tuple[int, str], Array] = field(default_factory=dict)
     """Constants packed so far, by value id and layout, so that users share them."""
+    recipes: Recipes | None = None
+    """Kernels made before; None to make all anew."""
+
+    def kernel(self, make: Callable[Concatenate[Isa, P], R], *args: P.args, **named: P.kwargs) -> R:
+        """Return make(isa, *args), a kernel and numbers; one made before is not made again.
+
+        make: sees nothing that decides about the IR but its arguments, which are plain values
+        """
+        if self.recipes is None:
+            return make(self.isa, *args, **named)
+        return self.recipes.kernel(make, *args, **named)
 
     def type(self, value: int) -> TensorType:
         """Return the type of a value."""
@@ -145,7 +157,7 @@ def begin(name: str, isa: Isa, operands: int) -> tuple[Function, list[Value], Va
 def finish(fn: Function) -> Code:
     """Return the code of a kernel function that is written to its end."""
     fn.ret()
-    return Code(fn.name, fn.text())
+    return code_of(fn.name, fn.text())
 
 
 def native_reason(graph: Graph, node: Node) -> str | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu.copies import Copy, copy_row
 from trireme.devices.cpu.ir import Function, Index, Value
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -23,6 +22,7 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.move import copy_step
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import itemsize
 from trireme.graph import Graph, Node
@@ -128,7 +128,7 @@ def _lower(context: Context, node: Node) -> list[Step]:
     fault = Fault(
         lambda bad: f"{label}: index {bad} is outside the {lookup.size} elements of the axis"
     )
-    code, chunks, seconds = lookup_kernel(context.isa, lookup)
+    code, chunks, seconds = context.kernel(lookup_kernel, lookup)
     reads = (*(context.operand(i) for i in node.used), fault)
     return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
 

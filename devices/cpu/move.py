@@ -27,7 +27,7 @@ def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) 
 
 
 def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
-    code, chunks = copy_kernel(context.isa, copy, name)
+    code, chunks = context.kernel(copy_kernel, copy, name)
     return Step(
         code, (context.operand(source),), (target,), chunks, seconds=copy_s(copy), nodes=(node.id,)
     )
@@ -187,7 +187,7 @@ def _fill(context: Context, node: Node) -> Array:
 def _fill_step(context: Context, node: Node, fill: Array) -> Step:
     y = context.type(node.outputs[0]).dims
     copy = Copy((math.prod(y),), (0,), (1,), _item(context, node))
-    code, chunks = copy_kernel(context.isa, copy, "fill")
+    code, chunks = context.kernel(copy_kernel, copy, "fill")
     return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
 
 

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from trireme.devices.cpu import runtime
-from trireme.devices.cpu.jit import Code, Jit
+from trireme.devices.cpu.jit import Jit
 from trireme.devices.cpu.memory import aligned_bytes
+from trireme.devices.cpu.recipes import Code, code_of
+from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 
@@ -29,11 +31,15 @@ BUDGET_NS = 20_000_000
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 
 
+def _runtime(isa: Isa, futex: bool, hot_ns: int) -> Code:
+    return code_of("runtime", runtime.runtime_ir(futex, hot_ns))
+
+
 class _Native:
     """The three functions of runtime.py as Python calls them; they give the GIL away."""
 
     def __init__(self, jit: Jit, futex: bool) -> None:
-        code = Code("runtime", runtime.runtime_ir(futex, HOT_NS))
+        code = jit.recipes.kernel(_runtime, futex, HOT_NS)
         run, worker, stop = jit.functions(code, runtime.FUNCTIONS)
         self.jit = jit  # keeps the code alive
         self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)

@@ -40,7 +40,7 @@ def product_step(
 ) -> Step:
     """Return the step that computes a product."""
     cut = cut_product(context.isa, product, context.threads)
-    code, chunks, local_bytes = product_kernel(context.isa, product, cut, what)
+    code, chunks, local_bytes = context.kernel(product_kernel, product, cut, what)
     b = operands.b(cut.width) if callable(operands.b) else operands.b
     return Step(
         code, (operands.a, b, *operands.extra), (operands.c,), chunks, local_bytes,

@@ -13,9 +13,9 @@ import numpy as np
 
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.homes import find_homes, is_alias
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
 from trireme.devices.cpu.memory import aligned_copy
+from trireme.devices.cpu.recipes import Code, Recipes
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
@@ -68,9 +68,11 @@ class Program:
         return tuple(item.code for item in self.items if isinstance(item, Step))
 
 
-def build(graph: Graph, isa: Isa, threads: int, winograd: bool = True) -> Program:
-    """Lower a graph to a program."""
-    context = Context(graph, isa, threads, winograd)
+def build(
+    graph: Graph, isa: Isa, threads: int, winograd: bool = True, recipes: Recipes | None = None
+) -> Program:
+    """Lower a graph to a program; kernels that `recipes` knows are not made anew."""
+    context = Context(graph, isa, threads, winograd, recipes=recipes)
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
@@ -109,12 +111,16 @@ def _lower(context: Context, group: Group) -> list[Item]:
 
 def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
     nbytes = context.type(source).nbytes
-    fn, (x, y), _, _ = begin(f"copy_{nbytes}", context.isa, 2)
+    code = context.kernel(_copy_kernel, nbytes)
+    reads = (context.operand(source),)
+    return Step(code, reads, (target,), seconds=nbytes / 1e10, nodes=(node.id,))
+
+
+def _copy_kernel(isa: Isa, nbytes: int) -> Code:
+    fn, (x, y), _, _ = begin(f"copy_{nbytes}", isa, 2)
     fn.line(f"call void @llvm.memcpy.p0.p0.i64({y}, {x}, i64 {nbytes}, i1 false)")
     fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    return Step(
-        finish(fn), (context.operand(source),), (target,), seconds=nbytes / 1e10, nodes=(node.id,)
-    )
+    return finish(fn)
 
 
 def _place(

@@ -23,6 +23,8 @@ from trireme.devices.cpu.kernels import (
     finish,
     float_reason,
 )
+from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -108,36 +110,51 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node) or "resize has no native kernel for empty tensors"
 
 
+def _resize_kernel(
+    isa: Isa, mode: str, sizes: tuple[int, int, int, int], out: tuple[int, int],
+    taps: tuple[int, int],
+) -> tuple[Code, int, float]:  # fmt: skip
+    """Return the kernel of a resize, its chunks and seconds.
+
+    sizes: outer, height, width, inner; out: height and width; taps: of a row and of a column
+    Operands: x, offsets and weights of the rows, offsets and weights of the columns, y
+    """
+    outer_size, height, width, inner = sizes
+    fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(f"resize_{mode}_f32", isa, 6)
+    total = outer_size * out[0]
+    seconds = total * out[1] * inner * taps[0] * taps[1] * 1.5 / (isa.lanes * 1e9)
+    size, chunks = deal(total, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    for row in fn.range(first, fn.minimum(first + size, total)):
+        outer, oh = (fn.integer(op, row, out[0]) for op in ("udiv", "urem"))
+        image = fn.at(x, outer * (height * width * inner))
+        lines = _taps_at(fn, image, row_at, row_by, oh, taps[0])
+        for ow in fn.range(0, out[1]):
+            points = [
+                (at, fn.splat(by * weight, isa.lanes))
+                for line, by in lines
+                for at, weight in _taps_at(fn, line, column_at, column_by, ow, taps[1])
+            ]
+            _blend(fn, points, fn.at(y, (row * out[1] + ow) * inner), inner)
+    return finish(fn), chunks, seconds
+
+
 def _lower(context: Context, node: Node) -> list[Step]:
     view = _view(context.graph, node)
     if view is None:
         raise InternalError("the reason was not asked")
     rows, row_weights = _axis_taps(node, view.height)
     columns, column_weights = _axis_taps(node, view.width)
-    name = f"resize_{node.attrs['mode']}_f32"
-    fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(name, context.isa, 6)
-    total = view.outer * view.height.out
-    each = view.width.out * view.inner * rows.shape[1] * columns.shape[1]
-    seconds = total * each * 1.5 / (context.isa.lanes * 1e9)
-    size, chunks = deal(total, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    for row in fn.range(first, fn.minimum(first + size, total)):
-        outer, oh = (fn.integer(op, row, view.height.out) for op in ("udiv", "urem"))
-        image = fn.at(x, outer * (view.height.size * view.width.size * view.inner))
-        lines = _taps_at(fn, image, row_at, row_by, oh, rows.shape[1])
-        for ow in fn.range(0, view.width.out):
-            points = [
-                (at, fn.splat(by * weight, context.isa.lanes))
-                for line, by in lines
-                for at, weight in _taps_at(fn, line, column_at, column_by, ow, columns.shape[1])
-            ]
-            to = fn.at(y, (row * view.width.out + ow) * view.inner)
-            _blend(fn, points, to, view.inner)
+    code, chunks, seconds = context.kernel(
+        _resize_kernel, node.attrs["mode"],
+        (view.outer, view.height.size, view.width.size, view.inner),
+        (view.height.out, view.width.out), (rows.shape[1], columns.shape[1]),
+    )  # fmt: skip
     reads = (
         context.operand(node.used[0]), rows * (view.width.size * view.inner), row_weights,
         columns * view.inner, column_weights,
     )  # fmt: skip
-    return [Step(finish(fn), reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 
 def _taps_at(

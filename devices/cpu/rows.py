@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -25,6 +24,7 @@ from trireme.devices.cpu.kernels import (
     finish,
     float_reason,
 )
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -320,7 +320,7 @@ def _lower_reduce(context: Context, node: Node) -> list[Step]:
     rows = _merged(context.type(node.used[0]).dims, _axes(context.graph, node) or ())
     if rows is None:
         raise InternalError("the reason was not asked")
-    made = reduce_kernel(context.isa, node.op, rows)
+    made = context.kernel(reduce_kernel, node.op, rows)
     return _step(context, node, made, node.used[:1], REDUCE_COST)
 
 
@@ -328,7 +328,9 @@ def _lower_softmax(context: Context, node: Node) -> list[Step]:
     shape = context.type(node.used[0]).dims
     axis = node.attrs["axis"] % len(shape)
     rows = Rows(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-    made = _softmax_kernel(context.isa, rows, node.attrs.get("beta", 1.0), node.op == "log_softmax")
+    made = context.kernel(
+        _softmax_kernel, rows, node.attrs.get("beta", 1.0), node.op == "log_softmax"
+    )
     return _step(context, node, made, node.used, SOFTMAX_COST)
 
 
@@ -346,7 +348,7 @@ def _lower_layer_norm(context: Context, node: Node) -> list[Step]:
     shape = context.type(node.used[0]).dims
     axis = node.attrs["axis"] % len(shape)
     rows = Rows(math.prod(shape[:axis]), math.prod(shape[axis:]), 1)
-    made = _layer_norm_kernel(context.isa, rows, node.attrs["epsilon"], len(node.used) > 2)
+    made = context.kernel(_layer_norm_kernel, rows, node.attrs["epsilon"], len(node.used) > 2)
     return _step(context, node, made, node.used, NORM_COST)
 
 

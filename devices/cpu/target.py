@@ -7,11 +7,12 @@ generators read only the fields of `Isa`, so one generator serves them all.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import platform
 from dataclasses import dataclass
-
-import llvmlite.binding as llvm
+from pathlib import Path
+from typing import Any
 
 from trireme.errors import DeviceError
 
@@ -97,27 +98,88 @@ def _table() -> dict[str, Isa]:
     return _ARM if machine in ("aarch64", "arm64") else _OTHER
 
 
+def _llvm() -> Any:
+    """Return LLVM's bindings; loading them takes 50 ms and as many MB, so only for compiling."""
+    import llvmlite.binding
+
+    return llvmlite.binding
+
+
 @functools.cache
 def start_llvm() -> None:
     """Prepare LLVM's back end for this machine, once a process."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    _llvm().initialize_native_target()
+    _llvm().initialize_native_asmprinter()
+
+
+@functools.cache
+def llvm_identity() -> str:
+    """Return what tells one LLVM from another, without loading it: its library's file."""
+    spec = importlib.util.find_spec("llvmlite")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        for file in sorted(Path(place, "binding").glob("*llvmlite.*[dsy][olb]*")):
+            status = file.stat()
+            return f"{file.name} {status.st_size} {status.st_mtime_ns}"
+    return ".".join(map(str, _llvm().llvm_version_info))
 
 
 @functools.cache
 def host_cpu() -> tuple[str, str]:
     """Return LLVM's name of the running CPU and its features as a comma-separated list."""
     start_llvm()
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return _llvm().get_host_cpu_name(), _llvm().get_host_cpu_features().flatten()
+
+
+@functools.cache
+def _cpuinfo() -> dict[str, str]:
+    """Return what Linux says of an x86 CPU; nothing elsewhere."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return {}
+    try:
+        with open("/proc/cpuinfo") as file:
+            first = file.read(16384).split("\n\n")[0]
+    except OSError:
+        return {}
+    rows = (line.partition(":") for line in first.splitlines())
+    found = {name.strip(): value.strip() for name, _, value in rows}
+    return found if {*_IDENTITY} <= {*found} else {}
+
+
+_IDENTITY = ("vendor_id", "cpu family", "model", "stepping", "flags")
+_FLAGS = {"sse4_2": "sse4.2", "avx512_vnni": "avx512vnni"}
+"""Linux's names of features, where they differ from LLVM's."""
+
+
+def machine_identity() -> str:
+    """Return what tells the running CPU from others that need other code."""
+    found = _cpuinfo()
+    return " ".join(found[name] for name in _IDENTITY) if found else " ".join(host_cpu())
+
+
+def cpu_name() -> str:
+    """Return what to call the running CPU."""
+    found = _cpuinfo()
+    if not found:
+        return host_cpu()[0]
+    family, model = found["cpu family"], found["model"]
+    return f"{found.get('model name', found['vendor_id'])} (family {family}, model {model})"
+
+
+def cpu_features() -> frozenset[str]:
+    """Return the features of the running CPU by LLVM's names; all that `Isa.needs` may hold."""
+    found = _cpuinfo()
+    if found:
+        return frozenset(_FLAGS.get(flag, flag) for flag in found["flags"].split())
+    return frozenset(f[1:] for f in host_cpu()[1].split(",") if f.startswith("+"))
 
 
 def available_isas(variants: bool = True) -> tuple[str, ...]:
     """Return the names of the instruction sets that this machine can run, fastest first."""
-    present = set(host_cpu()[1].split(","))
+    present = cpu_features()
     return tuple(
         name
         for name, isa in _table().items()
-        if all(f"+{need}" in present for need in isa.needs) and (variants or not isa.variant)
+        if present.issuperset(isa.needs) and (variants or not isa.variant)
     )
 
 
@@ -134,7 +196,7 @@ def choose_isa(name: str) -> Isa:
         raise DeviceError(f"cpu: unknown instruction set {name!r}", facts=[f"known: {known}"])
     if name not in usable:
         raise DeviceError(
-            f"cpu: this CPU ({host_cpu()[0]}) lacks {name}", facts=[f"it has: {', '.join(usable)}"]
+            f"cpu: this CPU ({cpu_name()}) lacks {name}", facts=[f"it has: {', '.join(usable)}"]
         )
     return _table()[name]
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -32,6 +31,7 @@ from trireme.devices.cpu.products import (
     image_reason,
     window_of,
 )
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Rows, reduce_kernel
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.window_body import (
@@ -197,16 +197,51 @@ def _scaled(index: Index, factor: int, plus: int) -> Index:
     return index * factor + plus
 
 
-def window_kernel(
-    isa: Isa, window: Window, rows: int, operands: int, make: MakeBody, name: str, seconds: float
-) -> tuple[Code, int]:
-    """Return a window kernel and its chunks; make(fn, operands) returns the body."""
-    fn, pointers, chunk, _ = begin(name, isa, operands)
+def _window_kernel(
+    isa: Isa, window: Window, rows: int, operands: int, make: MakeBody, name: str, cycles: float
+) -> tuple[Code, int, float]:
+    """Return a window kernel, its chunks and seconds; make(fn, operands) returns the body.
+
+    cycles: of a vector of one tap
+    """
+    seconds = _seconds(isa, window, rows, cycles)
+    fn, pointers, chunk, _ = begin(f"{name}_f32_{'x'.join(map(str, window.kernel))}", isa, operands)
     emitter = WindowEmitter(fn, window, make(fn, pointers), pointers[0], pointers[-1])
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     emitter.rows(first, fn.minimum(first + size, rows))
-    return finish(fn), chunks
+    return finish(fn), chunks, seconds
+
+
+def depthwise_kernel(
+    isa: Isa, window: Window, rows: int, activation: str, bias: bool, residual: bool
+) -> tuple[Code, int, float]:
+    """Return the kernel of a depthwise conv, its chunks and seconds.
+
+    Operands: x, the weights [taps, C], bias and residual where there are any, y
+    """
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        return DepthwiseBody(fn, operands, window.channels, activation, bias, residual)
+
+    operands = 3 + bias + residual
+    return _window_kernel(isa, window, rows, operands, make, "depthwise", DEPTHWISE_CYCLES)
+
+
+def pool_kernel(
+    isa: Isa, op: str, window: Window, rows: int, activation: str, fixed: int | None
+) -> tuple[Code, int, float]:
+    """Return the kernel of a pool, its chunks and seconds. Operands: x, y.
+
+    fixed: the number that averages divide by, where it is the same for all
+    """
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        if op == "max_pool":
+            return MaxBody(fn, activation)
+        return AverageBody(fn, activation, fixed)
+
+    return _window_kernel(isa, window, rows, 2, make, op, POOL_CYCLES)
 
 
 def _seconds(isa: Isa, window: Window, rows: int, tap_cycles: float) -> float:
@@ -224,20 +259,13 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
     has_residual = len(node.inputs) > 3 and node.inputs[3] is not None
 
-    def make(fn: Function, operands: Sequence[Value]) -> Body:
-        return DepthwiseBody(
-            fn, operands, window.channels, node.attrs["activation"], has_bias, has_residual
-        )
-
     def pack() -> Array:
         data = context.graph.values[weight].data
         return aligned_copy(np.asarray(data).reshape(w[0], -1).T)
 
-    kernel = "x".join(map(str, window.kernel))
     rows = context.type(node.used[0]).dims[0] * window.out_height
-    seconds = _seconds(context.isa, window, rows, DEPTHWISE_CYCLES)
-    code, chunks = window_kernel(
-        context.isa, window, rows, 3 + len(extra), make, f"depthwise_f32_{kernel}", seconds
+    code, chunks, seconds = context.kernel(
+        depthwise_kernel, window, rows, node.attrs["activation"], has_bias, has_residual
     )
     reads: tuple[Operand, ...] = (
         context.operand(node.used[0]), context.pack(weight, "taps", pack),
@@ -268,7 +296,7 @@ def _lower_global(context: Context, node: Node) -> list[Step]:
     x = context.type(node.used[0]).dims
     rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
     op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
-    code, chunks = reduce_kernel(context.isa, op, rows)
+    code, chunks = context.kernel(reduce_kernel, op, rows)
     seconds = math.prod(x) / (context.isa.lanes * 1e9)
     reads = (context.operand(node.used[0]),)
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
@@ -280,17 +308,10 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
     x = context.type(node.used[0]).dims
     window = window_of(context.graph, node, node.attrs["kernel"], x[-1])
     fixed = math.prod(window.kernel) if node.attrs.get("count_include_pad") else None
-
-    def make(fn: Function, operands: Sequence[Value]) -> Body:
-        if node.op == "max_pool":
-            return MaxBody(fn, node.attrs["activation"])
-        return AverageBody(fn, node.attrs["activation"], fixed)
-
-    kernel = "x".join(map(str, window.kernel))
     rows = x[0] * window.out_height
-    seconds = _seconds(context.isa, window, rows, POOL_CYCLES)
-    name = f"{node.op}_f32_{kernel}"
-    code, chunks = window_kernel(context.isa, window, rows, 2, make, name, seconds)
+    code, chunks, seconds = context.kernel(
+        pool_kernel, node.op, window, rows, node.attrs["activation"], fixed
+    )
     reads = (context.operand(node.used[0]),)
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 

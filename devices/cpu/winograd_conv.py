@@ -43,7 +43,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     )  # fmt: skip
     made = scheme_of(window, size)
     cut = cut_winograd(isa, batch, window, outputs, size, context.threads)
-    code, chunks, local_bytes = winograd_kernel(isa, conv, cut)
+    code, chunks, local_bytes = context.kernel(winograd_kernel, conv, cut)
 
     def pack() -> Array:
         return transform_weights(_weights(context, node), made, cut.width)

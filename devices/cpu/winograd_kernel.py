@@ -18,7 +18,6 @@ the model where they lie, by their strides, so no copy is kept; a tile's m * m o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,8 @@ from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.gemm import multiply_tile
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import begin, finish
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.winograd import Scheme, emit_input, emit_output, scheme
 from trireme.devices.cpu.winograd_plan import WinogradCut
@@ -92,7 +91,6 @@ def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _La
     )
 
 
-@functools.lru_cache(1024)
 def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Code, int, int]:
     """Return the kernel, its chunks and the bytes each thread needs of its own.
 

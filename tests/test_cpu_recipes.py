@@ -1,0 +1,227 @@
+"""Kernels by recipe: equal recipes mean equal IR and the other way round, all that decides about
+code is in its key, and what is in the cache is loaded without LLVM.
+"""
+
+import shutil
+import struct
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cpu_run import node_graph, sample_graph
+from zoo import zoo_path
+
+import trireme.ops  # noqa: F401
+from trireme.devices.cpu import open_device, recipes
+from trireme.devices.cpu.emit import objects
+from trireme.devices.cpu.link import Linked
+from trireme.devices.cpu.program import build
+from trireme.devices.cpu.recipes import Recipes, code_of, encoded, form_of, sources_digest
+from trireme.devices.cpu.target import ISAS, available_isas, choose_isa, cpu_features, host_cpu
+from trireme.errors import CompileError, InternalError, TriremeError
+from trireme.model_cache import optimised
+from trireme.op import all_ops
+
+SEED = 20261122
+MODELS = [
+    "kws_dscnn_f32", "resnet8_cifar10_f32", "ad01_fp32", "vww_96_float", "deeplabv3_f32",
+    "mobilenet_v1_0.25_224_f32",
+]  # fmt: skip
+
+
+class Watched(Recipes):
+    """Makes every kernel anew and notes what its recipe and its IR were."""
+
+    def __init__(self, isa):
+        super().__init__(isa)
+        self.texts, self.digests = {}, {}
+
+    def kernel(self, make, *args, **named):
+        made = make(self.isa, *args, **named)
+        text = (made if not isinstance(made, tuple) else made[0]).text
+        known = super().kernel(make, *args, **named)
+        code, *rest = known if isinstance(known, tuple) else (known,)
+        assert rest == (list(made[1:]) if isinstance(made, tuple) else [])
+        recipe = (make, args, named)
+        assert self.texts.setdefault(code.digest, text) == text, f"another IR: {recipe}"
+        assert code.text == text
+        first = self.digests.setdefault((make, text), (code.digest, recipe))
+        assert first[0] == code.digest, f"the same IR: {recipe} and {first[1]}"
+        return known
+
+
+def sample_graphs():
+    """The samples of all ops, their constants as constants."""
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    for op in all_ops():
+        for sample in op.samples(rng):
+            try:
+                yield sample_graph(op, sample)[0]
+            except TriremeError:
+                continue  # a sample that only the reference takes
+
+
+def lowered(graph, isa, threads, known):
+    types = [value.type for value in graph.values.values()]
+    if all(type.is_static and type.dtype != "string" for type in types):
+        build(graph, isa, threads, recipes=known)
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "generic", "neon"])
+def test_equal_recipes_are_equal_code(isa):
+    known = Watched(ISAS[isa])
+    for graph in sample_graphs():
+        lowered(graph, ISAS[isa], 2, known)
+    assert len(known.texts) > 100
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_equal_recipes_are_equal_code_in_models(model):
+    isa = choose_isa("auto")
+    graph = optimised(zoo_path(f"{model}.tflite"), folder=None)
+    known = Watched(isa)
+    for threads in (1, 2, 1):
+        lowered(graph, isa, threads, known)
+    assert known.texts
+
+
+@dataclass(frozen=True)
+class One:
+    x: object
+
+
+@dataclass(frozen=True)
+class Other:
+    x: object
+
+
+def test_arguments_have_one_text_each():
+    values = [
+        0, 1, True, False, None, 0.0, -0.0, 1.0, float("inf"), float("nan"), "", "1", (), (1,),
+        ((1,), 2), (1, (2,)), ("1 2",), ("1", "2"), (1, 2), One(1), Other(1), One((1, 2)),
+        np.float32(1), np.int64(1), form_of(np.zeros((2, 3), np.int8)),
+        form_of(np.ones((3, 2), np.int8)), form_of(np.zeros((2, 3), np.int32)),
+        np.broadcast_to(np.int8(7), (2, 3)), np.nextafter(1.0, 2.0),
+    ]  # fmt: skip
+    texts = [encoded(value) for value in values]
+    assert len({*texts}) == len(values)
+    assert texts == [encoded(value) for value in values]
+    for bad in (np.arange(3), [1], lambda: 1, {1}, object()):
+        with pytest.raises(InternalError, match="recipe"):
+            encoded(bad)
+        with pytest.raises(InternalError, match="recipe"):
+            encoded((1, One(bad)))
+
+
+def test_changed_sources_make_other_keys(tmp_path):
+    folder = tmp_path / "cpu"
+    shutil.copytree(Path(recipes.__file__).parent, folder)
+    before = sources_digest(folder)
+    assert before == sources_digest()
+    for change in ("gemm.py", "winograd_kernel.py", "new.py"):
+        with (folder / change).open("a") as file:
+            file.write("\n")
+        sources_digest.cache_clear()
+        after = sources_digest(folder)
+        assert after != before, change
+        before = after
+    sources_digest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "what", ["sources_digest", "code_version", "llvm_identity", "machine_identity"]
+)
+def test_what_is_in_the_key(tmp_path, monkeypatch, what):
+    """Code from other sources, another LLVM or another CPU is not taken from the cache."""
+    rng = np.random.default_rng(SEED)
+    graph, _ = node_graph("relu", [rng.standard_normal((3, 5)).astype(np.float32)], {})
+
+    def made():
+        before = {*tmp_path.iterdir()}
+        device = open_device(threads=1, cache_dir=tmp_path)
+        device.compile([graph])
+        device.close()
+        return len({*tmp_path.iterdir()} - before)
+
+    assert made() > 0
+    assert made() == 0
+    monkeypatch.setattr(recipes, what, lambda *_: "another")
+    assert made() > 0
+
+
+def test_a_warm_load_needs_no_llvm(tmp_path):
+    """A second process links from the cache: LLVM stays unloaded, and no IR is written."""
+    code = textwrap.dedent(
+        f"""
+        import sys
+        import numpy as np
+        from trireme.devices.cpu import ir
+        from trireme.session import Session
+        made = []
+        plain = ir.Function.__init__
+        def counted(self, name, *rest):
+            made.append(name)
+            plain(self, name, *rest)
+        ir.Function.__init__ = counted
+        from pathlib import Path
+        folder = Path({str(tmp_path)!r})
+        with Session(
+            {str(zoo_path("vww_96_float.tflite"))!r}, threads=2, model_cache=folder / "graphs",
+            device_options={{"cpu": {{"cache_dir": folder / "objects"}}}},
+        ) as session:
+            feeds = {{v.name: np.ones(v.type.dims, np.float32) for v in session.inputs}}
+            out = next(iter(session.run(feeds).values()))
+        print("llvmlite" in sys.modules, len(made), out.tobytes().hex())
+        """
+    )
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert runs[0][0] == "True" and int(runs[0][1]) > 5
+    if sys.platform == "linux" and ISAS["avx2"].arch == choose_isa("auto").arch:
+        assert runs[1][:2] == ["False", "0"]
+    assert runs[0][2] == runs[1][2]
+
+
+def test_features_are_those_that_llvm_finds():
+    names = {need for isa in ISAS.values() for need in isa.needs} - {"neon"}
+    found = {name for name in names if f"+{name}" in host_cpu()[1].split(",")}
+    assert names & cpu_features() == found
+    assert available_isas()
+
+
+def test_damaged_object_code_is_refused():
+    if choose_isa("auto").arch != "x86" or sys.platform != "linux":
+        pytest.skip("objects are linked by LLVM here")
+    text = textwrap.dedent(
+        """
+        declare void @no_such_function_anywhere()
+        define void @calls(ptr %args, i64 %chunk, ptr %local) #0 {
+          call void @no_such_function_anywhere()
+          ret void
+        }
+        """
+    )
+    isa = choose_isa("auto")
+    (data,) = objects(isa, [code_of("calls", text)], 1)
+    with pytest.raises(CompileError, match="no_such_function_anywhere"):
+        Linked([data])
+    with pytest.raises(CompileError, match="damaged"):
+        Linked([data[:40] + struct.pack("<Q", len(data)) + data[48:]])
+    sections = struct.unpack_from("<Q", data, 40)[0]
+    count = struct.unpack_from("<H", data, 60)[0]
+    for k in range(count):
+        at = sections + 64 * k
+        if struct.unpack_from("<I", data, at + 4)[0] == 4:  # relocations
+            where = struct.unpack_from("<Q", data, at + 24)[0] + 8
+            odd = data[:where] + struct.pack("<I", 99) + data[where + 4 :]
+            with pytest.raises(CompileError, match="type 99|no_such"):
+                Linked([odd])
