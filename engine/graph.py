@@ -197,6 +197,20 @@ class Graph:
         return graph_text(self)
 
 
+def node_names(graph: Graph) -> dict[int, str]:
+    """Return a name for each node: its first output's, numbered where two are alike.
+
+    Of the names that TensorFlow joins by semicolons, the first.
+    """
+    names: dict[int, str] = {}
+    count: dict[str, int] = {}
+    for node in graph.nodes:
+        name = graph.values[node.outputs[0]].name.split(";")[0]
+        count[name] = count.get(name, 0) + 1
+        names[node.id] = name if count[name] == 1 else f"{name}#{count[name]}"
+    return names
+
+
 def graph_text(graph: Graph) -> str:
     """Return the graph as text: one line a node, the same text for the same graph."""
 

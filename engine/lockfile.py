@@ -17,7 +17,7 @@ from typing import Any
 from trireme.cost import CostModel
 from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
-from trireme.graph import Graph
+from trireme.graph import Graph, node_names
 from trireme.model_file.atomic import write_atomic
 from trireme.place import Kept, place
 from trireme.placement import Placement
@@ -96,20 +96,6 @@ def place_as(
         return place(graph, costs, objective, keep=held)
     locked = held if isinstance(held, Lock) else load_lock(Path(held))
     return place(graph, costs, objective, keep=locked.kept(graph))
-
-
-def node_names(graph: Graph) -> dict[int, str]:
-    """Return a name for each node: its first output's, numbered where two are alike.
-
-    Of the names that TensorFlow joins by semicolons, the first.
-    """
-    names: dict[int, str] = {}
-    count: dict[str, int] = {}
-    for node in graph.nodes:
-        name = graph.values[node.outputs[0]].name.split(";")[0]
-        count[name] = count.get(name, 0) + 1
-        names[node.id] = name if count[name] == 1 else f"{name}#{count[name]}"
-    return names
 
 
 def lock(placement: Placement, version: str = "") -> Lock:

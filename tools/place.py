@@ -18,13 +18,12 @@ from trireme.device import Device, open_device
 from trireme.devices.described import load_soc
 from trireme.errors import DeviceError, RunError
 from trireme.explain import explain
-from trireme.graph import Graph
+from trireme.graph import Graph, node_names
 from trireme.lockfile import (
     Lock,
     differences,
     load_lock,
     lock,
-    node_names,
     place_as,
     remarks,
     save_lock,

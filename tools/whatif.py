@@ -17,8 +17,7 @@ from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.devices.described import Soc, load_soc
 from trireme.errors import RunError
-from trireme.graph import Graph
-from trireme.lockfile import node_names
+from trireme.graph import Graph, node_names
 from trireme.optimise import optimise
 from trireme.place import Pricing
 from trireme.placing.bounds import Forest
