@@ -10,7 +10,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import Graph, node_names
 from trireme.model_file.atomic import write_atomic
+from trireme.parallel.choose import Splits, place_with, split_as
 from trireme.place import Kept, place
-from trireme.placement import Placement
+from trireme.placement import Placement, Splitting
 from trireme.placing.objective import Objective
 
 VERSION = 1
@@ -40,7 +41,9 @@ class LockedNode:
 
 @dataclass(frozen=True)
 class Lock:
-    """A locked placement; devices: name -> description of the very device."""
+    """A locked placement; devices: name -> description of the very device; splits: what several
+    devices share, in the form that `--split` takes.
+    """
 
     model: str
     trireme: str
@@ -50,6 +53,7 @@ class Lock:
     unit: str
     devices: Mapping[str, str]
     nodes: tuple[LockedNode, ...]
+    splits: tuple[str, ...] = ()
 
     def kept(self, graph: Graph) -> Kept:
         """Return where the nodes of a graph are to be.
@@ -84,18 +88,25 @@ Held = Placement | Lock | str | os.PathLike[str]
 
 
 def place_as(
-    graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None
-) -> Placement:
-    """Return the placement of a graph: searched for, or as it is held.
+    graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None,
+    splits: Splits = "off",
+) -> Placement:  # fmt: skip
+    """Return the placement of a graph: searched for, or as it is held, its splits included.
 
+    splits: what to split over devices where nothing is held
     Errors: those of `place` and `load_lock`; PlacementError, if what is held is of another graph
     """
     if held is None:
-        return place(graph, costs, objective)
+        return place_with(graph, costs, objective, splits=splits)
     if isinstance(held, Placement):
-        return place(graph, costs, objective, keep=held)
+        if {node.id for node in graph.nodes} != {node.id for node in held.source.nodes}:
+            graph = split_as(graph, [one.text for one in held.splits], costs.devices)
+        return replace(place(graph, costs, objective, keep=held), splits=held.splits)
     locked = held if isinstance(held, Lock) else load_lock(Path(held))
-    return place(graph, costs, objective, keep=locked.kept(graph))
+    graph = split_as(graph, locked.splits, costs.devices)
+    placed = place(graph, costs, objective, keep=locked.kept(graph))
+    done = tuple(Splitting(text, "it is in the lock") for text in locked.splits)
+    return replace(placed, splits=done)
 
 
 def lock(placement: Placement, version: str = "") -> Lock:
@@ -110,7 +121,7 @@ def lock(placement: Placement, version: str = "") -> Lock:
     devices = {name: spec.description for name, spec in placement.specs.items()}
     return Lock(
         placement.source.name, version, score.objective, score.value, score.lower_bound,
-        score.unit, devices, tuple(nodes),
+        score.unit, devices, tuple(nodes), tuple(one.text for one in placement.splits),
     )  # fmt: skip
 
 
@@ -126,6 +137,7 @@ def lock_text(locked: Lock) -> str:
         f"predicted = {locked.predicted!r}",
         f"lower_bound = {locked.lower_bound!r}",
         f"unit = {_quoted(locked.unit)}",
+        f"splits = [{', '.join(map(_quoted, locked.splits))}]",
         "nodes = [",
     ]
     lines += [
@@ -167,7 +179,7 @@ def load_lock(path: Path) -> Lock:
         return Lock(
             str(data["model"]), str(data["trireme"]), str(data["objective"]),
             float(data["predicted"]), float(data["lower_bound"]), str(data["unit"]),
-            devices, nodes,
+            devices, nodes, tuple(str(text) for text in data.get("splits", ())),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: a placement without its {error}") from error
@@ -190,6 +202,9 @@ def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -
     lines += [f"device {name} was not asked for" for name in sorted(gone)]
     if old.objective != new.objective:
         lines.append(f"the objective is {new.objective}, it was {old.objective}")
+    if old.splits != new.splits:
+        then, now = (" and ".join(one) or "nothing" for one in (old.splits, new.splits))
+        lines.append(f"split now: {now}; it was: {then}")
     before, after = {n.name: n for n in old.nodes}, {n.name: n for n in new.nodes}
     lines += [f"- {n.name} ({n.op}) on {n.device}" for n in old.nodes if n.name not in after]
     for node in new.nodes:

@@ -87,6 +87,10 @@ def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
             yield task.placed(search.scorer, assigned, search, forest, load, tasks)
 
 
+NodeOptions = tuple[dict[str, Estimate], dict[str, str], dict[str, str]]
+"""Of one node: its estimate per device, the refusals of the others, and remarks."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """Where nodes are to be: node id -> device, and -> the number of its task."""
@@ -101,12 +105,14 @@ class Pricing:
 
     graph: Graph
     costs: CostModel
-    options: Mapping[int, tuple[dict[str, Estimate], dict[str, str], dict[str, str]]]
+    options: Mapping[int, NodeOptions]
     problem: Problem
 
     @classmethod
-    def of(cls, graph: Graph, costs: CostModel) -> Pricing:
-        """Return the graph's prices.
+    def of(
+        cls, graph: Graph, costs: CostModel, known: Mapping[int, NodeOptions] | None = None
+    ) -> Pricing:
+        """Return the graph's prices; known: those of some nodes, by id.
 
         Errors: PlacementError, if a node can run on no device or a pin cannot be kept; PlanError,
         if a shape is not known
@@ -114,7 +120,10 @@ class Pricing:
         check_static(graph)
         specs = {name: device.spec for name, device in costs.devices.items()}
         launch_s = {name: costs.launch_s(name) for name in specs}
-        options = {node.id: node_options(graph, node, costs) for node in graph.nodes}
+        options = {
+            node.id: (known or {}).get(node.id) or node_options(graph, node, costs)
+            for node in graph.nodes
+        }
         machine = Machine.of(specs, launch_s, costs.links)
         seconds = [
             [options[n.id][0][d].seconds if d in options[n.id][0] else None for d in specs]
@@ -231,9 +240,7 @@ def _not_static(graph: Graph, value: int, where: str) -> PlanError:
     )
 
 
-def node_options(
-    graph: Graph, node: Node, costs: CostModel
-) -> tuple[dict[str, Estimate], dict[str, str], dict[str, str]]:
+def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
     """Return a node's estimate per device, the refusals of the others, and remarks.
 
     Errors: PlacementError, if no device is left or the pinned one refuses

@@ -52,6 +52,14 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """A region that several devices share: in the form that `--split` takes, and why it is so."""
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Placement:
     """A graph over devices.
 
@@ -64,6 +72,8 @@ class Placement:
     score: what the objective it was placed for says of it, and the bound
     candidates: the objective's value of the placements compared ("cpu only", "search", ...)
     unused: for each device that got no node, why
+    splits: what was split over devices in `source`, in the order in which it was done
+    unsplit: why nothing, or nothing more, was; "" where that was not asked
     """
 
     source: Graph
@@ -79,6 +89,8 @@ class Placement:
     score: Score
     candidates: Mapping[str, float]
     unused: Mapping[str, str]
+    splits: tuple[Splitting, ...] = ()
+    unsplit: str = ""
 
     @property
     def gap(self) -> float:
@@ -110,6 +122,8 @@ class Placement:
             "gap": self.gap,
             "candidates": dict(self.candidates),
             "unused": dict(self.unused),
+            "splits": [vars(one) for one in self.splits],
+            "unsplit": self.unsplit,
             "nodes": [self._node_json(node) for node in self.source.nodes],
             "copies": [self._copy_json(node) for node in self.copies()],
         }
@@ -159,6 +173,8 @@ class Placement:
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
+        lines += [f"  split {one.text}: {one.why}" for one in self.splits]
+        lines += [f"  {self.unsplit}"] if self.unsplit else []
         return "\n".join(lines)
 
 

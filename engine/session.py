@@ -39,6 +39,7 @@ from trireme.errors import CompileError, DeviceError, RunError
 from trireme.graph import Graph, Value
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
+from trireme.parallel.choose import Splits
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
@@ -69,6 +70,8 @@ class Session:
     device_options: further options by device name, given to `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
+    split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
+        as "conv1=cpu,npu:rows" (docs/parallelism.md)
     shapes: shapes of inputs that the model leaves open
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
     model_cache: where optimised graphs of model files are kept; this user's cache folder when not
@@ -91,6 +94,7 @@ class Session:
         calibration: Calibration | Path | None = None,
         objective: Objective = "makespan",
         placement: Held | None = None,
+        split: Splits = "auto",
         shapes: Mapping[str, Sequence[int]] | None = None,
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
@@ -113,7 +117,7 @@ class Session:
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
-            self._placing = objective, placement
+            self._placing = objective, placement, split
             self.program = self._compile(opened, calibration, fallback, progress)
             self._bind(mode)
         except BaseException:

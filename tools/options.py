@@ -15,6 +15,7 @@ from trireme.calibration import default_path
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
+from trireme.parallel.choose import Splits
 from trireme.placing.objective import OBJECTIVES
 from trireme.session import Session
 from trireme.tools.image import load_image
@@ -63,6 +64,9 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
     parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
+    parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
+                        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
+                        "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
     parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
                         help="what the placement makes small")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
@@ -124,6 +128,12 @@ def device_list(options: argparse.Namespace) -> list[str]:
     return [name.strip() for name in options.devices.split(",") if name.strip()]
 
 
+def splits(options: argparse.Namespace) -> Splits:
+    """Return what --split asks for: its texts, or "auto" or "off" where it is one of these."""
+    given: list[str] = options.split or ["auto"]
+    return given[0] if given in (["auto"], ["off"]) else given
+
+
 def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the options say of a session, as arguments that JSON can carry."""
     return dict(
@@ -137,6 +147,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         calibration=str(calibration_path()),
         objective=options.objective,
         placement=options.placement,
+        split=splits(options),
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )

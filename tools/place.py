@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,27 @@ from trireme.lockfile import (
     save_lock,
 )
 from trireme.optimise import optimise
-from trireme.place import place, place_several
+from trireme.parallel.choose import place_with
+from trireme.place import place_several
 from trireme.placement import Placement
 from trireme.placing.proven import proven
 from trireme.placing.shatter import advice_json, advise
 from trireme.tools.commands import emit, load
 from trireme.tools.measure import fastest
-from trireme.tools.options import Progress, calibration_path, device_list, device_options
+from trireme.tools.options import (
+    Progress,
+    calibration_path,
+    device_list,
+    device_options,
+    splits,
+)
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--pin",), dict(action="append", default=[], metavar="NODE=DEVICE",
                       help="hold a node, named by its first output, on a device")),
     (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
-                        help="prove or better it with an exact solver (default: 60 s)")),
+                        help="prove or better it with an exact solver (default: 60 s); splits only "
+                        "what --split says")),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
     (("--measure",), dict(action="store_true",
                           help="run the three best on this machine and keep the fastest")),
@@ -108,14 +117,17 @@ def _placed(
     costs = CostModel(devices, measured)
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
-    pins = _pins(options, graph, devices)
+    pins, asked = _pins(options, graph, devices), splits(options)
+    if options.prove is not None and asked == "auto":
+        asked = "off"
+    placement = place_with(graph, costs, options.objective, pins, asked)
     if options.measure:
         several = place_several(graph, costs, options.objective, pins)
-        return fastest(several, devices)
-    placement = place(graph, costs, options.objective, pins=pins)
+        return fastest([*([placement] if placement.splits else []), *several], devices)
     if options.prove is None:
         return placement, []
-    return proven(placement, costs, options.prove)
+    best, lines = proven(placement, costs, options.prove)
+    return replace(best, splits=placement.splits, unsplit=placement.unsplit), lines
 
 
 def _pins(

@@ -1,0 +1,1 @@
+"""Parallel forms of a graph: nodes split over devices, batches sharded, runs pipelined."""

@@ -1,0 +1,271 @@
+"""Split what is worth splitting: the candidates, in the order of what they could gain at most.
+
+Regions between two nodes, of one node up to the whole graph, by every kind of split and every set
+of devices that do not share silicon. The most promising are tried by the cost model, copies,
+launches and joins included; the best is done, and the search goes on in the graph that it made. At
+the end everything that is no part is placed anew, and the answer is never predicted worse than the
+placement it began with.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.graph import Graph
+from trireme.parallel.evaluate import Evaluator, Trial, balanced
+from trireme.parallel.rules import splittable
+from trireme.parallel.spec import Request, parse, reach, text_of
+from trireme.parallel.split import KINDS, Split, extent, leaving, split
+from trireme.place import Kept, NodeOptions, Pricing, place
+from trireme.placement import Placement, Splitting
+from trireme.placing.objective import UNIT, Objective
+
+Splits = Sequence[str] | Literal["auto", "off"]
+"""What to split: where it is predicted to gain, nothing, or what these texts say."""
+
+LEAST_GAIN = 0.02
+"""Share of the objective below which a split is not worth its trouble."""
+_ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
+_FAR = 1.15
+"""A split that comes to more than this at shares by speed is not balanced further."""
+
+
+def place_with(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+    splits: Splits = "off",
+) -> Placement:
+    """Return the placement of a graph, split over devices as asked.
+
+    Errors: those of `place`; PlacementError, if a split cannot be made
+    """
+    if isinstance(splits, str):
+        plain = place(graph, costs, objective, pins)
+        if splits not in ("auto", "off"):
+            return place_split(graph, costs, [splits], objective, pins)
+        return improve(plain, costs, pins) if splits == "auto" else plain
+    return place_split(graph, costs, splits, objective, pins)
+
+
+def place_split(
+    graph: Graph,
+    costs: CostModel,
+    texts: Sequence[str],
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+) -> Placement:
+    """Return a placement of the graph split as the texts say, one after another.
+
+    Errors: PlacementError, if a split cannot be made, with the reason
+    """
+    plain = place(graph, costs, objective, pins)
+    graph = plain.source
+    where = {node: choice.device for node, choice in plain.choices.items()}
+    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
+    done: list[Splitting] = []
+    for text in texts:
+        tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
+        found = balanced(tries, parse(graph, text, costs.devices))
+        done.append(Splitting(text_of(graph, found.split), "it was asked for"))
+        graph, where = found.parts.graph, dict(found.devices)
+        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+    if not done:
+        return plain
+    placed = _settled(graph, costs, objective, held, where)
+    gain = _gain(plain.score.value, placed.score.value, objective)
+    last = Splitting(done[-1].text, f"it was asked for; the run takes {gain} with all splits")
+    return replace(placed, splits=(*done[:-1], last))
+
+
+def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None) -> Placement:
+    """Return a placement with regions split over devices, where that is predicted to gain
+    LEAST_GAIN or more; `splits` says which and why, `unsplit` why no more.
+    """
+    objective: Objective = plain.score.objective  # type: ignore[assignment]
+    reason = _hopeless(plain)
+    if reason:
+        return replace(plain, unsplit=f"nothing is split: {reason}")
+    graph, value = plain.source, plain.score.value
+    where = {node: choice.device for node, choice in plain.choices.items()}
+    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
+    fixed = set(held)
+    done: list[Splitting] = []
+    closest = ""
+    for _ in range(_ROUNDS):
+        tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
+        found = _best(tries, plain, value, fixed)
+        if found is None or found.value > value * (1 - LEAST_GAIN):
+            closest = _closest(graph, found, value, objective)
+            break
+        gain = _gain(value, found.value, objective)
+        done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
+        graph, where, value = found.parts.graph, dict(found.devices), found.value
+        fixed.update(found.parts.device_of, found.parts.slices, found.parts.joins)
+        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+    if not done:
+        return replace(plain, unsplit=f"nothing is split: {closest}")
+    placed = _settled(graph, costs, objective, held, where)
+    if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
+        return replace(plain, unsplit="nothing is split: no split fits the devices' memory")
+    more = f"nothing more is split: {closest}" if closest else ""
+    return replace(placed, splits=tuple(done), unsplit=more)
+
+
+def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
+    """Return the graph with splits of known cuts done: the same texts, the same ids.
+
+    Errors: PlacementError, if one cannot be made
+    """
+    for text in texts:
+        one = parse(graph, text, devices)
+        if not one.cuts:
+            raise PlacementError(f"split {text!r} does not say where to cut")
+        graph = split(graph, Split(one.nodes, one.kind, one.devices, one.cuts)).graph
+    return graph
+
+
+def _settled(
+    graph: Graph, costs: CostModel, objective: Objective, held: Mapping[int, str],
+    where: Mapping[int, str],
+) -> Placement:  # fmt: skip
+    """Return the better of a search around the parts and of everything held where it is; without
+    the pins, so that the alternatives of the parts are priced too.
+    """
+    searched = place(graph, costs, objective, pins=held)
+    kept = place(graph, costs, objective, keep=Kept(where, {}))
+    if kept.score.value < searched.score.value:
+        return kept
+    devices = {node: choice.device for node, choice in searched.choices.items()}
+    free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
+    return replace(free, candidates=searched.candidates, unused=searched.unused)
+
+
+def _hopeless(plain: Placement) -> str:
+    """Return why no split could gain anything, or ""."""
+    groups = {spec.resource_group or name for name, spec in plain.specs.items()}
+    if len(groups) < 2:
+        what = "device" if len(plain.specs) == 1 else "resource group"
+        return f"there is one {what}, {next(iter(groups))}"
+    if not plain.source.nodes:
+        return "there are no nodes"
+    if plain.score.objective in ("serial", "energy"):
+        return f"parts on several devices cannot lower {plain.score.objective}"
+    if len(plain.source.nodes) > _MOST_NODES:
+        return f"the graph has more than {_MOST_NODES} nodes; --split splits by hand"
+    return ""
+
+
+def _gain(before: float, after: float, objective: Objective) -> str:
+    unit = "us" if UNIT[objective] == "s" else "uJ"
+    change = (after - before) * 1e6
+    verb = "less" if change <= 0 else "more"
+    return f"{abs(change):.1f} {unit} {verb} ({before * 1e6:.1f} -> {after * 1e6:.1f})"
+
+
+def _closest(graph: Graph, found: Trial | None, value: float, objective: Objective) -> str:
+    if found is None:
+        return "no region can be split so that a second device would help"
+    return f"the best split tried, {text_of(graph, found.split)}, would take " + _gain(
+        value, found.value, objective
+    )
+
+
+@dataclass(frozen=True)
+class _Hope:
+    """A candidate, and the seconds that it could gain at most."""
+
+    seconds: float
+    request: Request
+
+
+def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> Trial | None:
+    """Return the best trial of the most promising candidates; None if none can be made."""
+    hopes = sorted(_hopes(tries, plain, fixed), key=lambda h: -h.seconds)
+    best: Trial | None = None
+    tried = 0
+    seen: dict[tuple[int, str], int] = {}
+    for hope in hopes:
+        if hope.seconds < value * LEAST_GAIN or tried >= _TRIED:
+            break
+        alike = (len(hope.request.nodes).bit_length(), hope.request.kind)
+        if seen.get(alike, 0) >= 3:
+            continue
+        try:
+            found = balanced(tries, hope.request, value * _FAR)
+        except PlacementError:
+            continue
+        seen[alike] = seen.get(alike, 0) + 1
+        tried += 1
+        if best is None or found.value < best.value:
+            best = found
+    return best
+
+
+def _hopes(tries: Evaluator, plain: Placement, fixed: set[int]) -> Iterator[_Hope]:
+    """Yield every candidate with the most it could gain: its time shared out by speed, with the
+    copies of what a part reads and makes, and their launches."""
+    sets = list(_device_sets(plain))
+    for nodes in _regions(tries.graph, fixed):
+        for kind in KINDS:
+            try:
+                size, step = extent(tries.graph, nodes, kind)
+            except PlacementError:
+                continue
+            for devices in sets:
+                if size // step >= len(devices):
+                    gain = _ideal(tries, plain, nodes, devices)
+                    if gain > 0:
+                        yield _Hope(gain, Request(nodes, kind, devices, ()))
+
+
+def _ideal(
+    tries: Evaluator, plain: Placement, nodes: Sequence[int], devices: Sequence[str]
+) -> float:
+    rates = []
+    for device in devices:
+        if any(device not in tries.known[node][0] for node in nodes):
+            return 0.0
+        own = sum(tries.known[node][0][device].seconds for node in nodes)
+        rates.append(1 / max(own, 1e-12))
+    now = sum(tries.known[node][0][tries.where[node]].seconds for node in nodes)
+    latest = max(plain.launch_s[device] + _latency(plain, device) for device in devices)
+    return now - 1 / sum(rates) - latest
+
+
+def _latency(plain: Placement, device: str) -> float:
+    memory = plain.specs[device].memory
+    return plain.links.seconds(0, "host", memory) if memory != "host" else 0.0
+
+
+def _device_sets(plain: Placement) -> Iterator[tuple[str, ...]]:
+    """Yield sets of devices that share no silicon: pairs first, then larger ones."""
+    names = list(plain.specs)
+    for count in range(2, len(names) + 1):
+        for some in itertools.combinations(names, count):
+            groups = {plain.specs[name].resource_group or name for name in some}
+            if len(groups) == count:
+                yield some
+
+
+def _regions(graph: Graph, fixed: set[int]) -> Iterator[tuple[int, ...]]:
+    """Yield single nodes, and the nodes between two through which everything flows."""
+    able = {n.id for n in graph.nodes if splittable(n.op) and n.id not in fixed and not n.pin}
+    work = [node for node in graph.nodes if node.id in able]
+    for node in work:
+        yield (node.id,)
+    above, below = reach(graph)
+    at = {node.id: i for i, node in enumerate(graph.nodes)}
+    for length in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, max(len(work), 2)):
+        for i in range(0, len(work) - length + 1, max(length // 8, 1)):
+            some = work[i : i + length]
+            nodes = tuple(node.id for node in some)
+            both = below[nodes[0]] & above[nodes[-1]]
+            if both == sum(1 << at[node] for node in nodes) and len(leaving(graph, nodes)) == 1:
+                yield nodes

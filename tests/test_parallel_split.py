@@ -1,0 +1,237 @@
+"""Split graphs: the same bits as the graph they were, in the references and on the devices."""
+
+import random
+
+import numpy as np
+import pytest
+from forced import open_all
+from random_graphs import random_feeds, random_graph
+from toy_device import ToyDevice
+from zoo import zoo_path
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.graph import Quant, TensorType, node_names
+from trireme.interpret import run_reference
+from trireme.lockfile import load_lock, lock, place_as, save_lock
+from trireme.model_cache import optimised
+from trireme.parallel.choose import improve, place_split
+from trireme.parallel.split import KINDS, Split, extent, split
+from trireme.place import place
+from trireme.plan_check import check_plan
+from trireme.session import Session
+
+F32 = "float32"
+
+
+def random_split(graph, rng, devices):
+    """A split of a random stretch of nodes at random cuts; None where there is none so."""
+    first = rng.randrange(len(graph.nodes))
+    nodes = graph.nodes[first : first + rng.choice([1, 1, 2, 3, 6])]
+    kind, count = rng.choice(KINDS), rng.choice([2, 2, 3])
+    try:
+        size, step = extent(graph, [n.id for n in nodes], kind)
+        if size // step < count:
+            return None
+        cuts = sorted(step * c for c in rng.sample(range(1, size // step), count - 1))
+        ids = tuple(node.id for node in nodes)
+        return split(graph, Split(ids, kind, tuple(devices[:count]), tuple(cuts)))
+    except PlacementError as error:
+        assert "cannot be split" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("quantised", [False, True])
+def test_random_splits_of_random_graphs_keep_every_bit(quantised):
+    done = 0
+    for seed in range(60):
+        graph = random_graph(seed, 12, quantised=quantised)
+        feeds, rng = random_feeds(graph, seed), random.Random(seed)
+        want = run_reference(graph, feeds)
+        for _ in range(5):
+            parts = random_split(graph, rng, ["a", "b", "c"])
+            if parts is None:
+                continue
+            done += 1
+            for name, array in run_reference(parts.graph, feeds).items():
+                assert array.tobytes() == want[name].tobytes(), f"seed {seed}: {parts.graph}"
+    assert done > 80
+
+
+@pytest.fixture(scope="module")
+def devices():
+    opened, absent = open_all()
+    if absent:
+        print("absent:", absent)
+    yield opened
+    for device in opened.values():
+        device.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_int8_splits_on_the_devices_are_exact(devices, seed):
+    """Parts where each device takes them; what it refuses goes where the placement likes."""
+    graph = random_graph(seed, 10, quantised=True)
+    feeds, rng = random_feeds(graph, seed), random.Random(seed)
+    want = run_reference(graph, feeds)
+    for _ in range(6):
+        parts = random_split(graph, rng, list(devices))
+        if parts is None:
+            continue
+        pins = {
+            node: name
+            for node, name in parts.device_of.items()
+            if devices[name].unsupported_reason(parts.graph, parts.graph.node(node)) is None
+        }
+        costs = CostModel(devices, Calibration())
+        placed = place(parts.graph, costs, pins=pins)
+        with Session(
+            placed.source, devices=list(devices.values()), passes=(), placement=placed,
+            calibration=Calibration(),
+        ) as session:  # fmt: skip
+            check_plan(session.plan)
+            for name, array in session.run(feeds).items():
+                np.testing.assert_array_equal(array, want[name], err_msg=f"seed {seed}")
+
+
+def wide_conv(dtype=F32, groups=1):
+    b, quant = GraphBuilder("conv"), Quant((0.05,), (3,)) if dtype == "int8" else None
+    rng = np.random.default_rng(3)
+    x = b.input("x", TensorType((1, 40, 40, 16), dtype, quant))
+    w = rng.integers(-127, 128, (24 * groups, 3, 3, 16 // groups)).astype(dtype) / (
+        1 if dtype == "int8" else np.float32(127)
+    )
+    scales = Quant((0.01,) * w.shape[0], (0,) * w.shape[0], 0) if quant else None
+    y = b.add_node(
+        "conv", [x, b.constant("w", w.astype(dtype), scales)],
+        dict(strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups),
+        names=["y"], quants=[quant],
+    )[0]  # fmt: skip
+    return b.finish(y)
+
+
+def toys():
+    """Two devices of one speed, and a third that shares the first one's silicon."""
+    return {
+        "cpu": ToyDevice("cpu", flops=1e9, resource_group="cores"),
+        "gpu": ToyDevice("gpu", flops=1e9, link_bandwidth=8e9),
+        "half": ToyDevice("half", flops=1e9, resource_group="cores"),
+    }
+
+
+@pytest.mark.parametrize("text", ["y=cpu,gpu:rows", "y=cpu,gpu:channels", "y=gpu,cpu:rows:7"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_forced_split_runs_and_is_equal(text, groups):
+    graph = wide_conv(groups=groups)
+    feeds = random_feeds(graph, 1)
+    want = run_reference(graph, feeds)["y"]
+    made = toys()
+    del made["half"]
+    with Session(graph, devices=list(made.values()), split=[text], passes=()) as session:
+        assert session.run(feeds)["y"].tobytes() == want.tobytes()
+        assert len(session.placement.splits) == 1
+        assert "it was asked for" in session.placement.splits[0].why
+    assert all(device.launches for device in made.values())
+
+
+def test_a_split_is_chosen_where_it_gains_and_is_balanced():
+    graph, made = wide_conv(), toys()
+    costs = CostModel(made, Calibration())
+    plain = place(graph, costs)
+    found = improve(plain, costs)
+    assert found.score.value < 0.6 * plain.score.value
+    (one,) = found.splits
+    assert one.text.startswith("y=") and "half" not in one.text
+    assert "less" in one.why
+    with Session(graph, devices=list(made.values()), passes=()) as session:
+        assert session.placement.splits == found.splits
+        feeds = random_feeds(graph, 1)
+        assert session.run(feeds)["y"].tobytes() == run_reference(graph, feeds)["y"].tobytes()
+
+
+def test_it_declines_with_a_sentence():
+    graph, made = wide_conv(), toys()
+    del made["gpu"]
+    costs = CostModel(made, Calibration())
+    found = improve(place(graph, costs), costs)
+    assert not found.splits
+    assert found.unsplit == "nothing is split: there is one resource group, cores"
+    made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", launch_s=1.0)}
+    costs = CostModel(made, Calibration())
+    found = improve(place(graph, costs), costs)
+    assert not found.splits and "no region can be split" in found.unsplit
+    made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", link_bandwidth=2e6)}
+    costs = CostModel(made, Calibration())
+    plain = place(graph, costs)
+    found = improve(plain, costs)
+    assert not found.splits and "more" in found.unsplit
+    assert found.score == plain.score
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("y=cpu,gpu", "is not a region, devices and one of rows, channels, batch"),
+        ("y=cpu,cpu:rows", "is not a region, devices and one of"),
+        ("y=cpu,tpu:rows", "'tpu' is not among the devices"),
+        ("z=cpu,gpu:rows", "no node is called 'z'"),
+        ("y=cpu,gpu:batch", "1 in steps of 1 are too few for 2 devices"),
+        ("y=cpu,gpu:rows:40", "cannot be split: 40 rows over cpu, gpu at (40,)"),
+        ("y=cpu,gpu:rows:x", "the cuts must be numbers"),
+    ],
+)
+def test_what_cannot_be_split_is_said(text, sentence):
+    costs = CostModel(toys(), Calibration())
+    with pytest.raises(PlacementError) as caught:
+        place_split(wide_conv(), costs, [text])
+    assert sentence in str(caught.value)
+
+
+def test_a_pinned_node_is_not_split():
+    graph, costs = wide_conv(), CostModel(toys(), Calibration())
+    with pytest.raises(PlacementError, match="pinned to cpu"):
+        place_split(graph, costs, ["y=cpu,gpu:rows"], pins={0: "cpu"})
+
+
+def test_a_lock_keeps_the_splits(tmp_path):
+    graph, made = wide_conv(), toys()
+    costs = CostModel(made, Calibration())
+    found = place_split(graph, costs, ["y=cpu,gpu:rows:11"])
+    save_lock(lock(found), tmp_path / "lock.toml")
+    again = place_as(graph, costs, held=load_lock(tmp_path / "lock.toml"))
+    assert [one.text for one in again.splits] == ["y=cpu,gpu:rows:11"]
+    assert {n: c.device for n, c in again.choices.items()} == {
+        n: c.device for n, c in found.choices.items()
+    }
+    assert again.score.value == found.score.value
+    held = place_as(graph, costs, held=found)
+    assert held.score.value == found.score.value and held.splits == found.splits
+
+
+@pytest.mark.parametrize("name", ["resnet8_cifar10_int8", "ad01_int8", "kws_dscnn_int8"])
+def test_models_split_over_npu_and_cpu(devices, name):
+    """Every node that has channels, one at a time; then a region by rows; all bits as before."""
+    if "npu" not in devices:
+        pytest.skip("no npu")
+    graph = optimised(str(zoo_path(f"{name}.tflite")))
+    chosen = [devices["npu"], devices["cpu"]]
+    feeds = random_feeds(graph, 7)
+    with Session(graph, devices=["cpu"], passes=(), calibration=Calibration()) as session:
+        want = session.run(feeds)
+    names = node_names(graph)
+    texts = [
+        [f"{names[node.id]}=npu,cpu:channels"]
+        for node in graph.nodes[::3]
+        if node.op in ("conv", "fully_connected")
+    ]
+    if name == "resnet8_cifar10_int8":
+        texts.append([f"{names[0]}..{names[3]}=npu,cpu:rows", f"{names[8]}=cpu,npu:rows:2"])
+    for text in texts:
+        with Session(
+            graph, devices=chosen, passes=(), calibration=Calibration(), split=text
+        ) as session:
+            assert len(session.placement.splits) == len(text)
+            for output, array in session.run(feeds).items():
+                assert array.tobytes() == want[output].tobytes(), text
