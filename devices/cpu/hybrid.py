@@ -6,14 +6,19 @@ epilogue that scales their sums back to float32 (int8_dequant.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from trireme.devices.cpu import int8_depthwise as depthwise
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, Pads, pads_of
 from trireme.devices.cpu.int8 import dot_of
-from trireme.devices.cpu.int8_dequant import State, dequantiser
+from trireme.devices.cpu.int8_columns import source_of
+from trireme.devices.cpu.int8_dequant import Dequantiser, State, dequantiser
 from trireme.devices.cpu.int8_linear import cut_product, lane_channels, product_step
 from trireme.devices.cpu.int8_pack import pack_weights
 from trireme.devices.cpu.int8_prepare import Image
+from trireme.devices.cpu.int8_requant import channel_order
 from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
 from trireme.devices.cpu.kernels import Context, Step, Temp
 from trireme.devices.cpu.levels import Layout, Rounding, rounding_steps
@@ -52,26 +57,59 @@ def _memory(context: Context, levels: Levels, pads: Pads) -> tuple[Temp, Temp]:
 
 def lower_product(context: Context, product: HybridProduct) -> list[Step]:
     """Return the step of a product on levels."""
-    graph, isa, op = context.graph, context.isa, product.op
-    dot, source = dot_of(isa), product.source
-    pads = pads_of(op)
+    lower = _lower_depthwise if product.is_depthwise else _lower_linear
+    return [lower(context, product)]
+
+
+def _lower_linear(context: Context, product: HybridProduct) -> Step:
+    """Return the step of a conv or fully_connected as a product of matrices."""
+    isa, op, dot = context.isa, product.op, dot_of(context.isa)
     shape_of = conv_shape if op.op == "conv" else fully_connected_shape
-    shape, view, dims = shape_of(graph, op)
-    image = Image(dims, pads, "uint8", 0, dot, prepared=True)
-    levels, state = _memory(context, source, pads)
+    shape, view, dims = shape_of(context.graph, op)
+    image = Image(dims, pads_of(op), "uint8", 0, dot, prepared=True)
     cut = cut_product(isa, shape, dot)
-    w = _weights(context, op.used[1])
     order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
+    epilogue = _epilogue(context, product, lane_channels(shape, order), shape.rows)
+    w = _weights(context, op.used[1])
+    packed = pack_weights(w, 0, shape, dot, order, cut[0], isa.lanes)
+    levels, _ = _memory(context, product.source, pads_of(op))
+    operands = (levels, packed, product.output)
+    return product_step(isa, shape, (image, view), cut, epilogue, operands)
+
+
+def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
+    """Return the step of a depthwise conv."""
+    isa, op, dot = context.isa, product.op, dot_of(context.isa)
+    n, height, width, channels = context.type(op.used[0]).dims
+    image = Image((n, height, width, channels), pads_of(op), "uint8", 0, dot, prepared=True)
+    window = depthwise.window_of(context.graph, op)
+    blocks = depthwise.cut_channels(channels, dot, isa)
+    lanes = depthwise.lane_channels(isa, blocks, dot)
+    epilogue = _epilogue(
+        context, product, lanes, window.out[0] * window.out[1],
+        lambda lanes, vectors: channel_order(isa, lanes, vectors),
+    )  # fmt: skip
+    w = _weights(context, op.used[1])
+    packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
+    levels, _ = _memory(context, product.source, pads_of(op))
+    operands = (levels, packed, product.output)
+    return depthwise.depthwise_step(isa, source_of(image, window), blocks, epilogue, operands)
+
+
+def _epilogue(
+    context: Context, product: HybridProduct, lanes: Array, rows: int,
+    order: Callable[[int, int], Array] | None = None,
+) -> Dequantiser:  # fmt: skip
+    """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
+    source, dot = product.source, dot_of(context.isa)
     scales = [_constant(context, value) for value in product.scales]
     bias = None if product.bias is None else _constant(context, product.bias)
     zero = 0 if dot.width == 2 else None if source.asymmetric else 128
-    epilogue = dequantiser(
-        w, scales, bias, lane_channels(shape, order), State(state, source.images, zero),
-        shape.rows // source.images, product.activation,
+    _, state = _memory(context, source, pads_of(product.op))
+    return dequantiser(
+        _weights(context, product.op.used[1]), scales, bias, lanes,
+        State(state, source.images, zero), rows // source.images, product.activation, order,
     )  # fmt: skip
-    packed = pack_weights(w, 0, shape, dot, order, cut[0], isa.lanes)
-    operands = (levels, packed, product.output)
-    return [product_step(isa, shape, (image, view), cut, epilogue, operands)]
 
 
 def _constant(context: Context, value: int) -> Array:

@@ -65,6 +65,7 @@ class HybridProduct:
     bias: int | None
     activation: str
     output: int
+    is_depthwise: bool
 
 
 def pads_of(op: Node) -> Pads:
@@ -155,7 +156,16 @@ def _product(graph: Graph, levels: Levels, op: Node) -> HybridProduct | None:
     same = graph.type(last.outputs[0]).shape == graph.type(op.outputs[0]).shape
     if activation not in ACTIVATIONS or not same or not _are_float(graph, nodes):
         return None
-    return HybridProduct(nodes, levels, op, scales, bias, activation, last.outputs[0])
+    return HybridProduct(
+        nodes,
+        levels,
+        op,
+        scales,
+        bias,
+        activation,
+        last.outputs[0],
+        op.op == "conv" and is_depthwise(graph, op),
+    )
 
 
 def _multiplies_integers(graph: Graph, levels: Levels, op: Node) -> bool:
@@ -166,8 +176,6 @@ def _multiplies_integers(graph: Graph, levels: Levels, op: Node) -> bool:
     if op.used[0] != levels.levels or w is None or w.dtype != np.float32 or not w.size:
         return False
     if op.op == "conv" and (op.attrs["layout"] != "NHWC" or len(x.shape) != 4):
-        return False
-    if op.op == "conv" and is_depthwise(graph, op):
         return False
     images = x.elements // x.dims[-1] if op.op == "fully_connected" else x.dims[0]
     if images != levels.images or math.prod(w.shape[1:]) > MOST_DEPTH:

@@ -137,6 +137,7 @@ def source_of(image: Image, window: Window) -> Source:
     first, last = found.inner()
     edges = window.out[2] - (last - first)
     possible = image.dot is QUADS and window.channels >= image.reads and edges <= MOST_EDGES
+    possible = possible and not image.prepared
     return Source(image, window, in_place=possible)
 
 

@@ -19,11 +19,12 @@ import numpy as np
 
 from trireme.devices.cpu.int8 import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
 from trireme.devices.cpu.int8_columns import Source, Window, source_of
+from trireme.devices.cpu.int8_epilogue import Epilogue, element_kind
 from trireme.devices.cpu.int8_pack import sum_bounds
 from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.int8_requant import Requantiser, channel_order, requantiser
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
-from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
+from trireme.devices.cpu.kernels import Context, Operand, Step, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
@@ -83,37 +84,52 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     params = conv_params(call_of(graph, node))
     x_type, y_type = graph.type(node.used[0]), graph.type(node.outputs[0])
     n, height, width, channels = x_type.dims
-    w, y = graph.type(node.used[1]).dims, y_type.dims
     top, left, bottom, right = node.attrs["pads"]
     dot = dot_of(isa)
     image = Image(
         (n, height, width, channels), (top, left, bottom, right), x_type.dtype, params.x_zero, dot,
         reads=4 * dot.taps,
     )  # fmt: skip
-    window = Window(
-        channels, (y[0], y[1], y[2]), (w[1], w[2]), tuple(node.attrs["strides"]),
-        tuple(node.attrs["dilations"]),
-    )  # fmt: skip
+    window = window_of(graph, node)
     source = source_of(image, window)
     data = graph.values[node.used[1]].data
     bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
     if data is None:
         raise InternalError(f"{node.label}: weights are not constant")
-    # 16-bit sums of two narrow to bytes in order up to 256 bits
-    lanes = isa.lanes if dot is QUADS else min(isa.lanes, 8)
-    blocks = blocks_of(channels, dot.taps, lanes)
-    order = _order(isa, blocks, dot)
+    blocks = cut_channels(channels, dot, isa)
+    order = lane_channels(isa, blocks, dot)
     requant = _requantiser(isa, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
-    weights = _weights(data, params, window, blocks, dot, order)
-    seconds = _cycles(isa, window, blocks, dot) / CYCLES_PER_S
-    kernel = _Kernel(isa, source, blocks, requant, weights, seconds)
-    reads = (context.operand(node.used[0]), weights, requant.data, *source.constants())
-    return [
-        Step(
-            kernel.code(), reads,
-            (node.outputs[0],), kernel.chunks, kernel.local_bytes, seconds, (node.id,),
-        )
-    ]  # fmt: skip
+    weights = pack_weights(data, params.w_zero, window, blocks, dot, order)
+    operands = (context.operand(node.used[0]), weights, node.outputs[0])
+    return [depthwise_step(isa, source, blocks, requant, operands)]
+
+
+def cut_channels(channels: int, dot: Dot, isa: Isa) -> list[Block]:
+    """Return the blocks of channels of a kernel."""
+    # 16-bit sums of two narrow to bytes in order up to 256 bits
+    return blocks_of(channels, dot.taps, isa.lanes if dot is QUADS else min(isa.lanes, 8))
+
+
+def window_of(graph: Graph, node: Node) -> Window:
+    """Return the geometry of a depthwise conv."""
+    y = graph.type(node.outputs[0]).dims
+    _, kh, kw, _ = graph.type(node.used[1]).dims
+    return Window(
+        y[3], (y[0], y[1], y[2]), (kh, kw), tuple(node.attrs["strides"]),
+        tuple(node.attrs["dilations"]),
+    )  # fmt: skip
+
+
+def depthwise_step(
+    isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
+    operands: tuple[Operand, Array, int],
+) -> Step:  # fmt: skip
+    """Return the step of a depthwise conv; operands: image, weights, the value that is made."""
+    x, weights, y = operands
+    seconds = _cycles(isa, source.window, blocks, source.image.dot) / CYCLES_PER_S
+    kernel = _Kernel(isa, source, blocks, epilogue, weights, seconds)
+    reads = (x, weights, epilogue.data, *source.constants(), *epilogue.operands)
+    return Step(kernel.code(), reads, (y,), kernel.chunks, kernel.local_bytes, seconds)
 
 
 def _cycles(isa: Isa, window: Window, blocks: Sequence[Block], dot: Dot) -> float:
@@ -127,7 +143,7 @@ def _cycles(isa: Isa, window: Window, blocks: Sequence[Block], dot: Dot) -> floa
     return math.prod(window.out) * one * share * scale
 
 
-def _order(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
+def lane_channels(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
     """Return the channel in each lane of all blocks; those beyond the last channel are padding."""
     parts = []
     for block in blocks:
@@ -151,15 +167,15 @@ def _requantiser(
     return requantiser(isa, params, dtypes[1], terms, bounds, order)
 
 
-def _weights(
-    w: Array, params: LinearParams, window: Window, blocks: Sequence[Block], dot: Dot, order: Array
+def pack_weights(
+    w: Array, zero: int, window: Window, blocks: Sequence[Block], dot: Dot, order: Array
 ) -> Array:
     """Return weights as [block, term, kernel column, group of lines, vector, lanes, taps].
 
-    Where a weight less its zero point does not fit int8, a second term has the rest.
+    The zero point is subtracted; where what is left does not fit int8, a second term has the rest.
     """
     (kh, kw), taps = window.kernel, dot.taps
-    wide = w.reshape(len(w), kh, kw).astype(np.int16) - params.w_zero
+    wide = w.reshape(len(w), kh, kw).astype(np.int16) - zero
     terms = [wide]
     if dot is QUADS:
         first = np.clip(wide, -128, 127)
@@ -183,14 +199,14 @@ class _Kernel:
     """Emits the kernel: chunks of output lines > blocks of channels > output columns."""
 
     def __init__(
-        self, isa: Isa, source: Source, blocks: Sequence[Block], requantiser: Requantiser,
+        self, isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
         weights: Array, seconds: float,
     ) -> None:  # fmt: skip
-        self.isa, self.source, self.blocks, self.requantiser = isa, source, blocks, requantiser
+        self.isa, self.source, self.blocks, self.epilogue = isa, source, blocks, epilogue
         self.window, self.dot = source.window, source.image.dot
         window = source.window
         self.groups = -(-window.kernel[0] // self.dot.taps)
-        per_term = window.kernel[1] * self.groups * self.dot.taps * requantiser.data.shape[1]
+        per_term = window.kernel[1] * self.groups * self.dot.taps * epilogue.data.shape[1]
         self.terms = weights.size // per_term
         self.lines = window.out[0] * window.out[1]
         self.block, self.chunks = deal(self.lines, seconds)
@@ -204,12 +220,15 @@ class _Kernel:
         return self.source.local_bytes(self.lines, self.block)
 
     def code(self) -> Code:
-        """Operands: image, weights, table, [line of zero points], output."""
+        """Operands: image, weights, table, [line of zero points], the epilogue's, output."""
         kh, kw = self.window.kernel
-        name = f"depthwise_q8_{self.dot.name}_{kh}x{kw}"
-        fn, pointers, chunk, local = begin(name, self.isa, 4 + self.source.in_place)
+        kind, in_place = element_kind(self.epilogue), self.source.in_place
+        name = f"depthwise_{kind}_{self.dot.name}_{kh}x{kw}"
+        count = 4 + in_place + len(self.epilogue.operands)
+        fn, pointers, chunk, local = begin(name, self.isa, count)
         x, w, table = pointers[:3]
-        spare = pointers[3] if self.source.in_place else None
+        spare = pointers[3] if in_place else None
+        self.extra = pointers[3 + in_place : -1]
         first: Index = chunk * self.block if self.chunks > 1 else 0
         last = fn.minimum(first + self.block, self.lines)
         if spare is None:
@@ -217,30 +236,31 @@ class _Kernel:
             x = self.source.image.fetch(fn, x, local, *needed)
         for line in fn.range(first, last):
             rows = self.source.lines(fn, x, spare, line)
-            line_bytes = self.window.out[2] * self.window.channels
-            target = fn.at(pointers[-1], line * line_bytes, "i8")
+            whole = self.window.out[2] * self.window.channels
+            target = fn.at(pointers[-1], line * whole, self.epilogue.element)
             lane = 0  # of the order of all blocks
             for block in self.blocks:
                 size = block.lanes * self.dot.taps
                 for i in fn.range(0, block.repeat):
-                    self.line(fn, block, (rows, w, table, target), (i * size, lane))
+                    self.line(fn, block, (rows, w, table, target), (line, i * size, lane))
                 lane += block.repeat * size
         return finish(fn)
 
     def line(
         self, fn: Function, block: Block, pointers: tuple[Sequence[Value], Value, Value, Value],
-        place: tuple[Index, int],
+        place: tuple[Index, Index, int],
     ) -> None:  # fmt: skip
-        """Emit one output line of one block; place: (its channel from block.start, its lane)."""
+        """Emit one output line of one block: its number, channel from block.start and lane."""
         rows, w, table, y = pointers
-        along, lane = place
+        number, along, lane = place
         window, element = self.window, self.dot.element
         kernel = self.terms * window.kernel[1] * self.groups * self.dot.taps
         weights = fn.at(fn.at(w, along * kernel, element), lane * kernel, element)
         rows = [fn.at(row, along + block.start, element) for row in rows]
-        target = fn.at(y, along + block.start, "i8")
+        target = fn.at(y, along + block.start, self.epilogue.element)
         start = along + lane
-        exceptions = self.requantiser.has_exceptions(fn, table, start, block.lanes, self.dot.taps)
+        channels = (table, start, block.lanes, self.dot.taps)
+        mark = self.epilogue.enter(fn, self.extra, number, channels)
         type = vector(block.lanes, "i32")
         kept = [
             [Var(fn, type, part) for part in self.source.column(fn, rows, block.lanes, 0, kx)]
@@ -251,10 +271,11 @@ class _Kernel:
             columns = [[var.get() for var in column] for column in kept]
             for kx in range(window.kept, window.kernel[1]):
                 columns.append(self.source.column(fn, rows, block.lanes, ox, kx))
-            sums = self.sums(fn, block, weights, columns, (table, start))
-            numbers = self.requantiser.numbers(fn, sums, table, start, exceptions)
-            place_of = fn.at(target, ox * window.channels, "i8")
-            self.requantiser.store(fn, numbers, place_of, block.count)
+            sums = self.sums(
+                fn, block, weights, columns, list(self.epilogue.start(fn, channels, mark))
+            )
+            place_of = fn.at(target, ox * window.channels, self.epilogue.element)
+            self.epilogue.finish(fn, sums, channels, mark, place_of, block.count)
             for column, again in zip(kept, columns[window.strides[1] :], strict=False):
                 for var, part in zip(column, again, strict=True):
                     var.set(part)
@@ -269,21 +290,16 @@ class _Kernel:
 
     def sums(
         self, fn: Function, block: Block, weights: Value, columns: Sequence[Sequence[Value]],
-        channels: tuple[Value, Index],
+        sums: list[Value],
     ) -> list[Value]:  # fmt: skip
-        """Return the sums of one output column, by vector of channels."""
-        taps = self.dot.taps
+        """Return the sums of one output column by vector of channels; `sums` they begin with."""
         type = vector(block.lanes, "i32")
-        table, start = channels
-        sums = [
-            self.requantiser.bias(fn, table, start + v * block.lanes, block.lanes)
-            for v in range(taps)
-        ]
         at = 0
         for _ in range(self.terms):
             for column in columns:
                 for k, part in enumerate(column):
                     weight = fn.load(type, fn.at(weights, at * block.lanes, "i32"), 4)
-                    sums[k % taps] = emit_dot(fn, self.dot, sums[k % taps], part, weight)
+                    v = k % self.dot.taps
+                    sums[v] = emit_dot(fn, self.dot, sums[v], part, weight)
                     at += 1
         return sums

@@ -9,12 +9,13 @@ bits are too, wherever float32 holds their sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trireme.devices.cpu.elementwise import activate
+from trireme.devices.cpu.int8_epilogue import Channels
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
 from trireme.devices.cpu.kernels import Operand
 from trireme.dtypes import Array
@@ -35,11 +36,12 @@ class State:
 
 @dataclass(eq=False)
 class Mark:
-    """The step of an image in every lane, its zero point, and scaled channels made so far."""
+    """The step of an image in every lane and its zero point; by channels, what was made of them."""
 
     step: Value
     zero: Value | None
-    scaled: dict[tuple[str, int], Value] = field(default_factory=dict)
+    starts: dict[str, list[Value]] = field(default_factory=dict)
+    factors: dict[str, list[Value]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,8 @@ class Dequantiser:
     state: where the state of the images is, as in State
     rows: rows of the product in an image
     offset: whether a zero point known at run time times the first row is what sums begin with
+    order: where each channel is among the lanes of a group of vectors, by their number; None: the
+        lanes are in order
     """
 
     data: Array
@@ -59,6 +63,7 @@ class Dequantiser:
     bias: bool
     activation: str
     offset: bool
+    order: Callable[[int, int], Array] | None = None
     element: str = "float"
 
     @property
@@ -71,7 +76,9 @@ class Dequantiser:
         """Whether there is one step for all rows."""
         return self.images == 1
 
-    def enter(self, fn: Function, operands: Sequence[Value], row: Index) -> Mark:
+    def enter(
+        self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
+    ) -> Mark:
         """Return step and zero point of the image that a row is of."""
         image = fn.integer("udiv", row, self.rows) if self.images > 1 else 0
         (state,) = operands
@@ -80,43 +87,74 @@ class Dequantiser:
         if self.offset:
             place = fn.at(fn.at(state, self.images), image)
             zero = fn.splat(fn.load("i32", place), fn.isa.lanes)
-        return Mark(step, zero)
+        mark = Mark(step, zero)
+        if channels is not None:
+            mark.starts[_key(channels)] = self.start(fn, channels, mark)
+            mark.factors[_key(channels)] = self._factors(fn, channels, mark)
+        return mark
 
-    def start(self, fn: Function, table: Value, at: Index, lanes: int, mark: Mark) -> Value:
-        """Return what the sums of a vector of channels begin with."""
-        first = self._row(fn, table, 0, at, vector(lanes, "i32"))
-        return first if mark.zero is None else first * _narrowed(fn, mark.zero, lanes)
+    def start(self, fn: Function, channels: Channels, mark: Mark) -> list[Value]:
+        """Return what the sums of vectors of channels begin with."""
+        if _key(channels) in mark.starts:
+            return mark.starts[_key(channels)]
+        first = self._rows(fn, 0, channels, "i32")
+        if mark.zero is None:
+            return first
+        return [row * _narrowed(fn, mark.zero, channels[2]) for row in first]
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], table: Value, at: Index, mark: Mark,
-        pointer: Value, count: int,
+        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Mark, pointer: Value,
+        count: int,
     ) -> None:  # fmt: skip
-        """Store the first `count` results of the sums of some vectors of channels."""
-        lanes = lanes_of(sums[0].type)
-        for v, acc in enumerate(sums):
-            y = self._number(fn, acc, table, at, v, mark)
-            fn.store_some(y, fn.at(pointer, v * lanes), min(count - v * lanes, lanes))
-
-    def _number(
-        self, fn: Function, acc: Value, table: Value, at: Index, v: int, mark: Mark
-    ) -> Value:
-        """Return a vector of results; v counts the vectors of channels from `at` on."""
-        lanes = lanes_of(acc.type)
-        real, here = vector(lanes, "float"), at + v * lanes
-        key = (str(at), v)
-        if key not in mark.scaled:
-            factor = _narrowed(fn, mark.step, lanes)
-            for number in range(1, len(self.data) - self.bias):
-                factor = factor * self._row(fn, table, number, here, real)
-            mark.scaled[key] = factor
-        y = fn.convert("sitofp", acc, real) * mark.scaled[key]
+        """Store the first `count` results of the sums of vectors of channels."""
+        lanes = channels[2]
+        if _key(channels) not in mark.factors:
+            mark.factors[_key(channels)] = self._factors(fn, channels, mark)
+        real = vector(lanes, "float")
+        y = [
+            fn.convert("sitofp", acc, real) * factor
+            for acc, factor in zip(sums, mark.factors[_key(channels)], strict=True)
+        ]
         if self.bias:
-            y = y + self._row(fn, table, len(self.data) - 1, here, real)
-        return activate(fn, self.activation, y)
+            bias = self._rows(fn, len(self.data) - 1, channels, "float")
+            y = [a + b for a, b in zip(y, bias, strict=True)]
+        y = [activate(fn, self.activation, part) for part in y]
+        if self.order is not None:
+            y = _sorted(fn, y, self.order(lanes, len(y)))
+        for v, part in enumerate(y):
+            if v * lanes < count:
+                fn.store_some(part, fn.at(pointer, v * lanes), min(count - v * lanes, lanes))
 
-    def _row(self, fn: Function, table: Value, number: int, at: Index, type: str) -> Value:
-        start = fn.at(table, number * self.data.shape[1])
-        return fn.load(type, fn.at(start, at))
+    def _factors(self, fn: Function, channels: Channels, mark: Mark) -> list[Value]:
+        """Return the step times the scales of channels."""
+        factors = [_narrowed(fn, mark.step, channels[2])] * channels[3]
+        for number in range(1, len(self.data) - self.bias):
+            scales = self._rows(fn, number, channels, "float")
+            factors = [a * b for a, b in zip(factors, scales, strict=True)]
+        return factors
+
+    def _rows(self, fn: Function, number: int, channels: Channels, element: str) -> list[Value]:
+        table, at, lanes, vectors = channels
+        start = fn.at(fn.at(table, number * self.data.shape[1]), at)
+        type = vector(lanes, element)
+        return [fn.load(type, fn.at(start, v * lanes)) for v in range(vectors)]
+
+
+def _key(channels: Channels) -> str:
+    return f"{channels[1]} {channels[2:]}"
+
+
+def _sorted(fn: Function, parts: Sequence[Value], order: Array) -> list[Value]:
+    """Return lanes in the order of channels; order: the channel in each lane, [vectors, lanes]."""
+    joined, lanes = list(parts), order.shape[1]
+    while len(joined) > 1:
+        joined = [
+            fn.shuffle(a, b, range(2 * lanes_of(a.type)))
+            for a, b in zip(joined[::2], joined[1::2], strict=True)
+        ]
+    places = np.argsort(order.reshape(-1)).tolist()
+    (whole,) = joined
+    return [fn.shuffle(whole, whole, places[i : i + lanes]) for i in range(0, len(places), lanes)]
 
 
 def _narrowed(fn: Function, x: Value, lanes: int) -> Value:
@@ -125,24 +163,32 @@ def _narrowed(fn: Function, x: Value, lanes: int) -> Value:
 
 
 def dequantiser(
-    w: Array, scales: Sequence[Array], bias: Array | None, order: Array, state: State,
-    rows: int, activation: str,
+    w: Array, scales: Sequence[Array], bias: Array | None, lanes: Array, state: State,
+    rows: int, activation: str, order: Callable[[int, int], Array] | None = None,
 ) -> Dequantiser:  # fmt: skip
     """Return how the sums of a layer on levels become float32.
 
     Shapes: w [O, ...]; scales and bias: 1 or O numbers
-    order: the channel in each lane of the kernel; lanes beyond the channels are padding
+    lanes: the channel in each lane of the kernel; lanes beyond the channels are padding
     rows: rows of the product in an image
+    order: as of a Dequantiser
     """
-    inside = order < len(w)
+    inside = lanes < len(w)
     sums = w.reshape(len(w), -1).astype(np.int64).sum(1)
     first = -sums * (1 if state.zero is None else state.zero)
     more = [*scales, *([] if bias is None else [bias])]
-    table = np.zeros((1 + len(more), len(order)), np.int32)
-    table[0, inside] = first[order[inside]]
+    table = np.zeros((1 + len(more), len(lanes)), np.int32)
+    table[0, inside] = first[lanes[inside]]
     for row, numbers in zip(table[1:], more, strict=True):
         full = np.resize(numbers.astype(np.float32), len(w))
-        row[inside] = full.view(np.int32)[order[inside]]
+        row[inside] = full.view(np.int32)[lanes[inside]]
     return Dequantiser(
-        table, state.memory, state.images, rows, bias is not None, activation, state.zero is None
+        table,
+        state.memory,
+        state.images,
+        rows,
+        bias is not None,
+        activation,
+        state.zero is None,
+        order,
     )

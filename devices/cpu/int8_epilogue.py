@@ -12,6 +12,9 @@ from trireme.devices.cpu.ir import Function, Index, Value
 from trireme.devices.cpu.kernels import Operand
 from trireme.dtypes import Array
 
+Channels = tuple[Value, Index, int, int]
+"""Some vectors of channels: the table, the first lane, lanes of a vector, vectors."""
+
 
 class Epilogue(Protocol):
     """How sums begin and end; `mark` is what `enter` knows of a row of the product."""
@@ -32,14 +35,24 @@ class Epilogue(Protocol):
     def shared(self) -> bool:
         """Whether the same is known of all rows."""
 
-    def enter(self, fn: Function, operands: Sequence[Value], row: Index) -> Any:
-        """Return what is known of a row: a mark that goes with it."""
+    def enter(
+        self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
+    ) -> Any:
+        """Return what is known of a row: a mark that goes with it.
 
-    def start(self, fn: Function, table: Value, at: Index, lanes: int, mark: Any) -> Value:
-        """Return what the sums of a vector of channels begin with."""
+        channels: those of all sums that the mark is for, where a loop runs over many
+        """
+
+    def start(self, fn: Function, channels: Channels, mark: Any) -> Sequence[Value]:
+        """Return what the sums of vectors of channels begin with."""
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], table: Value, at: Index, mark: Any,
-        pointer: Value, count: int,
+        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Any, pointer: Value,
+        count: int,
     ) -> None:  # fmt: skip
-        """Store the first `count` results of the sums of some vectors of channels."""
+        """Store the first `count` results of the sums of vectors of channels."""
+
+
+def element_kind(epilogue: Epilogue) -> str:
+    """Return what kernels are called that store such results."""
+    return "f32" if epilogue.element == "float" else "q8"

@@ -27,7 +27,7 @@ from trireme.devices.cpu.int8 import (
     load_bytes,
 )
 from trireme.devices.cpu.int8_depthwise import is_depthwise, lower_depthwise
-from trireme.devices.cpu.int8_epilogue import Epilogue
+from trireme.devices.cpu.int8_epilogue import Epilogue, element_kind
 from trireme.devices.cpu.int8_pack import (
     Product,
     Tile,
@@ -103,7 +103,7 @@ class _Kernel:
 
     @property
     def name(self) -> str:
-        kind = "f32" if self.epilogue.element == "float" else "q8"
+        kind = element_kind(self.epilogue)
         return f"gemm_{kind}_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
 
     def code(self) -> Code:
@@ -171,7 +171,8 @@ class _Kernel:
             for r in range(rows):
                 together = sums[r][start : start + size]
                 place = fn.at(target, r * width + start * lanes, element)
-                self.epilogue.finish(fn, together, table, first, marks[r], place, count)
+                channels = (table, first, lanes, size)
+                self.epilogue.finish(fn, together, channels, marks[r], place, count)
             start += size
 
     def marks(self, fn: Function, row: Index) -> list[Any]:
@@ -198,13 +199,8 @@ class _Kernel:
         """Return the sums of products of a tile and the bias, by row and vector."""
         type, lanes = vector(self.isa.lanes, "i32"), self.isa.lanes
         table = self.places[2]
-        first = {
-            id(mark): [
-                self.epilogue.start(fn, table, channel + v * lanes, lanes, mark)
-                for v in range(vectors)
-            ]
-            for mark in marks
-        }
+        channels = (table, channel, lanes, vectors)
+        first = {id(mark): self.epilogue.start(fn, channels, mark) for mark in marks}
         acc = [[Var(fn, type, value) for value in first[id(mark)]] for mark in marks]
         at = 0
         for (offset, _), quads in zip(self.product.spans, self.span_quads, strict=True):

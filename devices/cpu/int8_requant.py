@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from trireme.devices.cpu.int8 import Rounding, Scale, is_x86, requantise, store_bytes
+from trireme.devices.cpu.int8_epilogue import Channels
 from trireme.devices.cpu.int8_fit import fit
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.kernels import Operand
@@ -60,30 +61,31 @@ class Requantiser:
     operands: tuple[Operand, ...] = ()
     shared: bool = True
 
-    def enter(self, fn: Function, operands: Sequence[Value], row: Index) -> None:
-        """Know nothing of a row (Epilogue)."""
+    def enter(
+        self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
+    ) -> Value | None:
+        """Return whether sums of channels may need a correction (Epilogue)."""
+        return None if channels is None else self._has_exceptions(fn, *channels)
 
-    def start(self, fn: Function, table: Value, at: Index, lanes: int, mark: None) -> Value:
-        """Return the bias (Epilogue)."""
-        return self.bias(fn, table, at, lanes)
+    def start(self, fn: Function, channels: Channels, mark: Value | None) -> list[Value]:
+        """Return what the sums of vectors of channels begin with: the bias (Epilogue)."""
+        table, at, lanes, vectors = channels
+        return [self.row(fn, table, 0, at + v * lanes, lanes) for v in range(vectors)]
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], table: Value, at: Index, mark: None,
+        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Value | None,
         pointer: Value, count: int,
     ) -> None:  # fmt: skip
         """Store sums as bytes (Epilogue)."""
-        self.store(fn, self.numbers(fn, sums, table, at), pointer, count)
+        table, at, _, _ = channels
+        self.store(fn, self.numbers(fn, sums, table, at, mark), pointer, count)
 
     def row(self, fn: Function, table: Value, number: int, at: Index, lanes: int) -> Value:
         """Return a vector of one row of the table."""
         start = fn.at(table, number * self.data.shape[1], "i32")
         return fn.load(vector(lanes, "i32"), fn.at(start, at, "i32"), 4)
 
-    def bias(self, fn: Function, table: Value, at: Index, lanes: int) -> Value:
-        """Return what the sums of a vector of channels begin with."""
-        return self.row(fn, table, 0, at, lanes)
-
-    def has_exceptions(
+    def _has_exceptions(
         self, fn: Function, table: Value, at: Index, lanes: int, vectors: int
     ) -> Value | None:
         """Return whether any sum of some vectors of channels may need a correction; None: none."""
@@ -106,7 +108,7 @@ class Requantiser:
     ) -> list[Value]:  # fmt: skip
         """Return y - y_zero, not clamped, for the sums of some vectors of channels.
 
-        exceptions: what `has_exceptions` says of them, where a loop over many sums knows; without
+        exceptions: what `enter` says of them, where a loop over many sums knows; without
         it corrections are looked for always, which costs less than a branch that is new each time
         """
         lanes = lanes_of(sums[0].type)

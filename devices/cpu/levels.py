@@ -24,8 +24,8 @@ from trireme.devices.cpu.int8 import Dot
 from trireme.devices.cpu.int8_prepare import SLACK_BYTES, fill, store_elements
 from trireme.devices.cpu.int8_requant import groups_of, nearest, saturated_bytes
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
-from trireme.devices.cpu.jit import Code
 from trireme.devices.cpu.kernels import ALONE_S, Operand, Step, Temp, begin, deal, finish
+from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 
 _MAGNITUDE = 0x7FFFFFFF
