@@ -22,6 +22,7 @@ from trireme.subgraphs import Execution, Group, Subgraphs, group_nodes
 class Task:
     """One launch. `device` runs it; for a copy it is "from>to". `waits` are earlier task indices.
 
+    effects: those of `waits` that are for the order of effects, whatever else they are for
     inputs / outputs: value ids read and made for others, constants and internals left out
     estimate_s: predicted seconds, launch included
     subgraph: the region it is, is a part of, or copies for
@@ -35,6 +36,7 @@ class Task:
     outputs: tuple[int, ...]
     estimate_s: float
     waits: tuple[int, ...] = ()
+    effects: tuple[int, ...] = ()
     subgraph: int = 0
 
     @property
@@ -133,7 +135,7 @@ def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
                 _estimate(placement, group.device, group.nodes), subgraph=group.subgraph,
             )
         )  # fmt: skip
-    return [replace(task, waits=_effect_waits(task, task_of)) for task in tasks]
+    return [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
 
 
 def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float:
@@ -190,7 +192,7 @@ def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task,
     touched: list[tuple[int, Slot]] = []
     maker: dict[int, int] = {}
     for task in tasks:
-        waits = set(task.waits)
+        waits = set(task.effects)
         waits.update(maker[value] for value in task.inputs if value in maker)
         for value in task.outputs:
             mine = slots[value]

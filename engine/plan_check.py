@@ -1,19 +1,26 @@
 """Prove a plan: an independent check of any plan, whatever algorithm made it.
 
 For every pair of tasks that touch a common byte, at least one writing, the waits must order them,
-and in the order in which the values need it. Nothing here is shared with `plan`.
+and in the order in which the values need it. The order of effects is found anew from the ops, and
+must hold by data and the waits for effects alone: that two tasks happen to share memory is no
+promise. Nothing here is shared with `plan`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from trireme.errors import PlanError
-from trireme.plan import Plan, Task
+from trireme.graph import Node
+from trireme.op import get_op
+from trireme.plan import Plan
 
 
 def check_plan(plan: Plan) -> None:
     """Raise PlanError naming the tasks and values if some order the waits allow could go wrong."""
     before = _closure(plan)
     _check_nodes(plan, before)
+    _check_effects(plan)
     _check_bytes(plan, before)
     _check_arenas(plan)
 
@@ -51,18 +58,49 @@ def _check_nodes(plan: Plan, before: list[int]) -> None:
                 if value not in plan.tasks[maker].outputs:
                     raise PlanError(f"%{value} leaves task {maker} but is not an output of it")
             inside.update(node.outputs)
-            for other in node.after:
-                _check_effect(plan, before, task, other)
         made_in.update(dict.fromkeys(inside, task.index))
     ran = [node.id for task in plan.tasks for node in task.nodes]
     if sorted(ran) != sorted(node.id for node in graph.nodes):
         raise PlanError("the tasks do not run every node exactly once")
 
 
-def _check_effect(plan: Plan, before: list[int], task: Task, other: int) -> None:
-    where = next(t.index for t in plan.tasks if any(n.id == other for n in t.nodes))
-    if where != task.index and not before[task.index] >> where & 1:
-        raise PlanError(f"task {task.index} must run after the effect of task {where}")
+def _check_effects(plan: Plan) -> None:
+    """Every effect after those that it must see, by data and by the waits for effects."""
+    task_of = {node.id: task.index for task in plan.tasks for node in task.nodes}
+    made_in = {value: task.index for task in plan.tasks for value in task.outputs}
+    before: list[int] = []
+    for task in plan.tasks:
+        if not set(task.effects) <= set(task.waits):
+            raise PlanError(f"task {task.index} does not wait for the effects {task.effects}")
+        bits = 0
+        for other in {*task.effects, *(made_in[v] for v in task.inputs if v in made_in)}:
+            bits |= before[other] | 1 << other
+        before.append(bits)
+    for first, second in _effect_pairs(plan.graph.nodes):
+        one, two = task_of[first.id], task_of[second.id]
+        if one != two and not before[two] >> one & 1:
+            raise PlanError(
+                f"task {two} must run after the effect of task {one}",
+                facts=[f"task {one}: {first.label}", f"task {two}: {second.label}"],
+            )
+
+
+def _effect_pairs(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
+    """Yield the nodes that must keep their order: two uses of a state, at least one a write, and
+    an effect of another kind and any other.
+    """
+    earlier: list[tuple[Node, str]] = []
+    for node in nodes:
+        effect = get_op(node.op).effect
+        if not effect:
+            continue
+        for other, kind in earlier:
+            known = {effect, kind} <= {"reads", "writes"}
+            if not known or (
+                node.attrs["state"] == other.attrs["state"] and "writes" in (effect, kind)
+            ):
+                yield other, node
+        earlier.append((node, effect))
 
 
 def _check_bytes(plan: Plan, before: list[int]) -> None:

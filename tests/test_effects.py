@@ -12,7 +12,7 @@ from toy_graphs import any_order
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
 from trireme.device import open_device
-from trireme.errors import GraphError, PlacementError, RunError
+from trireme.errors import GraphError, PlacementError, PlanError, RunError
 from trireme.graph import TensorType
 from trireme.interpret import interpret, run_reference
 from trireme.model_file import dumps, loads
@@ -109,11 +109,60 @@ def test_a_mutant_without_the_edges_fails():
 def test_a_plan_that_breaks_an_effect_is_found():
     with open_session(example()) as session:
         tasks = [
-            replace(task, waits=()) if task.nodes[0].op == "variable" else task
+            replace(task, waits=(), effects=()) if task.nodes[0].op == "variable" else task
             for task in session.plan.tasks
         ]
-        with pytest.raises(Exception, match="must run after the effect"):
+        with pytest.raises(PlanError, match="must run after the effect"):
             check_plan(replace(session.plan, tasks=tuple(tasks)))
+
+
+def test_a_plan_of_a_graph_without_the_edges_is_found():
+    """The checker finds the order of effects by itself: it does not believe `Node.after`."""
+    with (
+        open_session(without_edges(example())) as session,
+        pytest.raises(PlanError, match="must run after the effect"),
+    ):
+        check_plan(session.plan)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_effects_are_checked_apart_from_shared_bytes(seed):
+    """Drop effect waits one at a time, and leave the task waiting: as a planner would whose bytes
+    happen to order the tasks. The checker objects unless data or other effects give the order.
+    """
+    print("seed", seed)
+    objected = 0
+    with open_session(random_program(seed)) as session:
+        plan = session.plan
+        check_plan(plan)
+        for task in plan.tasks:
+            for effect in task.effects:
+                fewer = replace(task, effects=tuple(e for e in task.effects if e != effect))
+                tasks = (*plan.tasks[: task.index], fewer, *plan.tasks[task.index + 1 :])
+                assert effect in fewer.waits
+                if ordered_without_bytes(plan, tasks, task.index, effect):
+                    check_plan(replace(plan, tasks=tasks))
+                    continue
+                objected += 1
+                with pytest.raises(PlanError, match="must run after the effect"):
+                    check_plan(replace(plan, tasks=tasks))
+        assert objected or not any(len(task.effects) for task in plan.tasks)
+        unwaited = tuple(replace(task, waits=()) for task in plan.tasks)
+        if any(task.effects for task in unwaited):
+            with pytest.raises(PlanError):
+                check_plan(replace(plan, tasks=unwaited))
+
+
+def ordered_without_bytes(plan, tasks, later, earlier):
+    """Whether a path of data and effects leads from one task to another."""
+    made_in = {value: task.index for task in tasks for value in task.outputs}
+    seen, stack = set(), [later]
+    while stack:
+        task = tasks[stack.pop()]
+        for other in {*task.effects, *(made_in[v] for v in task.inputs if v in made_in)} - seen:
+            seen.add(other)
+            stack.append(other)
+    return earlier in seen
 
 
 def counter():
