@@ -16,27 +16,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from trireme.calibration import Calibration, default_path, load_calibration
 from trireme.compile import Program, compile_tasks, make_program
 from trireme.cost import CostModel
 from trireme.device import (
     HOST,
-    BoundCall,
-    Buffer,
     Device,
     Executable,
     Progress,
-    host_alloc,
-    host_view,
     no_progress,
     open_device,
 )
-from trireme.dtypes import Array, numpy_dtype
+from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, RunError
-from trireme.graph import Graph, Value
+from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.parallel.choose import Splits
@@ -44,12 +38,11 @@ from trireme.placement import Placement
 from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
 from trireme.profile import MemoryRow, Profile, make_profile
-from trireme.running.copies import copy_call
 from trireme.running.dispatch import TaskSpan
 from trireme.running.execute import check_order, run_profiled
 from trireme.running.feeds import choice
 from trireme.running.interactive import Watcher, run_steps
-from trireme.running.ports import Ports
+from trireme.running.lane import Lane
 from trireme.running.runs import Mode, Runs
 from trireme.subgraphs import Execution, Subgraphs
 
@@ -119,7 +112,10 @@ class Session:
                 calibration = load_calibration(calibration or default_path())
             self._placing = objective, placement, split
             self.program = self._compile(opened, calibration, fallback, progress)
-            self._bind(mode)
+            self._lane = Lane(self.program)
+            self._calls, self._ports = self._lane.calls, self._lane.ports
+            self.runs = Runs(self.plan, self._calls, mode)
+            self._closing.append(self.runs.close)
         except BaseException:
             self.close()
             raise
@@ -199,46 +195,6 @@ class Session:
                 return make_program(plan, devices, executables)
             devices = {name: device for name, device in devices.items() if name != failed}
 
-    def _bind(self, mode: Mode) -> None:
-        """Allocate the arenas and scratch, and bind every executable and copy to its places."""
-        plan, devices = self.program.plan, self.program.devices
-        self._arenas = {
-            memory: _alloc(memory, packing.nbytes, devices)
-            for memory, packing in plan.arenas.items()
-        }
-        needs = self.program.scratch_bytes()
-        scratch = {name: devices[name].alloc(n) if n else None for name, n in needs.items()}
-        self._calls: list[BoundCall] = []
-        for task, executable in zip(plan.tasks, self.program.executables, strict=True):
-            args = [self._buffer(value) for value in (*task.inputs, *task.outputs)]
-            if executable is None:
-                type = plan.graph.type(task.outputs[0])
-                self._calls.append(copy_call(task, args[0], args[1], type, devices))
-            else:
-                self._calls.append(executable.bind(args, scratch[task.device]))
-        views = {v: self._result(plan.graph, v) for v in plan.graph.outputs}
-        views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
-        self._ports = Ports(plan, self._calls, views)
-        self.runs = Runs(plan, self._calls, mode)
-        self._closing.append(self.runs.close)
-
-    def _buffer(self, value: int) -> Buffer:
-        slot = self.program.plan.slots[value]
-        return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
-
-    def _read(self, value: int) -> Array:
-        buffer, type = self._buffer(value), self.plan.graph.type(value)
-        if buffer.memory == HOST:
-            return host_view(buffer, type).copy()
-        array = np.empty(type.dims, numpy_dtype(type.dtype))
-        owner = next(d for d in self.devices.values() if d.spec.memory == buffer.memory)
-        owner.read(buffer, array)
-        return array
-
-    def _result(self, graph: Graph, value: int) -> Array:
-        data = graph.values[value].data
-        return data if data is not None else host_view(self._buffer(value), graph.type(value))
-
     @property
     def inputs(self) -> list[Value]:
         """What to feed: each has .name, .type.shape, .type.dtype."""
@@ -315,7 +271,7 @@ class Session:
         with self._lock:
             self._check_open()
             results = self._ports.give(feeds, in_place=False)
-            run_steps(self.plan, self._calls, self._read, watch, chosen)
+            run_steps(self.plan, self._calls, self._lane.read, watch, chosen)
             return self._ports.take(results)
 
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
@@ -378,11 +334,3 @@ class Session:
                 )
             )  # fmt: skip
         return rows
-
-
-def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
-    if memory == HOST:
-        alignments = [d.spec.alignment for d in devices.values() if d.spec.memory == HOST]
-        return host_alloc(max(nbytes, 1), max(alignments, default=64))
-    owner = next(d for d in devices.values() if d.spec.memory == memory)
-    return owner.alloc(max(nbytes, 1))

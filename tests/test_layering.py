@@ -26,7 +26,7 @@ ENGINE_ORDER = [
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
     "running.interactive", "profile", "running.trace", "calibrate", "running.feeds",
-    "running.ports", "session", "running.per_node", "eager", "replay",
+    "running.ports", "running.lane", "session", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path
