@@ -1,105 +1,95 @@
 """Cost curves measured on this machine, as data: a readable JSON file a machine.
 
-`trireme.calibrate` measures and fits them; `cost` reads them. A curve belongs to one device as its
-spec describes it (driver, threads, instruction set), so a changed machine is never priced by
+`trireme.calibrate` measures them, `fit` fits them, `cost` reads them. A curve belongs to one device
+as its spec describes it (driver, threads, instruction set), so a changed machine is never priced by
 another's figures.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trireme.device import DeviceSpec
 from trireme.errors import ModelFileError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds of a node: fixed_s + flops * s_per_flop + bytes * s_per_byte.
+    """Seconds of a kernel: fixed_s + the sum of per[term] * term.
 
-    `error` is the median error over the `samples` measurements it was fitted to, relative to the
-    whole time with launch.
+    low, high: factors between which nine of ten measurements lay
+    samples, error: how many measurements it was fitted to, and their median error, relative
     """
 
     fixed_s: float
-    s_per_flop: float
-    s_per_byte: float
-    samples: int
-    error: float
+    per: Mapping[str, float]
+    low: float = 1.0
+    high: float = 1.0
+    samples: int = 0
+    error: float = 0.0
 
-    def seconds(self, flops: int, nbytes: int) -> float:
-        """Return the predicted seconds; never falls when flops or bytes grow."""
-        return self.fixed_s + flops * self.s_per_flop + nbytes * self.s_per_byte
+    def seconds(self, terms: Mapping[str, float]) -> float:
+        """Return the predicted seconds; never falls when a term grows."""
+        return self.fixed_s + sum(each * terms.get(name, 0.0) for name, each in self.per.items())
 
 
-def fit(
-    flops: Sequence[int], nbytes: Sequence[int], seconds: Sequence[float], launch_s: float = 0.0
-) -> Curve:
-    """Return the curve with non-negative terms that fits measurements best.
+@dataclass(frozen=True)
+class Sharing:
+    """What it costs two devices to take turns on silicon that they share, measured.
 
-    The error of a sample is relative to its whole time, launch included, so that nodes far shorter
-    than a launch do not outweigh those that matter. Least squares over every subset of the three
-    terms; the best subset without a negative term wins, which for three terms is exact
-    non-negative least squares.
+    switch_s: seconds that a task takes longer because the other device ran before it
+    overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
-    measured = np.asarray(seconds, np.float64)
-    whole = measured + launch_s
-    terms = np.stack([np.ones(len(measured)), np.asarray(flops), np.asarray(nbytes)], axis=1)
-    scaled, target = terms / whole[:, None], measured / whole
-    best, least = np.zeros(3), float("inf")
-    for count in (1, 2, 3):
-        for columns in itertools.combinations(range(3), count):
-            part, *_ = np.linalg.lstsq(scaled[:, columns], target, rcond=None)
-            residual = float(np.sum((scaled[:, columns] @ part - target) ** 2))
-            if (part >= 0).all() and residual < least * (1 - 1e-9):
-                best, least = np.zeros(3), residual
-                best[list(columns)] = part
-    error = float(np.median(np.abs(terms @ best - measured) / whole))
-    return Curve(float(best[0]), float(best[1]), float(best[2]), len(measured), error)
+
+    switch_s: float
+    overlap: float
 
 
 @dataclass(frozen=True)
 class DeviceCalibration:
-    """The measured figures of one device: launch, curves by "kind/dtype", copies by direction."""
+    """The measured figures of one device.
 
+    description: of the spec: driver, threads, instruction set
+    launch_s: of a task, beside its kernels
+    kernel_s: of a kernel, beside its own time: what lies between two of them
+    curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
+    sharing: by the name of another device of the same resource group
+    """
+
+    name: str
     description: str
     launch_s: float
+    kernel_s: float = 0.0
     curves: Mapping[str, Curve] = field(default_factory=dict)
     copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sharing: Mapping[str, Sharing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of one machine; empty when nothing was measured yet."""
+    """The calibration of one machine, by "name: description"; empty when nothing was measured."""
 
     devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
 
+    @classmethod
+    def of_devices(cls, *devices: DeviceCalibration) -> Calibration:
+        """Return the calibration of these devices."""
+        return cls({f"{one.name}: {one.description}": one for one in devices})
+
     def of(self, spec: DeviceSpec) -> DeviceCalibration | None:
         """Return what was measured of just this device, None if it was another."""
-        found = self.devices.get(spec.name)
-        return found if found and found.description == spec.description else None
+        return self.devices.get(f"{spec.name}: {spec.description}")
 
-    def node_s(
-        self, spec: DeviceSpec, kind: str, dtype: str, flops: int, nbytes: int
-    ) -> float | None:
-        """Return the seconds of a node's work by the curve of its kind and dtype, None without.
-
-        uint8 is priced as int8: kernels differ by a correction that costs next to nothing.
-        """
-        found = self.of(spec)
-        dtype = "int8" if dtype == "uint8" else dtype
-        curve = found.curves.get(f"{kind}/{dtype}") if found else None
-        return curve.seconds(flops, nbytes) if curve else None
+    def with_(self, other: Calibration) -> Calibration:
+        """Return this calibration with another's devices added, or in the place of their own."""
+        return Calibration({**self.devices, **other.devices})
 
     def launch_s(self, spec: DeviceSpec) -> float | None:
         """Return the measured seconds of launching a task and waiting for it."""
@@ -136,7 +126,10 @@ def load_calibration(path: Path) -> Calibration:
         data = json.loads(path.read_text())
         if data.get("version") != VERSION:
             found = data.get("version")
-            raise ModelFileError(f"{path}: calibration version {found}, expected {VERSION}")
+            raise ModelFileError(
+                f"{path}: calibration version {found}, expected {VERSION}",
+                fix="measure again: trireme calibrate",
+            )
         devices = {name: _device(entry) for name, entry in data["devices"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
@@ -146,13 +139,18 @@ def load_calibration(path: Path) -> Calibration:
 
 
 def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
-    curves = {key: Curve(**curve) for key, curve in entry["curves"].items()}
+    curves = {family: Curve(**curve) for family, curve in entry["curves"].items()}
     copies = {key: (float(a), float(b)) for key, (a, b) in entry["copies"].items()}
-    numbers = [entry["launch_s"], *(v for pair in copies.values() for v in pair)]
+    sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
+    launch_s, kernel_s = float(entry["launch_s"]), float(entry["kernel_s"])
+    numbers = [launch_s, kernel_s, *(v for pair in copies.values() for v in pair)]
     for curve in curves.values():
-        numbers += [curve.fixed_s, curve.s_per_flop, curve.s_per_byte]
+        numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
+    for shared in sharing.values():
+        numbers += [shared.switch_s, shared.overlap]
     if not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise ValueError("a figure is negative or not finite")
     if any(bandwidth == 0 for _, bandwidth in copies.values()):
         raise ValueError("a bandwidth is zero")
-    return DeviceCalibration(entry["description"], float(entry["launch_s"]), curves, copies)
+    name, description = str(entry["name"]), str(entry["description"])
+    return DeviceCalibration(name, description, launch_s, kernel_s, curves, copies, sharing)

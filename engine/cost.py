@@ -2,24 +2,28 @@
 
 Three sources, best first: curves measured on this machine (`calibration`), the device's own model
 (the simulated NPU counts cycles), and the roofline of the device's spec. What has no kernel is
-priced as the numpy reference. Every estimate says which of these it is.
+priced as the numpy reference. Every estimate says which of these it is, and how far off it may be.
+
+A measured device says which kernels it would make of the whole graph (`Device.works`); a kernel of
+several nodes is shared out among them, so that nodes' seconds add up to their region's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from trireme.calibration import Calibration, Curve
-from trireme.device import HOST, Device, DeviceSpec
+from trireme.device import HOST, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
 Source = Literal["calibration", "device", "roofline", "reference"]
 
 
-REFERENCE = Curve(fixed_s=30e-6, s_per_flop=1e-9, s_per_byte=2e-9, samples=0, error=1.0)
+REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
 """What a node costs without a kernel, on the numpy reference: an order of magnitude, so that the
 placement prefers any device that has a kernel."""
 
@@ -33,13 +37,56 @@ class Work:
     flops: int
     nbytes: int
 
+    @property
+    def terms(self) -> dict[str, float]:
+        """The amounts, as a curve takes them."""
+        return {"flops": float(self.flops), "bytes": float(self.nbytes)}
+
+
+SPREAD: Mapping[Source, tuple[float, float]] = {
+    "calibration": (0.8, 1.25), "device": (1.0, 1.0), "roofline": (0.3, 3.0),
+    "reference": (0.1, 10.0),
+}  # fmt: skip
+"""Factors of an estimate between which the truth is taken to lie, where nothing measured says."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Predicted seconds of a node's own work, without launch and copies."""
+    """Predicted seconds of a node's own work, without launch and copies.
+
+    low_s, high_s: between which the seconds are expected; by the source where not given
+    """
 
     seconds: float
     source: Source
+    low_s: float = -1.0
+    high_s: float = -1.0
+
+    def __post_init__(self) -> None:
+        low, high = SPREAD[self.source]
+        if self.low_s < 0:
+            object.__setattr__(self, "low_s", self.seconds * low)
+        if self.high_s < 0:
+            object.__setattr__(self, "high_s", self.seconds * high)
+
+
+_SHARED = 0.3
+"""Of a relative error, how much kernels have in common (a phase of the machine, say): that part
+adds up over the nodes of a region, the rest evens out."""
+
+
+def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float, float]:
+    """Return the low and high seconds of several nodes one after another, and of plus_s more."""
+    rows = list(estimates)
+    total = plus_s + sum(one.seconds for one in rows)
+    ends = []
+    for sign, away in (
+        (-1, [one.seconds - one.low_s for one in rows]),
+        (1, [one.high_s - one.seconds for one in rows]),
+    ):
+        apart = math.sqrt(sum(each * each for each in away))
+        ends.append(total + sign * (_SHARED * sum(away) + (1 - _SHARED) * apart))
+    return max(ends[0], 0.0), ends[1]
 
 
 @dataclass(frozen=True)
@@ -104,23 +151,51 @@ class CostModel:
     ) -> None:
         self.devices = devices
         self.calibration = calibration or Calibration()
+        self._known: dict[str, tuple[Graph, dict[int, Estimate]]] = {}
         self.links = self._links()
 
     def node(self, graph: Graph, node: Node, device: str) -> Estimate:
         """Return the estimate of a node that the device supports."""
-        work = work_of(graph, node)
         spec = self.devices[device].spec
         own = self.devices[device].estimate_s(graph, node)
         if own is not None and spec.clock == "virtual":
             return Estimate(own, "device")
+        work = work_of(graph, node)
         if self.devices[device].kernel_note(graph, node):
-            return Estimate(REFERENCE.seconds(work.flops, work.nbytes), "reference")
-        measured = self.calibration.node_s(spec, work.kind, work.dtype, work.flops, work.nbytes)
-        if measured is not None:
-            return Estimate(measured, "calibration")
+            return Estimate(REFERENCE.seconds(work.terms), "reference")
+        if self.calibration.of(spec):
+            return self._measured(graph, device)[node.id]
         if own is not None:
             return Estimate(own, "device")
         return Estimate(roofline_s(work, spec), "roofline")
+
+    def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
+        """Return the estimates of all nodes that a measured device supports; kept for the graph."""
+        known = self._known.get(device)
+        if known is None or known[0] is not graph:
+            known = self._known[device] = (graph, self._by_kernel(graph, device))
+        return known[1]
+
+    def _by_kernel(self, graph: Graph, device: str) -> dict[int, Estimate]:
+        """Price the kernels of a graph, and share each out among its nodes by the roofline."""
+        part = supported_part(graph, self.devices[device])
+        spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
+        kernels = self.devices[device].works(part)
+        kernels = generic_works(part) if kernels is None else kernels
+        found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
+        for kernel in kernels:
+            weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
+            curve = measured.curves.get(kernel.family) if measured else None
+            seconds = curve.seconds(kernel.terms) if curve else kernel.guess_s
+            if seconds is None:
+                seconds = sum(weights)
+            low, high = (curve.low, curve.high) if curve else SPREAD["roofline"]
+            seconds += measured.kernel_s if measured else 0.0
+            whole = sum(weights) or 1.0
+            for node, weight in zip(kernel.nodes, weights, strict=True):
+                mine = seconds * weight / whole
+                found[node].append((mine, mine * low, mine * high, curve is not None))
+        return {node: _sum(parts) for node, parts in found.items()}
 
     def launch_s(self, device: str) -> float:
         """Return the seconds a task costs beyond its nodes."""
@@ -141,3 +216,44 @@ class CostModel:
             to_host[spec.memory] = Link(*read)
             from_host[spec.memory] = Link(*write)
         return Links(to_host, from_host)
+
+
+def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
+    """Return the estimate of a node from its parts: seconds, low, high, whether measured."""
+    rows = list(parts)
+    source: Source = "calibration" if all(row[3] for row in rows) else "roofline"
+    seconds, low_s, high_s = (sum(row[k] for row in rows) for k in range(3))
+    return Estimate(seconds, source, low_s, high_s)
+
+
+def generic_works(graph: Graph) -> list[KernelWork]:
+    """Return each node as a kernel of its own, for a device that does not tell its kernels."""
+    rows = [(node, work_of(graph, node)) for node in graph.nodes]
+    return [KernelWork((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
+
+
+def supported_part(graph: Graph, device: Device) -> Graph:
+    """Return the nodes that a device runs with kernels, as a graph; the graph itself if all.
+
+    What others make is an input of it, what others read an output.
+    """
+    mine = [
+        node
+        for node in graph.nodes
+        if device.unsupported_reason(graph, node) is None and not device.kernel_note(graph, node)
+    ]
+    if len(mine) == len(graph.nodes):
+        return graph
+    made = {value for node in mine for value in node.outputs}
+    inside = {node.id for node in mine}
+    used = dict.fromkeys(value for node in mine for value in node.used)
+    inputs = [v for v in used if v not in made and not graph.values[v].is_constant]
+    outputs = [
+        value
+        for value in made
+        if value in graph.outputs or any(user.id not in inside for user in graph.users(value))
+    ]
+    return Graph(
+        graph.name, tuple(inputs), tuple(outputs), tuple(mine),
+        {value: graph.values[value] for value in (*used, *made)},
+    )  # fmt: skip

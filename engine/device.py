@@ -101,6 +101,22 @@ class NodeSpan:
     detail: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KernelWork:
+    """What one kernel of a region does, in amounts that its time grows with.
+
+    nodes: whose work it is, by id
+    family: kernels of one family grow alike, and are fitted together ("conv_f32_winograd")
+    terms: amounts by name, of the device's own choice; more of one never makes a kernel faster
+    guess_s: the device's own estimate, for a family that was not measured; None for the roofline
+    """
+
+    nodes: tuple[int, ...]
+    family: str
+    terms: Mapping[str, float]
+    guess_s: float | None = None
+
+
 class Event(Protocol):
     """A launch under way. The launch is over, and errors come out, when `wait` returns."""
 
@@ -168,9 +184,13 @@ class Executable(ABC):
 
 
 class Device(ABC):
-    """A place where nodes run. Methods other than `compile` may be called from any thread."""
+    """A place where nodes run. Methods other than `compile` may be called from any thread.
+
+    term_limits: the most seconds that a unit of a term of its works can cost
+    """
 
     spec: DeviceSpec
+    term_limits: Mapping[str, float] = {}
 
     @abstractmethod
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -216,6 +236,13 @@ class Device(ABC):
 
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
         """Return the device's own estimate of a node's seconds; None leaves it to the roofline."""
+        return None
+
+    def works(self, graph: Graph) -> Sequence[KernelWork] | None:
+        """Return the kernels that a region would run, in order; None where that is not known.
+
+        They are those of `compile`, so that estimates see what is fused and which kernel runs.
+        """
         return None
 
     def close(self) -> None:

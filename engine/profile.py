@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import Clock
+from trireme.drift import Drift, drift_of
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan
 from trireme.virtual import Slice, makespan_s, timeline
@@ -36,7 +38,10 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves."""
+    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
+
+    low_s, high_s: between which the estimate expects the seconds
+    """
 
     task: int
     device: str
@@ -45,6 +50,8 @@ class TaskRow:
     estimate_s: float
     seconds: float
     nbytes: int
+    low_s: float = 0.0
+    high_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,10 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile of some runs of one program; rows hold medians over the runs."""
+    """The profile of some runs of one program; rows hold medians over the runs.
+
+    interval_s: between which the prediction expects a run; drift: of each device and way
+    """
 
     model: str
     runs: int
@@ -74,6 +84,8 @@ class Profile:
     predicted: tuple[Slice, ...]
     virtual: tuple[Slice, ...]
     last_run: tuple[TaskSpan, ...]
+    interval_s: tuple[float, float] = (0.0, 0.0)
+    drift: tuple[Drift, ...] = ()
 
     @property
     def copied_bytes(self) -> dict[str, int]:
@@ -95,7 +107,15 @@ class Profile:
                 "all": list(self.wall_s),
                 "simulating": self.simulating_s,
             },
-            "virtual_s": {"predicted": self.predicted_s, "measured": self.virtual_s},
+            "virtual_s": {
+                "predicted": self.predicted_s,
+                "interval": list(self.interval_s),
+                "measured": self.virtual_s,
+            },
+            "drift": [
+                vars(one) | {"change": one.change, "is_reported": one.is_reported}
+                for one in self.drift
+            ],
             "tasks": [vars(row) for row in self.tasks],
             "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
             "memory": [vars(row) for row in self.memory],
@@ -108,13 +128,16 @@ class Profile:
             f"profile of {self.model!r}, {self.runs} runs",
             f"  wall clock     {from_wall}"
             + (f", of which simulating {_ms(self.simulating_s)}" if self.simulating_s else ""),
-            f"  virtual clock  predicted {_ms(self.predicted_s)}, measured {_ms(self.virtual_s)}",
+            f"  virtual clock  predicted {_ms(self.predicted_s)} ({_ms(self.interval_s[0])} to "
+            f"{_ms(self.interval_s[1])}), measured {_ms(self.virtual_s)}",
+            *(f"  drift          {one}" for one in self.drift if one.is_reported),
             "",
-            f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'measured':>12}  what",
+            f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
+            f" {'measured':>12}  what",
         ]
         lines += [
-            f"  {r.task:4} {r.device:12} {r.clock:8} {_ms(r.estimate_s):>12} {_ms(r.seconds):>12}"
-            f"  {r.label}"
+            f"  {r.task:4} {r.device:12} {r.clock:8} {_ms(r.estimate_s):>12}"
+            f" {_ms(r.low_s):>12} {_ms(r.high_s):>12} {_ms(r.seconds):>12}  {r.label}"
             for r in self.tasks
         ]
         lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
@@ -159,6 +182,7 @@ def make_profile(
         for row in _node_rows(plan, task, [run[task.index] for run in runs])
     ]
     predicted = timeline(plan, [task.estimate_s for task in plan.tasks], serial)
+    ends = [makespan_s(timeline(plan, [getattr(r, e) for r in tasks], serial)) for e in _ENDS]
     virtual = timeline(plan, [row.seconds for row in tasks], serial)
     simulating = sum(
         statistics.median(run[row.task].end_s - run[row.task].start_s for run in runs)
@@ -168,8 +192,38 @@ def make_profile(
     return Profile(
         plan.graph.name, len(runs), tuple(wall_s), simulating, makespan_s(predicted),
         makespan_s(virtual), tuple(tasks), tuple(nodes), tuple(memory), tuple(predicted),
-        tuple(virtual), tuple(runs[-1]),
+        tuple(virtual), tuple(runs[-1]), (ends[0], ends[1]), _drift(plan, tasks, nodes),
     )  # fmt: skip
+
+
+_ENDS = ("low_s", "high_s")
+
+
+def _drift(plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow]) -> tuple[Drift, ...]:
+    """Return the drift of every device and way whose time is measured."""
+    found = []
+    for name in dict.fromkeys(row.device for row in tasks if row.clock == "wall"):
+        mine = [row for row in tasks if row.device == name]
+        kernels = [row for row in nodes if row.device == name]
+        spec = plan.placement.specs.get(name)
+        away = name.replace("host", "").strip(">")
+        found.append(
+            drift_of(
+                name if spec else f"copies {name}",
+                [(row.label, row.estimate_s, row.seconds) for row in kernels or mine],
+                [(row.estimate_s, row.seconds) for row in mine],
+                [e.source for row in mine for e in _estimates(plan, plan.tasks[row.task])],
+                f"trireme calibrate --devices {name if spec else away}",
+            )
+        )
+    return tuple(found)
+
+
+def _estimates(plan: Plan, task: Task) -> list[Estimate]:
+    """Return the estimates of a task's nodes; none for a copy."""
+    if task.is_copy:
+        return []
+    return [plan.placement.choices[node.id].estimates[task.device] for node in task.nodes]
 
 
 def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
@@ -186,7 +240,19 @@ def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
             seconds = task.estimate_s
     else:
         seconds = statistics.median(span.end_s - span.start_s for span in spans)
-    return TaskRow(task.index, task.device, label, clock, task.estimate_s, seconds, nbytes)
+    return TaskRow(
+        task.index, task.device, label, clock, task.estimate_s, seconds, nbytes,
+        *_task_interval(plan, task),
+    )  # fmt: skip
+
+
+def _task_interval(plan: Plan, task: Task) -> tuple[float, float]:
+    """Return between which a task's seconds are expected."""
+    if task.is_copy:
+        low, high = SPREAD["calibration"]
+        return task.estimate_s * low, task.estimate_s * high
+    launch_s = plan.placement.launch_s.get(task.device, 0.0)
+    return interval(_estimates(plan, task), launch_s)
 
 
 def clock_of(plan: Plan, task: Task) -> Clock:

@@ -18,15 +18,16 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check", "interpret",
     "builder", "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert",
-    "model_cache", "device", "calibration", "cost", "memory", "placement", "placing.problem",
+    "model_cache", "device", "calibration", "fit", "cost", "memory", "placement", "placing.problem",
     "placing.stages", "placing.makespan", "placing.prices", "placing.bounds", "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.starts", "placing.search",
     "placing.prove", "placing.prove_makespan", "place", "parallel.rules", "parallel.split",
     "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
-    "running.interactive", "profile", "running.trace", "calibrate", "running.feeds",
-    "running.ports", "running.lane", "session", "running.per_node", "eager", "replay",
+    "running.interactive", "drift", "profile", "running.trace", "calibration_nets", "calibrate",
+    "running.feeds", "running.ports", "running.lane", "session", "running.per_node", "eager",
+    "replay",
 ]  # fmt: skip
 MODULES = [
     path

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, commands, demo, place, replay, verify, whatif
+from trireme.tools import bench, calibrate, commands, demo, place, replay, verify, whatif
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -138,8 +138,8 @@ COMMANDS: dict[str, Command] = {
     "devices": Command(commands.devices, "the devices of this machine"),
     "supported-ops": Command(commands.supported_ops, "which device has a kernel for which op"),
     "calibrate": Command(
-        commands.calibrate, "measure this machine, for better placements", (add_devices,),
-        (_arg("-o", "--output", help="the calibration file (default: this user's)"),),
+        calibrate.calibrate, "measure this machine, for better placements", (add_device_choice,),
+        calibrate.ARGUMENTS,
     ),
     "demo": Command(demo.demo, "a small classifier over three devices"),
 }  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from trireme import convert as convert_model
-from trireme.calibrate import calibrate as measure
 from trireme.device import device_names, open_device
 from trireme.devices.opencl import list_devices
 from trireme.errors import DeviceError
@@ -26,9 +25,6 @@ from trireme.session import Session
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.options import (
     Progress,
-    calibration_path,
-    device_list,
-    device_options,
     make_feeds,
     open_session,
     parse_shapes,
@@ -217,40 +213,4 @@ def supported_ops(options: argparse.Namespace) -> int:
     """Show which device has a kernel for which op."""
     table = support_table()
     emit(options, table.to_json(), table_text(table))
-    return 0
-
-
-def calibrate(options: argparse.Namespace) -> int:
-    """Measure the devices and store the curves for this machine."""
-    progress = Progress()
-    opened = {}
-    try:
-        for name in device_list(options):
-            given = dict(device_options(options).get(name, {}))
-            if name == "cpu" and options.threads:
-                given["threads"] = options.threads
-            opened[name] = open_device(name, **given)
-        result = measure(opened, lambda name, done, total: progress(name, done, total))
-    finally:
-        progress.done()
-        for device in opened.values():
-            device.close()
-    target = Path(options.output) if options.output else calibration_path()
-    result.save(target)
-    lines = [f"{target}"]
-    for name, device_figures in result.devices.items():
-        lines.append(f"{name}: launch {device_figures.launch_s * 1e6:.1f} us")
-        for key, curve in device_figures.curves.items():
-            rate = f"{1e-9 / curve.s_per_flop:8.1f} G/s" if curve.s_per_flop else f"{'-':>12}"
-            width = f"{1e-9 / curve.s_per_byte:8.2f} GB/s" if curve.s_per_byte else f"{'-':>13}"
-            lines.append(
-                f"  {key:22} {curve.fixed_s * 1e6:7.1f} us + {rate} + {width}"
-                f"  (median error {curve.error:.0%} of {curve.samples})"
-            )
-        for direction, (latency, bandwidth) in device_figures.copies.items():
-            figures = f"{latency * 1e6:.1f} us + {bandwidth / 1e9:.2f} GB/s"
-            lines.append(f"  copy {direction:17} {figures}")
-    skipped = sorted(set(opened) - set(result.devices))
-    lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
-    emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return 0

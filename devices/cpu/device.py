@@ -7,15 +7,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Executable, Progress, no_progress
+from trireme.device import (
+    Buffer,
+    Device,
+    DeviceSpec,
+    Executable,
+    KernelWork,
+    Progress,
+    no_progress,
+)
 from trireme.devices.cpu import table
 from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
 from trireme.devices.cpu.jit import Jit, ObjectCache
+from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
-from trireme.devices.cpu.program import REFERENCE, build
+from trireme.devices.cpu.program import REFERENCE, Lowered, build
 from trireme.devices.cpu.target import Isa, choose_isa, cpu_name, physical_threads
+from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
@@ -28,12 +38,15 @@ NO_CACHE = pathlib.Path()
 class CpuDevice(Device):
     """CPU threads running native programs; see open_device."""
 
+    term_limits = TERM_LIMITS
+
     def __init__(
         self, isa: Isa, threads: int, jit: Jit, pool: Pool, *, winograd: bool = True
     ) -> None:
         self.isa, self.threads, self.winograd = isa, threads, winograd
         self._jit, self._pool = jit, pool
         self.spec = _spec(isa, threads)
+        self._lowered: Lowered | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the device can run the node, natively or on the numpy reference."""
@@ -62,10 +75,22 @@ class CpuDevice(Device):
 
     def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
         """Return an executable for each graph; tell how many kernels are compiled."""
+        lowered, self._lowered = self._lowered, None
         recipes = self._jit.recipes
-        programs = [build(g, self.isa, self.threads, self.winograd, recipes) for g in graphs]
+        programs = [
+            build(g, self.isa, self.threads, self.winograd, recipes, lowered) for g in graphs
+        ]
         self._jit.addresses([code for program in programs for code in program.codes], progress)
         return [CpuExecutable(program, self._jit, self._pool) for program in programs]
+
+    def works(self, graph: Graph) -> list[KernelWork]:
+        """Return the kernels that the graph is lowered to; the next `compile` uses them."""
+        lowered = Lowered(graph)
+        recipes = self._jit.recipes
+        items = build(graph, self.isa, self.threads, self.winograd, recipes, lowered).items
+        self._lowered = lowered
+        steps = [item for item in items if isinstance(item, Step)]
+        return works_of(graph, steps, self.isa, self.threads)
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new host memory on a 64-byte boundary."""

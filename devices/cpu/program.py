@@ -68,17 +68,57 @@ class Program:
         return tuple(item.code for item in self.items if isinstance(item, Step))
 
 
+class Lowered:
+    """Groups of nodes with their items, of a graph that was lowered to be priced.
+
+    What is compiled of the graph after that takes them from here.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[tuple[int, ...], tuple[Group, list[Item]]] = {}
+
+    def add(self, group: Group, items: list[Item]) -> None:
+        """Keep a group's items."""
+        self._made[tuple(node.id for node in group.nodes)] = group, items
+
+    def get(self, graph: Graph, group: Group) -> list[Item] | None:
+        """Return the items of the same nodes on the same values; None where there are none."""
+        kept, items = self._made.get(tuple(node.id for node in group.nodes), (None, None))
+        if kept is None or kept.pattern != group.pattern:
+            return None
+        for mine, other in zip(group.nodes, kept.nodes, strict=True):
+            if (mine.op, mine.inputs, mine.outputs) != (other.op, other.inputs, other.outputs):
+                return None
+            values = (*mine.used, *mine.outputs)
+            same = all(graph.values[v] is self._graph.values.get(v) for v in values)
+            if not same or mine.attrs != other.attrs:
+                return None
+        return items
+
+
 def build(
-    graph: Graph, isa: Isa, threads: int, winograd: bool = True, recipes: Recipes | None = None
+    graph: Graph,
+    isa: Isa,
+    threads: int,
+    winograd: bool = True,
+    recipes: Recipes | None = None,
+    lowered: Lowered | None = None,
 ) -> Program:
-    """Lower a graph to a program; kernels that `recipes` knows are not made anew."""
+    """Lower a graph to a program; kernels that `recipes` knows are not made anew, nor what is
+    lowered already, to which what is lowered here is added.
+    """
     context = Context(graph, isa, threads, winograd, recipes=recipes)
+    lowered = Lowered(graph) if lowered is None else lowered
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
     for group in grouped(graph):
         if len(group.nodes) > 1 or not is_alias(graph, group.node):
-            made = _lower(context, group)
+            made = lowered.get(graph, group)
+            if made is None:
+                made = _lower(context, group)
+                lowered.add(group, made)
         elif group.node.id in copies:
             made = [_copy_step(context, group.node, *copies[group.node.id])]
         else:

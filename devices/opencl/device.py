@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable
+from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -20,6 +20,7 @@ from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs, default_folder
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable
+from trireme.devices.opencl.works import works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
@@ -87,6 +88,10 @@ class OpenCLDevice(Device):
             sources.update(each.sources)
         programs = self.programs.build(sources, PRELUDE)
         return [OpenCLExecutable(self, each, programs) for each in lowered]
+
+    def works(self, graph: Graph) -> list[KernelWork]:
+        """Return the kernels that the graph is lowered to."""
+        return works_of(lower(Lowering(graph, self.tuning, self.half_weights)))
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new device memory; raise DeviceError when the driver has none."""

@@ -1,0 +1,103 @@
+"""Fit a curve of non-negative terms to measurements, and say how far it was off.
+
+`calibrate` calls it for every family of kernels, for launches and for copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trireme.calibration import Curve
+from trireme.dtypes import Array
+
+_ROUNDS = 6
+_OUTLIER = 0.2
+"""Relative errors above it count as they are, not squared, after the rounds of reweighting."""
+_COVERED = 0.9
+"""Of the samples, how many the interval holds."""
+_LEAST = 0.05
+"""Of the seconds: the interval is never narrower, to either side."""
+_SHRINK = 0.03
+"""How strongly factors are held: so much, of what a change of them would add, is a residual. What
+measurements do not tell apart then stays as usual."""
+_USUAL = {"model_s": 1.0}
+"""What a factor is where measurements say nothing: of a device's own estimate 1, of others 0."""
+_SWEEPS = 400
+
+
+def fit(
+    samples: Sequence[Mapping[str, float]],
+    seconds: Sequence[float],
+    floor_s: float = 0.0,
+    least_s: float | None = None,
+    most: Mapping[str, float] | None = None,
+) -> Curve:
+    """Return the curve fixed_s + sum of per[term] * term, none negative, that fits best.
+
+    samples: the terms of each measurement, all of the same names
+    floor_s: added to the seconds that errors are relative to, so that kernels far shorter do not
+        outweigh those that matter
+    least_s: what a kernel of no work takes, where that is known: one sample more
+    most: the most that factors can be, by term, so that terms that grow together are told apart
+    Least squares of relative errors, outliers weighted down.
+    Source: Huber, "Robust estimation of a location parameter" (1964)
+    """
+    names = list(samples[0])
+    measured = np.asarray(seconds, np.float64)
+    columns = [np.ones(len(measured))]
+    columns += [np.array([sample[name] for sample in samples], np.float64) for name in names]
+    terms = np.stack(columns, axis=1)
+    weight = 1 / (measured + floor_s)
+    if least_s is not None:
+        terms = np.vstack([terms, np.eye(1, terms.shape[1])])
+        measured, weight = np.append(measured, least_s), np.append(weight, 1 / (least_s + floor_s))
+    limits = np.array([np.inf, *((most or {}).get(name, np.inf) for name in names)])
+    usual = np.array([0.0, *(_USUAL.get(name, 0.0) for name in names)])
+    factors = usual
+    robust = np.ones(len(measured))
+    for _ in range(_ROUNDS):
+        factors = _least_squares(terms, measured, weight * robust, usual, limits)
+        off = np.abs(terms @ factors - measured) * weight
+        robust = np.sqrt(_OUTLIER / np.maximum(off, _OUTLIER))
+    count = len(samples)
+    terms, measured, weight = terms[:count], measured[:count], weight[:count]
+    predicted = terms @ factors
+    return Curve(
+        float(factors[0]),
+        {name: float(f) for name, f in zip(names, factors[1:], strict=True) if f > 0},
+        *_interval(predicted, measured, floor_s),
+        len(measured),
+        float(np.median(np.abs(predicted - measured) * weight)),
+    )
+
+
+def _least_squares(
+    terms: Array, target: Array, weight: Array, usual: Array, limits: Array
+) -> Array:
+    """Return the factors within limits of least weighted squares that stay near the usual ones.
+
+    Coordinate descent on the normal equations, each column scaled to length 1.
+    """
+    scaled, wanted = terms * weight[:, None], target * weight
+    size = np.maximum(np.sqrt((scaled**2).sum(axis=0)), 1e-300)
+    scaled = scaled / size
+    square = scaled.T @ scaled + _SHRINK**2 * np.eye(len(size))
+    right = scaled.T @ wanted + _SHRINK**2 * usual * size
+    found = usual * size
+    for _ in range(_SWEEPS):
+        before = found.copy()
+        for k in range(len(size)):
+            left = right[k] - square[k] @ found + square[k, k] * found[k]
+            found[k] = min(max(left / square[k, k], 0.0), limits[k] * size[k])
+        if np.abs(found - before).max() < 1e-9 * max(np.abs(found).max(), 1e-300):
+            break
+    return np.asarray(found / size)
+
+
+def _interval(predicted: Array, measured: Array, floor_s: float) -> tuple[float, float]:
+    """Return the factors of the prediction between which most measurements lie."""
+    ratio = (measured + floor_s) / np.maximum(predicted + floor_s, 1e-300)
+    low, high = np.quantile(ratio, [(1 - _COVERED) / 2, (1 + _COVERED) / 2])
+    return float(min(low, 1 - _LEAST)), float(max(high, 1 + _LEAST))

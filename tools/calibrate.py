@@ -1,0 +1,113 @@
+"""`trireme calibrate`: measure the devices of this machine, and store their curves."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from trireme.calibrate import LIMIT_S
+from trireme.calibrate import calibrate as measure
+from trireme.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.device import Device, open_device
+from trireme.errors import ModelFileError, RunError
+from trireme.tools.calibrate_check import check
+from trireme.tools.commands import emit
+from trireme.tools.options import (
+    Argument,
+    Progress,
+    argument,
+    calibration_path,
+    device_list,
+    device_options,
+)
+
+ARGUMENTS: tuple[Argument, ...] = (
+    argument("--threads", help="of the cpu device, measured one after another: 1,2 (default: all)"),
+    argument("--limit", type=float, default=LIMIT_S, help="seconds it may take"),
+    argument("--check", nargs="+", default=[], dest="models", metavar="MODEL",
+             help="measure nothing: compare predictions with measurements on these models"),
+    argument("-o", "--output", help="the calibration file (default: this user's)"),
+)  # fmt: skip
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Measure the devices, and add the curves to this machine's file; or check the file."""
+    if options.models:
+        lines, data, code = check(options)
+        emit(options, data, "\n".join(lines))
+        return code
+    progress = Progress()
+    target = Path(options.output) if options.output else calibration_path()
+    known = _known(target)
+    rounds = _rounds(options)
+    measured: list[DeviceCalibration] = []
+    try:
+        for done, names in enumerate(rounds):
+            opened = _open(options, names)
+            try:
+                found = measure(
+                    opened, lambda what, now, total: progress(f"measuring {what}", now, total),
+                    limit_s=options.limit / len(rounds),
+                )  # fmt: skip
+                measured += found.devices.values()
+                if done == 0:
+                    skipped = [n for n, d in opened.items() if d.spec.clock != "wall"]
+            finally:
+                for device in opened.values():
+                    device.close()
+    finally:
+        progress.done()
+    result = Calibration.of_devices(*measured)
+    known.with_(result).save(target)
+    lines = [str(target), *(line for one in measured for line in _lines(one))]
+    lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
+    emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
+    return 0
+
+
+def _known(target: Path) -> Calibration:
+    """Return what the file holds of other devices; what cannot be read is measured anew."""
+    try:
+        return load_calibration(target)
+    except ModelFileError:
+        return Calibration()
+
+
+def _rounds(options: argparse.Namespace) -> list[list[tuple[str, int | None]]]:
+    """Return the devices to measure together: all, then the cpu's further numbers of threads."""
+    try:
+        threads = [int(n) for n in options.threads.split(",")] if options.threads else [None]
+    except ValueError:
+        raise RunError(f"--threads {options.threads}: expected numbers, as in 1,2") from None
+    names = device_list(options)
+    first = [(name, threads[0] if name == "cpu" else None) for name in names]
+    more = threads[1:] if "cpu" in names else []
+    return [first, *([("cpu", count)] for count in more)]
+
+
+def _open(options: argparse.Namespace, wanted: list[tuple[str, int | None]]) -> dict[str, Device]:
+    opened: dict[str, Device] = {}
+    for name, threads in wanted:
+        given: dict[str, Any] = dict(device_options(options).get(name, {}))
+        if threads is not None:
+            given["threads"] = threads
+        opened[name] = open_device(name, **given)
+    return opened
+
+
+def _lines(one: DeviceCalibration) -> list[str]:
+    lines = [
+        f"{one.name}: {one.description}",
+        f"  launch {one.launch_s * 1e6:.1f} us, between kernels {one.kernel_s * 1e6:.2f} us",
+    ]
+    for family, curve in sorted(one.curves.items()):
+        terms = " + ".join(f"{each:.3g} {name}" for name, each in curve.per.items())
+        lines.append(
+            f"  {family:28} {curve.fixed_s * 1e6:6.2f} us + {terms or '0'}"
+            f"  ({curve.samples} kernels, median error {curve.error:.0%},"
+            f" {curve.low:.2f} to {curve.high:.2f})"
+        )
+    for way, (latency, bandwidth) in one.copies.items():
+        lines.append(f"  copy {way:23} {latency * 1e6:6.1f} us + {bandwidth / 1e9:.2f} GB/s")
+    return lines
