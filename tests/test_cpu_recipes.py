@@ -16,7 +16,7 @@ from cpu_run import node_graph, sample_graph
 from zoo import zoo_path
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device, recipes
+from trireme.devices.cpu import emit, open_device, products, recipes
 from trireme.devices.cpu.emit import objects
 from trireme.devices.cpu.link import Linked
 from trireme.devices.cpu.program import build
@@ -189,6 +189,30 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
     if sys.platform == "linux" and ISAS["avx2"].arch == choose_isa("auto").arch:
         assert runs[1][:2] == ["False", "0"]
     assert runs[0][2] == runs[1][2]
+
+
+def test_weights_are_packed_when_the_compiler_is_done(tmp_path, monkeypatch):
+    """So that the memory of one is free when the other wants it."""
+    rng = np.random.default_rng(SEED)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 5), (7, 5))]
+    graph, _ = node_graph("fully_connected", arrays, {"activation": ""}, constants=(1,))
+    told = []
+    given_back, plain = emit.give_back, products.pack_panels
+    monkeypatch.setattr(emit, "give_back", lambda: (told.append("compiled"), given_back()))
+    monkeypatch.setattr(products, "pack_panels", lambda *a: (told.append("packed"), plain(*a))[1])
+    device = open_device(threads=1, cache_dir=tmp_path)
+    told.clear()
+    device.compile([graph])
+    device.close()
+    assert told == ["compiled", "packed"]
+
+
+def test_llvm_works_on_when_its_memory_was_given_back():
+    isa = choose_isa("auto")
+    code = code_of("none", "define void @none(ptr %a, i64 %c, ptr %l) #0 { ret void }")
+    before = list(objects(isa, [code], 1))
+    emit.give_back()
+    assert list(objects(isa, [code], 1)) == before
 
 
 def test_features_are_those_that_llvm_finds():

@@ -23,7 +23,7 @@ from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
-from trireme.devices.cpu.program import REFERENCE, Lowered, build
+from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
 from trireme.devices.cpu.target import Isa, choose_isa, cpu_name, physical_threads
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
@@ -81,7 +81,7 @@ class CpuDevice(Device):
             build(g, self.isa, self.threads, self.winograd, recipes, lowered) for g in graphs
         ]
         self._jit.addresses([code for program in programs for code in program.codes], progress)
-        return [CpuExecutable(program, self._jit, self._pool) for program in programs]
+        return [CpuExecutable(pack(program), self._jit, self._pool) for program in programs]
 
     def works(self, graph: Graph) -> list[KernelWork]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""

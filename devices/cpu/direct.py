@@ -230,7 +230,7 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
         (given[0] is not None, given[1] is not None), node.attrs["activation"],
     )  # fmt: skip
     reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]), context.pack(weight, f"direct {width}", pack), *extra,
+        context.operand(node.used[0]), context.pack_later(weight, f"direct {width}", pack), *extra,
     )  # fmt: skip
     return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
 

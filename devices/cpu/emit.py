@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
@@ -133,3 +135,31 @@ def _emitter() -> Emit:
             lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
     return emit
+
+
+def give_back() -> None:
+    """Give the memory that compiling took back to the system: heap that is free, and LLVM's code.
+
+    Clean pages of its library are dropped, and come from the file again if they are wanted.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    if not hasattr(libc, "madvise") or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    for start, end in _clean_ranges(str(llvm.ffi.lib._name)):
+        libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+
+
+def _clean_ranges(path: str) -> Iterator[tuple[int, int]]:
+    """Yield the mappings of a file that hold no page of this process's own (Linux)."""
+    try:
+        with open("/proc/self/smaps") as file:
+            parts = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", file.read())
+    except OSError:
+        return
+    for part in parts:
+        head = part.partition("\n")[0]
+        if head.endswith(path) and re.search(r"(?m)^Anonymous:\s+0 kB$", part):
+            start, end = (int(number, 16) for number in head.split()[0].split("-"))
+            yield start, end

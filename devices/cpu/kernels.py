@@ -55,7 +55,17 @@ class InPlace:
     data: Array
 
 
-Operand = int | Array | InPlace | Temp | Fault
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A constant in a kernel's layout, packed when all code is made.
+
+    Compiling takes memory that is free again by then.
+    """
+
+    make: Callable[[], Array]
+
+
+Operand = int | Array | Packed | InPlace | Temp | Fault
 """What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
 
 
@@ -91,7 +101,8 @@ class Context:
     threads: int
     winograd: bool = True
     packed: dict[tuple[int, str], Array] = field(default_factory=dict)
-    """Constants packed so far, by value id and layout, so that users share them."""
+    later: dict[tuple[int, str], Packed] = field(default_factory=dict)
+    """Constants packed so far, or to be, by value id and layout, so that users share them."""
     recipes: Recipes | None = None
     """Kernels made before; None to make all anew."""
 
@@ -114,14 +125,23 @@ class Context:
         return value if data is None else data
 
     def pack(self, value: int, layout: str, make: Callable[[], Array]) -> Array:
-        """Return a constant in a kernel's layout, made once for all its users."""
+        """Return a constant in a kernel's layout, made now and once for all its users."""
         key = (value, layout)
         if key not in self.packed:
-            self.packed[key] = make()
-            data = self.graph.values[value].data
-            if data is not None:
-                release(data)
+            self.packed[key] = self._made(value, make)
         return self.packed[key]
+
+    def pack_later(self, value: int, layout: str, make: Callable[[], Array]) -> Packed:
+        """Return a constant in a kernel's layout as an operand, for what is large."""
+        made = Packed(lambda: self._made(value, make))
+        return self.later.setdefault((value, layout), made)
+
+    def _made(self, value: int, make: Callable[[], Array]) -> Array:
+        made = make()
+        data = self.graph.values[value].data
+        if data is not None:
+            release(data)
+        return made
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Operands:
     """Where the operands of a product are: values or constants; b says how to pack a constant."""
 
     a: Operand
-    b: Operand | Callable[[int], Array]
+    b: Operand | Callable[[int], Operand]
     extra: tuple[Operand, ...]
     c: int
 
@@ -118,12 +118,12 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
         None if window.is_dense else window,
     )  # fmt: skip
 
-    def pack(width: int) -> Array:
+    def pack(width: int) -> Operand:
         def make() -> Array:
             data = _data(context, weight).reshape(groups, columns, depth)
             return pack_panels(data.transpose(0, 2, 1), width)
 
-        return context.pack(weight, f"panels {groups} {width}", make)
+        return context.pack_later(weight, f"panels {groups} {width}", make)
 
     operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
     return [product_step(context, node, product, operands, "conv")]
@@ -146,11 +146,11 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
         node.attrs["activation"],
     )  # fmt: skip
 
-    def pack(width: int) -> Array:
+    def pack(width: int) -> Operand:
         def make() -> Array:
             return pack_panels(_data(context, weight).T[None], width)
 
-        return context.pack(weight, f"panels 1 {width}", make)
+        return context.pack_later(weight, f"panels 1 {width}", make)
 
     operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
     return [product_step(context, node, product, operands, "fully_connected")]
@@ -195,11 +195,11 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
         rows * columns, columns,
     )  # fmt: skip
 
-    def pack(width: int) -> Array:
+    def pack(width: int) -> Operand:
         def make() -> Array:
             return pack_panels(_data(context, right).reshape(b_count, depth, columns), width)
 
-        return context.pack(right, f"panels {width}", make)
+        return context.pack_later(right, f"panels {width}", make)
 
     operands = Operands(
         context.operand(left), right if constant is None else pack, (), node.outputs[0]
@@ -244,12 +244,12 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
     )  # fmt: skip
     alpha = np.float32(attrs["alpha"])
 
-    def pack(width: int) -> Array:
+    def pack(width: int) -> Operand:
         def make() -> Array:
             data = _data(context, right)
             return pack_panels((data.T if attrs["trans_b"] else data)[None] * alpha, width)
 
-        return context.pack(right, f"panels {width} {alpha} {attrs['trans_b']}", make)
+        return context.pack_later(right, f"panels {width} {alpha} {attrs['trans_b']}", make)
 
     operands = Operands(
         context.operand(node.used[0]), right if constant is None else pack, extra, node.outputs[0]

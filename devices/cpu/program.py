@@ -13,14 +13,15 @@ import numpy as np
 
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.homes import find_homes, is_alias
-from trireme.devices.cpu.kernels import Context, Operand, Step, Temp, begin, finish
+from trireme.devices.cpu.kernels import Context, Operand, Packed, Step, Temp, begin, finish
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.recipes import Code, Recipes
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 from trireme.mapped import release
-from trireme.memory import LiveRange, pack
+from trireme.memory import LiveRange
+from trireme.memory import pack as pack_ranges
 
 REFERENCE = "numpy reference"
 
@@ -60,7 +61,7 @@ class Program:
     local_bytes: int
     kernels: Mapping[int, str]
     constants: Mapping[int, Array] = field(default_factory=dict)
-    """Constants by the identity of the array that steps name; aligned and contiguous."""
+    """Constants by the identity of the operand that steps name; aligned and contiguous."""
 
     @property
     def codes(self) -> tuple[Code, ...]:
@@ -105,8 +106,10 @@ def build(
     recipes: Recipes | None = None,
     lowered: Lowered | None = None,
 ) -> Program:
-    """Lower a graph to a program; kernels that `recipes` knows are not made anew, nor what is
-    lowered already, to which what is lowered here is added.
+    """Lower a graph to a program without its constants; see `pack`.
+
+    recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
+        here is added to `lowered`
     """
     context = Context(graph, isa, threads, winograd, recipes=recipes)
     lowered = Lowered(graph) if lowered is None else lowered
@@ -127,14 +130,19 @@ def build(
         items += made
         kernels |= {node.id: _kernel_name(made) for node in group.nodes}
     offsets, nbytes = _place(graph, items, homes)
-    constants = _constants(items)
-    _release(graph, constants)
     return Program(
         graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
         homes, offsets, nbytes,
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
-        kernels, constants,
+        kernels,
     )  # fmt: skip
+
+
+def pack(program: Program) -> Program:
+    """Return the program with its constants, as kernels read them."""
+    constants = _constants(program.items)
+    _release(program.graph, constants)
+    return replace(program, constants=constants)
 
 
 def _kernel_name(items: Sequence[Item]) -> str:
@@ -183,7 +191,7 @@ def _place(
             first = spans[key][0] if key in spans else position
             spans[key] = (first, position, nbytes)
     keys = list(spans)
-    packing = pack([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
+    packing = pack_ranges([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
     return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
 
 
@@ -192,11 +200,13 @@ def _constants(items: Iterable[Item]) -> dict[int, Array]:
     found: dict[int, Array] = {}
     for item in items:
         for operand in item.reads:
-            if isinstance(operand, np.ndarray) and id(operand) not in found:
-                aligned = operand.ctypes.data % 64 == 0 and operand.flags.c_contiguous
-                found[id(operand)] = operand if aligned else aligned_copy(operand)
-                if not aligned:
-                    release(operand)
+            if not isinstance(operand, np.ndarray | Packed) or id(operand) in found:
+                continue
+            data = operand.make() if isinstance(operand, Packed) else operand
+            aligned = data.ctypes.data % 64 == 0 and data.flags.c_contiguous
+            found[id(operand)] = data if aligned else aligned_copy(data)
+            if not aligned:
+                release(data)
     return found
 
 

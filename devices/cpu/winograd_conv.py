@@ -13,6 +13,7 @@ from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd, schemes
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Node
+from trireme.mapped import release
 
 
 def winograd_size(context: Context, node: Node) -> int:
@@ -26,7 +27,7 @@ def winograd_size(context: Context, node: Node) -> int:
     if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
         return 0
     size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
-    return size if size and np.isfinite(_weights(context, node)).all() else 0
+    return size if size and _is_finite(_weights(context, node)) else 0
 
 
 def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
@@ -49,7 +50,8 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
         return transform_weights(_weights(context, node), made, cut.width)
 
     reads = (
-        context.operand(node.used[0]), context.pack(weight, f"winograd {size} {cut.width}", pack),
+        context.operand(node.used[0]),
+        context.pack_later(weight, f"winograd {size} {cut.width}", pack),
         InPlace(weights), *(context.operand(i) for i in given if i is not None),
     )  # fmt: skip
     flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
@@ -64,6 +66,13 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
 def _window(context: Context, node: Node) -> Window:
     _, *kernel, depth = context.type(node.used[1]).dims
     return window_of(context.graph, node, kernel, depth)
+
+
+def _is_finite(weights: Array) -> bool:
+    """Whether no weight is NaN or infinite; the pages that this reads are given back."""
+    finite = bool(np.isfinite(weights).all())
+    release(weights)
+    return finite
 
 
 def _by_strides(weights: Array) -> Array:

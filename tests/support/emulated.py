@@ -15,8 +15,8 @@ import numpy as np
 from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.emit import module_text, optimised
-from trireme.devices.cpu.kernels import Fault, InPlace, Step
-from trireme.devices.cpu.program import build
+from trireme.devices.cpu.kernels import Fault, InPlace, Packed, Step
+from trireme.devices.cpu.program import build, pack
 from trireme.devices.cpu.target import ISAS
 
 GAP = 64
@@ -88,7 +88,7 @@ class Job:
 
     def __init__(self, graph, feeds, name):
         self.graph, self.feeds = graph, feeds
-        self.program = build(graph, ISAS[name], 1)
+        self.program = pack(build(graph, ISAS[name], 1))
         self.native = all(isinstance(item, Step) for item in self.program.items)
         self.at, self.size = {}, GAP
 
@@ -104,7 +104,7 @@ class Job:
         for step in program.items:
             for operand in (*step.reads, *step.writes):
                 key = key_of(program, operand)
-                if isinstance(operand, np.ndarray):
+                if isinstance(operand, np.ndarray | Packed):
                     contents[key] = program.constants[key[1]]
                     self._room(key, contents[key].nbytes)
                     continue
