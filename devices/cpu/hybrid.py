@@ -15,8 +15,8 @@ from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, Pads, pads_o
 from trireme.devices.cpu.int8 import dot_of
 from trireme.devices.cpu.int8_columns import source_of
 from trireme.devices.cpu.int8_dequant import Dequantiser, State, dequantiser
-from trireme.devices.cpu.int8_linear import cut_product, lane_channels, product_step
-from trireme.devices.cpu.int8_pack import pack_weights
+from trireme.devices.cpu.int8_linear import lane_channels, product_step
+from trireme.devices.cpu.int8_pack import choose_tile, pack_weights, steps_of
 from trireme.devices.cpu.int8_prepare import Image
 from trireme.devices.cpu.int8_requant import channel_order
 from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
@@ -67,11 +67,11 @@ def _lower_linear(context: Context, product: HybridProduct) -> Step:
     shape_of = conv_shape if op.op == "conv" else fully_connected_shape
     shape, view, dims = shape_of(context.graph, op)
     image = Image(dims, pads_of(op), "uint8", 0, dot, prepared=True)
-    cut = cut_product(isa, shape, dot)
+    cut = choose_tile(isa, shape, dot)
     order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
     epilogue = _epilogue(context, product, lane_channels(shape, order), shape.rows)
     w = _weights(context, op.used[1])
-    packed = pack_weights(w, 0, shape, dot, order, cut[0], isa.lanes)
+    packed = pack_weights(steps_of(w, 0, shape, dot), dot, order, cut[0], isa.lanes)
     levels, _ = _memory(context, product.source, pads_of(op))
     operands = (levels, packed, product.output)
     return product_step(isa, shape, (image, view), cut, epilogue, operands)

@@ -1,13 +1,15 @@
 """What kernels on 8-bit integers share: dot products, requantisation, and how rows are prepared.
 
-Two ways to multiply, by what the instruction set has. With VNNI, four unsigned bytes times four
-signed ones are added to a 32-bit lane: inputs are kept as bytes with the sign bit flipped. Without
-it, pairs of 16-bit integers: inputs are widened, zero points already subtracted.
+Ways to multiply, by what the instruction set has. With VNNI, four unsigned bytes times four signed
+ones are added to a 32-bit lane: inputs are kept as bytes with the sign bit flipped. Without it,
+pairs of 16-bit integers: inputs are widened, zero points already subtracted; or, on x86, bytes
+after all, where weights are such that words of 16 bits hold their sums (int8_split.py).
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,13 +28,28 @@ _PMADD = {
 }
 
 
+_PMADD_BYTES = {
+    16: "llvm.x86.avx512.pmaddubs.w.512",
+    8: "llvm.x86.avx2.pmadd.ub.sw",
+    4: "llvm.x86.ssse3.pmadd.ub.sw.128",
+}
+
+
 @dataclass(frozen=True)
 class Dot:
-    """How products are summed: `taps` neighbouring elements a 32-bit lane, `width` bytes each."""
+    """How products are summed: `taps` neighbouring elements a 32-bit lane, `width` bytes each.
+
+    run: steps of so many taps that are best summed together, before they are added to the lane
+    cycles: about what a step of a vector of 256 bits takes, with all its additions
+    spare: registers that are needed beside accumulators, weights and inputs
+    """
 
     name: str
     taps: int
     width: int
+    run: int = 1
+    cycles: float = 1.0
+    spare: int = 1
 
     @property
     def dtype(self) -> str:
@@ -45,20 +62,60 @@ class Dot:
         return "i16" if self.width == 2 else "i8"
 
 
-QUADS, PAIRS = Dot("vnni", 4, 1), Dot("pairs", 2, 2)
+QUADS, PAIRS = Dot("vnni", 4, 1, cycles=0.5), Dot("pairs", 2, 2, cycles=0.7)
+BYTES = (
+    Dot("bytes", 4, 1, cycles=0.95, spare=2),
+    Dot("bytes_by2", 4, 1, run=2, cycles=0.82, spare=2),
+    Dot("bytes_by4", 4, 1, run=4, cycles=0.76, spare=2),
+)
+"""Bytes in words of 16 bits: sums of one, two or four steps are widened at a time."""
 
 
 @functools.cache
 def dot_of(isa: Isa) -> Dot:
-    """Return the way this instruction set multiplies."""
+    """Return the way this instruction set multiplies, whatever the weights."""
     return QUADS if isa.vnni else PAIRS
 
 
 def emit_dot(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
     """Return acc + the dot products of x and w, both given as vectors of 32-bit lanes."""
+    return emit_dots(fn, dot, acc, [x], [w])
+
+
+def emit_dots(
+    fn: Function, dot: Dot, acc: Value, xs: Sequence[Value], ws: Sequence[Value]
+) -> Value:
+    """Return acc + the dot products of steps; of not more than `dot.run` of them."""
     lanes = lanes_of(acc.type)
     narrow = vector(lanes * dot.taps, dot.element)
-    x, w = (fn.convert("bitcast", v, narrow) for v in (x, w))
+    steps = [
+        (fn.convert("bitcast", x, narrow), fn.convert("bitcast", w, narrow))
+        for x, w in zip(xs, ws, strict=True)
+    ]
+    if dot in BYTES:
+        return acc + _widened(fn, _words(fn, steps))
+    for x, w in steps:
+        acc = _added(fn, dot, acc, x, w)
+    return acc
+
+
+def _words(fn: Function, steps: Sequence[tuple[Value, Value]]) -> Value:
+    """Return the sums of products of bytes, in words of 16 bits: two for each 32-bit lane."""
+    lanes = lanes_of(steps[0][0].type) // 4
+    type = vector(lanes * 2, "i16")
+    words = [fn.call(type, _PMADD_BYTES[lanes], x, w) for x, w in steps]
+    return functools.reduce(lambda total, word: total + word, words)
+
+
+def _widened(fn: Function, words: Value) -> Value:
+    """Return the sums of neighbouring words."""
+    lanes = lanes_of(words.type) // 2
+    return fn.call(vector(lanes, "i32"), _PMADD[lanes], words, fn.as_value(words.type, 1))
+
+
+def _added(fn: Function, dot: Dot, acc: Value, x: Value, w: Value) -> Value:
+    """Return acc + the dot products of one step."""
+    lanes = lanes_of(acc.type)
     if dot is QUADS:
         return fn.call(acc.type, f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", acc, x, w)
     if is_x86(fn.isa):

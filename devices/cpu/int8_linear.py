@@ -7,40 +7,41 @@ vector of channels.
 
     acc[o] = bias[o] + sum (x - x_zero) * (w[o] - w_zero)
 
-With VNNI the zero points go into the bias, and, where weights have one, the sum of a row's inputs
-times it is subtracted in the end.
+Where bytes are multiplied the zero points go into the bias, and with VNNI, where weights less
+theirs do not fit int8, the sum of a row's inputs times it is subtracted in the end. Without VNNI
+such weights, and those whose sums a word of 16 bits would not hold, take a few steps twice
+(int8_split.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trireme.devices.cpu.int8 import (
     CYCLES_PER_S,
-    Dot,
     dot_of,
     eight_bit_reason,
-    emit_dot,
-    load_bytes,
 )
 from trireme.devices.cpu.int8_depthwise import is_depthwise, lower_depthwise
 from trireme.devices.cpu.int8_epilogue import Epilogue, element_kind
 from trireme.devices.cpu.int8_pack import (
     Product,
     Tile,
-    choose_tile,
     constant_terms,
     kernel_order,
     pack_weights,
     sum_bounds,
-    weight_zero,
 )
 from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image, View
 from trireme.devices.cpu.int8_requant import groups_of, requantiser
 from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
+from trireme.devices.cpu.int8_split import Repeats, repeats_of
+from trireme.devices.cpu.int8_update import rank_update, row_sum
+from trireme.devices.cpu.int8_ways import best_way
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
     QUANTISED_RULES,
@@ -66,9 +67,9 @@ class _Kernel:
 
     def __init__(
         self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
-        epilogue: Epilogue, row_factor: int, seconds: float,
+        epilogue: Epilogue, row_factor: int, seconds: float, repeats: Repeats | None,
     ) -> None:  # fmt: skip
-        self.isa, self.product = isa, product
+        self.isa, self.product, self.repeats = isa, product, repeats
         self.image, self.view = source
         dot = self.dot = self.image.dot
         self.tile, self.epilogue, self.row_factor = tile, epilogue, row_factor
@@ -82,9 +83,9 @@ class _Kernel:
         if tiles < 4 and self.panels > 1:
             (size, self.blocks), (self.part, self.parts) = (tiles, 1), deal(self.panels, seconds)
         self.block = size * tile.rows  # rows of a chunk
-        self.span_quads = [-(-length // dot.taps) for _, length in product.spans]
+        self.span_steps = product.span_steps(dot)
         self.vector_bytes = isa.lanes * 4
-        self.lane_step = sum(self.span_quads) * self.vector_bytes  # bytes of one vector of channels
+        self.lane_step = sum(self.span_steps) * self.vector_bytes  # bytes of one vector of channels
         self.padded = epilogue.data.shape[1] // product.groups
 
     @property
@@ -107,9 +108,9 @@ class _Kernel:
         return f"gemm_{kind}_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
 
     def code(self) -> Code:
-        """Operands: image, weights, table, [row offsets], those of the epilogue, output."""
-        with_offsets = self.product.offsets is not None
-        count = 4 + with_offsets + len(self.epilogue.operands)
+        """Operands: image, weights, table, [offsets], of the epilogue, [two of repeats], output."""
+        with_offsets, again = self.product.offsets is not None, 2 * (self.repeats is not None)
+        count = 4 + with_offsets + len(self.epilogue.operands) + again
         fn, pointers, chunk, local = begin(self.name, self.isa, count)
         part = fn.integer("urem", chunk, self.parts)
         rest = fn.integer("udiv", chunk, self.parts)
@@ -122,7 +123,8 @@ class _Kernel:
         x = self.image.fetch(fn, pointers[0], local, *lines)
         offsets = pointers[3] if with_offsets else None
         self.places = (x, pointers[1], pointers[2], offsets, pointers[-1])
-        self.extra = pointers[3 + with_offsets : -1]
+        self.extra = pointers[3 + with_offsets : -1 - again]
+        self.again = pointers[-1 - again : -1]
         self.panel_loops(fn, _times(part, self.part), (first, last), group)
         return finish(fn)
 
@@ -154,14 +156,11 @@ class _Kernel:
         weights = fn.at(w, _times(block, self.lane_step), "i8")
         at = _times(group, self.padded) + column
         marks = self.marks(fn, row)
-        sums = self.products(fn, starts, weights, vectors, at, marks)
+        number = _times(group, self.panels) + panel
+        sums = self.products(fn, starts, weights, vectors, (number, at), marks)
         if self.row_factor:
-            sums = [
-                [acc - correction for acc in row_sums]
-                for row_sums, correction in zip(
-                    sums, [self.row_sum(fn, start) for start in starts], strict=True
-                )
-            ]  # fmt: skip
+            extra = [row_sum(fn, product, start, self.row_factor) for start in starts]
+            sums = [[acc - x for acc in row] for row, x in zip(sums, extra, strict=True)]
         width, element = product.channels * product.groups, self.epilogue.element
         target = fn.at(y, row * width + (_times(group, product.channels) + column), element)
         start = 0
@@ -193,65 +192,33 @@ class _Kernel:
         return fn.at(x, at + group * self.product.group_step, self.dot.element)
 
     def products(
-        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int, channel: Index,
-        marks: Sequence[Any],
+        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int,
+        panel: tuple[Index, Index], marks: Sequence[Any],
     ) -> list[list[Value]]:  # fmt: skip
-        """Return the sums of products of a tile and the bias, by row and vector."""
-        type, lanes = vector(self.isa.lanes, "i32"), self.isa.lanes
+        """Return the sums of products of a tile and the bias, by row and vector.
+
+        panel: its number among those of all groups, and that of its first channel
+        """
+        type, lanes, run = vector(self.isa.lanes, "i32"), self.isa.lanes, self.dot.run
         table = self.places[2]
-        channels = (table, channel, lanes, vectors)
+        channels = (table, panel[1], lanes, vectors)
         first = {id(mark): self.epilogue.start(fn, channels, mark) for mark in marks}
         acc = [[Var(fn, type, value) for value in first[id(mark)]] for mark in marks]
         at = 0
-        for (offset, _), quads in zip(self.product.spans, self.span_quads, strict=True):
+        for (offset, _), steps in zip(self.product.spans, self.span_steps, strict=True):
             places = [fn.at(start, offset, self.dot.element) for start in starts]
             base = fn.at(weights, at * self.vector_bytes * vectors, "i8")
-            unroll = 4 if len(starts) * vectors < 8 and quads % 4 == 0 else 1
-            for k in fn.range(0, quads, unroll):
+            whole = steps // run * run
+            unroll = 4 if len(starts) * vectors < 8 and whole % (4 * run) == 0 else 1
+            for k in fn.range(0, whole, run * unroll):
                 for u in range(unroll):
-                    self.rank_update(fn, acc, places, base, k + u)
-            at += quads
+                    rank_update(fn, self.dot, acc, places, base, (k + u * run, run))
+            for rest in range(whole, steps):
+                rank_update(fn, self.dot, acc, places, base, (rest, 1))
+            at += steps
+        if self.repeats is not None:
+            self.repeats.emit(fn, self.dot, acc, starts, self.again, panel[0])
         return [[var.get() for var in row] for row in acc]
-
-    def rank_update(
-        self, fn: Function, acc: Sequence[Sequence[Var]], places: Sequence[Value], base: Value,
-        k: Index,
-    ) -> None:  # fmt: skip
-        type, step = vector(self.isa.lanes, "i32"), self.vector_bytes * len(acc[0])
-        columns = [
-            fn.load(
-                type,
-                fn.at(fn.at(base, k * step, "i8"), v * self.vector_bytes, "i8"),
-                64 if self.isa.lanes == 16 else 16,
-            )  # fmt: skip
-            for v in range(len(acc[0]))
-        ]
-        for row, place in zip(acc, places, strict=True):
-            few = fn.load("i32", fn.at(place, k * self.dot.taps, self.dot.element), 1)
-            x = fn.splat(few, self.isa.lanes)
-            for var, column in zip(row, columns, strict=True):
-                var.set(emit_dot(fn, self.dot, var.get(), x, column))
-
-    def row_sum(self, fn: Function, start: Value) -> Value:
-        """Return the sum of a row's inputs times the weights' zero point, in every lane."""
-        lanes = self.isa.lanes
-        type = vector(lanes, "i32")
-        ones = fn.convert("bitcast", fn.as_value(vector(lanes * 4, "i8"), 1), type)
-        total = Var(fn, type, 0)
-        for offset, length in self.product.spans:
-            place = fn.at(start, offset, "i8")
-            whole = length // (lanes * 4) * (lanes * 4)
-            for k in fn.range(0, whole, lanes * 4):
-                loaded = fn.load(vector(lanes * 4, "i8"), fn.at(place, k, "i8"), 1)
-                x = fn.convert("bitcast", loaded, type)
-                total.set(emit_dot(fn, self.dot, total.get(), x, ones))
-            if whole < length:
-                tail = load_bytes(fn, fn.at(place, whole, "i8"), lanes * 4, length - whole)
-                x = fn.convert("bitcast", tail, type)
-                total.set(emit_dot(fn, self.dot, total.get(), x, ones))
-        name = f"llvm.vector.reduce.add.v{lanes}i32"
-        scalar = fn.call("i32", name, total.get()) * self.row_factor
-        return fn.splat(scalar, lanes)
 
 
 def fn_maximum(fn: Function, left: Index, right: int) -> Index:
@@ -268,14 +235,16 @@ def _times(index: Index, factor: int) -> Index:
 def product_step(
     isa: Isa, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
     epilogue: Epilogue, operands: tuple[Operand, Array, int], row_factor: int = 0,
+    repeats: Repeats | None = None,
 ) -> Step:  # fmt: skip
     """Return the step of a product; operands: image, packed weights, the value that is made."""
     x, packed, y = operands
     tile, cycles = cut
     seconds = product.groups * cycles / CYCLES_PER_S
-    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds)
+    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
     offsets = () if product.offsets is None else (product.offsets,)
-    reads = (x, packed, epilogue.data, *offsets, *epilogue.operands)
+    again = () if repeats is None else (repeats.index, repeats.weights)
+    reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
     return Step(
         kernel.code(), reads, (y,), kernel.chunks, kernel.local_bytes, seconds=seconds
     )  # fmt: skip
@@ -290,32 +259,30 @@ def lane_channels(product: Product, order: Array) -> Array:
     ])  # fmt: skip
 
 
-def cut_product(isa: Isa, product: Product, dot: Dot) -> tuple[Tile, float]:
-    """Return the tile of a product, and the cycles that a group takes with it."""
-    quads = sum(-(-length // dot.taps) for _, length in product.spans)
-    return choose_tile(isa, product.rows, product.channels, quads)
-
-
 def _steps(
     context: Context, node: Node, product: Product, params: LinearParams,
     source: tuple[Image, View],
 ) -> list[Step]:  # fmt: skip
-    graph, isa, dot = context.graph, context.isa, source[0].dot
+    graph, isa = context.graph, context.isa
     x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]
     w = graph.values[w_id].data
     bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
     if w is None:
         raise InternalError(f"{node.label}: weights are not constant")
-    cut = cut_product(isa, product, dot)
-    order = kernel_order(isa, cut[0], product.channels)
+    way = best_way(isa, w, params, product)
+    dot, tile = way.dot, way.tile
+    order = kernel_order(isa, tile, product.channels)
     x_dtype = graph.type(x_id).dtype
     terms, factor = constant_terms(w, bias, params, x_dtype, dot)
     bounds = sum_bounds(w, bias, params, x_dtype)
     every = lane_channels(product, order)
     requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
-    packed = pack_weights(w, weight_zero(w, params, dot), product, dot, order, cut[0], isa.lanes)
+    repeats = repeats_of(way.parts, product, dot, order, tile, isa.lanes) if way.parts else None
+    packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     operands = (context.operand(x_id), packed, y_id)
-    return [product_step(isa, product, source, cut, requant, operands, factor)]
+    source = (replace(source[0], dot=dot), source[1])
+    cut = (tile, way.cycles)
+    return [product_step(isa, product, source, cut, requant, operands, factor, repeats)]
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:

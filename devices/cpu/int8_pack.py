@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,22 @@ class Product:
         """Multiplications that one output takes."""
         return sum(length for _, length in self.spans)
 
+    def span_steps(self, dot: Dot) -> list[int]:
+        """Steps of a multiplier that each span takes."""
+        return [-(-length // dot.taps) for _, length in self.spans]
+
+    def steps(self, dot: Dot) -> int:
+        """Steps of a multiplier that one output takes."""
+        return sum(self.span_steps(dot))
+
+    def places(self, dot: Dot) -> Array:
+        """Return where each step begins, in elements from where its row does, int32 [steps]."""
+        parts = [
+            offset + np.arange(steps) * dot.taps
+            for (offset, _), steps in zip(self.spans, self.span_steps(dot), strict=True)
+        ]
+        return np.concatenate(parts).astype(np.int32)
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -45,36 +62,51 @@ class Tile:
     vectors: int
 
 
+MOST_VECTORS = 8
+"""Of a tile."""
 _STORE_CYCLES = {4: 16.0, 2: 10.0, 1: 7.0}
 """About what it takes to requantise and store a group of vectors of one row."""
+_AGAIN_CYCLES = 1.2
+"""As Dot.cycles, of a step that is done again."""
 
 
-def choose_tile(isa: Isa, rows: int, channels: int, quads: int) -> tuple[Tile, float]:
-    """Return the tile of least modelled cycles, and these, for the whole product.
+def choose_tile(
+    isa: Isa, product: Product, dot: Dot, again: Sequence[float] = ()
+) -> tuple[Tile, float]:
+    """Return the tile of least modelled cycles, and these, for one group of a product.
 
-    `quads` is the groups of taps that a sum takes.
+    again: the steps that are done again with panels of one vector, two, ...; empty: none
 
     rows x vectors accumulators, the vectors of weights and a broadcast must fit the registers.
     """
-    wanted = -(-channels // isa.lanes)
+    rows, steps = product.rows, product.steps(dot)
+    wanted = -(-product.channels // isa.lanes)
     best, least = Tile(1, 1), math.inf
-    for vectors in range(1, min(wanted, 8) + 1):
-        most = (isa.registers - vectors - 2) // vectors
+    for vectors in range(1, min(wanted, MOST_VECTORS) + 1):
+        most = (isa.registers - (vectors + 1) * dot.run - dot.spare) // vectors
         panels, last = divmod(wanted, vectors)
+        more = again[vectors - 1] if again else 0.0
         for height in range(1, min(most, rows, 14) + 1):
-            cost = panels * _tile_cycles(isa, Tile(height, vectors), quads)
-            cost += _tile_cycles(isa, Tile(height, last), quads) if last else 0.0
+            tile = Tile(height, vectors)
+            cost = panels * _tile_cycles(isa, tile, steps, dot)
+            cost += _tile_cycles(isa, Tile(height, last), steps, dot) if last else 0.0
+            cost += more * _step_cycles(isa, tile, _AGAIN_CYCLES)
             cost *= -(-rows // height)
             if cost < least * 0.999:
-                best, least = Tile(height, vectors), cost
+                best, least = tile, cost
     return best, least
 
 
-def _tile_cycles(isa: Isa, tile: Tile, quads: int) -> float:
-    latency = isa.fma_cycles * (isa.fma_per_cycle / 2)
-    step = max(tile.rows * tile.vectors, latency, (tile.rows + tile.vectors) / 2)
+def _step_cycles(isa: Isa, tile: Tile, product_cycles: float) -> float:
+    latency = isa.fma_cycles * (isa.fma_per_cycle / 2) if isa.vnni else 1
+    products = tile.rows * tile.vectors * product_cycles * max(isa.lanes / 8, 1)
+    loads = (tile.rows + tile.vectors) / 2
+    return max(products, latency, loads) + 0.05 * (tile.rows + tile.vectors)
+
+
+def _tile_cycles(isa: Isa, tile: Tile, steps: int, dot: Dot) -> float:
     store = sum(_STORE_CYCLES[group] for group in groups_of(tile.vectors))
-    return quads * (step + 0.05 * (tile.rows + tile.vectors)) + tile.rows * store + 10
+    return steps * _step_cycles(isa, tile, dot.cycles) + tile.rows * store + 10
 
 
 def kernel_order(isa: Isa, tile: Tile, channels: int) -> Array:
@@ -100,27 +132,35 @@ def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
     return 128 if w.dtype == np.uint8 else 0
 
 
-def pack_weights(
-    w: Array, zero: int, product: Product, dot: Dot, order: Array, tile: Tile, lanes: int
-) -> Array:  # fmt: skip
-    """Return weights [O, depth], less `zero`, as [group, panel, steps, vector, lanes, taps].
+def steps_of(w: Array, zero: int, product: Product, dot: Dot) -> Array:
+    """Return weights [O, depth], less `zero`, as int16 [group, channel, steps, taps].
 
-    A step is a group of taps. A panel is what one tile multiplies with, in the order in which it
-    does; the last one may be narrower. Spans are filled up with zeros to whole groups of taps,
-    channels to whole vectors.
+    Spans are filled up with zeros to whole steps.
     """
-    groups, channels = product.groups, product.channels
-    wide = w.astype(np.int16).reshape(groups, channels, -1) - zero
+    wide = w.astype(np.int16).reshape(product.groups, product.channels, -1) - zero
     columns = []
     start = 0
-    for _, length in product.spans:
+    for (_, length), steps in zip(product.spans, product.span_steps(dot), strict=True):
         part = wide[:, :, start : start + length]
-        room = -(-length // dot.taps) * dot.taps
-        columns.append(np.pad(part, ((0, 0), (0, len(order) - channels), (0, room - length))))
+        columns.append(np.pad(part, ((0, 0), (0, 0), (0, steps * dot.taps - length))))
         start += length
-    flat = np.concatenate(columns, axis=2)[:, order]
-    flat = flat.astype(np.int8 if dot is QUADS else np.int16)
-    panels = []
+    return np.concatenate(columns, axis=2).reshape(*wide.shape[:2], -1, dot.taps)
+
+
+def in_order(steps: Array, order: Array) -> Array:
+    """Return [group, channel, steps, taps] with channels in the order of lanes; padding is 0."""
+    room = len(order) - steps.shape[1]
+    return np.pad(steps, ((0, 0), (0, room), (0, 0), (0, 0)))[:, order]
+
+
+def pack_weights(steps: Array, dot: Dot, order: Array, tile: Tile, lanes: int) -> Array:
+    """Return weights as [group, panel, steps, vector, lanes, taps].
+
+    A panel is what one tile multiplies with, in the order in which it does; the last one may be
+    narrower. Channels are filled up with zeros to whole vectors.
+    """
+    flat = in_order(steps, order).astype(np.int8 if dot.width == 1 else np.int16)
+    groups, panels = len(flat), []
     for start in range(0, len(order), tile.vectors * lanes):
         panel = flat[:, start : start + tile.vectors * lanes]
         blocks = panel.reshape(groups, panel.shape[1] // lanes, lanes, -1, dot.taps)
@@ -134,7 +174,7 @@ def constant_terms(
     """Return what is added to the sum of products for each channel, and the factor of row sums."""
     channels = len(w)
     total = np.zeros(channels, np.int64) if bias is None else bias.astype(np.int64)
-    if dot is not QUADS:
+    if dot.width == 2:
         return total, 0
     x_zero = params.x_zero + (128 if x_dtype == "int8" else 0)
     zero = weight_zero(w, params, dot)

@@ -1,10 +1,10 @@
 """Lines of a quantised image as products want them: with a border, in the form of the multiplier.
 
-With VNNI bytes become unsigned (the sign bit flipped) and the border is the zero point; without it
-they become 16-bit with the zero point subtracted, and the border is 0. A chunk of a kernel does
-this for the lines it needs, into memory of its thread's own: they are in its cache when they are
-multiplied, and no step of their own is spent on them. Where nothing is to be done the image itself
-is used.
+Where bytes are multiplied they become unsigned (the sign bit flipped) and the border is the zero
+point; else they become 16-bit with the zero point subtracted, and the border is 0. A chunk of a
+kernel does this for the lines it needs, into memory of its thread's own: they are in its cache when
+they are multiplied, and no step of their own is spent on them. Where nothing is to be done the
+image itself is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.int8 import QUADS, Dot, load_bytes, store_bytes, widen
+from trireme.devices.cpu.int8 import Dot, load_bytes, store_bytes, widen
 from trireme.devices.cpu.ir import Function, Index, Value, element_of, lanes_of, vector
 
 _FRONT_BYTES = 128
@@ -97,7 +97,7 @@ class Image:
         """Whether kernels read the image where it lies."""
         if self.prepared:
             return True
-        plain = self.dot is QUADS and self.dtype == "uint8" and self.shape[3] % 4 == 0
+        plain = self.dot.width == 1 and self.dtype == "uint8" and self.shape[3] % 4 == 0
         plain = plain and self.shape[3] >= self.reads
         return plain and not any(self.pads)
 

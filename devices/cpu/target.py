@@ -32,6 +32,7 @@ class Isa:
     fused: whether a multiply-add rounds once
     variant: whether its floating-point kernels are those of another entry, under its own name
     vnni: whether bytes are multiplied and added four at a time (vpdpbusd)
+    byte_pairs: whether they are two at a time, in saturating words (pmaddubsw)
     """
 
     name: str
@@ -45,6 +46,7 @@ class Isa:
     fma_per_cycle: int = 2
     fused: bool = True
     vnni: bool = False
+    byte_pairs: bool = False
     variant: bool = False
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
@@ -76,9 +78,20 @@ _X86 = {
             "x86",
             l2_bytes=1 << 20,
             variant=True,
+            byte_pairs=True,
         ),
-        Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16, "x86"),
-        _unfused("sse4", "x86-64-v2", "", ("sse4.2", "popcnt"), 4, 16, "x86", variant=True),
+        Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16, "x86", byte_pairs=True),
+        _unfused(
+            "sse4",
+            "x86-64-v2",
+            "",
+            ("sse4.2", "popcnt"),
+            4,
+            16,
+            "x86",
+            variant=True,
+            byte_pairs=True,
+        ),
         _unfused("generic", "x86-64", "", (), 4, 16, "x86"),
     )
 }
