@@ -15,12 +15,14 @@ from placement_cases import cases, random_problem, to_graph
 from toy_device import ToyDevice
 
 from trireme.calibration import Calibration
-from trireme.cost import CostModel
+from trireme.cost import CostModel, Link, Links
 from trireme.errors import PlacementError
 from trireme.place import place
 from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound
+from trireme.placing.contract import Contraction
 from trireme.placing.objective import OBJECTIVES
-from trireme.placing.problem import CALLER
+from trireme.placing.prices import time_prices
+from trireme.placing.problem import CALLER, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import device_orders, early, gathered
 from trireme.plan import make_plan
@@ -127,6 +129,21 @@ def test_tasks_run_in_order(name, problem):
             assert sorted(at) == list(range(problem.n))
             assert all(assigned[i] == tasks[t][0] for i, t in at.items())
             assert all(at[j] <= at[i] for i in at for j in problem.before[i])
+
+
+def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
+    """Node 2 reads two values, so a cut before it takes two latencies, one behind it only one."""
+    far = Link(10e-6, 1e9)
+    machine = Machine(
+        ("cpu", "npu"), ("host", "npu"), ("cpu", "npu"), (0.0, 0.0),
+        Links({"npu": far}, {"npu": far}), {}, (None, None), {},
+    )  # fmt: skip
+    seconds = [[1e-6, None], [1e-6, None], [1e-6, 1e-6], [100e-6, 1e-6]]
+    inputs = [[(4, CALLER)], [(4, CALLER)], [(0, 0), (1, 1)], [(2, 2)]]
+    nbytes = {0: 2, 1: 2, 2: 4, 3: 4, 4: 4}
+    problem = Problem(machine, seconds, inputs, [[]] * 4, [(3, 3)], nbytes)
+    assert Contraction(problem, time_prices(problem), 0.0).small.n == 4
+    assert searched(problem, "serial")[0].best == (0, 0, 0, 1)
 
 
 @small

@@ -95,9 +95,7 @@ def _loss(
     problem: Problem, prices: Prices, group: Sequence[int], i: int, own: Sequence[Sequence[float]]
 ) -> float:
     """Return the most that a cut between the group and node i saves over one around them."""
-    entering = sum(problem.nbytes[value] for value, _ in problem.inputs[group[0]])
     between = problem.nbytes[problem.inputs[i][0][0]]
-    leaving = sum(problem.nbytes[value] for value, _ in dict.fromkeys(problem.readers.get(i, ())))
     above, below, space = own[group[0]], own[i], problem.space
     worst = 0.0
     for d in problem.able[i]:
@@ -105,7 +103,47 @@ def _loss(
             if d == e:
                 continue
             split = prices.copy_price(between, space[d], space[e])
-            before = above[e] - above[d] + prices.copy_price(entering, space[d], space[e])
-            after = below[d] - below[e] + prices.copy_price(leaving, space[d], space[e])
+            before = above[e] - above[d] + _entering(problem, prices, group[0], space[d], space[e])
+            after = below[d] - below[e] + _leaving(problem, prices, i, space[e], space[d])
             worst = max(worst, min(before, after) - split)
     return worst
+
+
+def _entering(problem: Problem, prices: Prices, i: int, old: int, new: int) -> float:
+    """Return the most that copies of what node i reads may grow by, if it moves to a space.
+
+    Where others read a value as well, the copy to the old space may have to stay.
+    """
+    total = 0.0
+    for value, maker in problem.inputs[i]:
+        alone = sum(v == value for v, _ in problem.reads[maker]) == 1
+        nbytes = problem.nbytes[value]
+        total += max(
+            prices.copy_price(nbytes, source, new)
+            - (prices.copy_price(nbytes, source, old) if alone else 0.0)
+            for source in _spaces(problem, maker)
+        )
+    return total
+
+
+def _leaving(problem: Problem, prices: Prices, i: int, old: int, new: int) -> float:
+    """Return the most that copies of what node i makes may grow by, if it moves to a space."""
+    readers: dict[int, list[int]] = {}
+    for value, reader in problem.reads[i]:
+        readers.setdefault(value, []).append(reader)
+    total = 0.0
+    for value, who in readers.items():
+        nbytes = problem.nbytes[value]
+        spaces = {space for reader in who for space in _spaces(problem, reader)}
+        growth = [
+            prices.copy_price(nbytes, new, space) - prices.copy_price(nbytes, old, space)
+            for space in spaces
+        ]
+        dearest = sorted(growth, reverse=True)[: len(who)]
+        total += dearest[0] + sum([more for more in dearest[1:] if more > 0])
+    return total
+
+
+def _spaces(problem: Problem, i: int) -> set[int]:
+    """Return the memory spaces that a node can be in; the caller is in the host's."""
+    return {problem.space[d] for d in problem.able[i]} if i != CALLER else {0}
