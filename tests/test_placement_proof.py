@@ -15,8 +15,10 @@ from trireme.errors import PlacementError
 from trireme.place import place
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.prices import time_prices
-from trireme.placing.prove import launches_beyond, prove_prices, solver
+from trireme.placing.proof import solver
+from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
+from trireme.placing.prove_stages import launches_beyond
 from trireme.placing.proven import proven
 from trireme.placing.search import Search
 

@@ -16,7 +16,8 @@ from trireme.placing.contract import Contraction
 from trireme.placing.makespan import makespan_s
 from trireme.placing.prices import time_prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.prove import Proof, StageModel
+from trireme.placing.proof import Proof
+from trireme.placing.prove_stages import StageModel
 from trireme.placing.stages import Tasks, rules
 
 _UNITS = 1_000_000

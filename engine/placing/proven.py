@@ -10,7 +10,8 @@ from trireme.errors import PlacementError
 from trireme.place import Pricing
 from trireme.placement import Placement
 from trireme.placing.objective import Objective, Scorer
-from trireme.placing.prove import Proof, prove_prices
+from trireme.placing.proof import Proof
+from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
 
 

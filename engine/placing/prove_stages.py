@@ -1,0 +1,220 @@
+"""One stage label a node, as a model for the exact solver.
+
+Labels never fall along an edge, and stage r belongs to device r modulo the number of devices. So
+every set of nodes of one stage is a convex region, and no cycle of tasks can come about. Costs are
+the nodes', a launch for each stage that is used, and a copy for each value and memory space that
+reads it.
+Source: CP-SAT of OR-Tools
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trireme.placing.bounds import Forest
+from trireme.placing.prices import INFINITE, Prices
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.proof import Proof, solver
+from trireme.placing.stages import Tasks
+
+_UNITS = 20_000_000
+"""Integer units of the known price; what is rounded off a term is added back to the bound's gap."""
+_MOST_STAGES = 60
+_ROUNDING = 1e-4
+"""A bound this near is a proof: what is left is the rounding of prices to units."""
+
+
+def launches_beyond(launch: Sequence[float], stages: int) -> float:
+    """Return the least launches of any row of tasks that needs more labels than `stages`.
+
+    A task takes its device's next turn, at most a round of turns after the one before it.
+    """
+    k = len(launch)
+    least: list[float] = []
+    for r in range(stages + k):
+        before = least[max(r - k + 1, 0) : r] + ([0.0] if r < k else [])
+        least.append(launch[r % k] + min(before, default=0.0))
+    return min(least[stages:])
+
+
+class StageModel:
+    """One label a node, in order encoding: what every model of a placement has."""
+
+    def __init__(
+        self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, spare: int
+    ) -> None:
+        self.cp = solver()
+        self.problem, self.prices = problem, prices
+        self.known_labels = _labels(problem, tasks)
+        self.stages = max(self.known_labels, default=0) + 1 + spare
+        self.known_value = prices.total(problem, known, tasks)
+        self.scale = _UNITS / max(self.known_value, 1e-30)
+        self.model = self.cp.CpModel()
+        self.cost: list[Any] = []
+        self.at = [[self._bool() for _ in range(self.stages)] for _ in range(problem.n)]
+        self.upto: list[list[Any]] = []
+        self.used: list[Any] = []
+        self.copied: dict[tuple[int, int, tuple[int, int]], Any] = {}
+        self.edges: dict[tuple[int, int], dict[tuple[int, int], Any]] = {}
+        self._nodes()
+        self._launches()
+        self.on = [[sum(row[d :: problem.k]) for d in problem.devices] for row in self.at]
+        self._copies()
+
+    def _bool(self) -> Any:
+        return self.model.new_bool_var("")
+
+    def _charge(self, price: float, variable: Any) -> None:
+        units = int(price * self.scale)
+        if units:
+            self.cost.append(units * variable)
+
+    def _nodes(self) -> None:
+        """Give each node one stage of a device that can run it, no earlier than what it follows."""
+        k, model = self.problem.k, self.model
+        for i, row in enumerate(self.at):
+            upto = [self._bool() for _ in range(self.stages)]
+            model.add(upto[-1] == 1)
+            for r in range(self.stages):
+                own = self.prices.own[i][r % k]
+                if own == INFINITE:
+                    model.add(row[r] == 0)
+                else:
+                    self._charge(own, row[r])
+                below = upto[r - 1] if r else 0
+                model.add(upto[r] == below + row[r])
+            self.upto.append(upto)
+            for j in self.problem.before[i]:
+                for r in range(self.stages - 1):
+                    model.add_implication(upto[r], self.upto[j][r])
+            for r, variable in enumerate(row):
+                model.add_hint(variable, r == self.known_labels[i])
+
+    def _launches(self) -> None:
+        for r in range(self.stages):
+            used = self._bool()
+            self._charge(self.prices.launch[r % self.problem.k], used)
+            self.used.append(used)
+            for row in self.at:
+                self.model.add_implication(row[r], used)
+            self.model.add_bool_or([row[r] for row in self.at]).only_enforce_if(used)
+
+    def _copies(self) -> None:
+        """Charge a copy for each value and space that it goes to.
+
+        Each edge says from which space to which it goes, so that the relaxation is tight.
+        """
+        problem = self.problem
+        for maker, reads in problem.readers.items():
+            sources = self._spaces(maker)
+            by_value: dict[int, list[int]] = {}
+            for value, reader in reads:
+                by_value.setdefault(value, []).append(reader)
+            for value, readers in by_value.items():
+                ways = [self._ways(sources, self._spaces(reader)) for reader in readers]
+                for reader, edge in zip(readers, ways, strict=True):
+                    self.edges[value, reader] = edge
+                for way in sorted({way for edge in ways for way in edge}):
+                    copied = self.copied[value, maker, way] = self._bool()
+                    self._charge(self.prices.copy_price(problem.nbytes[value], *way), copied)
+                    for edge in ways:
+                        if way in edge:
+                            self.model.add(copied >= edge[way])
+
+    def _spaces(self, i: int) -> dict[int, Any]:
+        """Return, for each space a node can be in, whether it is; the caller is the host's."""
+        if i < 0:
+            return {0: 1}
+        spaces: dict[int, Any] = {}
+        for d in self.problem.able[i]:
+            space = self.problem.space[d]
+            spaces[space] = spaces.get(space, 0) + self.on[i][d]
+        return spaces
+
+    def _ways(
+        self, sources: Mapping[int, Any], targets: Mapping[int, Any]
+    ) -> dict[tuple[int, int], Any]:
+        """Return, for each way between spaces that an edge may take, whether it does."""
+        flow = {(s, t): self._bool() for s in sources for t in targets}
+        for s, here in sources.items():
+            self.model.add(sum(flow[s, t] for t in targets) == here)
+        for t, there in targets.items():
+            self.model.add(sum(flow[s, t] for s in sources) == there)
+        return {way: taken for way, taken in flow.items() if way[0] != way[1]}
+
+    def solve(self, limit_s: float, workers: int) -> Proof:
+        """Return what the solver proves within the limit."""
+        run = self.cp.CpSolver()
+        run.parameters.max_time_in_seconds = limit_s
+        run.parameters.num_workers = workers
+        run.parameters.random_seed = 0
+        status = run.solve(self.model)
+        solved = status in (self.cp.OPTIMAL, self.cp.FEASIBLE)
+        label = self.known_labels
+        if solved:
+            label = [next(r for r, one in enumerate(row) if run.value(one)) for row in self.at]
+        value, tasks, bound = self.finish(run, label, solved)
+        assigned = [0] * self.problem.n
+        for device, members in tasks:
+            for i in members:
+                assigned[i] = device
+        near = bound >= value * (1 - _ROUNDING)
+        return Proof(
+            "optimal" if near else "feasible", value, min(bound, value), tuple(assigned), tasks,
+            self.stages, run.wall_time,
+        )  # fmt: skip
+
+    def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
+        """Return the value of the labels, their tasks, and the bound."""
+        raise NotImplementedError
+
+    def tasks_of(self, label: Sequence[int]) -> Tasks:
+        """Return the tasks of some labels, in their order."""
+        found: dict[int, list[int]] = {}
+        for i, r in enumerate(label):
+            found.setdefault(r, []).append(i)
+        return [(r % self.problem.k, found[r]) for r in sorted(found)]
+
+
+class SerialModel(StageModel):
+    """The sum of nodes, launches and copies."""
+
+    def __init__(self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks) -> None:
+        forest = Forest(problem)
+        self.least = forest.solve(prices)[0]
+        self.idle = forest.solve(replace(prices, launch=[0.0] * problem.k))[0]
+        value = prices.total(problem, known, tasks)
+        used = max(_labels(problem, tasks), default=0) + 1
+        stages = used
+        while stages < _MOST_STAGES and self._beyond(prices, stages) < value:
+            stages += 1
+        super().__init__(problem, prices, known, tasks, stages - used)
+        self.model.minimize(sum(self.cost))
+        self.model.add(sum(self.cost) >= int(self.least * self.scale) - 10 * len(self.cost))
+
+    def _beyond(self, prices: Prices, stages: int) -> float:
+        """Return what a placement of more stages costs at least."""
+        return self.idle + launches_beyond(prices.launch, stages)
+
+    def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
+        """Return the total price; the bound is of placements of any number of stages."""
+        tasks = self.tasks_of(label)
+        assigned = [r % self.problem.k for r in label]
+        value = self.prices.total(self.problem, assigned, tasks)
+        if value > self.known_value:
+            value, tasks = self.known_value, self.tasks_of(self.known_labels)
+        bound = max(run.best_objective_bound / self.scale, self.least)
+        return value, tasks, min(bound, self._beyond(self.prices, self.stages))
+
+
+def _labels(problem: Problem, tasks: Tasks) -> list[int]:
+    """Return the stage of each node: each task at its device's next turn after the one before."""
+    labels, stage = [0] * problem.n, -1
+    for device, members in tasks:
+        stage += 1
+        stage += (device - stage) % problem.k
+        for i in members:
+            labels[i] = stage
+    return labels
