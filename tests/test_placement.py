@@ -3,6 +3,7 @@
 The same against proven optima, on 300 cases, is in test_placement_proof.py.
 """
 
+import functools
 import itertools
 import math
 import random
@@ -24,7 +25,7 @@ from trireme.placing.objective import OBJECTIVES
 from trireme.placing.prices import time_prices
 from trireme.placing.problem import CALLER, Machine, Problem
 from trireme.placing.search import Search
-from trireme.placing.stages import device_orders, early, gathered
+from trireme.placing.stages import fewest, rules
 from trireme.plan import make_plan
 from trireme.virtual import timeline
 
@@ -122,13 +123,33 @@ def test_tasks_run_in_order(name, problem):
     rng = random.Random(name)
     for _ in range(5):
         assigned = tuple(rng.choice(able) for able in problem.able)
-        rules = [early(problem, assigned)]
-        rules += [gathered(problem, assigned, order) for order in device_orders(problem)]
-        for tasks in rules:
+        for tasks in rules(problem, assigned):
             at = {i: t for t, (_, members) in enumerate(tasks) for i in members}
             assert sorted(at) == list(range(problem.n))
             assert all(assigned[i] == tasks[t][0] for i, t in at.items())
             assert all(at[j] <= at[i] for i in at for j in problem.before[i])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fewest_launches(seed):
+    """No order of the nodes, one at a time, has cheaper launches."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    problem = random_problem(("layered", "series-parallel")[seed % 2], seed, 11, devices=3)
+    launch = [rng.choice((0.0, 1.0, 1.0, 5.0)) for _ in problem.devices]
+    assigned = tuple(rng.choice(able) for able in problem.able)
+
+    @functools.cache
+    def least(done, last):
+        ways = [
+            least(done | {i}, d) + (launch[d] if d != last else 0.0)
+            for i, d in enumerate(assigned)
+            if i not in done and done.issuperset(problem.before[i])
+        ]
+        return min(ways, default=0.0)
+
+    tasks = fewest(problem, assigned, launch)
+    assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
 
 
 def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
