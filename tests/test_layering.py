@@ -21,7 +21,7 @@ ENGINE_ORDER = [
     "model_cache", "device", "calibration", "fit", "cost", "memory", "placement", "placing.problem",
     "placing.stages", "placing.makespan", "placing.prices", "placing.bounds", "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.starts", "placing.search",
-    "placing.proof", "placing.prove_stages",
+    "placing.proof", "placing.prove_stages", "placing.prove_paths",
     "placing.prove", "placing.prove_makespan", "place", "parallel.rules", "parallel.split",
     "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",

@@ -12,6 +12,9 @@ from trireme.errors import PlacementError
 from trireme.placing.problem import Assignment
 from trireme.placing.stages import Tasks
 
+ROUNDING = 1e-4
+"""A bound this near is a proof: what is left is the rounding of prices to units."""
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -35,11 +38,23 @@ def solver() -> Any:
 
     Errors: PlacementError, if it is not installed
     """
+    return _imported("ortools.sat.python.cp_model")
+
+
+def linear_solver() -> Any:
+    """Return OR-Tools' module of linear programmes.
+
+    Errors: PlacementError, if it is not installed
+    """
+    return _imported("ortools.linear_solver.python.model_builder")
+
+
+def _imported(module: str) -> Any:
     try:
-        return importlib.import_module("ortools.sat.python.cp_model")
+        return importlib.import_module(module)
     except ImportError as error:
         raise PlacementError(
-            "a proof needs the CP-SAT solver, which is not installed",
+            "a proof needs OR-Tools, which is not installed",
             facts=[str(error)],
             fix="pip install 'trireme[prove]'",
         ) from error

@@ -1,15 +1,24 @@
-"""Prove how good a placement can be, where its price is a sum over nodes, launches and copies."""
+"""Prove how good a placement can be, where its price is a sum over nodes, launches and copies.
+
+First by paths (`prove_paths`): that bounds every placement, mostly to the rounding, and finds one.
+Where a gap is left, the model of stages (`prove_stages`) has the rest of the time.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
 
+from trireme.placing.bounds import Forest
 from trireme.placing.contract import Contraction
 from trireme.placing.prices import Prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.proof import Proof
+from trireme.placing.proof import ROUNDING, Proof
+from trireme.placing.prove_paths import relax
 from trireme.placing.prove_stages import SerialModel
-from trireme.placing.stages import rules
+from trireme.placing.stages import Tasks, rules
+
+Found = tuple[float, Assignment, Tasks]
+"""A price, and the placement that has it."""
 
 
 def prove_prices(
@@ -17,17 +26,35 @@ def prove_prices(
 ) -> Proof:
     """Return the proven least of a total price, starting from a known assignment.
 
-    Chains are contracted first where no cut inside them can be cheaper than one around them. A
-    placement of more stages than the model has pays for their launches, which bounds it too.
+    Chains are contracted first where no cut inside them can be cheaper than one around them.
     """
+    begun = time.perf_counter()
     contraction = Contraction(problem, prices, 0.0)
     small = contraction.small
-    narrow = contraction.shrink(known)
     cheap = Prices(
         [[sum(prices.own[i][d] for i in group) for d in small.devices]
          for group in contraction.groups], prices.launch, prices.copy,
     )  # fmt: skip
-    tasks = min(rules(small, narrow), key=lambda tasks: cheap.total(small, narrow, tasks))
-    proof = SerialModel(small, cheap, narrow, tasks).solve(limit_s, workers)
-    wide = [(d, sorted(i for j in mine for i in contraction.groups[j])) for d, mine in proof.tasks]
-    return replace(proof, assigned=contraction.expand(proof.assigned), tasks=wide)
+    best = _settled(problem, prices, known)
+    bound, stages = Forest(problem).solve(prices)[0], 0
+    relaxed = relax(small, cheap, best[0], limit_s)
+    if relaxed is not None:
+        bound = max(bound, relaxed.bound)
+        best = min(best, _settled(problem, prices, contraction.expand(relaxed.assigned)))
+    left_s = limit_s - (time.perf_counter() - begun)
+    if bound < best[0] * (1 - ROUNDING) and left_s > 0:
+        _, narrow, tasks = _settled(small, cheap, contraction.shrink(best[1]))
+        proof = SerialModel(small, cheap, narrow, tasks, bound).solve(left_s, workers)
+        best = min(best, _settled(problem, prices, contraction.expand(proof.assigned)))
+        bound, stages = max(bound, proof.bound), proof.stages
+    value, assigned, tasks = best
+    bound = min(bound, value)
+    status = "optimal" if bound >= value * (1 - ROUNDING) else "feasible"
+    return Proof(status, value, bound, assigned, tasks, stages, time.perf_counter() - begun)
+
+
+def _settled(problem: Problem, prices: Prices, assigned: Assignment) -> Found:
+    """Return the price of an assignment with the tasks that cost it least."""
+    ways = rules(problem, assigned, launch=prices.launch)
+    value, tasks = min((prices.total(problem, assigned, tasks), tasks) for tasks in ways)
+    return value, assigned, tasks

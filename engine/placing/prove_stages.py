@@ -16,14 +16,12 @@ from typing import Any
 from trireme.placing.bounds import Forest
 from trireme.placing.prices import INFINITE, Prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.proof import Proof, solver
+from trireme.placing.proof import ROUNDING, Proof, solver
 from trireme.placing.stages import Tasks
 
 _UNITS = 20_000_000
 """Integer units of the known price; what is rounded off a term is added back to the bound's gap."""
 _MOST_STAGES = 60
-_ROUNDING = 1e-4
-"""A bound this near is a proof: what is left is the rounding of prices to units."""
 
 
 def launches_beyond(launch: Sequence[float], stages: int) -> float:
@@ -160,7 +158,7 @@ class StageModel:
         for device, members in tasks:
             for i in members:
                 assigned[i] = device
-        near = bound >= value * (1 - _ROUNDING)
+        near = bound >= value * (1 - ROUNDING)
         return Proof(
             "optimal" if near else "feasible", value, min(bound, value), tuple(assigned), tasks,
             self.stages, run.wall_time,
@@ -179,12 +177,13 @@ class StageModel:
 
 
 class SerialModel(StageModel):
-    """The sum of nodes, launches and copies."""
+    """The sum of nodes, launches and copies, `least` at least whatever the number of stages."""
 
-    def __init__(self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks) -> None:
-        forest = Forest(problem)
-        self.least = forest.solve(prices)[0]
-        self.idle = forest.solve(replace(prices, launch=[0.0] * problem.k))[0]
+    def __init__(
+        self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, least: float
+    ) -> None:
+        self.least = least
+        self.idle = Forest(problem).solve(replace(prices, launch=[0.0] * problem.k))[0]
         value = prices.total(problem, known, tasks)
         used = max(_labels(problem, tasks), default=0) + 1
         stages = used
@@ -205,8 +204,8 @@ class SerialModel(StageModel):
         value = self.prices.total(self.problem, assigned, tasks)
         if value > self.known_value:
             value, tasks = self.known_value, self.tasks_of(self.known_labels)
-        bound = max(run.best_objective_bound / self.scale, self.least)
-        return value, tasks, min(bound, self._beyond(self.prices, self.stages))
+        bound = min(run.best_objective_bound / self.scale, self._beyond(self.prices, self.stages))
+        return value, tasks, max(bound, self.least)
 
 
 def _labels(problem: Problem, tasks: Tasks) -> list[int]:
