@@ -115,6 +115,7 @@ class Session:
             self._lane = Lane(self.program)
             self._calls, self._ports = self._lane.calls, self._lane.ports
             self.runs = Runs(self.plan, self._calls, mode)
+            self._direct = self._ports.direct(self.runs)
             self._closing.append(self.runs.close)
         except BaseException:
             self.close()
@@ -239,12 +240,16 @@ class Session:
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
         DeviceError from a device
         """
-        with self._lock:
-            if self._closed:
-                raise RunError("the session is closed")
+        self._lock.acquire()  # `with` takes 0.1 us longer
+        try:
+            if self._direct is not None and not out:
+                return self._direct(feeds)
+            self._check_open()
             results = self._ports.give(feeds, out)
             self.runs.run()
             return self._ports.take(results)
+        finally:
+            self._lock.release()
 
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of a run whose tasks go in the given order, one after another.
@@ -303,6 +308,7 @@ class Session:
             if self._closed:
                 return
             self._closed = True
+            self._direct = None
             for close in reversed(self._closing):
                 close()
             self._calls = []

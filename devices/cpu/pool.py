@@ -117,7 +117,9 @@ class Pool:
         native, pointer = self._native.run, call.pointer
 
         def run() -> None:
-            with self._lock:
+            lock = self._lock
+            lock.acquire()  # `with` takes 0.1 us longer
+            try:
                 if not self._ready:
                     self._run_with_care(call)
                     return
@@ -127,6 +129,8 @@ class Pool:
                 except BaseException:
                     self._end_step(call)
                     raise
+            finally:
+                lock.release()
 
         return run
 

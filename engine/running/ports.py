@@ -18,6 +18,7 @@ from trireme.errors import RunError
 from trireme.graph import Value
 from trireme.plan import Plan
 from trireme.running.feeds import misfit, refuse_names
+from trireme.running.runs import Runs
 
 IN_PLACE_BYTES = 32 << 10
 """Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""
@@ -63,7 +64,9 @@ class Ports:
 
         self._inputs = [port(v, _reader(plan, calls, v.id)) for v in graph.input_values()]
         self._outputs = [port(v, _writer(plan, calls, v.id)) for v in graph.output_values()]
+        self._borrowable = [port for port in self._inputs if port.point is not None]
         self._copies_all = all(port.point is None for port in self._outputs)
+        self._put, self._copied = self._putter(), self._copier()
 
     def give(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None,
@@ -74,26 +77,18 @@ class Ports:
         in_place: whether arrays may be used where they are; without, every value is in its place
         Errors: RunError, if a feed is missing or unknown, or an array does not fit
         """
-        if len(feeds) != len(self._inputs):
-            refuse_names(feeds, [port.value for port in self._inputs])
+        self._put(feeds)
         borrowed: list[Array] = []
-        for name, view, shape, dtype, point, home, value in self._inputs:
-            try:
-                array = feeds[name]
-            except KeyError:
-                refuse_names(feeds, [port.value for port in self._inputs])
-            if type(array) is not np.ndarray:
-                array = np.asarray(array)
-            if array.shape != shape or array.dtype != dtype:
-                raise misfit(value, array)
-            if point is None:
-                view[...] = array
-            elif in_place and array.flags.c_contiguous and _is_aligned(array):
-                point(array.ctypes.data)
+        for port in self._borrowable:
+            if port.point is None:
+                continue
+            array = _fitting(port, feeds)
+            if in_place and array.flags.c_contiguous and _is_aligned(array):
+                port.point(array.ctypes.data)
                 borrowed.append(array)
             else:
-                point(home)
-                view[...] = array
+                port.point(port.home)
+                port.view[...] = array
         if self._copies_all and not out:
             return None, borrowed
         return self._targets(out or {}, borrowed, in_place), borrowed
@@ -102,7 +97,7 @@ class Ports:
         """Return the outputs by name."""
         targets = given[0]
         if targets is None:
-            return {port.name: port.view.copy() for port in self._outputs}
+            return self._copied()
         results = {}
         for port, (target, is_written) in zip(self._outputs, targets, strict=True):
             if target is None:
@@ -111,6 +106,57 @@ class Ports:
                 target[...] = port.view
             results[port.name] = target
         return results
+
+    def direct(self, runs: Runs) -> Callable[[Mapping[str, Any]], dict[str, Array]] | None:
+        """Return give, run and take as one function, None where not everything is copied.
+
+        Its errors are theirs. It saves a tenth of the time of a network of a few microseconds.
+        """
+        if self._borrowable or not self._copies_all:
+            return None
+        put, copied = self._put, self._copied
+
+        def run(feeds: Mapping[str, Any]) -> dict[str, Array]:
+            put(feeds)
+            runs.run()
+            return copied()
+
+        return run
+
+    def _putter(self) -> Callable[[Mapping[str, Any]], None]:
+        """Return a function that checks the names of feeds and copies those that are copied."""
+        count, ndarray = len(self._inputs), np.ndarray
+        values = [port.value for port in self._inputs]
+        ports = [
+            (port.name, port.view, port.shape, port.dtype, port)
+            for port in self._inputs if port.point is None
+        ]  # fmt: skip
+
+        def put(feeds: Mapping[str, Any]) -> None:
+            if len(feeds) != count:
+                refuse_names(feeds, values)
+            for name, view, shape, dtype, port in ports:
+                try:
+                    array = feeds[name]
+                except KeyError:
+                    refuse_names(feeds, values)
+                if type(array) is not ndarray or array.shape != shape or array.dtype != dtype:
+                    array = _fitting(port, feeds)
+                view[...] = array
+
+        return put
+
+    def _copier(self) -> Callable[[], dict[str, Array]]:
+        """Return a function that returns copies of all outputs."""
+        outputs = [(port.name, port.view.copy) for port in self._outputs]
+
+        def copied() -> dict[str, Array]:
+            results = {}
+            for name, copy in outputs:  # no comprehension: it is a call of its own
+                results[name] = copy()
+            return results
+
+        return copied
 
     def _targets(
         self, out: Mapping[str, Array], borrowed: Sequence[Array], in_place: bool
@@ -141,6 +187,19 @@ class Ports:
             unknown = ", ".join(str(name) for name in out if name not in names)
             raise RunError(f"no output is called {unknown}", facts=[f"known: {', '.join(names)}"])
         return targets
+
+
+def _fitting(port: _Port, feeds: Mapping[str, Any]) -> Array:
+    """Return what is fed to an input as an array of its shape and dtype.
+
+    Errors: RunError, if it is missing or does not fit
+    """
+    if port.name not in feeds:
+        refuse_names(feeds, [port.value])
+    array = np.asarray(feeds[port.name])
+    if array.shape != port.shape or array.dtype != port.dtype:
+        raise misfit(port.value, array)
+    return array
 
 
 def _is_aligned(array: Array) -> bool:
