@@ -218,6 +218,7 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
     outputs, *kernel, depth = context.type(weight).dims
     window = window_of(context.graph, node, kernel, depth)
     width = _padded(isa, outputs)
+    nbytes = 4 * math.prod(kernel) * depth * width
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
     extra = tuple(context.operand(i) for i in given if i is not None)
 
@@ -230,7 +231,8 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
         (given[0] is not None, given[1] is not None), node.attrs["activation"],
     )  # fmt: skip
     reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]), context.pack_later(weight, f"direct {width}", pack), *extra,
+        context.operand(node.used[0]),
+        context.pack_later(weight, f"direct {width}", nbytes, pack), *extra,
     )  # fmt: skip
     return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
 

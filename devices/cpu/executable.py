@@ -15,7 +15,7 @@ import numpy as np
 from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Jit
-from trireme.devices.cpu.kernels import Fault, InPlace, Operand, Packed, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, view
 from trireme.devices.cpu.pool import Call, Pool
@@ -192,7 +192,7 @@ class Bound:
         return view(self._buffer(value), self._program.graph.type(value))
 
     def _address(self, operand: Operand) -> int:
-        if isinstance(operand, np.ndarray | Packed):
+        if isinstance(operand, CONSTANTS):
             where: int = self._program.constants[id(operand)].ctypes.data
             return where
         if isinstance(operand, InPlace):

@@ -98,12 +98,17 @@ def cut_product(isa: Isa, product: Product, threads: int) -> Cut:
     )  # fmt: skip
 
 
+def panel_bytes(batch: int, depth: int, columns: int, width: int) -> int:
+    """Return the bytes of what `pack_panels` returns."""
+    return 4 * batch * -(-columns // width) * depth * width
+
+
 def pack_panels(b: Array, width: int) -> Array:
     """Return B [batch, depth, columns] as panels [batch, panel, depth, width], zero-padded."""
     batch, depth, columns = b.shape
     whole, rest = divmod(columns, width)
-    nbytes = 4 * batch * (whole + bool(rest)) * depth * width
-    packed = aligned_bytes(nbytes).view(np.float32).reshape(batch, -1, depth, width)
+    room = aligned_bytes(panel_bytes(batch, depth, columns, width))
+    packed = room.view(np.float32).reshape(batch, -1, depth, width)
     cut = b[:, :, : whole * width].reshape(batch, depth, whole, width)
     packed[:, :whole] = cut.transpose(0, 2, 1, 3)
     if rest:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Concatenate
 
+import numpy as np
+
 from trireme.devices.cpu.ir import Function, Value
 from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
 from trireme.devices.cpu.target import Isa
@@ -62,9 +64,12 @@ class Packed:
     Compiling takes memory that is free again by then.
     """
 
+    nbytes: int
     make: Callable[[], Array]
 
 
+CONSTANTS = (np.ndarray, Packed)
+"""What a step reads and nobody writes."""
 Operand = int | Array | Packed | InPlace | Temp | Fault
 """What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
 
@@ -131,9 +136,9 @@ class Context:
             self.packed[key] = self._made(value, make)
         return self.packed[key]
 
-    def pack_later(self, value: int, layout: str, make: Callable[[], Array]) -> Packed:
+    def pack_later(self, value: int, layout: str, nbytes: int, make: Callable[[], Array]) -> Packed:
         """Return a constant in a kernel's layout as an operand, for what is large."""
-        made = Packed(lambda: self._made(value, make))
+        made = Packed(nbytes, lambda: self._made(value, make))
         return self.later.setdefault((value, layout), made)
 
     def _made(self, value: int, make: Callable[[], Array]) -> Array:

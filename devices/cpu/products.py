@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.devices.cpu.elementwise import ACTIVATIONS
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.gemm import Product, cut_product, pack_panels, product_kernel
+from trireme.devices.cpu.gemm import Product, cut_product, pack_panels, panel_bytes, product_kernel
 from trireme.devices.cpu.kernels import (
     RULES,
     Context,
@@ -123,7 +123,8 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
             data = _data(context, weight).reshape(groups, columns, depth)
             return pack_panels(data.transpose(0, 2, 1), width)
 
-        return context.pack_later(weight, f"panels {groups} {width}", make)
+        nbytes = panel_bytes(groups, depth, columns, width)
+        return context.pack_later(weight, f"panels {groups} {width}", nbytes, make)
 
     operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
     return [product_step(context, node, product, operands, "conv")]
@@ -150,7 +151,8 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
         def make() -> Array:
             return pack_panels(_data(context, weight).T[None], width)
 
-        return context.pack_later(weight, f"panels 1 {width}", make)
+        nbytes = panel_bytes(1, depth, columns, width)
+        return context.pack_later(weight, f"panels 1 {width}", nbytes, make)
 
     operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
     return [product_step(context, node, product, operands, "fully_connected")]
@@ -199,7 +201,8 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
         def make() -> Array:
             return pack_panels(_data(context, right).reshape(b_count, depth, columns), width)
 
-        return context.pack_later(right, f"panels {width}", make)
+        nbytes = panel_bytes(b_count, depth, columns, width)
+        return context.pack_later(right, f"panels {width}", nbytes, make)
 
     operands = Operands(
         context.operand(left), right if constant is None else pack, (), node.outputs[0]
@@ -249,7 +252,9 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
             data = _data(context, right)
             return pack_panels((data.T if attrs["trans_b"] else data)[None] * alpha, width)
 
-        return context.pack_later(right, f"panels {width} {alpha} {attrs['trans_b']}", make)
+        nbytes = panel_bytes(1, depth, columns, width)
+        key = f"panels {width} {alpha} {attrs['trans_b']}"
+        return context.pack_later(right, key, nbytes, make)
 
     operands = Operands(
         context.operand(node.used[0]), right if constant is None else pack, extra, node.outputs[0]

@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.homes import find_homes, is_alias
-from trireme.devices.cpu.kernels import Context, Operand, Packed, Step, Temp, begin, finish
+from trireme.devices.cpu.kernels import (
+    CONSTANTS,
+    Context,
+    Operand,
+    Packed,
+    Step,
+    Temp,
+    begin,
+    finish,
+)
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.recipes import Code, Recipes
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.mapped import release
 from trireme.memory import LiveRange
@@ -200,9 +208,11 @@ def _constants(items: Iterable[Item]) -> dict[int, Array]:
     found: dict[int, Array] = {}
     for item in items:
         for operand in item.reads:
-            if not isinstance(operand, np.ndarray | Packed) or id(operand) in found:
+            if not isinstance(operand, CONSTANTS) or id(operand) in found:
                 continue
             data = operand.make() if isinstance(operand, Packed) else operand
+            if data.nbytes != operand.nbytes:
+                raise InternalError(f"packed {data.nbytes} bytes, not {operand.nbytes}")
             aligned = data.ctypes.data % 64 == 0 and data.flags.c_contiguous
             found[id(operand)] = data if aligned else aligned_copy(data)
             if not aligned:

@@ -268,7 +268,7 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
         depthwise_kernel, window, rows, node.attrs["activation"], has_bias, has_residual
     )
     reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]), context.pack_later(weight, "taps", pack),
+        context.operand(node.used[0]), context.pack_later(weight, "taps", 4 * math.prod(w), pack),
         *(context.operand(i) for i in extra),
     )  # fmt: skip
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]

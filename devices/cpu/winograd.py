@@ -132,22 +132,25 @@ def _rows(matrix: Array) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(np.float32(v)) for v in row) for row in matrix)
 
 
+def panels_shape(made: Scheme, outputs: int, channels: int, width: int) -> tuple[int, ...]:
+    """Return the shape of what `transform_weights` returns."""
+    return -(-outputs // width), made.points**2, channels, width
+
+
 def transform_weights(weights: Array, made: Scheme, width: int) -> Array:
     """Return the weights of p * p products, in panels.
 
     Shapes: weights [O,kernel,kernel,C] -> [ceil(O / width), p * p, C, width], zero-padded
     """
-    scale = made.to_weights
-    count, _, _, channels = weights.shape
-    panels, points = -(-count // width), len(scale) ** 2
-    shape = (panels, points, channels, width)
+    outputs, *kernel, channels = weights.shape
+    shape = panels_shape(made, outputs, channels, width)
     result = aligned_bytes(4 * math.prod(shape)).view(np.float32).reshape(shape)
-    for panel in range(panels):  # by panels: a float64 copy of everything would be large
-        part = weights[panel * width : (panel + 1) * width].astype(np.float64)
-        half = np.tensordot(scale, part, (1, 1))  # [p, O, kernel, C]
-        whole = np.tensordot(scale, half, (1, 2))  # [p (second axis), p (first), O, C]
-        found = whole.transpose(1, 0, 3, 2).reshape(points, channels, len(part))
-        result[panel, :, :, : len(part)] = found
+    both = np.kron(made.to_weights, made.to_weights)  # G g G^T as one product, [p * p, kernel^2]
+    for panel, transformed in enumerate(result):  # one at a time: all in float64 would be large
+        part = weights[panel * width : (panel + 1) * width]
+        taps = np.zeros((*kernel, channels, width))
+        taps[..., : len(part)] = part.transpose(1, 2, 3, 0)
+        transformed[...] = (both @ taps.reshape(len(both[0]), -1)).reshape(transformed.shape)
     return result
 
 

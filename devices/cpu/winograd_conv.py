@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.kernels import Context, InPlace, Step
 from trireme.devices.cpu.products import window_of
-from trireme.devices.cpu.winograd import transform_weights
+from trireme.devices.cpu.winograd import panels_shape, transform_weights
 from trireme.devices.cpu.winograd_kernel import WinogradConv, scheme_of, winograd_kernel
 from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd, schemes
 from trireme.dtypes import Array
@@ -46,12 +48,14 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     cut = cut_winograd(isa, batch, window, outputs, size, context.threads)
     code, chunks, local_bytes = context.kernel(winograd_kernel, conv, cut)
 
+    nbytes = 4 * math.prod(panels_shape(made, outputs, window.channels, cut.width))
+
     def pack() -> Array:
         return transform_weights(_weights(context, node), made, cut.width)
 
     reads = (
         context.operand(node.used[0]),
-        context.pack_later(weight, f"winograd {size} {cut.width}", pack),
+        context.pack_later(weight, f"winograd {size} {cut.width}", nbytes, pack),
         InPlace(weights), *(context.operand(i) for i in given if i is not None),
     )  # fmt: skip
     flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs

@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from trireme.device import KernelWork
 from trireme.devices.cpu.elementwise import COSTS
-from trireme.devices.cpu.kernels import Operand, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
 from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph
 
@@ -38,7 +36,7 @@ _APART = re.compile(r"_?\d+x\d+|__.*")
 
 def works_of(graph: Graph, steps: Sequence[Step], isa: Isa, threads: int) -> list[KernelWork]:
     """Return the work of native steps that run one after another on so many threads."""
-    constants = {id(o): o.nbytes for s in steps for o in s.reads if isinstance(o, np.ndarray)}
+    constants = {id(o): o.nbytes for s in steps for o in s.reads if isinstance(o, CONSTANTS)}
     values = max((sum(_nbytes(graph, o) for o in _values(s)) for s in steps), default=0)
     footprint = sum(constants.values()) + values
     cold = _beyond(footprint, isa)
@@ -75,7 +73,7 @@ def _work(
     family = family_of(graph, step)
     nbytes = max(float(sum(_nbytes(graph, o) for o in _values(step))), 1.0)
     if family.startswith("concat"):  # writes a part of its output: as much as it reads
-        read = 2.0 * sum(_nbytes(graph, o) for o in step.reads if not isinstance(o, np.ndarray))
+        read = 2.0 * sum(_nbytes(graph, o) for o in step.reads if not isinstance(o, CONSTANTS))
         far = far[0] * read / nbytes, far[1] * read / nbytes
         nbytes = read
     weights = _weights(step)
@@ -92,15 +90,12 @@ def _work(
 
 
 def _weights(step: Step) -> int:
-    """Return the bytes of constants that a step reads.
-
-    Winograd's kernels are given the plain weights too, for the outputs that are not finite; a
-    gather reads as much of its table as it writes.
+    """Return the bytes of constants that a step reads; a gather reads as much of its table as it
+    writes.
     """
-    sizes = [o.nbytes for o in step.reads if isinstance(o, np.ndarray)] or [0]
     if "gather" in step.code.name:
         return 0
-    return max(sizes) if "winograd" in step.code.name else sum(sizes)
+    return sum(o.nbytes for o in step.reads if isinstance(o, CONSTANTS))
 
 
 def family_of(graph: Graph, step: Step) -> str:
@@ -127,7 +122,7 @@ def _values(step: Step) -> list[Operand]:
 def _nbytes(graph: Graph, operand: Operand) -> int:
     if isinstance(operand, int):
         return graph.type(operand).nbytes
-    return operand.nbytes if isinstance(operand, (np.ndarray, Temp)) else 0
+    return operand.nbytes if isinstance(operand, (*CONSTANTS, Temp)) else 0
 
 
 def _activations(graph: Graph, step: Step) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.emit import module_text, optimised
-from trireme.devices.cpu.kernels import Fault, InPlace, Packed, Step
+from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Step
 from trireme.devices.cpu.program import build, pack
 from trireme.devices.cpu.target import ISAS
 
@@ -104,7 +104,7 @@ class Job:
         for step in program.items:
             for operand in (*step.reads, *step.writes):
                 key = key_of(program, operand)
-                if isinstance(operand, np.ndarray | Packed):
+                if isinstance(operand, CONSTANTS):
                     contents[key] = program.constants[key[1]]
                     self._room(key, contents[key].nbytes)
                     continue

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import numpy as np
 
-from trireme.devices.cpu.kernels import Fault, InPlace, Packed, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Step, Temp
 from trireme.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -101,7 +101,7 @@ def _places(program, feeds, at_end):
             key = key_of(program, operand)
             if key in places:
                 continue
-            if isinstance(operand, np.ndarray | Packed):
+            if isinstance(operand, CONSTANTS):
                 data = program.constants[key[1]]
                 places[key] = Guarded(data.nbytes, at_end, data, True)
             elif isinstance(operand, InPlace):
@@ -115,7 +115,7 @@ def _places(program, feeds, at_end):
 
 def key_of(program, operand):
     """What names the memory of an operand."""
-    if isinstance(operand, np.ndarray | Packed):
+    if isinstance(operand, CONSTANTS):
         return "constant", id(operand)
     if isinstance(operand, InPlace):
         return "in place", id(operand)
