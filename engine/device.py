@@ -154,6 +154,24 @@ class BoundCall(Protocol):
         """Start the work on the bound memory and return without waiting where the device can."""
 
 
+class ChainedCall(BoundCall, Protocol):
+    """A call that its device can start by itself once other events of the same chain are over.
+
+    chain: what such calls and events have in common, compared by identity: a driver's context.
+        Calls of one device or link and one chain run in the order in which they are launched.
+    """
+
+    chain: object
+
+    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
+        """Return without waiting; the work starts when `after`, events of this chain, are over."""
+
+
+def chain_of(call: BoundCall) -> object | None:
+    """Return the chain of a call, None where its launches must be waited for one by one."""
+    return getattr(call, "chain", None)
+
+
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
 
@@ -187,10 +205,12 @@ class Device(ABC):
     """A place where nodes run. Methods other than `compile` may be called from any thread.
 
     term_limits: the most seconds that a unit of a term of its works can cost
+    chain: of its calls and copies, if it can start one after another by itself: see ChainedCall
     """
 
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
+    chain: object | None = None
 
     @abstractmethod
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -220,13 +240,20 @@ class Device(ABC):
     def read(self, source: Buffer, target: Array) -> None:
         """Copy device memory into a C-contiguous array and wait for it."""
 
-    def start_write(self, target: Buffer, source: Array) -> Event:
-        """Begin a `write`; it is over, and the array may change, when the event is."""
+    def start_write(
+        self, target: Buffer, source: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
+        """Begin a `write`; it is over, and the array may change, when the event is.
+
+        after: events of this device's chain; a device without one is given none
+        """
         self.write(target, source)
         return Done()
 
-    def start_read(self, source: Buffer, target: Array) -> Event:
-        """Begin a `read`; the array is there when the event is over."""
+    def start_read(
+        self, source: Buffer, target: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
+        """Begin a `read`; the array is there when the event is over. `after` as in start_write."""
         self.read(source, target)
         return Done()
 

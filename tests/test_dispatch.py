@@ -1,19 +1,15 @@
 """The parallel runner: few hand-overs, one task at a time on a device, faults, little overhead."""
 
-import functools
 import random
 import threading
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from forced import open_all
+from recorded_calls import Call, planned
 from toy_device import ToyDevice
-from toy_graphs import devices, random_graph
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.device import Done
 from trireme.errors import DeviceError
@@ -21,48 +17,6 @@ from trireme.graph import TensorType
 from trireme.place import place
 from trireme.plan import make_plan
 from trireme.running.dispatch import ParallelRunner
-from trireme.session import Session
-
-
-class Call:
-    """A bound call that notes when it runs, takes a while, and refuses company on its device."""
-
-    def __init__(self, plan, index, log, delays=lambda index: 0.0, fail=()):
-        self.plan, self.index, self.log, self.delays, self.fail = plan, index, log, delays, fail
-        self.busy = log.setdefault("busy", {}).setdefault(plan.tasks[index].device, [])
-
-    def launch(self, profile=False):
-        assert not self.busy, f"two tasks at once on {self.plan.tasks[self.index].device}"
-        self.busy.append(self.index)
-        for other in self.plan.tasks[self.index].waits:
-            assert other in self.log["done"], f"{self.index} ran before {other}"
-        if self.index in self.fail:
-            self.busy.pop()
-            raise DeviceError(f"task {self.index} was told to fail")
-        if delay := self.delays(self.index):
-            time.sleep(delay)
-        return _Ending(self)
-
-
-class _Ending:
-    def __init__(self, call):
-        self.call = call
-
-    def wait(self):
-        self.call.busy.pop()
-        self.call.log["done"].append(self.call.index)
-
-    def spans(self):
-        return ()
-
-
-@functools.cache
-def planned(seed, nodes=40, execution="interactive"):
-    """The plan of a random graph, every node pinned: nothing here is about the search."""
-    graph = random_graph(random.Random(seed), nodes)
-    pinned = (replace(node, pin=node.pin or "cpu") for node in graph.nodes)
-    graph = replace(graph, nodes=tuple(pinned))
-    return make_plan(place(graph, CostModel(devices())), "merged", execution)
 
 
 @pytest.mark.parametrize("cheap_s", [0.0, 2e-6, 1.0])
@@ -174,35 +128,17 @@ def test_threads_are_made_only_for_what_is_dispatched():
     runner.close()
 
 
-def test_a_copy_runs_under_a_kernel():
-    """Copy k+1 is on its way while kernel k runs, in the spans of a real OpenCL device."""
-    opened, absent = open_all(("opencl",))
-    if absent:
-        pytest.skip(str(absent))
-    b = GraphBuilder("pipeline")
-    weights = b.constant("w", np.full((512, 512), 1e-3, np.float32))
-    made = []
-    for k in range(3):
-        x = b.input(f"x{k}", TensorType((512, 512), "float32"))
-        made.append(b.add("matmul", x, weights, pin="opencl", names=[f"y{k}"]))
-    graph = b.finish(*made)
-    feeds = {f"x{k}": np.ones((512, 512), np.float32) for k in range(3)}
-    with Session(
-        graph, devices=list(opened.values()), passes=(), calibration=Calibration(),
-        mode="parallel", execution="interactive",
-    ) as session:  # fmt: skip
-        tasks = session.plan.tasks
-        overlaps = 0
-        for _ in range(20):
-            spans = session.profile(feeds, runs=1, warmup=0).last_run
-            copies = [s for s in spans if tasks[s.task].is_copy]
-            kernels = [s for s in spans if not tasks[s.task].is_copy]
-            overlaps += any(
-                c.start_s < k.end_s and k.start_s < c.end_s for c in copies for k in kernels
-            )
-        want = session.run(feeds)
-        session.runs.mode = "serial"
-        for name, array in session.run(feeds).items():
-            assert array.tobytes() == want[name].tobytes()
-    opened["opencl"].close()
-    assert overlaps
+def test_no_lock_is_held_while_a_device_works():
+    plan, log = planned(1), {"done": []}
+    free = []
+
+    class Prober(Call):
+        def launch(self, profile=False):
+            free.append(runner.lock.acquire(timeout=5))
+            runner.lock.release()
+            return super().launch(profile)
+
+    runner = ParallelRunner(plan, [Prober(plan, t.index, log) for t in plan.tasks], 0.0)
+    runner.run()
+    runner.close()
+    assert free and all(free)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs, default_folder
-from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable
+from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
 from trireme.devices.opencl.works import works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
@@ -43,7 +44,7 @@ def open_opencl(
 
 
 class OpenCLDevice(Device):
-    """One OpenCL device with its own context, a queue for kernels and one for copies."""
+    """One OpenCL device with its own context, a queue for kernels and one a direction of copies."""
 
     def __init__(
         self, found: Found, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
@@ -56,11 +57,12 @@ class OpenCLDevice(Device):
         self.lock = threading.Lock()
         try:
             self.context = cl.Context([found.handle])
-            self.copies = cl.CommandQueue(self.context, found.handle)
-            self.plain = cl.CommandQueue(self.context, found.handle)
+            self.chain = self.context
+            self.queues: dict[tuple[str, bool], Any] = {}
+            for work in ("kernels", "writes", "reads"):
+                self.queues[work, False] = cl.CommandQueue(self.context, found.handle)
         except cl.Error as error:
             raise DeviceError(f"opencl: {found} cannot be opened: {error}") from error
-        self.profiling: Any = None
         self.exact_division = bool(int(found.handle.single_fp_config) & _CORRECTLY_ROUNDED)
         options = ["-w", "-cl-std=CL1.2"]
         if self.exact_division:
@@ -111,36 +113,45 @@ class OpenCLDevice(Device):
 
     def write(self, target: Buffer, source: Array) -> None:
         """Copy an array into device memory and wait for it."""
-        self._copy(target.handle, source, dst_offset=target.offset)
+        self.start_write(target, source).wait()
 
     def read(self, source: Buffer, target: Array) -> None:
         """Copy device memory into an array and wait for it."""
-        self._copy(target, source.handle, src_offset=source.offset)
+        self.start_read(source, target).wait()
 
-    def start_write(self, target: Buffer, source: Array) -> Event:
+    def start_write(
+        self, target: Buffer, source: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
         """Enqueue a copy of an array into device memory."""
-        return self._start(target.handle, source, dst_offset=target.offset)
+        queue = self.queue("writes", profile)
+        return self._start(queue, after, target.handle, source, dst_offset=target.offset)
 
-    def start_read(self, source: Buffer, target: Array) -> Event:
+    def start_read(
+        self, source: Buffer, target: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
         """Enqueue a copy of device memory into an array."""
-        return self._start(target, source.handle, src_offset=source.offset)
+        queue = self.queue("reads", profile)
+        return self._start(queue, after, target, source.handle, src_offset=source.offset)
 
-    def _copy(self, target: Any, source: Any, **offset: int) -> None:
-        self._start(target, source, **offset).wait()
-
-    def _start(self, target: Any, source: Any, **offset: int) -> Event:
-        self.check_open()
+    def _start(
+        self, queue: Any, after: Sequence[Event], target: Any, source: Any, **offset: int
+    ) -> Event:
         import pyopencl as cl
 
-        host = source if isinstance(source, np.ndarray) else target
-        if not host.nbytes:
-            return Done()
+        host, start = source if isinstance(source, np.ndarray) else target, time.perf_counter()
         try:
-            event = cl.enqueue_copy(self.copies, target, source, is_blocking=False, **offset)
-            self.copies.flush()
+            if host.nbytes:
+                event = cl.enqueue_copy(
+                    queue, target, source, is_blocking=False, wait_for=handles(after), **offset
+                )
+            elif not after:
+                return Done()
+            else:
+                event = cl.enqueue_marker(queue, wait_for=handles(after))
+            queue.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
-        return CopyEvent(event, host.nbytes)
+        return CopyEvent(event, host.nbytes, start)
 
     def upload(self, lowering: Lowering) -> Any:
         """Return a buffer with the lowering's constants at their offsets."""
@@ -151,19 +162,22 @@ class OpenCLDevice(Device):
         self.write(buffer, packed)
         return buffer.handle
 
-    def queue(self, profile: bool) -> Any:
-        """Return the queue for kernels; the one that keeps times is made when first asked for."""
-        if not profile:
-            return self.plain
-        import pyopencl as cl
+    def queue(self, work: Literal["kernels", "writes", "reads"], profile: bool) -> Any:
+        """Return the queue for a kind of work; one that keeps times is made when asked for.
 
-        with self.lock:
-            if self.profiling is None:
-                self.profiling = cl.CommandQueue(
-                    self.context, self.found.handle,
-                    properties=cl.command_queue_properties.PROFILING_ENABLE,
-                )  # fmt: skip
-            return self.profiling
+        Each runs what it is given in order, and waits for the others where events say so.
+        """
+        self.check_open()
+        if (work, profile) not in self.queues:
+            import pyopencl as cl
+
+            with self.lock:
+                if (work, profile) not in self.queues:
+                    self.queues[work, profile] = cl.CommandQueue(
+                        self.context, self.found.handle,
+                        properties=cl.command_queue_properties.PROFILING_ENABLE if profile else 0,
+                    )  # fmt: skip
+        return self.queues[work, profile]
 
     def check_open(self) -> None:
         """Raise DeviceError on a closed device, or in a process forked from its owner."""
@@ -175,9 +189,8 @@ class OpenCLDevice(Device):
         """Wait for what runs and refuse further work."""
         if self.closed or os.getpid() != self.owner:
             return
-        for queue in (self.plain, self.copies, self.profiling):
-            if queue is not None:
-                queue.finish()
+        for queue in self.queues.values():
+            queue.finish()
         self.closed = True
 
 

@@ -118,23 +118,38 @@ class OpenCLCall:
         self, device: OpenCLDevice, launches: Sequence[_Launch], alive: Sequence[object]
     ) -> None:
         self.device, self.launches, self.alive = device, launches, alive
+        self.chain = device.chain
 
-    def launch(self, profile: bool = False) -> Event:
-        """Enqueue every kernel and return; with `profile` on a queue that keeps times."""
-        self.device.check_open()
+    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
+        """Enqueue every kernel and return; with `profile` on a queue that keeps times.
+
+        The first kernel waits for `after`, the others for the kernel before them.
+        """
         import pyopencl as cl
 
-        queue = self.device.queue(profile)
-        start = time.perf_counter()
+        queue = self.device.queue("kernels", profile)
+        start, first = time.perf_counter(), handles(after)
         try:
-            events = [
-                cl.enqueue_nd_range_kernel(queue, each.kernel, each.work, each.group)
-                for each in self.launches
-            ]
+            events = []
+            for each in self.launches:
+                events.append(
+                    cl.enqueue_nd_range_kernel(
+                        queue, each.kernel, each.work, each.group, wait_for=first
+                    )
+                )
+                first = None
+            if first is not None:
+                events.append(cl.enqueue_marker(queue, wait_for=first))
             queue.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a launch failed: {error}") from error
         return OpenCLEvent(self.launches if profile else (), events, start)
+
+
+def handles(events: Sequence[Any]) -> list[Any] | None:
+    """Return the driver's events of some of this module's, None for none."""
+    found = [event.handle for event in events if event.handle is not None]
+    return found or None
 
 
 class OpenCLEvent:
@@ -142,6 +157,7 @@ class OpenCLEvent:
 
     def __init__(self, launches: Sequence[_Launch], events: Sequence[Any], start: float) -> None:
         self.launches, self.events, self.start = launches, events, start
+        self.handle = events[-1] if events else None
 
     def wait(self) -> None:
         """Return when the last kernel is over; raise DeviceError if one failed."""
@@ -168,25 +184,32 @@ class OpenCLEvent:
                 each.nodes, each.label,
                 zero + event.profile.start * 1e-9, zero + event.profile.end * 1e-9,
             )
-            for each, event in zip(self.launches, self.events, strict=True)
+            for each, event in zip(self.launches, self.events, strict=False)
         ]  # fmt: skip
 
 
 class CopyEvent:
     """A copy under way; over when the driver says so."""
 
-    def __init__(self, event: Any, nbytes: int) -> None:
-        self.event, self.nbytes = event, nbytes
+    def __init__(self, handle: Any, nbytes: int, start: float) -> None:
+        self.handle, self.nbytes, self.start = handle, nbytes, start
 
     def wait(self) -> None:
         """Return when the copy is over; raise DeviceError if it failed."""
         import pyopencl as cl
 
         try:
-            self.event.wait()
+            self.handle.wait()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return nothing: the copy's task is timed as a whole."""
-        return ()
+        """Return when the copy ran, if its queue keeps times, on the clock of OpenCLEvent.spans."""
+        import pyopencl as cl
+
+        try:
+            times = self.handle.profile
+            zero = self.start - times.queued * 1e-9
+            return [NodeSpan((), "copy", zero + times.start * 1e-9, zero + times.end * 1e-9)]
+        except cl.Error:
+            return ()

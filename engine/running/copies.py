@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trireme.device import (
     HOST,
@@ -44,10 +45,11 @@ class _HostToDevice:
 
     def __init__(self, device: Device, source: Array, target: Buffer, node: int) -> None:
         self.device, self.source, self.target, self.node = device, source, target, node
+        self.chain = device.chain
 
-    def launch(self, profile: bool = False) -> Event:
+    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         start = time.perf_counter()
-        event = self.device.start_write(self.target, self.source)
+        event = self.device.start_write(self.target, self.source, profile, after)
         return _timed(event, self.node, start) if profile else event
 
 
@@ -56,10 +58,11 @@ class _DeviceToHost:
 
     def __init__(self, device: Device, source: Buffer, target: Array, node: int) -> None:
         self.device, self.source, self.target, self.node = device, source, target, node
+        self.chain = device.chain
 
-    def launch(self, profile: bool = False) -> Event:
+    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         start = time.perf_counter()
-        event = self.device.start_read(self.source, self.target)
+        event = self.device.start_read(self.source, self.target, profile, after)
         return _timed(event, self.node, start) if profile else event
 
 
@@ -83,14 +86,19 @@ def _timed(event: Event, node: int, start: float) -> Event:
 
 
 class _Copying:
-    """A copy under way that tells when it ran."""
+    """A copy under way that tells when it ran: by the device's clock, if it keeps the time."""
 
     def __init__(self, event: Event, node: int, start: float) -> None:
         self.event, self.node, self.start, self.end = event, node, start, start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.event, name)
 
     def wait(self) -> None:
         self.event.wait()
         self.end = time.perf_counter()
 
     def spans(self) -> Sequence[NodeSpan]:
+        for span in self.event.spans():
+            return [NodeSpan((self.node,), "copy", span.start_s, span.end_s)]
         return [NodeSpan((self.node,), "copy", self.start, self.end)]

@@ -5,7 +5,9 @@ a task goes on with what became ready: all cheap tasks, since handing one over c
 takes, and one expensive task; only further expensive ones are dispatched to the worker of their
 queue. What is cheap the cost model says, until a task has been seen to take far longer. What a
 device runs on its own (a kernel, a copy) is launched and waited for last, so a thread starts
-everything it holds before it waits. No lock is held while a device works.
+everything it holds before it waits; what may follow it on the same chain (device.ChainedCall) is
+launched behind it at once, so that a copy, its kernel and the next copy are on their way before the
+first is over. No lock is held while a device works.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Any
 
-from trireme.device import HOST, BoundCall, Done, Event, NodeSpan
+from trireme.device import HOST, BoundCall, Done, Event, NodeSpan, chain_of
 from trireme.plan import Plan
 
 CHEAP_S = 30e-6
@@ -44,8 +47,9 @@ class ParallelRunner:
     """
 
     def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
-        self.calls = calls
-        self.waits = [len(task.waits) for task in plan.tasks]
+        self.calls: Sequence[Any] = calls
+        self.chains = [chain_of(call) for call in calls]
+        self.waits = [task.waits for task in plan.tasks]
         self.followers: list[list[int]] = [[] for _ in plan.tasks]
         for task in plan.tasks:
             for other in task.waits:
@@ -55,6 +59,10 @@ class ParallelRunner:
         self.cheap = [task.estimate_s < cheap_s for task in plan.tasks]
         host = {name for name, spec in plan.placement.specs.items() if spec.memory == HOST}
         self.blocks = [task.device in host for task in plan.tasks]
+        self.watched = [
+            not below or any(self.chains[i] is not self.chains[index] for i in below)
+            for index, below in enumerate(self.followers)
+        ]
         self.slow = [0] * len(plan.tasks)
         self.pending: list[deque[int]] = [deque() for _ in self.names]
         self.busy = [False] * len(self.names)
@@ -63,6 +71,7 @@ class ParallelRunner:
         self.lock = threading.Lock()
         self.over: SimpleQueue[None] = SimpleQueue()
         self.left: list[int] = []
+        self.under_way: dict[int, Event] = {}
         self.unfinished = self.dispatches = 0
         self.error: BaseException | None = None
         self.spans: list[TaskSpan] | None = None
@@ -71,13 +80,14 @@ class ParallelRunner:
         """Run every task once; raise the first error after all that had started is over."""
         if not self.calls:
             return []
-        self.left = list(self.waits)
+        self.left = [len(waits) for waits in self.waits]
+        self.under_way.clear()
         self.unfinished, self.dispatches = len(self.calls), 0
         self.error = None
         self.spans = [] if profile else None
         mine: list[int] = []
         with self.lock:
-            self._share([i for i, count in enumerate(self.waits) if not count], mine)
+            self._share([i for i, waits in enumerate(self.waits) if not waits], mine)
         self._work(mine)
         self._wait_until_over()
         if self.error is not None:
@@ -105,10 +115,12 @@ class ParallelRunner:
     def _work(self, mine: list[int]) -> None:
         """Run the tasks that this thread holds, last first, and those that they make ready.
 
-        While something flies, no long task may keep the thread from seeing it land.
+        While something flies, no long task may keep the thread from seeing it land. What only the
+        device itself waits for is looked at last.
         """
         flying: deque[tuple[int, float, Event]] = deque()
-        while mine or flying:
+        unwatched: deque[tuple[int, float, Event]] = deque()
+        while mine or flying or unwatched:
             if mine:
                 index, start = mine.pop(), time.perf_counter()
                 if flying and self.blocks[index] and not self.cheap[index]:
@@ -118,10 +130,12 @@ class ParallelRunner:
                 event = self._launch(index)
                 self.blocks[index] = type(event) is Done
                 if event is not None and type(event) is not Done:
-                    flying.append((index, start, event))
+                    (flying if self.watched[index] else unwatched).append((index, start, event))
+                    if self.chains[index] is not None:
+                        self._chain(index, event, mine)
                     continue
             else:
-                index, start, event = flying.popleft()
+                index, start, event = (flying or unwatched).popleft()
             self._wait(index, start, event)
             self._finish(index, mine)
 
@@ -129,7 +143,13 @@ class ParallelRunner:
         if self.error is not None:
             return None
         try:
-            return self.calls[index].launch(self.spans is not None)
+            found = map(self.under_way.get, self.waits[index]) if self.under_way else ()
+            after = [event for event in found if event is not None]
+            if after:
+                event: Event = self.calls[index].launch(self.spans is not None, after)
+            else:
+                event = self.calls[index].launch(self.spans is not None)
+            return event
         except BaseException as error:
             self._fail(error)
             return None
@@ -144,7 +164,10 @@ class ParallelRunner:
                 self.slow[index] += 1
                 self.cheap[index] = self.slow[index] < _SLOW_TIMES
             if self.spans is not None:
-                self.spans.append(TaskSpan(index, start, end, tuple(event.spans())))
+                nodes = tuple(event.spans())
+                if nodes and self.chains[index] is not None:
+                    start, end = max(start, nodes[0].start_s), nodes[-1].end_s
+                self.spans.append(TaskSpan(index, start, end, nodes))
         except BaseException as error:
             self._fail(error)
 
@@ -152,23 +175,41 @@ class ParallelRunner:
         with self.lock:
             self.error = self.error or error
 
+    def _chain(self, index: int, event: Event, mine: list[int]) -> None:
+        """Free the queue of a task under way, and share out what may be launched behind it."""
+        with self.lock:
+            self.under_way[index] = event
+            chain = self.chains[index]
+            below = [i for i in self.followers[index] if self.chains[i] is chain]
+            self._release(self.queue_of[index], below, mine)
+
     def _finish(self, index: int, mine: list[int]) -> None:
         """Free the task's queue, and share out what became ready."""
         with self.lock:
-            queue = self.queue_of[index]
-            self.busy[queue] = False
-            waiting = self.pending[queue]
-            ready = [waiting.popleft()] if waiting else []
-            left = self.left
-            for follower in self.followers[index]:
-                left[follower] -= 1
-                if not left[follower]:
-                    ready.append(follower)
-            if ready:
-                self._share(ready, mine)
+            if self.under_way.pop(index, None) is None:
+                self._release(self.queue_of[index], self.followers[index], mine)
+            else:
+                chain = self.chains[index]
+                below = [i for i in self.followers[index] if self.chains[i] is not chain]
+                self._release(None, below, mine)
             self.unfinished -= 1
             if not self.unfinished:
                 self.over.put(None)
+
+    def _release(self, queue: int | None, below: Sequence[int], mine: list[int]) -> None:
+        """Count down those that waited, and share out what became ready."""
+        ready = []
+        if queue is not None:
+            self.busy[queue] = False
+            if self.pending[queue]:
+                ready.append(self.pending[queue].popleft())
+        left = self.left
+        for follower in below:
+            left[follower] -= 1
+            if not left[follower]:
+                ready.append(follower)
+        if ready:
+            self._share(ready, mine)
 
     def _share(self, ready: Sequence[int], mine: list[int]) -> None:
         """Claim the queues of ready tasks; keep the cheap and one expensive, dispatch the others.
@@ -181,9 +222,9 @@ class ParallelRunner:
                 self.pending[queue].append(index)
                 continue
             self.busy[queue] = True
-            if self.cheap[index]:
+            if self.cheap[index] or self.chains[index] is not None:
                 mine.append(index)
-            elif not mine or self.cheap[mine[0]]:
+            elif not mine or self.cheap[mine[0]] or self.chains[mine[0]] is not None:
                 mine.insert(0, index)
             else:
                 self._dispatch(queue, index)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
 
-from trireme.device import BoundCall
+from trireme.device import BoundCall, Done, Event, chain_of
 from trireme.errors import RunError
 from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan
 
 
 def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
-    """Return a function that runs every task in plan order, waiting for each."""
-    each = [getattr(call, "run", None) or _launcher(call) for call in calls]
+    """Return a function that runs every task in plan order, waiting for each.
+
+    Where a task and the next are of one chain, it is the device that waits, not the host.
+    """
+    each: list[Callable[[], None]] = []
+    for _, some in groupby(enumerate(calls), lambda one: chain_of(one[1]) or one[0]):
+        group = [call for _, call in some]
+        each.append(_chain(group) if len(group) > 1 else _alone(group[0]))
     if len(each) == 1:
-        only: Callable[[], None] = each[0]
-        return only
+        return each[0]
 
     def run() -> None:
         for call in each:
@@ -28,9 +35,24 @@ def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
     return run
 
 
-def _launcher(call: BoundCall) -> Callable[[], None]:
+def _alone(call: BoundCall) -> Callable[[], None]:
     def run() -> None:
         call.launch().wait()
+
+    quick: Callable[[], None] | None = getattr(call, "run", None)
+    return quick or run
+
+
+def _chain(calls: Sequence[Any]) -> Callable[[], None]:
+    """Return what launches each call behind the one before it, and waits for the last."""
+
+    def run() -> None:
+        event: Event = calls[0].launch()
+        try:
+            for call in calls[1:]:
+                event = call.launch(False, () if type(event) is Done else (event,))
+        finally:
+            event.wait()
 
     return run
 

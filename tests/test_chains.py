@@ -1,0 +1,229 @@
+"""Tasks that a device starts one behind the other: launched ahead, copies under kernels."""
+
+import queue
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+from forced import open_all
+from recorded_calls import Call, planned
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.errors import DeviceError
+from trireme.graph import TensorType
+from trireme.running.dispatch import ParallelRunner
+from trireme.running.execute import serial_runner
+from trireme.running.trace import chrome_trace
+from trireme.session import Session
+
+
+class Stream:
+    """A queue of a driver: runs what it is given in order, each after the events it names."""
+
+    def __init__(self):
+        self.inbox = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while (job := self.inbox.get()) is not None:
+            event, after, work = job
+            try:
+                for other in after:
+                    other.wait()
+                work()
+            except DeviceError as error:
+                event.error = error
+            event.over.set()
+
+
+class StreamEvent:
+    def __init__(self):
+        self.over, self.error = threading.Event(), None
+
+    def wait(self):
+        self.over.wait()
+        if self.error:
+            raise self.error
+
+    def spans(self):
+        return ()
+
+
+class ChainedCall:
+    """A bound call on a stream; its work must find all that it waits for over."""
+
+    def __init__(self, plan, index, streams, log, gate=None, fail=()):
+        self.plan, self.index, self.log, self.gate, self.fail = plan, index, log, gate, fail
+        self.stream, self.chain = streams[plan.tasks[index].device], streams["chain"]
+
+    def launch(self, profile=False, after=()):
+        self.log["launched"].append(self.index)
+        event = StreamEvent()
+        self.stream.inbox.put((event, after, self._work))
+        return event
+
+    def _work(self):
+        if self.gate is not None:
+            self.gate.wait(5)
+        if self.index in self.fail:
+            raise DeviceError(f"task {self.index} was told to fail")
+        for other in self.plan.tasks[self.index].waits:
+            assert other in self.log["done"], f"{self.index} ran before {other}"
+        self.log["done"].append(self.index)
+
+
+def streams_of(plan):
+    return {"chain": object()} | {task.device: Stream() for task in plan.tasks}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_chains_beside_other_devices_respect_waits(seed):
+    """Some devices are chained, the others run on the host, all in one plan."""
+    print("seed", seed)
+    plan, log, rng = planned(seed), {"done": [], "launched": []}, random.Random(seed)
+    names = sorted({task.device for task in plan.tasks})
+    chained = set(rng.sample(names, max(1, len(names) // 2)))
+    streams = streams_of(plan)
+    calls = [
+        ChainedCall(plan, task.index, streams, log)
+        if task.device in chained
+        else Call(plan, task.index, log, lambda index: rng.choice([0, 0, 2e-4]))
+        for task in plan.tasks
+    ]
+    runner = ParallelRunner(plan, calls, 0.0)
+    for run in (runner.run, serial_runner(calls)):
+        for _ in range(5):
+            log["done"].clear()
+            run()
+            assert sorted(log["done"]) == list(range(len(plan.tasks)))
+    runner.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("way", ["parallel", "serial"])
+def test_a_chain_is_launched_before_its_first_task_is_over(seed, way):
+    plan, log, gate = planned(seed), {"done": [], "launched": []}, threading.Event()
+    streams = streams_of(plan)
+    calls = [ChainedCall(plan, task.index, streams, log, gate) for task in plan.tasks]
+    runner = ParallelRunner(plan, calls)
+    thread = threading.Thread(target=runner.run if way == "parallel" else serial_runner(calls))
+    thread.start()
+    deadline = time.perf_counter() + 5
+    while len(log["launched"]) < len(calls) and time.perf_counter() < deadline:
+        time.sleep(1e-3)
+    assert len(log["launched"]) == len(calls) and not log["done"]
+    assert runner.dispatches == 0
+    gate.set()
+    thread.join()
+    assert sorted(log["done"]) == list(range(len(calls)))
+    runner.close()
+
+
+@pytest.mark.parametrize("way", ["parallel", "serial"])
+def test_an_error_in_a_chain_comes_out_and_the_next_run_is_right(way):
+    plan, log = planned(2), {"done": [], "launched": []}
+    streams, fail = streams_of(plan), {len(plan.tasks) // 2}
+    calls = [ChainedCall(plan, task.index, streams, log, fail=fail) for task in plan.tasks]
+    runner = ParallelRunner(plan, calls)
+    run = runner.run if way == "parallel" else serial_runner(calls)
+    with pytest.raises(DeviceError, match="told to fail"):
+        run()
+    assert fail.isdisjoint(log["done"])
+    fail.clear()
+    for stream in streams.values():
+        if isinstance(stream, Stream):
+            settle(stream)
+    log["done"].clear()
+    run()
+    assert sorted(log["done"]) == list(range(len(plan.tasks)))
+    runner.close()
+
+
+def settle(stream):
+    event = StreamEvent()
+    stream.inbox.put((event, (), lambda: None))
+    event.wait()
+
+
+def pipeline(size=1024, stages=3):
+    """Inputs that each cross to OpenCL and are multiplied there."""
+    b = GraphBuilder("pipeline")
+    weights = b.constant("w", np.full((size, size), 1e-3, np.float32))
+    made = []
+    for k in range(stages):
+        x = b.input(f"x{k}", TensorType((size, size), "float32"))
+        made.append(b.add("matmul", x, weights, pin="opencl", names=[f"y{k}"]))
+    feeds = {f"x{k}": np.full((size, size), k + 1, np.float32) for k in range(stages)}
+    return b.finish(*made), feeds
+
+
+@pytest.fixture
+def opencl_device():
+    opened, absent = open_all(("opencl",))
+    if absent:
+        pytest.skip(str(absent))
+    yield opened["opencl"]
+    opened["opencl"].close()
+
+
+def test_copies_run_under_kernels_in_the_trace(opencl_device):
+    """Copy k+1 runs while kernel k does, by the driver's own times, as the Chrome trace shows it.
+
+    On a busy machine the host may be late with a launch, so one overlap in 20 runs will do.
+    """
+    graph, feeds = pipeline()
+    with Session(
+        graph, devices=[opencl_device], passes=(), calibration=Calibration(), mode="parallel",
+        execution="interactive",
+    ) as session:  # fmt: skip
+        want = session.run(feeds)
+        overlaps = runs = 0
+        while not overlaps and (runs := runs + 1) <= 20:
+            trace = chrome_trace(session.profile(feeds, runs=1, warmup=0))["traceEvents"]
+            tasks = [e for e in trace if e["ph"] == "X" and e["pid"] == 1 and "bytes" in e["args"]]
+            kernels = [e for e in tasks if not e["args"]["bytes"]]
+            writes = {e["name"]: e for e in tasks if e["name"].startswith("copy x")}
+            assert len(kernels) == len(writes) == 3
+            kernels.sort(key=lambda e: e["ts"])
+            overlaps += any(apart(writes[f"copy x{k + 1}"], kernels[k]) < 0 for k in range(2))
+        assert session.runs.runner.dispatches == 0
+        session.runs.mode = "serial"
+        for name, array in session.run(feeds).items():
+            assert array.tobytes() == want[name].tobytes()
+    assert overlaps
+
+
+def apart(one, two):
+    """Microseconds between two slices of a trace, negative where they overlap."""
+    first, second = sorted((one, two), key=lambda e: e["ts"])
+    return second["ts"] - first["ts"] - first["dur"]
+
+
+@pytest.mark.parametrize("name", ["cpu", "opencl"])
+def test_python_goes_on_while_a_device_works(name):
+    """Another Python thread makes progress in the middle of a long run: no interpreter lock."""
+    opened, absent = open_all((name,))
+    if absent:
+        pytest.skip(str(absent))
+    b = GraphBuilder("long")
+    x = y = b.input("x", TensorType((768, 768), "float32"))
+    for _ in range(24):
+        y = b.add("matmul", y, x)
+    with Session(b.finish(y), devices=list(opened.values()), calibration=Calibration()) as session:
+        feeds = {"x": np.zeros((768, 768), np.float32)}
+        session.run(feeds)
+        ticks = []
+        thread = threading.Thread(target=session.run, args=(feeds,))
+        start = time.perf_counter()
+        thread.start()
+        while thread.is_alive():
+            ticks.append(time.perf_counter() - start)
+        took = ticks[-1]
+        middle = [t for t in ticks if 0.25 * took < t < 0.75 * took]
+        print(f"{took * 1e3:.1f} ms, {len(middle)} ticks in its middle")
+    for device in opened.values():
+        device.close()
+    assert len(middle) > 1000
