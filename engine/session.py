@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.parallel.choose import Splits
+from trireme.parallel.pipeline import Pipeline, Stream
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
@@ -96,6 +97,8 @@ class Session:
     ) -> None:
         self._lock = threading.Lock()
         self._closed = False
+        self._pipeline: Pipeline | None = None
+        self._stream: Stream | None = None
         self._closing: list[Callable[[], None]] = []
         self.dropped: dict[str, str] = {}
         choice("mode", mode, Mode)
@@ -251,6 +254,23 @@ class Session:
         finally:
             self._lock.release()
 
+    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
+        """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
+
+        A device works on the next run while another is at this one; the bits are those of one run
+        after another, states included. The least depth that keeps the busiest device busy is
+        taken when None. One stream at a time; meanwhile `run` is free where there are no states.
+        Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
+        """
+        with self._lock:
+            self._check_open()
+            if self._stream is not None and not self._stream.closed:
+                raise RunError("a stream of this session is under way", fix="read it or close it")
+            if self._pipeline is None or self._pipeline.asked != depth:
+                self._pipeline = Pipeline(self.program, depth)
+            self._stream = Stream(self._pipeline, feeds)
+            return self._stream
+
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of a run whose tasks go in the given order, one after another.
 
@@ -309,6 +329,8 @@ class Session:
                 return
             self._closed = True
             self._direct = None
+            if self._stream is not None:
+                self._stream.close()
             for close in reversed(self._closing):
                 close()
             self._calls = []

@@ -58,6 +58,25 @@ def test_json_is_json(model, capsys, command):
     assert json.loads(out)
 
 
+def test_profile_of_a_stream(model, capsys):
+    code, out, _ = call(capsys, "profile", model, "--runs", "2", "--stream", "8", "--depth", "2")
+    assert code == 0 and "8 runs, 2 in flight (asked for)" in out
+    code, out, _ = call(capsys, "profile", model, "--runs", "2", "--stream", "8", "--json")
+    assert code == 0 and json.loads(out)["stream"]["runs"] == 8
+    code, out, err = call(capsys, "profile", model, "--stream", "2")
+    assert code and "says nothing" in out + err
+
+
+def test_place_says_how_a_stream_would_run_and_what_is_split(model, capsys):
+    code, out, _ = call(capsys, "place", model, "--objective", "throughput")
+    assert code == 0 and "as a stream: " in out
+    assert "nothing is split: there is one device, cpu" in out
+    code, out, err = call(capsys, "place", model, "--split", "z=cpu,npu:rows")
+    assert code and "'npu' is not among the devices cpu" in out + err
+    code, out, _ = call(capsys, "place", model, "--split", "off", "--json")
+    assert code == 0 and json.loads(out)["splits"] == []
+
+
 def test_profile_trace(model, tmp_path, capsys):
     trace, report = tmp_path / "t.json", tmp_path / "p.json"
     code, out, _ = call(

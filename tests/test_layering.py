@@ -27,8 +27,8 @@ ENGINE_ORDER = [
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
     "running.interactive", "drift", "profile", "running.trace", "calibration_nets", "calibrate",
-    "running.feeds", "running.ports", "running.lane", "session", "running.per_node", "eager",
-    "replay",
+    "running.feeds", "running.ports", "running.lane", "parallel.flow",
+    "parallel.pipeline", "session", "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

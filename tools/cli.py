@@ -93,6 +93,9 @@ COMMANDS: dict[str, Command] = {
             _arg("--runs", type=int, default=20, help="runs that count"),
             _arg("--warmup", type=int, default=3, help="runs before them"),
             _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
+            _arg("--stream", type=int, default=0, metavar="N",
+                 help="then N runs as a stream, several in flight, beside one after another"),
+            _arg("--depth", type=int, help="runs in flight of a stream (default: what is enough)"),
         ),
     ),
     "explain": Command(

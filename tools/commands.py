@@ -18,7 +18,9 @@ from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
 from trireme.model_file import save
 from trireme.optimise import optimise
+from trireme.parallel.measure import profile_stream
 from trireme.placing.shatter import advice_json, advise
+from trireme.profile import Profile
 from trireme.running.interactive import summary
 from trireme.running.trace import chrome_trace
 from trireme.session import Session
@@ -115,10 +117,22 @@ def profile(options: argparse.Namespace) -> int:
         feeds = make_feeds(options, session.inputs)
         result = session.profile(feeds, runs=options.runs, warmup=options.warmup)
         progress.done()
+        if options.stream:
+            return _stream(options, session, feeds, result)
         if options.trace:
             Path(options.trace).write_text(json.dumps(chrome_trace(result)))
         text = "\n".join([str(result), *_device_lines(session)])
         emit(options, {**result.to_json(), "dropped": session.dropped}, text)
+    return 0
+
+
+def _stream(
+    options: argparse.Namespace, session: Session, feeds: Mapping[str, Any], alone: Profile
+) -> int:
+    """Show what a stream of runs takes beside runs one after another."""
+    streamed = profile_stream(session, feeds, options.stream, options.depth)
+    text = "\n".join([str(alone), "", str(streamed), *_device_lines(session)])
+    emit(options, {**alone.to_json(), "stream": streamed.to_json()}, text)
     return 0
 
 

@@ -31,10 +31,13 @@ from trireme.lockfile import (
 )
 from trireme.optimise import optimise
 from trireme.parallel.choose import place_with
+from trireme.parallel.flow import flow_of
+from trireme.parallel.measure import flow_text
 from trireme.place import place_several
 from trireme.placement import Placement
 from trireme.placing.proven import proven
 from trireme.placing.shatter import advice_json, advise
+from trireme.plan import make_plan
 from trireme.tools.commands import emit, load
 from trireme.tools.measure import fastest
 from trireme.tools.options import (
@@ -95,7 +98,12 @@ def _described(
     options: argparse.Namespace, placement: Placement
 ) -> tuple[list[str], dict[str, Any]]:
     if not options.why:
-        return [str(placement)], dict(placement.to_json())
+        lines, data = [str(placement)], dict(placement.to_json())
+        if placement.score.objective == "throughput":
+            plan = make_plan(placement)
+            flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
+            return [*lines, flow_text(flow)], {**data, "stream": vars(flow)}
+        return lines, data
     explanation, advice = explain(placement), advise(placement)
     data = {**explanation.to_json(), "advice": advice_json(advice)}
     return [str(explanation), *map(str, advice)], data

@@ -1,0 +1,254 @@
+"""Run a program on a stream of inputs, several runs in flight: model parallelism for throughput.
+
+Each run in flight has a lane. Every queue (a device, or a link between memories) has a thread and
+runs one task at a time, the oldest run's first; cheap tasks run on the thread that made them ready
+where their queue is free. Outputs come in the order of the inputs, with the bits that one run after
+another would give. A run that fails says which it was, and the others go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from trireme.compile import Program
+from trireme.dtypes import Array
+from trireme.errors import RunError
+from trireme.parallel.flow import Flow, flow_of, state_waits
+from trireme.running.dispatch import CHEAP_S
+from trireme.running.lane import Lane
+from trireme.running.ports import Given
+
+Feeds = Mapping[str, Any]
+
+
+class _Item:
+    """One run: its number in the stream, its lane, and what is left to do."""
+
+    def __init__(self, number: int, lane: Lane | None) -> None:
+        self.number, self.lane = number, lane
+        self.left: list[int] = []
+        self.over: set[int] = set()
+        self.unfinished = 0
+        self.later: dict[int, list[tuple[_Item, int]]] = {}
+        self.given: Given = (None, [])
+        self.error: BaseException | None = None
+
+
+class Pipeline:
+    """Lanes for a program, and the threads of its queues; used by one stream at a time.
+
+    flow: its depth, memory and predicted steady state
+    asked: the depth that was asked for, None for the least that is enough
+    Errors: PlanError, if the lanes do not fit a device's memory
+    """
+
+    def __init__(self, program: Program, depth: int | None = None) -> None:
+        self.plan, self.asked = program.plan, depth
+        plan = self.plan
+        self.flow: Flow = flow_of(plan, [task.estimate_s for task in plan.tasks], depth)
+        first = Lane(program)
+        self.lanes = [first, *(Lane(program, first.scratch) for _ in range(1, self.flow.depth))]
+        self.followers: list[list[int]] = [[] for _ in plan.tasks]
+        for task in plan.tasks:
+            for other in task.waits:
+                self.followers[other].append(task.index)
+        self.state_waits = state_waits(plan)
+        self.names = list(dict.fromkeys(task.device for task in plan.tasks))
+        self.queue_of = [self.names.index(task.device) for task in plan.tasks]
+        self.cheap = [task.estimate_s < CHEAP_S for task in plan.tasks]
+        self.lock = threading.Lock()
+        self.calls = [threading.Condition(self.lock) for _ in self.names]
+        self.done = threading.Condition(self.lock)
+        self.ready: list[list[tuple[int, int, _Item]]] = [[] for _ in self.names]
+        self.busy = [False] * len(self.names)
+        self.threads: list[threading.Thread] = []
+        self.stopping = False
+
+    def start(self) -> None:
+        """Start a thread a queue, if they are not there."""
+        if self.threads:
+            return
+        self.stopping = False
+        for queue, name in enumerate(self.names):
+            thread = threading.Thread(
+                target=self._serve, args=(queue,), name=f"trireme-stream-{name}", daemon=True
+            )
+            thread.start()
+            self.threads.append(thread)
+
+    def close(self) -> None:
+        """Stop the threads; what runs is waited for."""
+        with self.lock:
+            self.stopping = True
+            for call in self.calls:
+                call.notify()
+        for thread in self.threads:
+            thread.join()
+        self.threads.clear()
+
+    def submit(self, item: _Item, before: _Item | None) -> None:
+        """Make the tasks of an item ready that wait for nothing."""
+        item.left = [len(task.waits) for task in self.plan.tasks]
+        item.unfinished = len(item.left)
+        with self.lock:
+            for a, b in self.state_waits:
+                if before is not None and before.lane is not None and a not in before.over:
+                    item.left[b] += 1
+                    before.later.setdefault(a, []).append((item, b))
+            for task, count in enumerate(item.left):
+                if not count:
+                    self._push(item, task)
+
+    def wait(self, item: _Item) -> None:
+        """Return when all tasks of an item are over."""
+        with self.lock:
+            while item.unfinished:
+                self.done.wait()
+
+    def _push(self, item: _Item, task: int) -> None:
+        queue = self.queue_of[task]
+        heapq.heappush(self.ready[queue], (item.number, task, item))
+        if not self.busy[queue]:
+            self.calls[queue].notify()
+
+    def _serve(self, queue: int) -> None:
+        while True:
+            with self.lock:
+                while self.busy[queue] or not self.ready[queue]:
+                    if self.stopping:
+                        return
+                    self.calls[queue].wait()
+                _, task, item = heapq.heappop(self.ready[queue])
+                self.busy[queue] = True
+            mine = deque([(task, item)])
+            while mine:
+                task, item = mine.popleft()
+                self._run(task, item)
+                self._finish(task, item, mine)
+
+    def _run(self, task: int, item: _Item) -> None:
+        if item.error is not None or item.lane is None:
+            return
+        try:
+            item.lane.calls[task].launch().wait()
+        except BaseException as error:
+            item.error = item.error or error
+
+    def _finish(self, task: int, item: _Item, mine: deque[tuple[int, _Item]]) -> None:
+        """Free the task's queue; claim the cheap tasks that became ready where nothing waits."""
+        with self.lock:
+            queue = self.queue_of[task]
+            self.busy[queue] = False
+            item.over.add(task)
+            item.unfinished -= 1
+            waiting = [(item, follower) for follower in self.followers[task]]
+            for one, follower in waiting + item.later.pop(task, []):
+                one.left[follower] -= 1
+                if not one.left[follower]:
+                    other = self.queue_of[follower]
+                    if self.cheap[follower] and not self.busy[other] and not self.ready[other]:
+                        self.busy[other] = True
+                        mine.append((follower, one))
+                    else:
+                        self._push(one, follower)
+            if self.ready[queue] and not self.busy[queue]:
+                self.calls[queue].notify()
+            if not item.unfinished:
+                self.done.notify_all()
+
+
+class Stream(Iterator[dict[str, Array]]):
+    """The outputs of a stream of inputs, in order.
+
+    An item that fails raises RunError with its number, from what went wrong; `next` goes on with
+    the item after it. What the inputs' iterable raises comes out when all before it has. Close it,
+    or use it in a `with`, if it is not read to the end.
+    """
+
+    def __init__(self, pipeline: Pipeline, feeds: Iterable[Feeds]) -> None:
+        self.pipeline, self.flow = pipeline, pipeline.flow
+        self._feeds = iter(feeds)
+        self._lanes = deque(pipeline.lanes)
+        self._flying: deque[_Item] = deque()
+        self._last: _Item | None = None
+        self._count = 0
+        self._broken: BaseException | None = None
+        self._dry = self.closed = False
+        pipeline.start()
+
+    def __next__(self) -> dict[str, Array]:
+        if self.closed:
+            raise StopIteration
+        self._fill()
+        if not self._flying:
+            broken, self._broken = self._broken, None
+            self.close()
+            if broken is not None:
+                raise broken
+            raise StopIteration
+        item = self._flying[0]
+        if item.lane is not None:
+            self.pipeline.wait(item)
+        self._flying.popleft()
+        if item.lane is not None:
+            outputs = item.lane.ports.take(item.given) if item.error is None else {}
+            self._lanes.append(item.lane)
+        if item.error is not None:
+            raise RunError(f"item {item.number} of the stream: {item.error}") from item.error
+        self._fill()
+        return outputs
+
+    def _fill(self) -> None:
+        """Take inputs while a lane is free."""
+        while self._lanes and not self._dry:
+            try:
+                feeds = next(self._feeds)
+            except StopIteration:
+                self._dry = True
+                return
+            except BaseException as error:
+                self._dry, self._broken = True, error
+                return
+            self._begin(feeds)
+
+    def _begin(self, feeds: Feeds) -> None:
+        item = _Item(self._count, self._lanes[0])
+        self._count += 1
+        self._flying.append(item)
+        try:
+            item.given = self._lanes[0].ports.give(feeds, in_place=False)
+        except Exception as error:
+            item.lane, item.error = None, error
+            return
+        self._lanes.popleft()
+        self.pipeline.submit(item, self._last)
+        self._last = item
+
+    def close(self) -> None:
+        """End the stream: what has started is waited for, the rest is not begun."""
+        if self.closed:
+            return
+        self.closed = True
+        for item in self._flying:
+            item.error = item.error or RunError("the stream was closed")
+        for item in self._flying:
+            if item.lane is not None:
+                self.pipeline.wait(item)
+        self._flying.clear()
+        self.pipeline.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
