@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cpu_run import run
+from cpu_run import assert_close, run
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder, scalar
@@ -134,16 +134,23 @@ def numbers(case, seed=SEED):
 
 
 def check(device, graph, x, exact, at_end=True):
-    """Run a graph that fuses to two kernels or three; compare with the reference."""
+    """Run a graph that fuses to two kernels (or three); compare with the reference.
+
+    Without VNNI it may stay in float, where Winograd's algorithm is faster and rounds.
+    """
     with np.errstate(all="ignore"):
         (want,) = interpret(graph, {graph.inputs[0]: x}).values()
     (got,), kernels, _ = run(device, graph, {graph.inputs[0]: x}, at_end)
     names = set(kernels.values())
+    if any("winograd" in name for name in names):
+        assert not device.isa.vnni
+        assert_close(got, want, 1e-5, str(graph))
+        return got
     assert len(names) == 2 and any("levels" in name for name in names), names
     if exact:
         np.testing.assert_array_equal(got, want, err_msg=str(graph))
     else:
-        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.nanmax(np.abs(want)))
+        assert_close(got, want, 3e-6, str(graph))
     return got
 
 
@@ -186,7 +193,7 @@ def test_products_that_share_levels(cpus, isa):
     made = Hybrid()
     x = made.b.input("x", TensorType((2, 9, 8, 12), "float32"))
     levels, step = made.levels(x, [1, 2, 3], asymmetric=True)
-    cases = [Case((2, 9, 8, 12), (20, 1, 1, 12)), Case((2, 9, 8, 12), (9, 3, 3, 12), pads=SAME)]
+    cases = [Case((2, 9, 8, 12), (20, 1, 1, 12)), Case((2, 9, 8, 12), (9, 3, 2, 12), pads=SAME)]
     graphs.append(made.b.finish(*[made.product(case, levels, step) for case in cases]))
     for graph in graphs:
         (value,) = graph.inputs

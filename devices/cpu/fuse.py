@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu.attention_nodes import Attention, find_attention
 from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
-from trireme.devices.cpu.hybrid import lower_levels, lower_product
-from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, find_hybrid
+from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
+from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
 from trireme.devices.cpu.kernels import Context, Step, native_reason, rule_of
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -39,10 +39,11 @@ class Group:
         return self.nodes[-1]
 
 
-def grouped(graph: Graph) -> Iterator[Group]:
+def grouped(context: Context) -> Iterator[Group]:
     """Yield the nodes of a graph in groups, each when its last node comes."""
+    graph = context.graph
     pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
-    found: list[Pattern] = [*find_attention(graph), *find_hybrid(graph)]
+    found: list[Pattern] = [*find_attention(graph), *chosen_hybrid(context)]
     patterns = {node.id: one for one in found for node in one.nodes}
     for node in graph.nodes:
         pattern = patterns.get(node.id)

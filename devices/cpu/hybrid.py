@@ -11,70 +11,134 @@ from collections.abc import Callable
 import numpy as np
 
 from trireme.devices.cpu import int8_depthwise as depthwise
-from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, Pads, pads_of
-from trireme.devices.cpu.int8 import dot_of
+from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, find_hybrid, pads_of
+from trireme.devices.cpu.int8 import Dot, dot_of
 from trireme.devices.cpu.int8_columns import source_of
 from trireme.devices.cpu.int8_dequant import Dequantiser, State, dequantiser
 from trireme.devices.cpu.int8_linear import lane_channels, product_step
-from trireme.devices.cpu.int8_pack import choose_tile, pack_weights, steps_of
-from trireme.devices.cpu.int8_prepare import Image
+from trireme.devices.cpu.int8_pack import Product, pack_weights
+from trireme.devices.cpu.int8_prepare import Image, View
 from trireme.devices.cpu.int8_requant import channel_order
-from trireme.devices.cpu.int8_shapes import conv_shape, fully_connected_shape
+from trireme.devices.cpu.int8_shapes import Shape, conv_shape, fully_connected_shape
+from trireme.devices.cpu.int8_split import repeats_of
+from trireme.devices.cpu.int8_ways import Way, best_way
 from trireme.devices.cpu.kernels import Context, Step, Temp
 from trireme.devices.cpu.levels import Layout, Rounding, rounding_steps
+from trireme.devices.cpu.winograd_conv import winograd_cost
 from trireme.dtypes import Array
 from trireme.errors import InternalError
+from trireme.graph import Node
+from trireme.quantize import LinearParams
+
+_NONE = np.zeros(0, np.int32)
+_NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)
+"""Weights have no zero point, and that of levels is the epilogue's."""
+
+
+def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
+    """Return the levels and products of a graph that are faster so than in float32.
+
+    Without VNNI, Winograd's algorithm in float32 may be faster.
+    """
+    found = find_hybrid(context.graph)
+    slow = {
+        one.source.levels
+        for one in found if isinstance(one, HybridProduct) and _is_slower(context, one)
+    }  # fmt: skip
+    return [
+        one for one in found
+        if (one if isinstance(one, Levels) else one.source).levels not in slow
+    ]  # fmt: skip
+
+
+def _is_slower(context: Context, product: HybridProduct) -> bool:
+    """Whether a model says that the float nodes would take less time."""
+    op = product.op
+    if context.isa.vnni or op.op != "conv" or _is_depthwise(context, op):
+        return False
+    cycles = winograd_cost(context, op)
+    return cycles is not None and cycles < _way(context, product.source, op).cycles
 
 
 def lower_levels(context: Context, levels: Levels) -> list[Step]:
-    """Return the steps that round a value, once for every border that its readers want."""
+    """Return the steps that round a value, once for every border and form that its readers want."""
     steps: list[Step] = []
-    for pads in levels.pads:
-        layout = _layout(context, levels, pads)
-        memory = _memory(context, levels, pads)
-        rounding = Rounding(levels.asymmetric, levels.tiny)
-        x = context.operand(levels.x)
-        steps += rounding_steps(context.isa, layout, rounding, x, *memory)
+    done: set[Temp] = set()
+    for op in levels.readers:
+        memory, state = _memory(context, levels, op)
+        if memory not in done:
+            layout, rounding = (
+                _layout(context, levels, op),
+                Rounding(levels.asymmetric, levels.tiny),
+            )
+            x = context.operand(levels.x)
+            steps += rounding_steps(context.isa, layout, rounding, x, memory, state)
+            done.add(memory)
     return steps
 
 
-def _layout(context: Context, levels: Levels, pads: Pads) -> Layout:
-    """Return how the levels of a value lie with a border of so many pixels."""
+def _layout(context: Context, levels: Levels, op: Node) -> Layout:
+    """Return how levels lie as a reader wants them."""
     dims = context.type(levels.x).dims
-    top, left, bottom, right = pads
+    top, left, bottom, right = pads_of(op)
     channels, size = dims[-1], context.type(levels.x).elements // levels.images
     lines = dims[1] if len(dims) == 4 and levels.images == dims[0] else 1
     border = (top, left * channels, bottom, right * channels)
-    return Layout(levels.images, lines, size // lines, border, dot_of(context.isa))
+    return Layout(levels.images, lines, size // lines, border, _dot(context, levels, op))
 
 
-def _memory(context: Context, levels: Levels, pads: Pads) -> tuple[Temp, Temp]:
-    """Return the memory of levels with a border, and of their state."""
-    nbytes = _layout(context, levels, pads).nbytes
-    key = f"levels %{levels.levels}"
-    return Temp(f"{key} {pads}", nbytes), Temp(f"{key} state", 8 * levels.images)
+def _memory(context: Context, levels: Levels, op: Node) -> tuple[Temp, Temp]:
+    """Return the memory of levels as a reader wants them, and of their state."""
+    layout, key = _layout(context, levels, op), f"levels %{levels.levels}"
+    form = f"{key} {pads_of(op)} {layout.dot.dtype}"
+    return Temp(form, layout.nbytes), Temp(f"{key} state", 8 * levels.images)
+
+
+def _dot(context: Context, levels: Levels, op: Node) -> Dot:
+    """Return how an op multiplies levels."""
+    if _is_depthwise(context, op):
+        return dot_of(context.isa)
+    return _way(context, levels, op).dot
+
+
+def _is_depthwise(context: Context, op: Node) -> bool:
+    return op.op == "conv" and depthwise.is_depthwise(context.graph, op)
+
+
+def _way(context: Context, levels: Levels, op: Node) -> Way:
+    """Return how a product of matrices is computed."""
+    if op.id not in levels.ways:
+        product, _, _ = _shape(context, op)
+        w = _weights(context, op.used[1])
+        levels.ways[op.id] = best_way(context.isa, w, _NO_ZEROS, product)
+    return levels.ways[op.id]
+
+
+def _shape(context: Context, op: Node) -> tuple[Product, View, Shape]:
+    shape_of = conv_shape if op.op == "conv" else fully_connected_shape
+    return shape_of(context.graph, op)
 
 
 def lower_product(context: Context, product: HybridProduct) -> list[Step]:
     """Return the step of a product on levels."""
-    lower = _lower_depthwise if product.is_depthwise else _lower_linear
+    lower = _lower_depthwise if _is_depthwise(context, product.op) else _lower_linear
     return [lower(context, product)]
 
 
 def _lower_linear(context: Context, product: HybridProduct) -> Step:
     """Return the step of a conv or fully_connected as a product of matrices."""
-    isa, op, dot = context.isa, product.op, dot_of(context.isa)
-    shape_of = conv_shape if op.op == "conv" else fully_connected_shape
-    shape, view, dims = shape_of(context.graph, op)
+    isa, op = context.isa, product.op
+    shape, view, dims = _shape(context, op)
+    way = _way(context, product.source, op)
+    dot, tile = way.dot, way.tile
     image = Image(dims, pads_of(op), "uint8", 0, dot, prepared=True)
-    cut = choose_tile(isa, shape, dot)
     order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
     epilogue = _epilogue(context, product, lane_channels(shape, order), shape.rows)
-    w = _weights(context, op.used[1])
-    packed = pack_weights(steps_of(w, 0, shape, dot), dot, order, cut[0], isa.lanes)
-    levels, _ = _memory(context, product.source, pads_of(op))
-    operands = (levels, packed, product.output)
-    return product_step(isa, shape, (image, view), cut, epilogue, operands)
+    repeats = repeats_of(way.parts, shape, dot, order, tile, isa.lanes) if way.parts else None
+    packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
+    levels, _ = _memory(context, product.source, op)
+    operands, cut = (levels, packed, product.output), (tile, way.cycles)
+    return product_step(isa, shape, (image, view), cut, epilogue, operands, repeats=repeats)
 
 
 def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
@@ -91,7 +155,7 @@ def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
     )  # fmt: skip
     w = _weights(context, op.used[1])
     packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
-    levels, _ = _memory(context, product.source, pads_of(op))
+    levels, _ = _memory(context, product.source, op)
     operands = (levels, packed, product.output)
     return depthwise.depthwise_step(isa, source_of(image, window), blocks, epilogue, operands)
 
@@ -101,11 +165,11 @@ def _epilogue(
     order: Callable[[int, int], Array] | None = None,
 ) -> Dequantiser:  # fmt: skip
     """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
-    source, dot = product.source, dot_of(context.isa)
+    source, dot = product.source, _dot(context, product.source, product.op)
     scales = [_constant(context, value) for value in product.scales]
     bias = None if product.bias is None else _constant(context, product.bias)
     zero = 0 if dot.width == 2 else None if source.asymmetric else 128
-    _, state = _memory(context, source, pads_of(product.op))
+    _, state = _memory(context, source, product.op)
     return dequantiser(
         _weights(context, product.op.used[1]), scales, bias, lanes,
         State(state, source.images, zero), rows // source.images, product.activation, order,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trireme.devices.cpu.elementwise import ACTIVATIONS
-from trireme.devices.cpu.int8_depthwise import is_depthwise
+from trireme.devices.cpu.int8_ways import Way
 from trireme.devices.cpu.unify import Pattern, Solution, number_of, solve
 from trireme.graph import Graph, Node
 
@@ -41,7 +41,9 @@ Pads = tuple[int, int, int, int]
 class Levels:
     """A value x rounded to 8 bits, and the step between two levels of each image of it.
 
-    images: how many parts of x have a range of their own; pads: borders that the readers want
+    images: how many parts of x have a range of their own
+    readers: the ops that multiply levels
+    ways: how they do (int8_ways.py), by the op's id, once that is chosen
     """
 
     nodes: tuple[Node, ...]
@@ -51,7 +53,8 @@ class Levels:
     images: int
     tiny: float
     asymmetric: bool
-    pads: tuple[Pads, ...] = ()
+    readers: tuple[Node, ...] = ()
+    ways: dict[int, Way] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,6 @@ class HybridProduct:
     bias: int | None
     activation: str
     output: int
-    is_depthwise: bool
 
 
 def pads_of(op: Node) -> Pads:
@@ -124,8 +126,7 @@ def _family(graph: Graph, levels: Levels) -> list[Levels | HybridProduct]:
     closed = all(node.id in family for value in inside for node in graph.users(value))
     if len(good) < len(products) or not closed or inside & set(graph.outputs):
         return []
-    pads = tuple(dict.fromkeys(pads_of(product.op) for product in good))
-    levels = replace(levels, pads=pads)
+    levels = replace(levels, readers=tuple(product.op for product in good))
     taken: set[int] = set()
     made: list[Levels | HybridProduct] = [levels]
     for product in good:
@@ -156,16 +157,7 @@ def _product(graph: Graph, levels: Levels, op: Node) -> HybridProduct | None:
     same = graph.type(last.outputs[0]).shape == graph.type(op.outputs[0]).shape
     if activation not in ACTIVATIONS or not same or not _are_float(graph, nodes):
         return None
-    return HybridProduct(
-        nodes,
-        levels,
-        op,
-        scales,
-        bias,
-        activation,
-        last.outputs[0],
-        op.op == "conv" and is_depthwise(graph, op),
-    )
+    return HybridProduct(nodes, levels, op, scales, bias, activation, last.outputs[0])
 
 
 def _multiplies_integers(graph: Graph, levels: Levels, op: Node) -> bool:

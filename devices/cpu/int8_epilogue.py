@@ -55,4 +55,4 @@ class Epilogue(Protocol):
 
 def element_kind(epilogue: Epilogue) -> str:
     """Return what kernels are called that store such results."""
-    return "f32" if epilogue.element == "float" else "q8"
+    return "q8_to_f32" if epilogue.element == "float" else "q8"

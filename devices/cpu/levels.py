@@ -1,7 +1,7 @@
 """Rounding float32 to 8 bits by a range that is measured first: one step, two for large images.
 
 What products on 8-bit integers read is written as they want it (int8_prepare.py), border and all:
-with VNNI unsigned bytes, level + zero, otherwise 16-bit levels. Beside it lies the **state**: the
+unsigned bytes, level + zero, or 16-bit levels. Beside it lies the **state**: the
 step of each image, and its zero where that is not known before.
 
     symmetric:  step = max(max |x|, tiny), level = round(x * (127 / step)), zero = 128
@@ -40,7 +40,7 @@ _ACCUMULATORS = 4
 class Layout:
     """Images of `lines` x `row` floats, and the border around each: lines and elements of a line.
 
-    dot: how levels are multiplied, which says how they are stored
+    dot: how levels are multiplied, which says whether they are bytes
     """
 
     images: int
@@ -118,7 +118,7 @@ class _Kernel:
         self.isa, self.layout, self.rounding = isa, layout, rounding
         self.integers = vector(isa.lanes, "i32")
         kind = "asymmetric" if rounding.asymmetric else "symmetric"
-        self.name = f"levels_{kind}_{layout.dot.name}"
+        self.name = f"levels_{kind}_{layout.dot.dtype}"
 
     def whole(self, size: int) -> Code:
         """Operands: x, levels, state; a chunk is `size` images."""

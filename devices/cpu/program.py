@@ -124,7 +124,7 @@ def build(
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
-    for group in grouped(graph):
+    for group in grouped(context):
         if len(group.nodes) > 1 or not is_alias(graph, group.node):
             made = lowered.get(graph, group)
             if made is None:

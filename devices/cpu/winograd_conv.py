@@ -11,7 +11,7 @@ from trireme.devices.cpu.kernels import Context, InPlace, Step
 from trireme.devices.cpu.products import window_of
 from trireme.devices.cpu.winograd import panels_shape, transform_weights
 from trireme.devices.cpu.winograd_kernel import WinogradConv, scheme_of, winograd_kernel
-from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd, schemes
+from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd, schemes, winograd_cycles
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Node
@@ -30,6 +30,16 @@ def winograd_size(context: Context, node: Node) -> int:
         return 0
     size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
     return size if size and _is_finite(_weights(context, node)) else 0
+
+
+def winograd_cost(context: Context, node: Node) -> float | None:
+    """Return the modelled cycles of one core, None where `winograd_size` is 0."""
+    size = winograd_size(context, node)
+    if not size:
+        return None
+    window, outputs = _window(context, node), context.type(node.used[1]).dims[0]
+    batch = context.type(node.used[0]).dims[0]
+    return winograd_cycles(context.isa, batch, window, outputs, scheme_of(window, size))
 
 
 def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
