@@ -6,15 +6,18 @@ shifts from left 6 to right 31, every kind of clamp, and per-layer and per-chann
 """
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from trireme.devices.cpu import int8_fit
 from trireme.devices.cpu.int8_fit import fit
 from trireme.devices.cpu.int8_requant import requantiser
 from trireme.devices.cpu.ir import vector
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.kernels import begin, finish
+from trireme.devices.cpu.recipes import Recipes
 from trireme.devices.cpu.target import ISAS, available_isas, choose_isa
 from trireme.quantize import LinearParams, requantize
 
@@ -140,3 +143,33 @@ def test_sums_that_fail_are_corrected():
             plain = np.rint(np.float32(acc * scale + addend))
             want = requantize(acc, int(multipliers[column]), -9, 0, 0, 255)
             assert np.clip(plain + found.corrections[row, column], 0, 255) == want
+
+
+def test_what_was_fitted_is_kept(tmp_path, monkeypatch):
+    """A second search for the same finds the first one's result; another parameter is another."""
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    most = np.full(CHANNELS, 30_000, np.int64)
+    problems = [(draw_params(rng)[0], -most, most) for _ in range(12)]
+    first = problems[0][0]
+    problems += [
+        (replace(first, y_zero=first.y_zero + 1), -most, most),
+        (replace(first, rounding_once=not first.rounding_once), -most, most),
+        (replace(first, shifts=first.shifts - 1), -most, most), (first, -most, most + 1),
+        (first, -most - 1, most), (replace(first, shifts=first.shifts + 40), -most, most),
+    ]  # fmt: skip
+    wanted = [fit(*problem) for problem in problems]
+    assert any(want is None for want in wanted) and any(want is not None for want in wanted)
+    searches = []
+    monkeypatch.setattr(int8_fit, "fit", lambda *a: (searches.append(1), fit(*a))[1])
+    for count in (len(problems), 0):
+        known = Recipes(choose_isa("auto"), ObjectCache(tmp_path))
+        searches.clear()
+        for problem, want in zip(problems, wanted, strict=True):
+            got = int8_fit.fit_once(known, *problem)
+            assert (got is None) == (want is None)
+            for name in ("scales", "addends", "sums", "corrections") if want else ():
+                a, b = getattr(got, name), getattr(want, name)
+                assert a.dtype == b.dtype and a.shape == b.shape and (a == b).all(), name
+            assert want is None or got.signed == want.signed
+        assert len(searches) == count

@@ -98,7 +98,7 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
         raise InternalError(f"{node.label}: weights are not constant")
     blocks = cut_channels(channels, dot, isa)
     order = lane_channels(isa, blocks, dot)
-    requant = _requantiser(isa, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
+    requant = _requantiser(context, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
     weights = pack_weights(data, params.w_zero, window, blocks, dot, order)
     operands = (context.operand(node.used[0]), weights, node.outputs[0])
     return [depthwise_step(isa, source, blocks, requant, operands)]
@@ -154,7 +154,7 @@ def lane_channels(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
 
 
 def _requantiser(
-    isa: Isa, params: LinearParams, constants: tuple[Array, Array | None],
+    context: Context, params: LinearParams, constants: tuple[Array, Array | None],
     dtypes: tuple[str, str], dot: Dot, order: Array,
 ) -> Requantiser:  # fmt: skip
     """Return how sums become bytes; with VNNI the zero point of x goes into the bias."""
@@ -164,7 +164,7 @@ def _requantiser(
         x_zero = params.x_zero + (128 if dtypes[0] == "int8" else 0)
         terms = terms - x_zero * (w.reshape(len(w), -1).astype(np.int64) - params.w_zero).sum(1)
     bounds = sum_bounds(w, bias, params, dtypes[0])
-    return requantiser(isa, params, dtypes[1], terms, bounds, order)
+    return requantiser(context.isa, params, dtypes[1], terms, bounds, order, context.recipes)
 
 
 def pack_weights(

@@ -276,7 +276,9 @@ def _steps(
     terms, factor = constant_terms(w, bias, params, x_dtype, dot)
     bounds = sum_bounds(w, bias, params, x_dtype)
     every = lane_channels(product, order)
-    requant = requantiser(isa, params, graph.type(y_id).dtype, terms, bounds, every)
+    requant = requantiser(
+        isa, params, graph.type(y_id).dtype, terms, bounds, every, context.recipes
+    )
     repeats = repeats_of(way.parts, product, dot, order, tile, isa.lanes) if way.parts else None
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     operands = (context.operand(x_id), packed, y_id)

@@ -20,9 +20,10 @@ import numpy as np
 
 from trireme.devices.cpu.int8 import Rounding, Scale, is_x86, requantise, store_bytes
 from trireme.devices.cpu.int8_epilogue import Channels
-from trireme.devices.cpu.int8_fit import fit
+from trireme.devices.cpu.int8_fit import fit_once
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.kernels import Operand
+from trireme.devices.cpu.recipes import Recipes
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.quantize import LinearParams
@@ -303,15 +304,16 @@ def lanes_to_channels(isa: Isa, lanes: int, vectors: int) -> Array:
 
 def requantiser(
     isa: Isa, params: LinearParams, dtype: str, bias: Array, bounds: tuple[Array, Array],
-    order: Array,
+    order: Array, recipes: Recipes | None = None,
 ) -> Requantiser:  # fmt: skip
     """Return how the sums of a layer become bytes.
 
     bias: int64 [O], everything constant but the products
     bounds: least and greatest value of the whole sum, int64 [O]
     order: the channel in each lane of the kernel; lanes beyond the channels are padding
+    recipes: knows what was fitted before
     """
-    found = fit(params, *bounds) if isa.fused else None  # counts on one rounding
+    found = fit_once(recipes, params, *bounds) if isa.fused else None  # counts on one rounding
     if found is not None:
         rows = [bias.astype(np.int32), found.scales.view(np.int32), found.addends.view(np.int32)]
         for pair in zip(found.sums, found.corrections, strict=True):

@@ -114,6 +114,18 @@ class Recipes:
         found: R = self._made[digest]
         return found
 
+    def found(self, problem: bytes, search: Callable[[], bytes]) -> bytes:
+        """Return search(): bytes that take long to find and that follow from the problem alone.
+
+        problem: what is searched for, by whom, and everything that decides about it
+        """
+        key = self._key(hashlib.sha256(b"search " + problem).hexdigest())
+        known = self._cache.load(key)
+        if known is None:
+            known = search()
+            self._cache.store(key, known)
+        return known
+
     def object_of(self, code: Code) -> bytes | None:
         """Return a kernel's object code if it is kept; asked once, for it is given away."""
         digest = code.digest
