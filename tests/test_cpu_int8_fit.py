@@ -77,7 +77,7 @@ def run_numbers(isa, requant, sums, cache):
     for row in fn.range(0, len(sums)):
         for lane in range(0, CHANNELS, isa.lanes):
             acc = fn.load(vector(isa.lanes, "i32"), fn.at(x, row * CHANNELS + lane, "i32"), 4)
-            branch = requant.has_exceptions(fn, table, lane, isa.lanes, 1) if lane else None
+            branch = requant.enter(fn, (), row, (table, lane, isa.lanes, 1)) if lane else None
             (number,) = requant.numbers(fn, [acc], table, lane, branch)
             fn.store(number, fn.at(y, row * CHANNELS + lane, "i32"), 4)
     code = finish(fn)
