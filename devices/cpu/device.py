@@ -87,7 +87,9 @@ class CpuDevice(Device):
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""
         lowered = Lowered(graph)
         recipes = self._jit.recipes
-        items = build(graph, self.isa, self.threads, self.winograd, recipes, lowered).items
+        items = build(
+            graph, self.isa, self.threads, self.winograd, recipes, lowered, parts=False
+        ).items
         self._lowered = lowered
         steps = [item for item in items if isinstance(item, Step)]
         return works_of(graph, steps, self.isa, self.threads)

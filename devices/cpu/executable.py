@@ -15,7 +15,7 @@ import numpy as np
 from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Jit
-from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Operand, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address, view
 from trireme.devices.cpu.pool import Call, Pool
@@ -109,11 +109,11 @@ class Bound:
         if value in self._fixed:
             return None
         native = [part for part in self._parts if isinstance(part, _Native)]
-        places = [(part.pointers, k) for part in native for k in part.uses(value)]
+        places = [(part.pointers, k, at) for part in native for k, at in part.uses(value)]
 
         def move(to: int) -> None:
-            for pointers, k in places:
-                pointers[k] = to
+            for pointers, k, offset in places:
+                pointers[k] = to + offset
 
         return move
 
@@ -157,11 +157,15 @@ class Bound:
 
     def _native(self, steps: Sequence[tuple[Step, int]]) -> _Native:
         operands = [(*step.reads, *step.writes) for step, _ in steps]
-        homes = self._program.homes
-        owners = [homes[o] if isinstance(o, int) else None for row in operands for o in row]
+        owners = [self._owner(o) for row in operands for o in row]
         return _Native(
             self._pool, steps, [[self._address(o) for o in row] for row in operands], owners
         )
+
+    def _owner(self, operand: Operand) -> tuple[int, int] | None:
+        """Return the value in whose memory an operand is, and how far in; None: in no value's."""
+        of, offset = (operand.of, operand.offset) if isinstance(operand, At) else (operand, 0)
+        return (self._program.homes[of], offset) if isinstance(of, int) else None
 
     def _reference(self, node: Node) -> _Reference:
         graph = self._program.graph
@@ -197,6 +201,8 @@ class Bound:
             return where
         if isinstance(operand, InPlace):
             return operand.data.ctypes.data
+        if isinstance(operand, At):
+            return self._address(operand.of) + operand.offset
         if isinstance(operand, Fault):
             words = np.zeros(2, np.int64)
             self._faults.append((operand, words))
@@ -212,12 +218,13 @@ class Bound:
 class _Native:
     """Native steps that run one after another: one call of the pool.
 
-    pointers: addresses of each step's operands; owners: the value in whose memory each is, or None
+    pointers: addresses of each step's operands; owners: the value in whose memory each is, and how
+        far from its beginning, or None
     """
 
     def __init__(
         self, pool: Pool, steps: Sequence[tuple[Step, int]], pointers: Sequence[Sequence[int]],
-        owners: Sequence[int | None],
+        owners: Sequence[tuple[int, int] | None],
     ) -> None:  # fmt: skip
         self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
         self._owners = owners
@@ -247,9 +254,10 @@ class _Native:
             polls=polls, stamps=stamps,
         )  # fmt: skip
 
-    def uses(self, value: int) -> list[int]:
-        """Return where among the pointers a value is."""
-        return [k for k, owner in enumerate(self._owners) if owner == value]
+    def uses(self, value: int) -> list[tuple[int, int]]:
+        """Return which of the pointers are into a value's memory, and how far into it."""
+        owners = enumerate(self._owners)
+        return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
 
     def profile(self) -> Iterable[NodeSpan]:
         """Run, and yield when each step ran."""

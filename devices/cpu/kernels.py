@@ -37,6 +37,14 @@ class Temp:
     nbytes: int
 
 
+@dataclass(frozen=True)
+class At:
+    """Memory of a value or a Temp from some byte on."""
+
+    of: int | Temp
+    offset: int
+
+
 @dataclass(frozen=True, eq=False)
 class Fault:
     """Where a kernel says that what it was given is wrong: two i64, whether, and a number.
@@ -70,7 +78,7 @@ class Packed:
 
 CONSTANTS = (np.ndarray, Packed)
 """What a step reads and nobody writes."""
-Operand = int | Array | Packed | InPlace | Temp | Fault
+Operand = int | Array | Packed | InPlace | Temp | At | Fault
 """What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trireme.devices.cpu.batches import Stretch, cut
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.homes import find_homes, is_alias
 from trireme.devices.cpu.kernels import (
     CONSTANTS,
+    At,
     Context,
     Operand,
     Packed,
@@ -113,9 +115,11 @@ def build(
     winograd: bool = True,
     recipes: Recipes | None = None,
     lowered: Lowered | None = None,
+    parts: bool = True,
 ) -> Program:
     """Lower a graph to a program without its constants; see `pack`.
 
+    parts: whether large batches are done a part at a time (batches.py)
     recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
         here is added to `lowered`
     """
@@ -124,7 +128,13 @@ def build(
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
-    for group in grouped(context):
+    groups = list(grouped(context))
+    for group in cut(graph, groups, isa) if parts else groups:
+        if isinstance(group, Stretch):
+            one = build(group.graph, isa, threads, winograd, recipes, parts=False)
+            items += _repeated(one, group.parts)
+            kernels |= one.kernels
+            continue
         if len(group.nodes) > 1 or not is_alias(graph, group.node):
             made = lowered.get(graph, group)
             if made is None:
@@ -165,6 +175,34 @@ def _lower(context: Context, group: Group) -> list[Item]:
     return [replace(step, nodes=nodes) for step in lower_group(context, group)]
 
 
+def _repeated(program: Program, parts: int) -> list[Item]:
+    """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
+    graph, homes, offsets = program.graph, program.homes, program.offsets
+    whole = {*graph.inputs, *graph.outputs}
+    memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
+
+    def place(operand: Operand, part: int) -> Operand:
+        if isinstance(operand, int) and graph.values[operand].is_constant:
+            return operand
+        if isinstance(operand, int) and homes[operand] in whole:
+            return At(homes[operand], part * graph.type(homes[operand]).nbytes)
+        if isinstance(operand, int | Temp):
+            key = homes[operand] if isinstance(operand, int) else operand.key
+            return At(memory, offsets[key])
+        return operand
+
+    return [
+        replace(
+            item,
+            reads=tuple(place(operand, part) for operand in item.reads),
+            writes=tuple(place(operand, part) for operand in item.writes),
+        )
+        for part in range(parts)
+        for item in program.items
+        if isinstance(item, Step)
+    ]
+
+
 def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
     nbytes = context.type(source).nbytes
     code = context.kernel(_copy_kernel, nbytes)
@@ -188,6 +226,7 @@ def _place(
     for position, item in enumerate(items):
         for operand in (*item.reads, *item.writes):
             key: int | str
+            operand = operand.of if isinstance(operand, At) else operand
             if isinstance(operand, Temp):
                 key, nbytes = operand.key, operand.nbytes
             elif isinstance(operand, int) and homes[operand] not in outside:

@@ -15,7 +15,7 @@ import numpy as np
 from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.emit import module_text, optimised
-from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Step
+from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step
 from trireme.devices.cpu.program import build, pack
 from trireme.devices.cpu.target import ISAS
 
@@ -103,6 +103,7 @@ class Job:
                     contents[value] = self.feeds[value]
         for step in program.items:
             for operand in (*step.reads, *step.writes):
+                operand = operand.of if isinstance(operand, At) else operand
                 key = key_of(program, operand)
                 if isinstance(operand, CONSTANTS):
                     contents[key] = program.constants[key[1]]
@@ -123,7 +124,10 @@ class Job:
         head = struct.pack(f"<{len(words)}q", *words)
         tail = []
         for step in program.items:
-            places = [self.at[key_of(program, o)][0] for o in (*step.reads, *step.writes)]
+            places = [
+                self.at[key_of(program, o)][0] + (o.offset if isinstance(o, At) else 0)
+                for o in (*step.reads, *step.writes)
+            ]
             tail += [numbers[step.code.symbol], step.chunks, len(places), *places]
         return head + memory.tobytes() + struct.pack(f"<{len(tail)}q", *tail)
 

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import numpy as np
 
-from trireme.devices.cpu.kernels import CONSTANTS, Fault, InPlace, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step, Temp
 from trireme.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -98,6 +98,7 @@ def _places(program, feeds, at_end):
             places[value] = Guarded(graph.type(value).nbytes, at_end, data, data is not None)
     for step in program.items:
         for operand in (*step.reads, *step.writes):
+            operand = operand.of if isinstance(operand, At) else operand
             key = key_of(program, operand)
             if key in places:
                 continue
@@ -115,6 +116,8 @@ def _places(program, feeds, at_end):
 
 def key_of(program, operand):
     """What names the memory of an operand."""
+    if isinstance(operand, At):
+        return key_of(program, operand.of)
     if isinstance(operand, CONSTANTS):
         return "constant", id(operand)
     if isinstance(operand, InPlace):
@@ -142,7 +145,10 @@ def _run(program, code, places, local, at_end):
     """Run every step, each chunk by a function whose name says which it is."""
     for number, step in enumerate(program.items):
         kernel = _KERNEL(code[number])
-        operands = [places[key_of(program, o)].address for o in (*step.reads, *step.writes)]
+        operands = [
+            places[key_of(program, o)].address + (o.offset if isinstance(o, At) else 0)
+            for o in (*step.reads, *step.writes)
+        ]
         args = (ctypes.c_int64 * max(len(operands), 1))(*operands)
         chunks = range(step.chunks)
         for chunk in reversed(chunks) if at_end else chunks:
