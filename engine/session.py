@@ -33,6 +33,7 @@ from trireme.errors import CompileError, DeviceError, RunError
 from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
+from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
 from trireme.parallel.pipeline import Pipeline, Stream
 from trireme.placement import Placement
@@ -67,6 +68,7 @@ class Session:
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
     shapes: shapes of inputs that the model leaves open
+    batch: make the first axis of all inputs this, where it is 1 (parallel/batch.py)
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
     model_cache: where optimised graphs of model files are kept; this user's cache folder when not
         given, nowhere when None
@@ -90,6 +92,7 @@ class Session:
         placement: Held | None = None,
         split: Splits = "auto",
         shapes: Mapping[str, Sequence[int]] | None = None,
+        batch: int | None = None,
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
         progress: Progress = no_progress,
@@ -107,6 +110,7 @@ class Session:
         try:
             progress("reading the model", 0, 0)
             self.graph = optimised(model, shapes, passes, passes_off, model_cache)
+            self.graph = self.graph if batch is None else batched(self.graph, batch)
             self.states: States = States(state_types(self.graph))
             progress("opening devices", 0, 0)
             opened = self._open(devices, threads, fallback, device_options or {})

@@ -40,6 +40,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
     parser.add_argument("--threads", type=int, help="threads of the cpu device (default: all)")
+    parser.add_argument("--batch", type=int, help="make the inputs' first axis this, where it is 1")
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
         parser.add_argument(f"--dump-{form}", metavar="DIR",
                             help=f"write the {what} of every kernel here, a file each")  # fmt: skip
@@ -159,6 +160,7 @@ def open_session(
     """Return a session for the options' model and devices; `changed` overrides its arguments."""
     given = session_arguments(options)
     given["calibration"] = Path(given["calibration"])
+    given["batch"] = options.batch
     session = Session(options.model if model is None else model, **{**given, **changed})
     for form in ("ir", "asm"):
         if folder := getattr(options, f"dump_{form}", None):

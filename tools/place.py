@@ -30,6 +30,7 @@ from trireme.lockfile import (
     save_lock,
 )
 from trireme.optimise import optimise
+from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
 from trireme.parallel.flow import flow_of
 from trireme.parallel.measure import flow_text
@@ -71,6 +72,7 @@ def place_model(options: argparse.Namespace) -> int:
     try:
         progress(f"placing {options.model}")
         graph = optimise(load(options), disable=_names(options.passes_off))
+        graph = batched(graph, options.batch) if options.batch else graph
         placement, remark = _placed(options, graph, devices)
     finally:
         progress.done()

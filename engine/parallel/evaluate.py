@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trireme.errors import PlacementError
 from trireme.graph import Graph, Node
 from trireme.parallel.spec import Request
-from trireme.parallel.split import Parts, Split, extent, split
+from trireme.parallel.split import Kind, Parts, Split, extent, split
 from trireme.place import NodeOptions, Pricing, node_options
 from trireme.placing.objective import Objective, Scorer
 
@@ -158,6 +158,7 @@ def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> 
     if wanted.cuts:
         return tries.trial(Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts))
     size, step = extent(tries.graph, wanted.nodes, wanted.kind)
+    step = _liked_step(size, step, wanted)
     cuts = even_cuts(size, step, speeds(tries, wanted))
     best = tries.trial(Split(wanted.nodes, wanted.kind, wanted.devices, cuts))
     width = max(size // step // 4, 1) if best.value <= worth else 0
@@ -168,6 +169,19 @@ def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> 
         else:
             best = moved
     return best
+
+
+_LIKED: Mapping[Kind, tuple[int, ...]] = {"channels": (16, 8, 4), "rows": (4, 2), "batch": ()}
+"""What kernels like cuts to be multiples of: vectors of channels, tiles of rows."""
+_CHOICES = 4
+"""Steps a device that there must be for a coarser step to be taken."""
+
+
+def _liked_step(size: int, step: int, wanted: Request) -> int:
+    """Return the largest step that kernels like and that leaves enough choice of cuts."""
+    least = _CHOICES * len(wanted.devices)
+    liked = (s for s in _LIKED[wanted.kind] if s % step == 0 and size // s >= least)
+    return next(liked, step)
 
 
 def speeds(tries: Evaluator, wanted: Request) -> list[float]:

@@ -51,6 +51,14 @@ def piece(graph: Graph, node: Node, span: Span) -> Piece:
     """
     if (span.start, span.stop) == (0, graph.type(node.outputs[0]).dims[span.axis]):
         return Piece((None,) * len(node.inputs))
+    return stretched(graph, node, span)
+
+
+def stretched(graph: Graph, node: Node, span: Span) -> Piece:
+    """Do the same for a stretch that may be all of the outputs, or more of them.
+
+    Errors: PlacementError, as `piece`
+    """
     if node.op not in _RULES:
         raise refusal(node, f"no part of {node.op} can be made alone")
     return _RULES[node.op](graph, node, span)
@@ -263,6 +271,36 @@ def _renamed_axes(graph: Graph, node: Node, span: Span) -> Piece:
     return Piece((read, *[None] * (len(node.inputs) - 1)))
 
 
+def _gather(graph: Graph, node: Node, span: Span) -> Piece:
+    """Along the axes of the indices, other indices; along those of x, other stretches of it."""
+    if node.attrs["batch_dims"]:
+        raise refusal(node, "its indices are of one batch each")
+    ranks = [_rank(graph, value) for value in node.inputs]
+    first = node.attrs["axis"] % ranks[0]
+    past = span.axis - first - ranks[1]
+    if first <= span.axis and past < 0:
+        return Piece((None, Span(span.axis - first, span.start, span.stop)))
+    axis = span.axis if span.axis < first else first + 1 + past
+    return Piece((Span(axis, span.start, span.stop), None))
+
+
+def _resize(graph: Graph, node: Node, span: Span) -> Piece:
+    """Axes that it leaves alone; the sizes, where they are given, say how long the stretch is."""
+    x, y = graph.type(node.inputs[0] or 0).dims, graph.type(node.outputs[0]).dims
+    axes = [a % len(x) for a in node.attrs["axes"] or range(len(x))]
+    if x[span.axis] != y[span.axis]:
+        raise refusal(node, "it resizes that axis")
+    sizes = _ints(graph, node, 3)
+    rest: list[Span | Array | None] = [None] * (len(node.inputs) - 1)
+    if sizes and span.axis in axes:
+        if node.attrs["keep_aspect_ratio_policy"] != "stretch":
+            raise refusal(node, "its sizes depend on each other")
+        given = list(sizes)
+        given[axes.index(span.axis)] = span.stop - span.start
+        rest[2] = np.array(given, np.int64)
+    return Piece((span, *rest))
+
+
 def _touched(position: int) -> Rule:
     """Return the rule of slice and pad: other axes than those it works on; they stand in input
     `position`, and are the first ones where that is left out."""
@@ -309,6 +347,8 @@ _RULES: Mapping[str, Rule] = {
         _reduce,
     ),
     **dict.fromkeys(("flatten", "squeeze", "unsqueeze"), _renamed_axes),
+    "gather": _gather,
+    "resize": _resize,
     "concat": _concat,
     "conv": _conv,
     "fully_connected": _fully_connected,
