@@ -10,69 +10,95 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trireme.calibration import Calibration, DeviceCalibration
-from trireme.calibration_nets import NETS, build
+from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import generic_works, supported_part
-from trireme.device import HOST, BoundCall, Buffer, Device, Event, KernelWork, host_alloc
-from trireme.dtypes import Array, numpy_dtype
+from trireme.device import HOST, BoundCall, Device, KernelWork
+from trireme.dtypes import numpy_dtype
 from trireme.fit import fit
 from trireme.graph import Graph
 from trireme.optimise import optimise
+from trireme.session import Session
+from trireme.turns import Side, measure_copies, measure_turns
 
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
 """Seconds that all devices together may take; what is then not measured is left out."""
-_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.07, 4
+_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.05, 4
 _VISITS = 3
-"""How often every network is measured, apart in time; the best counts, as machines have phases."""
-_COPY_ROUNDS = 12
-_COPY_BYTES = (1 << 10, 16 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
+"""How often every network is measured, apart in time, as machines have phases."""
+_PREPARING = 0.7
+"""Of a device's time: what compiling and measuring all networks once may take."""
+_PACE = ("separable", "bottleneck", "inverted", "basic", "inverted int8")
+_EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
+_TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
 
 def calibrate(
-    devices: Mapping[str, Device], progress: Progress | None = None, limit_s: float = LIMIT_S
+    devices: Mapping[str, Device],
+    progress: Progress | None = None,
+    limit_s: float = LIMIT_S,
+    beside: Sequence[Device] = (),
 ) -> Calibration:
     """Return the measured calibration of the open devices.
 
     `progress(device, done, total)` is called after each network.
+    beside: further open devices, not measured but for what turns with them cost
     """
     real = {name: device for name, device in devices.items() if device.spec.clock == "wall"}
     end, measured = time.perf_counter() + limit_s, []
     for done, (name, device) in enumerate(real.items()):
         left = (end - time.perf_counter()) / (len(real) - done)
         measured.append(_calibrate_device(name, device, time.perf_counter() + left, progress))
-    return Calibration.of_devices(*measured)
+    together = [*real.values(), *(one for one in beside if one.spec.clock == "wall")]
+    return Calibration.of_devices(
+        *(
+            _with_turns(one, device, [other for other in together if other is not device])
+            for one, device in zip(measured, real.values(), strict=True)
+        )
+    )
 
 
 @dataclass
 class Measured:
-    """A network that is measured: its kernels, its call, and the best seconds so far.
+    """A network that is measured: its name, kernels and call, and what every visit found.
 
-    seconds: of each kernel; whole_s: of a launch with its wait, profiling nothing
+    visits: the seconds of a launch with its wait, profiling nothing; and of each kernel
     """
 
+    name: str
     works: Sequence[KernelWork]
     call: BoundCall
-    seconds: list[float] = field(default_factory=list)
-    whole_s: float = float("inf")
+    visits: list[tuple[float, list[float]]] = field(default_factory=list)
 
     def visit(self) -> None:
         """Measure once more."""
-        self.whole_s = min(self.whole_s, _timed(self.call))
+        whole_s = _timed(self.call)
         found = _kernel_seconds(self.call, self.works)
         if not found and len({work.family for work in self.works}) == 1:
-            found = [self.whole_s / len(self.works)] * len(self.works)
-        self.seconds = list(map(min, found, self.seconds)) if self.seconds else found
+            found = [whole_s / len(self.works)] * len(self.works)
+        self.visits.append((whole_s, found))
+
+    @property
+    def whole_s(self) -> float:
+        """The median seconds of a launch."""
+        return statistics.median(whole for whole, _ in self.visits)
+
+    @property
+    def seconds(self) -> list[float]:
+        """The median seconds of each kernel; nothing where the device does not tell them."""
+        return [statistics.median(each) for each in zip(*(s for _, s in self.visits), strict=True)]
 
 
 def _calibrate_device(
     name: str, device: Device, end: float, progress: Progress | None
 ) -> DeviceCalibration:
-    nets = list(_prepared(name, device, end, progress))
+    begin = time.perf_counter()
+    nets = list(_prepared(name, device, begin + _PREPARING * (end - begin), progress))
     for _ in range(_VISITS - 1):
         for done, net in enumerate(nets, 1):
             if time.perf_counter() < end:
@@ -80,27 +106,78 @@ def _calibrate_device(
             if progress:
                 progress(name, done, len(nets))
     known = [net for net in nets if net.seconds]
-    rest = fit(
-        [{"kernels": float(len(net.works))} for net in known],
-        [max(net.whole_s - sum(net.seconds), 0.0) for net in known], 1e-6,
-    )  # fmt: skip
+    whole = fit(
+        [{"kernels": float(len(n.works)), "kernels_s": sum(n.seconds)} for n in known],
+        [net.whole_s for net in known], 0.0, min([net.whole_s for net in known], default=0.0),
+    ) if known else Curve(0.0, {})  # fmt: skip
+    scale = whole.per.get("kernels_s", 1.0)
     rows: dict[str, list[tuple[Mapping[str, float], float]]] = {}
     for net in known:
         for work, seconds in zip(net.works, net.seconds, strict=True):
-            rows.setdefault(work.family, []).append((work.terms, seconds))
+            rows.setdefault(work.family, []).append((work.terms, scale * seconds))
     least_s = min((s for net in known for s in net.seconds), default=0.0)
     curves = {
         family: fit(
-            [t for t, _ in mine], [s for _, s in mine], rest.fixed_s / 4, least_s,
+            [t for t, _ in mine], [s for _, s in mine], whole.fixed_s / 4, least_s,
             device.term_limits,
         )
         for family, mine in rows.items()
     }  # fmt: skip
-    copies = _copies(device, nets[0].call) if device.spec.memory != HOST and nets else {}
     return DeviceCalibration(
-        device.spec.name, device.spec.description, rest.fixed_s, rest.per.get("kernels", 0.0),
-        curves, copies,
+        device.spec.name, device.spec.description, whole.fixed_s + _run_s(device),
+        whole.per.get("kernels", 0.0), curves, {}, {}, {net.name: net.whole_s for net in nets},
     )  # fmt: skip
+
+
+def _run_s(device: Device) -> float:
+    """Return what a session adds to a launch where values are passed by address: on the host."""
+    graph = supported_part(build(_EMPTY), device)
+    if device.spec.memory != HOST or not graph.nodes:
+        return 0.0
+    launch_s = _timed(_bind(device, graph))
+    feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
+    with Session(graph, devices=[device], passes=(), calibration=Calibration()) as session:
+        return max(_seconds(lambda: session.run(feeds)) - launch_s, 0.0)
+
+
+def _with_turns(
+    measured: DeviceCalibration, device: Device, others: Sequence[Device]
+) -> DeviceCalibration:
+    """Return a device's calibration with its copies, and with what turns with others cost it."""
+    mine, sharing, copies = _side(device), {}, {}
+    if mine is None:
+        return measured
+    if device.spec.memory != HOST:
+        copies = measure_copies(None, mine)
+    for other in others:
+        beside = _side(other)
+        shares = device.spec.resource_group == other.spec.resource_group != ""
+        if beside is None or not shares:
+            continue
+        sharing[other.spec.name] = measure_turns(mine, beside)[0]
+        if device.spec.memory != HOST == other.spec.memory:
+            copies = measure_copies(beside, mine)
+    return replace(measured, copies=copies, sharing=sharing)
+
+
+def _side(device: Device) -> Side | None:
+    graph = supported_part(build(_TURNS), device)
+    return Side(device, _bind(device, graph)) if graph.nodes else None
+
+
+class Pace:
+    """How fast the machine is, beside when it was calibrated: a few of the networks again."""
+
+    def __init__(self, device: Device, measured: DeviceCalibration) -> None:
+        self._calls = []
+        for net in NETS:
+            if net.name in _PACE and net.name in measured.nets:
+                graph = supported_part(optimise(build(net)), device)
+                self._calls.append((_bind(device, graph), measured.nets[net.name]))
+
+    def now(self) -> float:
+        """Return the seconds of now, of those of then: 1.1 is a tenth slower; 1.0 if unknown."""
+        return statistics.median([_timed(c) / then for c, then in self._calls] or [1.0])
 
 
 def _prepared(
@@ -112,7 +189,7 @@ def _prepared(
         if graph.nodes and time.perf_counter() < end:
             works = device.works(graph)
             works = generic_works(graph) if works is None else works
-            found = Measured(works, _bind(device, graph))
+            found = Measured(net.name, works, _bind(device, graph))
             found.visit()
             yield found
         if progress:
@@ -162,7 +239,10 @@ def _matched(
 
 def _timed(call: BoundCall) -> float:
     """Return the median seconds of a launch with its wait."""
-    run = getattr(call, "run", None) or (lambda: call.launch().wait())
+    return _seconds(getattr(call, "run", None) or (lambda: call.launch().wait()))
+
+
+def _seconds(run: Callable[[], object]) -> float:
     run()
     run()
     seconds: list[float] = []
@@ -172,29 +252,3 @@ def _timed(call: BoundCall) -> float:
         run()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
-
-
-def _copies(device: Device, busy: BoundCall) -> dict[str, tuple[float, float]]:
-    """Return latency and bandwidth of both ways, each copy between two launches as in a run."""
-    device_end: Buffer = device.alloc(max(_COPY_BYTES))
-    host = host_alloc(max(_COPY_BYTES)).handle
-    ways: Mapping[str, Callable[[Buffer, Array], Event]] = {
-        "write": device.start_write,
-        "read": device.start_read,
-    }
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(_COPY_ROUNDS):
-        for size in _COPY_BYTES:
-            part, array = device_end.at(0, size), host[:size]
-            for way, start in ways.items():
-                array[:] = 1
-                begin = time.perf_counter()
-                start(part, array).wait()
-                seconds.setdefault((way, size), []).append(time.perf_counter() - begin)
-                busy.launch().wait()
-    figures = {}
-    for way in ways:
-        medians = [statistics.median(seconds[way, size]) for size in _COPY_BYTES]
-        curve = fit([{"bytes": float(size)} for size in _COPY_BYTES], medians)
-        figures[way] = (curve.fixed_s, 1 / max(curve.per.get("bytes", 0.0), 1e-15))
-    return figures

@@ -17,7 +17,7 @@ from typing import Any
 from trireme.device import DeviceSpec
 from trireme.errors import ModelFileError
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class DeviceCalibration:
     kernel_s: of a kernel, beside its own time: what lies between two of them
     curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
     sharing: by the name of another device of the same resource group
+    nets: seconds of the networks that were measured, by name, to tell the machine's pace by
     """
 
     name: str
@@ -70,6 +71,7 @@ class DeviceCalibration:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sharing: Mapping[str, Sharing] = field(default_factory=dict)
+    nets: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     copies = {key: (float(a), float(b)) for key, (a, b) in entry["copies"].items()}
     sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
     launch_s, kernel_s = float(entry["launch_s"]), float(entry["kernel_s"])
-    numbers = [launch_s, kernel_s, *(v for pair in copies.values() for v in pair)]
+    nets = {name: float(seconds) for name, seconds in entry["nets"].items()}
+    numbers = [launch_s, kernel_s, *nets.values(), *(v for pair in copies.values() for v in pair)]
     for curve in curves.values():
         numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
     for shared in sharing.values():
@@ -153,4 +156,6 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     if any(bandwidth == 0 for _, bandwidth in copies.values()):
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
-    return DeviceCalibration(name, description, launch_s, kernel_s, curves, copies, sharing)
+    return DeviceCalibration(
+        name, description, launch_s, kernel_s, curves, copies, sharing, nets
+    )  # fmt: skip

@@ -2,13 +2,14 @@
 machine is not priced by another's."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibrate import calibrate
+from trireme.calibrate import Pace, calibrate
 from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing, load_calibration
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
@@ -20,6 +21,7 @@ from trireme.graph import TensorType
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session
+from trireme.tools.calibrate_check import rank_correlation
 
 
 def synthetic(count=60, noise=0.02, seed=0):
@@ -286,6 +288,48 @@ def _known(name, threads):
     device = open_device(name, threads=threads)
     device.close()
     return DeviceCalibration(name, device.spec.description, 1e-6)
+
+
+def test_turns_and_copies_of_devices_on_the_same_silicon():
+    ops = {"reduce_mean"}  # numpy is slow at others
+    cpu, gpu = (ToyDevice(name, resource_group="chip", ops=ops) for name in ("cpu", "gpu"))
+    found = calibrate({"cpu": cpu}, limit_s=2.0, beside=[gpu]).of(cpu.spec)
+    assert set(found.sharing) == {"gpu"} and not found.copies
+    assert found.sharing["gpu"].switch_s >= 0 and found.sharing["gpu"].overlap > 0
+    found = calibrate({"gpu": gpu}, limit_s=2.0, beside=[cpu]).of(gpu.spec)
+    assert set(found.copies) == {"read", "write"} and set(found.sharing) == {"cpu"}
+    apart = ToyDevice("cpu", resource_group="another", ops=ops)
+    assert not calibrate({"cpu": apart}, limit_s=1.0, beside=[gpu]).of(apart.spec).sharing
+
+
+def test_a_turn_is_paid_with_the_copy_before_it():
+    cpu, gpu = (ToyDevice(name, resource_group="chip") for name in ("cpu", "gpu"))
+    lines = {"read": (1e-5, 1e9), "write": (2e-5, 1e9)}
+
+    def links(cpu_s, gpu_s):
+        known = Calibration.of_devices(
+            DeviceCalibration("cpu", "toy cpu", 0.0, sharing={"gpu": Sharing(cpu_s, 1.0)}),
+            DeviceCalibration(
+                "gpu", "toy gpu", 0.0, copies=lines, sharing={"cpu": Sharing(gpu_s, 1.0)}
+            ),
+        )
+        return CostModel({"cpu": cpu, "gpu": gpu}, known).links
+
+    assert links(0, 0).seconds(1000, "gpu", "host") == pytest.approx(1.1e-5)
+    assert links(3e-5, 7e-5).seconds(1000, "gpu", "host") == pytest.approx(4.1e-5)
+    assert links(3e-5, 7e-5).seconds(1000, "host", "gpu") == pytest.approx(9.1e-5)
+
+
+def test_pace_is_of_now_to_then(cpu):
+    then = calibrate({"cpu": cpu}, limit_s=2.0).of(cpu.spec)
+    nets = {name: 2 * seconds for name, seconds in then.nets.items()}
+    assert 0.1 < Pace(cpu, replace(then, nets=nets)).now() < 0.9
+    assert Pace(cpu, replace(then, nets={})).now() == 1.0
+
+
+def test_ranks():
+    assert rank_correlation([(1, 10), (2, 20), (3, 40)]) == pytest.approx(1)
+    assert rank_correlation([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
 
 
 def test_the_worked_example_of_the_docs():

@@ -27,6 +27,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     argument("--limit", type=float, default=LIMIT_S, help="seconds it may take"),
     argument("--check", nargs="+", default=[], dest="models", metavar="MODEL",
              help="measure nothing: compare predictions with measurements on these models"),
+    argument("--placements", type=int, default=0, metavar="N",
+             help="with --check: rank N random placements of each model over the devices"),
     argument("-o", "--output", help="the calibration file (default: this user's)"),
 )  # fmt: skip
 
@@ -45,16 +47,17 @@ def calibrate(options: argparse.Namespace) -> int:
     try:
         for done, names in enumerate(rounds):
             opened = _open(options, names)
+            beside = _open(options, [one for one in rounds[0] if one[0] != "cpu" and done])
             try:
                 found = measure(
                     opened, lambda what, now, total: progress(f"measuring {what}", now, total),
-                    limit_s=options.limit / len(rounds),
+                    options.limit * len(names) / sum(map(len, rounds)), list(beside.values()),
                 )  # fmt: skip
                 measured += found.devices.values()
                 if done == 0:
                     skipped = [n for n, d in opened.items() if d.spec.clock != "wall"]
             finally:
-                for device in opened.values():
+                for device in (*opened.values(), *beside.values()):
                     device.close()
     finally:
         progress.done()
@@ -110,4 +113,9 @@ def _lines(one: DeviceCalibration) -> list[str]:
         )
     for way, (latency, bandwidth) in one.copies.items():
         lines.append(f"  copy {way:23} {latency * 1e6:6.1f} us + {bandwidth / 1e9:.2f} GB/s")
+    for other, shared in one.sharing.items():
+        lines.append(
+            f"  beside {other:21} {shared.switch_s * 1e6:6.1f} us a turn; both at once take"
+            f" {shared.overlap:.0%} of one after the other"
+        )
     return lines
