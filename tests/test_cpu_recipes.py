@@ -29,7 +29,8 @@ from trireme.op import all_ops
 SEED = 20261122
 MODELS = [
     "kws_dscnn_f32", "resnet8_cifar10_f32", "ad01_fp32", "vww_96_float", "deeplabv3_f32",
-    "mobilenet_v1_0.25_224_f32",
+    "mobilenet_v1_0.25_224_f32", "kws_dscnn_int8", "vww_96_int8", "ad01_int8",
+    "tf2_mobilenet_v2_1.0_224_ptq",
 ]  # fmt: skip
 
 
@@ -106,7 +107,8 @@ def test_arguments_have_one_text_each():
         ((1,), 2), (1, (2,)), ("1 2",), ("1", "2"), (1, 2), One(1), Other(1), One((1, 2)),
         np.float32(1), np.int64(1), form_of(np.zeros((2, 3), np.int8)),
         form_of(np.ones((3, 2), np.int8)), form_of(np.zeros((2, 3), np.int32)),
-        np.broadcast_to(np.int8(7), (2, 3)), np.nextafter(1.0, 2.0),
+        np.broadcast_to(np.int8(7), (2, 3)), form_of(np.zeros((0, 3), np.int8)),
+        np.nextafter(1.0, 2.0),
     ]  # fmt: skip
     texts = [encoded(value) for value in values]
     assert len({*texts}) == len(values)

@@ -6,8 +6,6 @@ epilogue that scales their sums back to float32 (int8_dequant.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from trireme.devices.cpu import int8_depthwise as depthwise
@@ -18,7 +16,6 @@ from trireme.devices.cpu.int8_dequant import Dequantiser, State, dequantiser
 from trireme.devices.cpu.int8_linear import lane_channels, product_step
 from trireme.devices.cpu.int8_pack import Product, pack_weights
 from trireme.devices.cpu.int8_prepare import Image, View
-from trireme.devices.cpu.int8_requant import channel_order
 from trireme.devices.cpu.int8_shapes import Shape, conv_shape, fully_connected_shape
 from trireme.devices.cpu.int8_split import repeats_of
 from trireme.devices.cpu.int8_ways import Way, best_way
@@ -138,7 +135,7 @@ def _lower_linear(context: Context, product: HybridProduct) -> Step:
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     levels, _ = _memory(context, product.source, op)
     operands, cut = (levels, packed, product.output), (tile, way.cycles)
-    return product_step(isa, shape, (image, view), cut, epilogue, operands, repeats=repeats)
+    return product_step(context, shape, (image, view), cut, epilogue, operands, repeats=repeats)
 
 
 def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
@@ -150,19 +147,18 @@ def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
     blocks = depthwise.cut_channels(channels, dot, isa)
     lanes = depthwise.lane_channels(isa, blocks, dot)
     epilogue = _epilogue(
-        context, product, lanes, window.out[0] * window.out[1],
-        lambda lanes, vectors: channel_order(isa, lanes, vectors),
+        context, product, lanes, window.out[0] * window.out[1], mixed=True
     )  # fmt: skip
     w = _weights(context, op.used[1])
     packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
     levels, _ = _memory(context, product.source, op)
     operands = (levels, packed, product.output)
-    return depthwise.depthwise_step(isa, source_of(image, window), blocks, epilogue, operands)
+    return depthwise.depthwise_step(context, source_of(image, window), blocks, epilogue, operands)
 
 
 def _epilogue(
     context: Context, product: HybridProduct, lanes: Array, rows: int,
-    order: Callable[[int, int], Array] | None = None,
+    mixed: bool = False,
 ) -> Dequantiser:  # fmt: skip
     """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
     source, dot = product.source, _dot(context, product.source, product.op)
@@ -172,7 +168,7 @@ def _epilogue(
     _, state = _memory(context, source, product.op)
     return dequantiser(
         _weights(context, product.op.used[1]), scales, bias, lanes,
-        State(state, source.images, zero), rows // source.images, product.activation, order,
+        State(state, source.images, zero), rows // source.images, product.activation, mixed,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from trireme.devices.cpu.int8_prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.int8_requant import Requantiser, channel_order, requantiser
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import Context, Operand, Step, begin, deal, finish
-from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.recipes import Code, form_of
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -101,7 +101,7 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     requant = _requantiser(context, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
     weights = pack_weights(data, params.w_zero, window, blocks, dot, order)
     operands = (context.operand(node.used[0]), weights, node.outputs[0])
-    return [depthwise_step(isa, source, blocks, requant, operands)]
+    return [depthwise_step(context, source, blocks, requant, operands)]
 
 
 def cut_channels(channels: int, dot: Dot, isa: Isa) -> list[Block]:
@@ -120,16 +120,30 @@ def window_of(graph: Graph, node: Node) -> Window:
     )  # fmt: skip
 
 
+def depthwise_code(
+    isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue, weights: Array,
+    seconds: float,
+) -> tuple[Code, int, int]:  # fmt: skip
+    """Return the kernel of a depthwise conv, its chunks and the bytes each thread needs of its own.
+
+    Of arrays only their forms are looked at.
+    """
+    kernel = _Kernel(isa, source, blocks, epilogue, weights, seconds)
+    return kernel.code(), kernel.chunks, kernel.local_bytes
+
+
 def depthwise_step(
-    isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
+    context: Context, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
     operands: tuple[Operand, Array, int],
 ) -> Step:  # fmt: skip
     """Return the step of a depthwise conv; operands: image, weights, the value that is made."""
     x, weights, y = operands
-    seconds = _cycles(isa, source.window, blocks, source.image.dot) / CYCLES_PER_S
-    kernel = _Kernel(isa, source, blocks, epilogue, weights, seconds)
+    seconds = _cycles(context.isa, source.window, blocks, source.image.dot) / CYCLES_PER_S
+    code, chunks, local_bytes = context.kernel(
+        depthwise_code, source, tuple(blocks), epilogue.form, form_of(weights), seconds
+    )
     reads = (x, weights, epilogue.data, *source.constants(), *epilogue.operands)
-    return Step(kernel.code(), reads, (y,), kernel.chunks, kernel.local_bytes, seconds)
+    return Step(code, reads, (y,), chunks, local_bytes, seconds)
 
 
 def _cycles(isa: Isa, window: Window, blocks: Sequence[Block], dot: Dot) -> float:

@@ -9,15 +9,17 @@ bits are too, wherever float32 holds their sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trireme.devices.cpu.elementwise import activate
 from trireme.devices.cpu.int8_epilogue import Channels
+from trireme.devices.cpu.int8_requant import channel_order
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
 from trireme.devices.cpu.kernels import Operand
+from trireme.devices.cpu.recipes import form_of
 from trireme.dtypes import Array
 
 
@@ -52,8 +54,7 @@ class Dequantiser:
     state: where the state of the images is, as in State
     rows: rows of the product in an image
     offset: whether a zero point known at run time times the first row is what sums begin with
-    order: where each channel is among the lanes of a group of vectors, by their number; None: the
-        lanes are in order
+    mixed: whether lanes are in the order of packs (channel_order), not in that of channels
     """
 
     data: Array
@@ -63,13 +64,18 @@ class Dequantiser:
     bias: bool
     activation: str
     offset: bool
-    order: Callable[[int, int], Array] | None = None
+    mixed: bool = False
     element: str = "float"
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """Where the steps are."""
         return (self.state,)
+
+    @property
+    def form(self) -> Dequantiser:
+        """What code depends on (Epilogue)."""
+        return replace(self, data=form_of(self.data), state=0)
 
     @property
     def shared(self) -> bool:
@@ -119,8 +125,8 @@ class Dequantiser:
             bias = self._rows(fn, len(self.data) - 1, channels, "float")
             y = [a + b for a, b in zip(y, bias, strict=True)]
         y = [activate(fn, self.activation, part) for part in y]
-        if self.order is not None:
-            y = _sorted(fn, y, self.order(lanes, len(y)))
+        if self.mixed:
+            y = _sorted(fn, y, channel_order(fn.isa, lanes, len(y)))
         for v, part in enumerate(y):
             if v * lanes < count:
                 fn.store_some(part, fn.at(pointer, v * lanes), min(count - v * lanes, lanes))
@@ -164,14 +170,14 @@ def _narrowed(fn: Function, x: Value, lanes: int) -> Value:
 
 def dequantiser(
     w: Array, scales: Sequence[Array], bias: Array | None, lanes: Array, state: State,
-    rows: int, activation: str, order: Callable[[int, int], Array] | None = None,
+    rows: int, activation: str, mixed: bool = False,
 ) -> Dequantiser:  # fmt: skip
     """Return how the sums of a layer on levels become float32.
 
     Shapes: w [O, ...]; scales and bias: 1 or O numbers
     lanes: the channel in each lane of the kernel; lanes beyond the channels are padding
     rows: rows of the product in an image
-    order: as of a Dequantiser
+    mixed: as of a Dequantiser
     """
     inside = lanes < len(w)
     sums = w.reshape(len(w), -1).astype(np.int64).sum(1)
@@ -190,5 +196,5 @@ def dequantiser(
         bias is not None,
         activation,
         state.zero is None,
-        order,
+        mixed,
     )

@@ -32,6 +32,8 @@ from trireme.devices.cpu.kernels import (
     deal,
     finish,
 )
+from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -157,15 +159,13 @@ def _binary_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: BINARY[node.op](call_of(graph, node)))
 
 
-def table_step(
-    context: Context, node: Node, value: int, table: Array, rows: tuple[int, int, int, int]
-) -> Step:
-    """Return the step that maps bytes through a table, row by row into a larger output.
+def table_kernel(isa: Isa, rows: tuple[int, int, int, int]) -> tuple[Code, int]:
+    """Return the kernel that maps bytes through a table, and its chunks; rows as of `table_step`.
 
-    rows: (rows, bytes of a row, bytes from one output row to the next, where the first begins)
+    Operands: the bytes, the table, the result
     """
     count, length, stride, start = rows
-    fn, (x, entries, y), chunk, _ = begin("table_q8", context.isa, 3)
+    fn, (x, entries, y), chunk, _ = begin("table_q8", isa, 3)
     size, chunks = deal(count * length, count * length / 1e9)
     unroll = 8 if stride == length or length % 8 == 0 else 1
     size = -(-size // unroll) * unroll
@@ -189,9 +189,20 @@ def table_step(
         with fn.when(fn.compare("eq", chunk, chunks - 1)):
             for i in range(total // unroll * unroll, total):
                 one(i)
+    return finish(fn), chunks
+
+
+def table_step(
+    context: Context, node: Node, value: int, table: Array, rows: tuple[int, int, int, int]
+) -> Step:
+    """Return the step that maps bytes through a table, row by row into a larger output.
+
+    rows: (rows, bytes of a row, bytes from one output row to the next, where the first begins)
+    """
+    code, chunks = context.kernel(table_kernel, rows)
     return Step(
-        finish(fn), (context.operand(value), table.view(np.uint8)), (node.outputs[0],), chunks,
-        seconds=total / 1e9, nodes=(node.id,),
+        code, (context.operand(value), table.view(np.uint8)), (node.outputs[0],), chunks,
+        seconds=rows[0] * rows[1] / 1e9, nodes=(node.id,),
     )  # fmt: skip
 
 

@@ -32,6 +32,10 @@ class Epilogue(Protocol):
         """What else the kernel reads."""
 
     @property
+    def form(self) -> Epilogue:
+        """The same without constants and addresses, which code does not depend on."""
+
+    @property
     def shared(self) -> bool:
         """Whether the same is known of all rows."""
 

@@ -53,7 +53,7 @@ from trireme.devices.cpu.kernels import (
     deal,
     finish,
 )
-from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.recipes import Code, formed
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -232,8 +232,20 @@ def _times(index: Index, factor: int) -> Index:
     return index * factor
 
 
+def product_code(
+    isa: Isa, product: Product, source: tuple[Image, View], tile: Tile, epilogue: Epilogue,
+    row_factor: int, seconds: float, repeats: Repeats | None,
+) -> tuple[Code, int, int]:  # fmt: skip
+    """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
+
+    Of arrays only their forms are looked at.
+    """
+    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
+    return kernel.code(), kernel.chunks, kernel.local_bytes
+
+
 def product_step(
-    isa: Isa, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
+    context: Context, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
     epilogue: Epilogue, operands: tuple[Operand, Array, int], row_factor: int = 0,
     repeats: Repeats | None = None,
 ) -> Step:  # fmt: skip
@@ -241,13 +253,14 @@ def product_step(
     x, packed, y = operands
     tile, cycles = cut
     seconds = product.groups * cycles / CYCLES_PER_S
-    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
+    code, chunks, local_bytes = context.kernel(
+        product_code, formed(product), (source[0].form, source[1]), tile, epilogue.form,
+        row_factor, seconds, formed(repeats),
+    )  # fmt: skip
     offsets = () if product.offsets is None else (product.offsets,)
     again = () if repeats is None else (repeats.index, repeats.weights)
     reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
-    return Step(
-        kernel.code(), reads, (y,), kernel.chunks, kernel.local_bytes, seconds=seconds
-    )  # fmt: skip
+    return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds)
 
 
 def lane_channels(product: Product, order: Array) -> Array:
@@ -284,7 +297,7 @@ def _steps(
     operands = (context.operand(x_id), packed, y_id)
     source = (replace(source[0], dot=dot), source[1])
     cut = (tile, way.cycles)
-    return [product_step(isa, product, source, cut, requant, operands, factor, repeats)]
+    return [product_step(context, product, source, cut, requant, operands, factor, repeats)]
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:

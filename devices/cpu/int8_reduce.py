@@ -24,10 +24,12 @@ from trireme.devices.cpu.kernels import (
     finish,
     split_evenly,
 )
+from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.target import Isa
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.op import call_of
-from trireme.quantize import pool_params, reduce_mean_params, softmax_params
+from trireme.quantize import ReduceParams, pool_params, reduce_mean_params, softmax_params
 
 
 def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
@@ -140,15 +142,16 @@ def _mean_shape(graph: Graph, node: Node) -> tuple[int, int, int] | None:
     return math.prod(dims[:first]), math.prod(dims[first:last]), math.prod(dims[last:])
 
 
-def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
-    """Return the step of reduce_mean: sums of vectors of the inner elements."""
-    shape = _mean_shape(context.graph, node)
-    if shape is None:
-        raise InternalError(f"{node.label}: axes are apart")
+def mean_kernel(
+    isa: Isa, dtype: str, shape: tuple[int, int, int], p: ReduceParams
+) -> tuple[Code, int]:
+    """Return the kernel of a mean, and its chunks. Operands: the tensor, the means.
+
+    shape: outer, reduced, inner
+    """
     outer, reduced, inner = shape
-    p = reduce_mean_params(call_of(context.graph, node))
-    lanes, dtype = context.isa.lanes, context.type(node.used[0]).dtype
-    fn, (x, y), chunk, _ = begin("reduce_mean_q8", context.isa, 2)
+    lanes = isa.lanes
+    fn, (x, y), chunk, _ = begin("reduce_mean_q8", isa, 2)
     blocks = -(-inner // lanes)
     wide = vector(lanes, "i32")
     row = fn.integer("udiv", chunk, blocks)
@@ -173,9 +176,20 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
     if tail:
         with fn.when(fn.compare("eq", fn.as_value("i64", block), blocks - 1)):
             one(inner - tail, tail)
+    return finish(fn), outer * blocks
+
+
+def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
+    """Return the step of reduce_mean: sums of vectors of the inner elements."""
+    shape = _mean_shape(context.graph, node)
+    if shape is None:
+        raise InternalError(f"{node.label}: axes are apart")
+    p = reduce_mean_params(call_of(context.graph, node))
+    dtype = context.type(node.used[0]).dtype
+    code, chunks = context.kernel(mean_kernel, dtype, shape, p)
     return [
-        Step(finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), outer * blocks,
-             seconds=outer * reduced * inner / (lanes * 1e9), nodes=(node.id,))
+        Step(code, (context.operand(node.used[0]),), (node.outputs[0],), chunks,
+             seconds=math.prod(shape) / (context.isa.lanes * 1e9), nodes=(node.id,))
     ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ and tables are packed in that order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from trireme.devices.cpu.int8_epilogue import Channels
 from trireme.devices.cpu.int8_fit import fit_once
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.kernels import Operand
-from trireme.devices.cpu.recipes import Recipes
+from trireme.devices.cpu.recipes import Recipes, form_of
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.quantize import LinearParams
@@ -61,6 +61,11 @@ class Requantiser:
     element: str = "i8"
     operands: tuple[Operand, ...] = ()
     shared: bool = True
+
+    @property
+    def form(self) -> Requantiser:
+        """What code depends on (Epilogue)."""
+        return replace(self, data=form_of(self.data))
 
     def enter(
         self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None

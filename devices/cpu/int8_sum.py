@@ -26,6 +26,8 @@ from trireme.devices.cpu.int8 import CYCLES_PER_S
 from trireme.devices.cpu.int8_requant import Requantiser, channel_order, nearest
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
 from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
+from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Node
 from trireme.quantize import AddParams, multiply_by_quantized
@@ -98,6 +100,30 @@ def _evaluated(fit: SumFit, p: AddParams, a: Array, b: Array) -> Array:
     return np.asarray(np.clip(np.rint(outer), p.low - p.y_zero, p.high - p.y_zero))
 
 
+def sum_kernel(
+    isa: Isa, op: str, found: SumFit, requantiser: Requantiser, offsets: tuple[int, ...], total: int
+) -> tuple[Code, int, float]:
+    """Return the kernel of a sum of so many elements, its chunks and seconds.
+
+    Operands: both tensors, the result; offsets: what makes bytes of them unsigned
+    """
+    size = 4 * isa.lanes
+    seconds = total / size * _BLOCK_CYCLES / CYCLES_PER_S
+    chunk_blocks, chunks = deal(-(-total // size), seconds)
+    fn, (x1, x2, out), chunk, _ = begin(f"{op}_q8_fit", isa, 3)
+    first: Index = chunk * (chunk_blocks * size)
+    last = fn.minimum(first + chunk_blocks * size, total)
+    for i in fn.range(first, last, size):
+        at = fn.minimum(i, total - size)  # the last block overlaps its neighbour
+        left, right = (
+            _spread(fn, fn.at(x, at, "i8"), offset)
+            for x, offset in zip((x1, x2), offsets, strict=False)
+        )
+        numbers = [_sum(fn, found, *pair) for pair in zip(left, right, strict=True)]
+        requantiser.store(fn, numbers, fn.at(out, at, "i8"), size)
+    return finish(fn), chunks, seconds
+
+
 def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
     """Return the step of an add or sub of two tensors of one shape, None if it has none."""
     isa = context.isa
@@ -113,22 +139,11 @@ def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
     requantiser = Requantiser(
         np.zeros((0, 0), np.int32), "fit", False, types[2].dtype, p.y_zero, p.low, p.high
     )
-    seconds = total / size * _BLOCK_CYCLES / CYCLES_PER_S
-    blocks = -(-total // size)
-    chunk_blocks, chunks = deal(blocks, seconds)
-    fn, (x1, x2, out), chunk, _ = begin(f"{node.op}_q8_fit", isa, 3)
-    first: Index = chunk * (chunk_blocks * size)
-    last = fn.minimum(first + chunk_blocks * size, total)
-    for i in fn.range(first, last, size):
-        at = fn.minimum(i, total - size)  # the last block overlaps its neighbour
-        left, right = (
-            _spread(fn, fn.at(x, at, "i8"), offset)
-            for x, offset in zip((x1, x2), offsets, strict=False)
-        )
-        numbers = [_sum(fn, found, *pair) for pair in zip(left, right, strict=True)]
-        requantiser.store(fn, numbers, fn.at(out, at, "i8"), size)
+    code, chunks, seconds = context.kernel(
+        sum_kernel, node.op, found, requantiser.form, tuple(offsets), total
+    )
     reads = (context.operand(a), context.operand(b))
-    return [Step(finish(fn), reads, (y,), chunks, seconds=seconds, nodes=(node.id,))]
+    return [Step(code, reads, (y,), chunks, seconds=seconds, nodes=(node.id,))]
 
 
 def _sum(fn: Function, fit: SumFit, a: Value, b: Value) -> Value:

@@ -19,7 +19,7 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -188,7 +188,8 @@ def encoded(value: Any) -> str:
     if isinstance(value, np.generic):
         return f"{value.dtype.str}:{value.tobytes().hex()}"
     if isinstance(value, np.ndarray) and not any(value.strides):  # the same number all over
-        return f"{value.dtype.str}{value.shape}:{value[(0,) * value.ndim].tobytes().hex()}"
+        first = value[(slice(1),) * value.ndim]  # nothing of an empty array
+        return f"{value.dtype.str}{value.shape}:{first.tobytes().hex()}"
     if isinstance(value, Mapping):
         return encoded(tuple(sorted(value.items())))
     raise InternalError(f"a kernel's recipe has a {type(value).__name__}, which is no plain value")
@@ -200,6 +201,17 @@ def form_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     For makers of kernels that ask an array only what it is like.
     """
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
+
+
+def formed(value: Any) -> Any:
+    """Return a dataclass or tuple with the forms of the arrays in it."""
+    if isinstance(value, np.ndarray):
+        return form_of(value)
+    if isinstance(value, tuple):
+        return tuple(map(formed, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: formed(getattr(value, f.name)) for f in fields(value)})
+    return value
 
 
 def _version(isa: Isa) -> str:
