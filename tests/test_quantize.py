@@ -54,6 +54,14 @@ def test_high_multiply_is_gemmlowps():
         assert got.tolist() == [scalar_high_multiply(v, multiplier) for v in values]
 
 
+def test_many_multipliers_are_as_one():
+    rng = np.random.default_rng(SEED)
+    exact = [m * 2.0**e for e in range(-70, 40) for m in (1, 1 - 2.0**-32, 1 - 2.0**-33, 0.75)]
+    reals = np.array([0.0, *exact, *np.exp(rng.uniform(-60, 30, 2000))])
+    got = np.stack(q.quantize_multipliers(reals), axis=1).tolist()
+    assert got == [list(q.quantize_multiplier(real)) for real in reals.tolist()]
+
+
 def test_divide_by_power_of_two_rounds_ties_away():
     rng = np.random.default_rng(SEED)
     values = [*EDGES, *rng.integers(-(2**31), 2**31, 200).tolist(), *range(-40, 40)]

@@ -31,6 +31,17 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
     return multiplier, shift
 
 
+def quantize_multipliers(reals: Array) -> tuple[Array, Array]:
+    """Return `quantize_multiplier` of each number, as int64 arrays."""
+    fractions, exponents = np.frexp(reals)
+    multipliers = np.floor(fractions * 2.0**31 + 0.5).astype(np.int64)
+    shifts = exponents.astype(np.int64) + (multipliers == 1 << 31)
+    multipliers = np.where(multipliers == 1 << 31, 1 << 30, multipliers)
+    none, most = (multipliers == 0) | (shifts < -31), shifts > 30
+    multipliers = np.where(none, 0, np.where(most, (1 << 31) - 1, multipliers))
+    return multipliers, np.where(none, 0, np.minimum(shifts, 30))
+
+
 def rounding_doubling_high_multiply(a: Array, b: Array | int) -> Array:
     """Return (a * b) / 2**31 rounded to nearest, ties upwards: the high half of 2ab.
 

@@ -10,7 +10,7 @@ from trireme.dtypes import Array
 from trireme.errors import GraphError
 from trireme.graph import Quant, TensorType
 from trireme.op import Call
-from trireme.quantize.arithmetic import quantize_multiplier
+from trireme.quantize.arithmetic import quantize_multiplier, quantize_multipliers
 from trireme.quantize.types import EIGHT_BIT, clamp_limits, dtype_limits, quant_of
 
 
@@ -226,20 +226,19 @@ def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
     else:
         products = np.float64(np.float32(x.scale)) * scales.astype(np.float64)
     reals = products / np.float64(np.float32(y.scale))
-    pairs = [quantize_multiplier(float(real)) for real in reals]
+    multipliers, shifts = quantize_multipliers(reals)
     return LinearParams(
         x.zero_point, w.zero_points[0], y.zero_point,
-        _per_channel([multiplier for multiplier, _ in pairs], channels),
-        _per_channel([shift for _, shift in pairs], channels),
+        _per_channel(multipliers, channels), _per_channel(shifts, channels),
         *clamp_limits(call.outputs[0], _activation(call)),
     )  # fmt: skip
 
 
-def _per_channel(values: list[int], channels: int) -> Array:
+def _per_channel(values: Array, channels: int) -> Array:
     """One int32 an output channel, read-only."""
     if len(values) not in (1, channels):
         raise GraphError(f"weights have {len(values)} scales for {channels} output channels")
-    array = np.broadcast_to(np.array(values, np.int32), (channels,)).copy()
+    array = np.broadcast_to(values.astype(np.int32), (channels,)).copy()
     array.flags.writeable = False
     return array
 
