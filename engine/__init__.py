@@ -26,6 +26,7 @@ from trireme.errors import (
 from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.model_file import load, save
+from trireme.parallel.replicas import Replicas
 from trireme.session import Session
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "ModelFileError",
     "PlacementError",
     "PlanError",
+    "Replicas",
     "RunError",
     "Session",
     "ShapeError",

@@ -63,6 +63,8 @@ def test_profile_of_a_stream(model, capsys):
     assert code == 0 and "8 runs, 2 in flight (asked for)" in out
     code, out, _ = call(capsys, "profile", model, "--runs", "2", "--stream", "8", "--json")
     assert code == 0 and json.loads(out)["stream"]["runs"] == 8
+    code, out, _ = call(capsys, "profile", model, "--stream", "8", "--replicas", "2")
+    assert code == 0 and "2 replicas of one thread: " in out
     code, out, err = call(capsys, "profile", model, "--stream", "2")
     assert code and "says nothing" in out + err
 

@@ -29,7 +29,8 @@ ENGINE_ORDER = [
     "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
     "running.interactive", "drift", "profile", "running.trace", "calibration_nets", "turns",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "session", "calibrate", "parallel.measure", "running.per_node", "eager", "replay",
+    "session", "calibrate", "parallel.replicas", "parallel.measure", "running.per_node",
+    "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

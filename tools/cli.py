@@ -95,6 +95,8 @@ COMMANDS: dict[str, Command] = {
             _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
             _arg("--stream", type=int, default=0, metavar="N",
                  help="then N runs as a stream, several in flight, beside one after another"),
+            _arg("--replicas", type=int, default=0, metavar="K",
+                 help="with --stream: also over K sessions of one thread each"),
             _arg("--depth", type=int, help="runs in flight of a stream (default: what is enough)"),
         ),
     ),

@@ -18,7 +18,8 @@ from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
 from trireme.model_file import save
 from trireme.optimise import optimise
-from trireme.parallel.measure import profile_stream
+from trireme.parallel.measure import profile_stream, streamed_s
+from trireme.parallel.replicas import Replicas
 from trireme.placing.shatter import advice_json, advise
 from trireme.profile import Profile
 from trireme.running.interactive import summary
@@ -30,6 +31,7 @@ from trireme.tools.options import (
     make_feeds,
     open_session,
     parse_shapes,
+    session_arguments,
 )
 from trireme.tools.supported_ops import support_table, table_text
 
@@ -131,8 +133,19 @@ def _stream(
 ) -> int:
     """Show what a stream of runs takes beside runs one after another."""
     streamed = profile_stream(session, feeds, options.stream, options.depth)
-    text = "\n".join([str(alone), "", str(streamed), *_device_lines(session)])
-    emit(options, {**alone.to_json(), "stream": streamed.to_json()}, text)
+    lines = [str(alone), "", str(streamed)]
+    data = {**alone.to_json(), "stream": streamed.to_json()}
+    if options.replicas:
+        given = {**session_arguments(options), "threads": 1, "batch": options.batch}
+        given["calibration"] = Path(given["calibration"])
+        with Replicas(options.model, options.replicas, **given) as replicas:
+            seconds = streamed_s(replicas, feeds, options.stream)
+        data["replicas"] = {"count": options.replicas, "wall_s": seconds}
+        lines.append(
+            f"  {options.replicas} replicas of one thread: {seconds * 1e6:.1f} us a run "
+            f"({streamed.wall_alone_s / seconds:.2f} times one run after another)"
+        )
+    emit(options, data, "\n".join([*lines, *_device_lines(session)]))
     return 0
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.parallel.flow import Flow, flow_of
+from trireme.parallel.replicas import Replicas
 from trireme.session import Session
 
 
@@ -92,6 +93,19 @@ def profile_stream(
     return StreamProfile(
         plan.graph.name, runs, alone_s, wall_s, flow, flow_of(plan, task_s, flow.depth), simulated
     )
+
+
+def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -> float:
+    """Return the seconds a run of a stream over replicas, on the wall clock.
+
+    Errors: RunError, as `Replicas.stream`
+    """
+    for _ in replicas.stream(feeds for _ in range(max(runs // 4, 1))):
+        pass
+    start = time.perf_counter()
+    for _ in replicas.stream(feeds for _ in range(runs)):
+        pass
+    return (time.perf_counter() - start) / runs
 
 
 def flow_text(flow: Flow) -> str:

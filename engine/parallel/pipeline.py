@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from trireme.compile import Program
 from trireme.dtypes import Array
@@ -26,17 +26,38 @@ from trireme.running.ports import Given
 Feeds = Mapping[str, Any]
 
 
-class _Item:
-    """One run: its number in the stream, its lane, and what is left to do."""
+class Item:
+    """One run: its number in the stream, its lane (None where its inputs did not fit), and what is
+    left to do.
+    """
 
     def __init__(self, number: int, lane: Lane | None) -> None:
         self.number, self.lane = number, lane
         self.left: list[int] = []
         self.over: set[int] = set()
         self.unfinished = 0
-        self.later: dict[int, list[tuple[_Item, int]]] = {}
+        self.later: dict[int, list[tuple[Item, int]]] = {}
         self.given: Given = (None, [])
         self.error: BaseException | None = None
+
+
+class Runner(Protocol):
+    """What a stream gives its items to: a pipeline, or replicas."""
+
+    flow: Flow
+    lanes: list[Lane]
+
+    def start(self) -> None:
+        """Start the threads, if they are not there."""
+
+    def submit(self, item: Item, before: Item | None) -> None:
+        """Begin a run, whose inputs are in its lane; `before` is the run before it."""
+
+    def wait(self, item: Item) -> None:
+        """Return when a run is over, its error set if it failed."""
+
+    def end(self) -> None:
+        """Stop the threads; no run is under way."""
 
 
 class Pipeline:
@@ -64,7 +85,7 @@ class Pipeline:
         self.lock = threading.Lock()
         self.calls = [threading.Condition(self.lock) for _ in self.names]
         self.done = threading.Condition(self.lock)
-        self.ready: list[list[tuple[int, int, _Item]]] = [[] for _ in self.names]
+        self.ready: list[list[tuple[int, int, Item]]] = [[] for _ in self.names]
         self.busy = [False] * len(self.names)
         self.threads: list[threading.Thread] = []
         self.stopping = False
@@ -81,7 +102,7 @@ class Pipeline:
             thread.start()
             self.threads.append(thread)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Stop the threads; what runs is waited for."""
         with self.lock:
             self.stopping = True
@@ -91,7 +112,7 @@ class Pipeline:
             thread.join()
         self.threads.clear()
 
-    def submit(self, item: _Item, before: _Item | None) -> None:
+    def submit(self, item: Item, before: Item | None) -> None:
         """Make the tasks of an item ready that wait for nothing."""
         item.left = [len(task.waits) for task in self.plan.tasks]
         item.unfinished = len(item.left)
@@ -104,13 +125,13 @@ class Pipeline:
                 if not count:
                     self._push(item, task)
 
-    def wait(self, item: _Item) -> None:
+    def wait(self, item: Item) -> None:
         """Return when all tasks of an item are over."""
         with self.lock:
             while item.unfinished:
                 self.done.wait()
 
-    def _push(self, item: _Item, task: int) -> None:
+    def _push(self, item: Item, task: int) -> None:
         queue = self.queue_of[task]
         heapq.heappush(self.ready[queue], (item.number, task, item))
         if not self.busy[queue]:
@@ -131,7 +152,7 @@ class Pipeline:
                 self._run(task, item)
                 self._finish(task, item, mine)
 
-    def _run(self, task: int, item: _Item) -> None:
+    def _run(self, task: int, item: Item) -> None:
         if item.error is not None or item.lane is None:
             return
         try:
@@ -139,7 +160,7 @@ class Pipeline:
         except BaseException as error:
             item.error = item.error or error
 
-    def _finish(self, task: int, item: _Item, mine: deque[tuple[int, _Item]]) -> None:
+    def _finish(self, task: int, item: Item, mine: deque[tuple[int, Item]]) -> None:
         """Free the task's queue; claim the cheap tasks that became ready where nothing waits."""
         with self.lock:
             queue = self.queue_of[task]
@@ -170,16 +191,16 @@ class Stream(Iterator[dict[str, Array]]):
     or use it in a `with`, if it is not read to the end.
     """
 
-    def __init__(self, pipeline: Pipeline, feeds: Iterable[Feeds]) -> None:
-        self.pipeline, self.flow = pipeline, pipeline.flow
+    def __init__(self, runner: Runner, feeds: Iterable[Feeds]) -> None:
+        self.runner, self.flow = runner, runner.flow
         self._feeds = iter(feeds)
-        self._lanes = deque(pipeline.lanes)
-        self._flying: deque[_Item] = deque()
-        self._last: _Item | None = None
+        self._lanes = deque(runner.lanes)
+        self._flying: deque[Item] = deque()
+        self._last: Item | None = None
         self._count = 0
         self._broken: BaseException | None = None
         self._dry = self.closed = False
-        pipeline.start()
+        runner.start()
 
     def __next__(self) -> dict[str, Array]:
         if self.closed:
@@ -193,7 +214,7 @@ class Stream(Iterator[dict[str, Array]]):
             raise StopIteration
         item = self._flying[0]
         if item.lane is not None:
-            self.pipeline.wait(item)
+            self.runner.wait(item)
         self._flying.popleft()
         if item.lane is not None:
             outputs = item.lane.ports.take(item.given) if item.error is None else {}
@@ -217,7 +238,7 @@ class Stream(Iterator[dict[str, Array]]):
             self._begin(feeds)
 
     def _begin(self, feeds: Feeds) -> None:
-        item = _Item(self._count, self._lanes[0])
+        item = Item(self._count, self._lanes[0])
         self._count += 1
         self._flying.append(item)
         try:
@@ -226,7 +247,7 @@ class Stream(Iterator[dict[str, Array]]):
             item.lane, item.error = None, error
             return
         self._lanes.popleft()
-        self.pipeline.submit(item, self._last)
+        self.runner.submit(item, self._last)
         self._last = item
 
     def close(self) -> None:
@@ -238,9 +259,9 @@ class Stream(Iterator[dict[str, Array]]):
             item.error = item.error or RunError("the stream was closed")
         for item in self._flying:
             if item.lane is not None:
-                self.pipeline.wait(item)
+                self.runner.wait(item)
         self._flying.clear()
-        self.pipeline.close()
+        self.runner.end()
 
     def __enter__(self) -> Stream:
         return self
