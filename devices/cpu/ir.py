@@ -308,12 +308,12 @@ class Function:
         name = f"llvm.masked.store.{_mangled(value.type)}.p0"
         self.call_void(name, value, pointer, _align(self), _mask(self, lanes, count))
 
-    def gather(self, type: str, pointer: Value, stride: int, count: int) -> Value:
+    def gather(self, type: str, pointer: Value, stride: Value, count: int) -> Value:
         """Load `count` elements that lie `stride` elements apart, unaligned; 0 in other lanes."""
         lanes, element = lanes_of(type), element_of(type)
-        steps = ", ".join(f"i64 {stride * lane}" for lane in range(lanes))
+        steps = ", ".join(f"i64 {lane}" for lane in range(lanes))
         pointers = vector(lanes, "ptr")
-        offsets = Value(self, f"<{lanes} x i64>", f"<{steps}>")
+        offsets = Value(self, f"<{lanes} x i64>", f"<{steps}>") * self.splat(stride, lanes)
         places = self.emit(pointers, f"getelementptr {element}, {pointer}, {offsets}")
         name = f"llvm.masked.gather.{_mangled(type)}.v{lanes}p0"
         rest, unaligned = self.as_value(type, 0.0), Value(self, "i32", "1")

@@ -49,9 +49,9 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     window = _window(context, node)
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
     weights = _by_strides(_weights(context, node))
-    strides = tuple(stride // weights.itemsize for stride in weights.strides)
+    strides = np.array(weights.strides, np.int64) // weights.itemsize
     conv = WinogradConv(
-        batch, window, outputs, strides, given[0] is not None, given[1] is not None,
+        batch, window, outputs, given[0] is not None, given[1] is not None,
         node.attrs["activation"],
     )  # fmt: skip
     made = scheme_of(window, size)
@@ -66,7 +66,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     reads = (
         context.operand(node.used[0]),
         context.pack_later(weight, f"winograd {size} {cut.width}", nbytes, pack),
-        InPlace(weights), *(context.operand(i) for i in given if i is not None),
+        InPlace(weights), strides, *(context.operand(i) for i in given if i is not None),
     )  # fmt: skip
     flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
     return [

@@ -36,15 +36,11 @@ _DIVIDE = ("udiv", "urem")
 
 @dataclass(frozen=True)
 class WinogradConv:
-    """A convolution of one group with a square kernel and equal strides, with its epilogue.
-
-    weight_strides: of the weights as they lie, [O,KH,KW,C], in elements
-    """
+    """A convolution of one group with a square kernel and equal strides, with its epilogue."""
 
     batch: int
     window: Window
     outputs: int
-    weight_strides: tuple[int, ...]
     bias: bool
     residual: bool
     activation: str
@@ -94,12 +90,12 @@ def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _La
 def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Code, int, int]:
     """Return the kernel, its chunks and the bytes each thread needs of its own.
 
-    Operands: x [N,H,W,C], the transformed weights, the weights as they lie, bias and residual
-        where there are any, y [N,OH,OW,O]
+    Operands: x [N,H,W,C], the transformed weights, the weights [O,KH,KW,C] as they lie and their
+        strides in elements (i64), bias and residual where there are any, y [N,OH,OW,O]
     """
     made = scheme_of(conv.window, cut.outputs)
     name = f"conv_f32_winograd{kernel_note(made)}_{cut.tile_rows}x{cut.vectors}"
-    fn, operands, chunk, local = begin(name, isa, 4 + conv.bias + conv.residual)
+    fn, operands, chunk, local = begin(name, isa, 5 + conv.bias + conv.residual)
     layout = _layout(isa, conv, cut, made)
     _Emitter(fn, conv, cut, made, layout, operands, local).chunk(chunk)
     return finish(fn), cut.blocks * cut.groups, layout.nbytes
@@ -125,7 +121,7 @@ class _Emitter:
         operands: Sequence[Value], local: Value,
     ) -> None:  # fmt: skip
         self.fn, self.conv, self.cut, self.layout = fn, conv, cut, layout
-        self.x, self.u, self.weights, *rest, self.y = operands
+        self.x, self.u, self.weights, self.strides, *rest, self.y = operands
         self.bias = rest.pop(0) if conv.bias else None
         self.residual = rest.pop(0) if conv.residual else None
         self.local = local
@@ -357,14 +353,14 @@ class _Emitter:
     def _sums(self, column: Value, count: int) -> list[Value]:
         """Return a tile's sums of products over the pixels in the table and their channels."""
         fn, side, made = self.fn, self.cut.outputs, self.scheme
-        output, *steps = self.conv.weight_strides
-        weights = fn.at(self.weights, column * output)
+        output, *steps = (fn.load("i64", fn.at(self.strides, k, "i64"), 8) for k in range(4))
+        weights = fn.at(self.weights, output * column)
         totals = [Var(fn, self.type, 0.0) for _ in range(side * side)]
         for c in fn.range(0, self.conv.window.channels):
             for kh in fn.range(0, made.kernel):
                 for kw in fn.range(0, made.kernel):
                     row, right, channel = (
-                        self._i64(k) * step for k, step in zip((kh, kw, c), steps, strict=True)
+                        step * k for k, step in zip((kh, kw, c), steps, strict=True)
                     )
                     place = fn.at(weights, row + right + channel)
                     factor = fn.gather(self.type, place, output, count)
