@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cpu_run import assert_close, node_graph, sample_graph
 from emulated import MACHINES, Job, missing, run_emulated
+from hybrid_graphs import Case, graph_of, numbers
 
 import trireme.ops  # noqa: F401
 from trireme.errors import TriremeError
@@ -48,13 +49,24 @@ def shapes(rng, name):
         yield f"conv {x} {w}", 1e-5, Job(*node_graph("conv", arrays, attrs, {1, 2}), name)
 
 
+def hybrid(name):
+    """Products on an input rounded to 8 bits: dense, depthwise and fully connected."""
+    for case in (
+        Case((2, 9, 11, 6), (18, 3, 2, 6), pads=(1, 0, 2, 1), asymmetric=True, by_channel=True),
+        Case((1, 12, 9, 24), (24, 5, 5, 1), groups=24, pads=(2, 2, 2, 2), asymmetric=True),
+        Case((3, 37), (21, 37)),
+    ):
+        graph = graph_of(case)
+        yield f"hybrid {case}", 1e-6, Job(graph, {graph.inputs[0]: numbers(case)}, name)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_samples_under_an_emulator(name, tmp_path):
     if why := missing(name):
         pytest.skip(why)
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
-    cases = [*samples(rng, name), *shapes(rng, name)]
+    cases = [*samples(rng, name), *shapes(rng, name), *hybrid(name)]
     assert len({what.split()[0] for what, _, _ in cases}) > 50
     results = run_emulated(name, [job for _, _, job in cases], tmp_path)
     for (what, rtol, job), got in zip(cases, results, strict=True):

@@ -69,7 +69,7 @@ def lower_levels(context: Context, levels: Levels) -> list[Step]:
                 Rounding(levels.asymmetric, levels.tiny),
             )
             x = context.operand(levels.x)
-            steps += rounding_steps(context.isa, layout, rounding, x, memory, state)
+            steps += rounding_steps(context, layout, rounding, x, memory, state)
             done.add(memory)
     return steps
 

@@ -192,25 +192,12 @@ class Requantiser:
 
 
 def saturated_bytes(fn: Function, numbers: Sequence[Value]) -> Value:
-    """Return one, two or four vectors of i32, in their order, as int8 with saturation."""
+    """Return one, two or four vectors of i32 as int8 with saturation, in their order (x86)."""
     lanes = lanes_of(numbers[0].type)
-    if not is_x86(fn.isa):
-        parts = [_saturated(fn, number) for number in numbers]
-        while len(parts) > 1:
-            parts = [_joined(fn, *parts[i : i + 2]) for i in range(0, len(parts), 2)]
-        return parts[0]
     words = [_packed_words(fn, *pair) for pair in _pairs(fn, numbers)]
     mixed = _packed_bytes(fn, words, signed=True)
     place = channel_order(fn.isa, lanes, len(numbers)).reshape(-1)
     return fn.shuffle(mixed, mixed, place.tolist())
-
-
-def _saturated(fn: Function, number: Value) -> Value:
-    lanes = lanes_of(number.type)
-    for op, limit in (("smax", -128), ("smin", 127)):
-        bound = fn.as_value(number.type, limit)
-        number = fn.call(number.type, f"llvm.{op}.v{lanes}i32", number, bound)
-    return fn.convert("trunc", number, vector(lanes, "i8"))
 
 
 def nearest(fn: Function, x: Value) -> Value:

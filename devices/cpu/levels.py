@@ -24,7 +24,7 @@ from trireme.devices.cpu.int8 import Dot
 from trireme.devices.cpu.int8_prepare import SLACK_BYTES, fill, store_elements
 from trireme.devices.cpu.int8_requant import groups_of, nearest, saturated_bytes
 from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
-from trireme.devices.cpu.kernels import ALONE_S, Operand, Step, Temp, begin, deal, finish
+from trireme.devices.cpu.kernels import ALONE_S, Context, Operand, Step, Temp, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 
@@ -90,25 +90,37 @@ class Parameters:
 
 
 def rounding_steps(
-    isa: Isa, layout: Layout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
+    context: Context, layout: Layout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
 ) -> list[Step]:
     """Return the steps that write levels and state of the images in x."""
-    seconds = layout.images * layout.lines * layout.row / isa.lanes * _VECTOR_S
-    kernel = _Kernel(isa, layout, rounding)
+    seconds = layout.images * layout.lines * layout.row / context.isa.lanes * _VECTOR_S
     if seconds < ALONE_S or layout.images >= _MANY_IMAGES or layout.lines == 1:
-        kernel.layout = layout.merged()
         size, chunks = deal(layout.images, seconds)
-        return [Step(kernel.whole(size), (x,), (levels, state), chunks, seconds=seconds)]
+        code = context.kernel(_whole_kernel, layout.merged(), rounding, size)
+        return [Step(code, (x,), (levels, state), chunks, seconds=seconds)]
     one = seconds / layout.images
     size, parts = deal(layout.lines, one / 3)
     ranges = Temp(f"{levels.key} ranges", 8 * layout.images * parts)
-    first = Step(
-        kernel.ranges(size, parts), (x,), (ranges,), layout.images * parts, seconds=seconds / 3
-    )
+    code = context.kernel(_range_kernel, layout, rounding, size, parts)
+    first = Step(code, (x,), (ranges,), layout.images * parts, seconds=seconds / 3)
     size, cuts = deal(layout.tall, one * 2 / 3)
-    code = kernel.lines_of_ranges(size, cuts, parts)
+    code = context.kernel(_lines_kernel, layout, rounding, size, cuts, parts)
     chunks = layout.images * cuts
     return [first, Step(code, (x, ranges), (levels, state), chunks, seconds=seconds * 2 / 3)]
+
+
+def _whole_kernel(isa: Isa, layout: Layout, rounding: Rounding, size: int) -> Code:
+    return _Kernel(isa, layout, rounding).whole(size)
+
+
+def _range_kernel(isa: Isa, layout: Layout, rounding: Rounding, size: int, parts: int) -> Code:
+    return _Kernel(isa, layout, rounding).ranges(size, parts)
+
+
+def _lines_kernel(
+    isa: Isa, layout: Layout, rounding: Rounding, size: int, cuts: int, parts: int
+) -> Code:
+    return _Kernel(isa, layout, rounding).lines_of_ranges(size, cuts, parts)
 
 
 class _Kernel:
