@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import generic_works, supported_part
 from trireme.device import HOST, BoundCall, Device, KernelWork
@@ -23,7 +23,7 @@ from trireme.fit import fit
 from trireme.graph import Graph
 from trireme.optimise import optimise
 from trireme.session import Session
-from trireme.turns import Side, measure_copies, measure_turns
+from trireme.turns import measure_crossings, measure_overlap, sharing_of
 
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
@@ -144,25 +144,22 @@ def _with_turns(
     measured: DeviceCalibration, device: Device, others: Sequence[Device]
 ) -> DeviceCalibration:
     """Return a device's calibration with its copies, and with what turns with others cost it."""
-    mine, sharing, copies = _side(device), {}, {}
-    if mine is None:
-        return measured
-    if device.spec.memory != HOST:
-        copies = measure_copies(None, mine)
-    for other in others:
-        beside = _side(other)
-        shares = device.spec.resource_group == other.spec.resource_group != ""
-        if beside is None or not shares:
-            continue
-        sharing[other.spec.name] = measure_turns(mine, beside)[0]
-        if device.spec.memory != HOST == other.spec.memory:
-            copies = measure_copies(beside, mine)
-    return replace(measured, copies=copies, sharing=sharing)
-
-
-def _side(device: Device) -> Side | None:
+    copies: dict[str, tuple[float, float]] = {}
+    sharing: dict[str, Sharing] = {}
+    alone = measure_crossings(device, None, _bind) if device.spec.memory != HOST else None
+    if alone:
+        copies = {"read": alone, "write": alone}
     graph = supported_part(build(_TURNS), device)
-    return Side(device, _bind(device, graph)) if graph.nodes else None
+    for other in others:
+        theirs = supported_part(build(_TURNS), other)
+        if device.spec.resource_group == other.spec.resource_group != "" and graph.nodes:
+            beside = None
+            if device.spec.memory != HOST == other.spec.memory:
+                beside = measure_crossings(device, other, _bind)
+            if theirs.nodes:
+                overlap = measure_overlap(_bind(device, graph), _bind(other, theirs))
+                sharing[other.spec.name] = sharing_of(alone, beside, overlap)
+    return replace(measured, copies=copies, sharing=sharing)
 
 
 class Pace:

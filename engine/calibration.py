@@ -44,7 +44,7 @@ class Curve:
 class Sharing:
     """What it costs two devices to take turns on silicon that they share, measured.
 
-    switch_s: seconds that a task takes longer because the other device ran before it
+    switch_s: seconds that a copy between them takes longer than one of the device alone
     overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
 

@@ -213,22 +213,17 @@ class CostModel:
             default = (spec.link_latency_s, spec.link_bandwidth)
             read = self.calibration.copy(spec, "read") or default
             write = self.calibration.copy(spec, "write") or default
-            to_host[spec.memory] = Link(read[0] + self._switch_s(spec, HOST), read[1])
-            from_host[spec.memory] = Link(write[0] + self._switch_s(spec, spec.memory), write[1])
+            switch_s = self._switch_s(spec)
+            to_host[spec.memory] = Link(read[0] + switch_s, read[1])
+            from_host[spec.memory] = Link(write[0] + switch_s, write[1])
         return Links(to_host, from_host)
 
-    def _switch_s(self, spec: DeviceSpec, target: str) -> float:
-        """Return how much longer a task takes after a copy from a device on the same silicon.
-
-        target: the memory space that the copy goes to, where the task runs
-        """
-        found = 0.0
-        for other in (device.spec for device in self.devices.values()):
-            runs, ran = (other, spec) if target == HOST else (spec, other)
-            measured = self.calibration.of(runs)
-            if other.memory == HOST and measured and ran.name in measured.sharing:
-                found = max(found, measured.sharing[ran.name].switch_s)
-        return found
+    def _switch_s(self, spec: DeviceSpec) -> float:
+        """Return how much longer a copy takes between devices that share silicon, if any do."""
+        measured = self.calibration.of(spec)
+        sharing = measured.sharing if measured else {}
+        beside = [d.spec.name for d in self.devices.values() if d.spec.memory == HOST]
+        return max((sharing[name].switch_s for name in beside if name in sharing), default=0.0)
 
 
 def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:

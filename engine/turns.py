@@ -1,6 +1,7 @@
 """What it takes to pass from one device to another: copies, and turns on silicon that both share.
 
-`calibrate` measures it the way a run does it: a task here, a copy, a task there, a copy back.
+`calibrate` measures runs of a session over small chains that cross again and again, so that what a
+session overlaps or launches ahead is in the figures, and takes off what the tasks take alone.
 """
 
 from __future__ import annotations
@@ -10,84 +11,67 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trireme.calibration import Sharing
-from trireme.device import HOST, BoundCall, Buffer, Device, host_alloc
+import numpy as np
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration, Sharing
+from trireme.device import BoundCall, Device
 from trireme.fit import fit
+from trireme.graph import Graph, TensorType
+from trireme.session import Session
 
-_ROUNDS = 15
-_BYTES = (1 << 10, 16 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20)
-
+Bind = Callable[[Device, Graph], BoundCall]
+"""What compiles a graph for a device and puts it on memory."""
 Line = tuple[float, float]
 """Latency in seconds, and bytes a second."""
+_ROUNDS, _PAIRS = 25, 3
+_ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 
 
-class Side:
-    """A device and a small network of its own that is ready to run."""
+def measure_crossings(there: Device, here: Device | None, bind: Bind) -> Line | None:
+    """Return what a copy takes, to a device with memory of its own or from it, on average.
 
-    def __init__(self, device: Device, call: BoundCall) -> None:
-        self.device, self.call = device, call
-        self._target = device.alloc(_BYTES[0]) if device.spec.memory != HOST else None
-        self._host = host_alloc(_BYTES[0]).handle
-
-    def launch(self) -> None:
-        """Run the network."""
-        self.call.launch().wait()
-
-    def cross(self) -> None:
-        """Copy a little to the device, as a run does before the other device's turn, or after."""
-        if self._target is not None:
-            self.device.start_write(self._target, self._host).wait()
-
-
-def measure_copies(here: Side | None, there: Side) -> dict[str, Line]:
-    """Return "write" to a device with memory of its own and "read" from it, each between tasks.
-
-    here: a device on host memory that takes turns with it; None for none
+    here: a device on host memory that takes turns with it; without it, a task reads the inputs and
+    makes the outputs of the graph
     """
-    target: Buffer = there.device.alloc(max(_BYTES))
-    host = host_alloc(max(_BYTES)).handle
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(_ROUNDS):
-        for size in _BYTES:
-            part, array = target.at(0, size), host[:size]
-            if here:
-                here.launch()
-            array[:] = 1  # as if a task here had made it
-            write = _clock(lambda: there.device.start_write(part, array).wait())  # noqa: B023
-            there.launch()
-            read = _clock(lambda: there.device.start_read(part, array).wait())  # noqa: B023
-            seconds.setdefault(("write", size), []).append(write)
-            seconds.setdefault(("read", size), []).append(read)
-    lines = {}
-    for way in ("write", "read"):
-        medians = [statistics.median(seconds[way, size]) for size in _BYTES]
-        curve = fit([{"bytes": float(size)} for size in _BYTES], medians)
-        lines[way] = curve.fixed_s, 1 / max(curve.per.get("bytes", 0.0), 1e-15)
-    return lines
+    rows: list[tuple[int, float]] = []
+    for elements in _ELEMENTS:
+        names = [here.spec.name, there.spec.name] * _PAIRS if here else [there.spec.name]
+        graph = chain(elements, names)
+        devices = [one for one in (here, there) if one is not None]
+        one = chain(elements, names[:1])
+        if any(d.unsupported_reason(one, one.nodes[0]) for d in devices):
+            return None
+        alone = {d.spec.name: _seconds(_runner(bind(d, one))) for d in devices}
+        feeds = {"x": np.zeros(elements, np.float32)}
+        with Session(graph, devices=devices, passes=(), calibration=Calibration()) as session:
+            whole = _seconds(partial(session.run, feeds))
+        crossings = 2 * _PAIRS if here else 2
+        own = sum(alone[name] for name in names)
+        rows.append((4 * elements, max(whole - own, 0.0) / crossings))
+    curve = fit([{"bytes": float(nbytes)} for nbytes, _ in rows], [s for _, s in rows], 1e-5)
+    return curve.fixed_s, 1 / max(curve.per.get("bytes", 0.0), 1e-15)
 
 
-def measure_turns(first: Side, second: Side) -> tuple[Sharing, Sharing]:
-    """Return what each pays for the other: longer after the other, and a copy, than after itself;
-    and what both at once take, of one after the other."""
-    rows = [_round(first, second) for _ in range(_ROUNDS)]
-    overlap = statistics.median(both / (hot + also_hot) for _, hot, _, also_hot, both in rows)
-    longer = (
-        [after - hot for after, hot, *_ in rows],
-        [after - hot for _, _, after, hot, _ in rows],
-    )
-    # the lower quartile: what others do on the machine makes some of the first launches long
-    first_s, second_s = (max(statistics.quantiles(each)[0], 0.0) for each in longer)
-    return Sharing(first_s, overlap), Sharing(second_s, overlap)
+def chain(elements: int, devices: Sequence[str]) -> Graph:
+    """Return a chain of maps, one pinned to each of the devices."""
+    b = GraphBuilder("crossings")
+    value = b.input("x", TensorType((elements,), "float32"))
+    for name in devices:
+        value = b.add("relu", value, pin=name)
+    return b.finish(value)
 
 
-def _round(first: Side, second: Side) -> Sequence[float]:
-    """Return the seconds of two launches of each in a row, then of both at once."""
-    seconds = []
-    for one, other in ((first, second), (second, first)):
-        one.cross()
-        other.cross()
-        seconds += [_clock(one.launch), _clock(one.launch)]
-    return [*seconds, _clock(partial(_together, first.call, second.call))]
+def measure_overlap(first: BoundCall, second: BoundCall) -> float:
+    """Return what two networks at once take, of one after the other."""
+    alone = _seconds(_runner(first)) + _seconds(_runner(second))
+    return _seconds(partial(_together, first, second)) / alone
+
+
+def sharing_of(alone: Line | None, beside: Line | None, overlap: float) -> Sharing:
+    """Return what turns cost: what crossings between busy devices take longer than others."""
+    switch_s = beside[0] - alone[0] if alone and beside else 0.0
+    return Sharing(max(switch_s, 0.0), overlap)
 
 
 def _together(first: BoundCall, second: BoundCall) -> None:
@@ -96,7 +80,16 @@ def _together(first: BoundCall, second: BoundCall) -> None:
         event.wait()
 
 
-def _clock(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _runner(call: BoundCall) -> Callable[[], None]:
+    return lambda: call.launch().wait()
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    """Return the median seconds of some runs."""
     run()
-    return time.perf_counter() - start
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

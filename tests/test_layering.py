@@ -27,9 +27,9 @@ ENGINE_ORDER = [
     "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.execute", "running.runs",
-    "running.interactive", "drift", "profile", "running.trace", "calibration_nets", "turns",
+    "running.interactive", "drift", "profile", "running.trace", "calibration_nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "session", "calibrate", "parallel.replicas", "parallel.measure", "running.per_node",
+    "session", "turns", "calibrate", "parallel.replicas", "parallel.measure", "running.per_node",
     "eager", "replay",
 ]  # fmt: skip
 MODULES = [

@@ -115,7 +115,7 @@ def _lines(one: DeviceCalibration) -> list[str]:
         lines.append(f"  copy {way:23} {latency * 1e6:6.1f} us + {bandwidth / 1e9:.2f} GB/s")
     for other, shared in one.sharing.items():
         lines.append(
-            f"  beside {other:21} {shared.switch_s * 1e6:6.1f} us a turn; both at once take"
+            f"  beside {other:21} {shared.switch_s * 1e6:6.1f} us more a copy; both at once take"
             f" {shared.overlap:.0%} of one after the other"
         )
     return lines

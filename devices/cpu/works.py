@@ -25,10 +25,10 @@ _KNOWN = (
 """Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
 TERM_LIMITS = {
     "bytes": 2.5e-11, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
-    "remote_cold_bytes": 1.5e-10, "activations": 4e-11,
+    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 5e-6, "crossed_bytes": 5e-10,
 }  # fmt: skip
-"""The most seconds a byte that lies near (L2), further or in memory can cost, and the most of an
-instruction of an activation for one element."""
+"""The most seconds a byte that lies near (L2), further, in memory or in another core's cache can
+cost, an instruction of an activation for one element, and handing work to the other threads."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
@@ -77,6 +77,8 @@ def _work(
         far = far[0] * read / nbytes, far[1] * read / nbytes
         nbytes = read
     weights = _weights(step)
+    given = sum(_nbytes(graph, o) for o in step.reads if not isinstance(o, CONSTANTS))
+    is_shared = share < 1
     terms = {
         "model_s": step.seconds * share,
         "bytes": nbytes * share,
@@ -85,6 +87,8 @@ def _work(
         "cold_bytes": weights * cold[0] * share,
         "remote_cold_bytes": weights * cold[1] * share,
         "activations": _activations(graph, step) * share,
+        "joins": float(is_shared),
+        "crossed_bytes": given * share * (1 - 1 / threads) if is_shared else 0.0,
     }
     return KernelWork(step.nodes, family, terms, step.seconds * share)
 
