@@ -19,6 +19,7 @@ import numpy as np
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node, TensorType
+from trireme.kernel_table import KernelTable
 
 Clock = Literal["wall", "virtual"]
 HOST = "host"
@@ -204,6 +205,7 @@ class Executable(ABC):
 class Device(ABC):
     """A place where nodes run. Methods other than `compile` may be called from any thread.
 
+    kernel_table: what has a kernel here, if the device keeps a table
     term_limits: the most seconds that a unit of a term of its works can cost
     chain: of its calls and copies, if it can start one after another by itself: see ChainedCall
     """
@@ -211,6 +213,7 @@ class Device(ABC):
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
     chain: object | None = None
+    kernel_table: KernelTable[Any] | None = None
 
     @abstractmethod
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:

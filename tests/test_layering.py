@@ -18,8 +18,9 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check", "interpret",
     "builder", "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert",
-    "model_cache", "device", "calibration", "fit", "cost", "memory", "placement", "placing.problem",
-    "placing.stages", "placing.makespan", "placing.prices", "placing.bounds", "placing.cuts",
+    "model_cache", "kernel_table", "device", "calibration", "fit", "cost", "memory", "placement",
+    "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
+    "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.starts", "placing.search",
     "placing.proof", "placing.prove_stages", "placing.prove_paths",
     "placing.prove", "placing.prove_makespan", "place", "parallel.rules", "parallel.batch",

@@ -57,7 +57,8 @@ REFUSED = {
     "open it with float32='float16'": lambda d: reason(d, (3,), "relu", "float32"),
     "int8 and uint8 tensors must be quantised": lambda d: reason(
         d, (3,), "relu", quant=None, out_quant=None),
-    "images must be channels-last (NHWC) (here NCHW)": lambda d: reason(
+    "images must be channels-last (NHWC) (here NCHW; nearest: max_pool NHWC any dtype)":
+    lambda d: reason(
         d, (1, 3, 8, 8), "max_pool", kernel=(2, 2), layout="NCHW", **WINDOW),
     "windows have one or two spatial axes (here 3 axes)": lambda d: reason(
         d, (1, 4, 4, 4, 2), "max_pool", kernel=(1, 1, 1), strides=(1,) * 3, pads=(0,) * 6,

@@ -141,7 +141,11 @@ COMMANDS: dict[str, Command] = {
         (_arg("--graph", action="store_true", help="print every node"),),
     ),
     "devices": Command(commands.devices, "the devices of this machine"),
-    "supported-ops": Command(commands.supported_ops, "which device has a kernel for which op"),
+    "supported-ops": Command(
+        commands.supported_ops, "which device has a kernel for which op", (),
+        (_arg("--table", action="store_true",
+              help="the tables that kernels are found in: op and layout, then the dtypes"),),
+    ),
     "calibrate": Command(
         calibrate.calibrate, "measure this machine, for better placements", (add_device_choice,),
         calibrate.ARGUMENTS,

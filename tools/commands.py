@@ -33,7 +33,7 @@ from trireme.tools.options import (
     parse_shapes,
     session_arguments,
 )
-from trireme.tools.supported_ops import support_table, table_text
+from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
 
 def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
@@ -238,6 +238,11 @@ def _opencl_lines() -> list[str]:
 
 def supported_ops(options: argparse.Namespace) -> int:
     """Show which device has a kernel for which op."""
+    if options.table:
+        lines = kernel_lines()
+        data = [line._asdict() for line in lines]
+        emit(options, {"kernels": data}, "\n".join(map(str, lines)))
+        return 0
     table = support_table()
     emit(options, table.to_json(), table_text(table))
     return 0

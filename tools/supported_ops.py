@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,33 @@ class SupportTable:
             "absent": dict(self.absent),
             "npu_constraints": list(self.constraints),
         }
+
+
+class KernelLine(NamedTuple):
+    """An op on a device in a layout: the first stage of dispatch, and the forms of the second."""
+
+    device: str
+    op: str
+    layout: str
+    forms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.device:7} {self.op:24} {self.layout:5} {', '.join(self.forms)}"
+
+
+def kernel_lines() -> list[KernelLine]:
+    """Return the tables in which the devices that can be opened here find their kernels."""
+    stages: dict[tuple[str, str, str], list[str]] = {}
+    for name in DEVICES:
+        try:
+            device = open_device(name)
+        except DeviceError:
+            continue
+        table = device.kernel_table
+        for entry in () if table is None else table.entries():
+            stages.setdefault((name, entry.op, entry.layout), []).append(entry.form)
+        device.close()
+    return [KernelLine(*key, tuple(forms)) for key, forms in sorted(stages.items())]
 
 
 def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:

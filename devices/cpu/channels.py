@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Rule,
     Step,
@@ -19,13 +19,7 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
-from trireme.graph import Graph, Node
-
-
-def _reason(graph: Graph, node: Node) -> str | None:
-    if node.attrs["layout"] != "NHWC":
-        return "lrn has native kernels for NHWC only"
-    return float_reason(graph, node)
+from trireme.graph import Node
 
 
 @dataclass(frozen=True)
@@ -108,4 +102,4 @@ def _lower(context: Context, node: Node) -> list[Step]:
     return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
 
 
-RULES["lrn"] = Rule(_reason, _lower)
+TABLE.add("lrn", Rule(float_reason, _lower), ["float32"], "NHWC")

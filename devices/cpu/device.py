@@ -38,6 +38,8 @@ NO_CACHE = pathlib.Path()
 class CpuDevice(Device):
     """CPU threads running native programs; see open_device."""
 
+    kernel_table = table.TABLE
+
     term_limits = TERM_LIMITS
 
     def __init__(

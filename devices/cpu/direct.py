@@ -16,7 +16,7 @@ from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Operand,
     Rule,
@@ -251,4 +251,4 @@ def _lower_conv(context: Context, node: Node) -> list[Step]:
     return lower_conv(context, node)
 
 
-RULES["conv"] = Rule(conv_reason, _lower_conv)
+TABLE.add("conv", Rule(conv_reason, _lower_conv), ["float32"], "NHWC")

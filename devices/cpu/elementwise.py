@@ -17,7 +17,7 @@ import numpy as np
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Operand,
     Rule,
@@ -382,7 +382,6 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
-for _op in EXPRESSIONS:
-    RULES[_op] = Rule(_reason, _lower)
+TABLE.add(EXPRESSIONS, Rule(_reason, _lower), ["float32"])
 
 FLOAT32 = np.float32

@@ -13,7 +13,7 @@ from trireme.devices.cpu.attention_nodes import Attention, find_attention
 from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
 from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
-from trireme.devices.cpu.kernels import Context, Step, native_reason, rule_of
+from trireme.devices.cpu.kernels import TABLE, Context, Step, native_reason
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.interpret import is_quantized
@@ -101,7 +101,7 @@ def lower_group(context: Context, group: Group) -> Sequence[Step]:
     if isinstance(group.pattern, HybridProduct):
         return lower_product(context, group.pattern)
     if len(group.nodes) == 1:
-        rule = rule_of(context.graph, group.node)
+        rule = TABLE.find(context.graph, group.node)
         if rule is None:
             raise InternalError(f"{group.node.label} has no native kernel")
         return rule.lower(context, group.node)

@@ -24,7 +24,7 @@ from trireme.devices.cpu.int8 import (
 from trireme.devices.cpu.int8_sum import lower_sum
 from trireme.devices.cpu.ir import Function, Index, Value, vector
 from trireme.devices.cpu.kernels import (
-    QUANTISED_RULES,
+    TABLE,
     Context,
     Rule,
     Step,
@@ -37,6 +37,7 @@ from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
+from trireme.kernel_table import STORED_8
 from trireme.op import Call, call_of
 from trireme.quantize import (
     TABLE_OPS,
@@ -313,10 +314,8 @@ def _concat_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: concat_tables(call_of(graph, node)))
 
 
-for _op in BINARY:
-    QUANTISED_RULES[_op] = Rule(_binary_reason, lower_binary)
-for _op in TABLE_OPS:
-    QUANTISED_RULES[_op] = Rule(_table_reason, _lower_table)
-QUANTISED_RULES["quantize"] = Rule(_table_reason, _lower_quantize)
-QUANTISED_RULES["dequantize"] = Rule(_dequantize_reason, _lower_dequantize)
-QUANTISED_RULES["concat"] = Rule(_concat_reason, _lower_concat)
+TABLE.add(BINARY, Rule(_binary_reason, lower_binary), STORED_8)
+TABLE.add(TABLE_OPS, Rule(_table_reason, _lower_table), STORED_8)
+TABLE.add("quantize", Rule(_table_reason, _lower_quantize), STORED_8)
+TABLE.add("dequantize", Rule(_dequantize_reason, _lower_dequantize), STORED_8)
+TABLE.add("concat", Rule(_concat_reason, _lower_concat), STORED_8)

@@ -44,7 +44,7 @@ from trireme.devices.cpu.int8_update import rank_update, row_sum
 from trireme.devices.cpu.int8_ways import best_way
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    QUANTISED_RULES,
+    TABLE,
     Context,
     Operand,
     Rule,
@@ -58,6 +58,7 @@ from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
+from trireme.kernel_table import STORED_8
 from trireme.op import call_of
 from trireme.quantize import LinearParams, conv_params, fully_connected_params
 
@@ -328,8 +329,8 @@ def conv_reason(graph: Graph, node: Node) -> str | None:
         return "conv has no native kernel for weights that are not constant"
     if len(node.used) > 2 and graph.values[node.used[2]].data is None:
         return "conv has no native kernel for a bias that is not constant"
-    if len(graph.type(node.used[0]).shape) != 4 or node.attrs["layout"] != "NHWC":
-        return "quantised conv has a native kernel for 2-D NHWC only"
+    if len(graph.type(node.used[0]).shape) != 4:
+        return "quantised conv has a native kernel for two spatial axes only"
     return eight_bit_reason(graph, node, lambda: conv_params(call_of(graph, node)))
 
 
@@ -340,5 +341,5 @@ def fully_connected_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: fully_connected_params(call_of(graph, node)))
 
 
-QUANTISED_RULES["conv"] = Rule(conv_reason, lower_conv)
-QUANTISED_RULES["fully_connected"] = Rule(fully_connected_reason, lower_fully_connected)
+TABLE.add("conv", Rule(conv_reason, lower_conv), STORED_8, "NHWC")
+TABLE.add("fully_connected", Rule(fully_connected_reason, lower_fully_connected), STORED_8)

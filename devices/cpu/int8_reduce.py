@@ -16,7 +16,7 @@ from trireme.devices.cpu.int8 import (
 )
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    QUANTISED_RULES,
+    TABLE,
     Context,
     Rule,
     Step,
@@ -28,6 +28,7 @@ from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.target import Isa
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
+from trireme.kernel_table import STORED_8
 from trireme.op import call_of
 from trireme.quantize import ReduceParams, pool_params, reduce_mean_params, softmax_params
 
@@ -118,8 +119,8 @@ def _divide(fn: Function, total: Value, count: Value | int) -> Value:
 
 def _pool_reason(graph: Graph, node: Node) -> str | None:
     x = graph.type(node.used[0])
-    if len(x.shape) != 4 or node.attrs["layout"] != "NHWC":
-        return f"quantised {node.op} has a native kernel for 2-D NHWC only"
+    if len(x.shape) != 4:
+        return f"quantised {node.op} has a native kernel for two spatial axes only"
     if any(d != 1 for d in node.attrs["dilations"]) or len(node.outputs) > 1:
         return f"quantised {node.op} has no native kernel for dilations or indices"
     if node.attrs["ceil_mode"] or node.attrs.get("count_include_pad"):
@@ -242,7 +243,6 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
 
 
-for _op in ("max_pool", "average_pool"):
-    QUANTISED_RULES[_op] = Rule(_pool_reason, _lower_pool)
-QUANTISED_RULES["reduce_mean"] = Rule(_mean_reason, _lower_mean)
-QUANTISED_RULES["softmax"] = Rule(_softmax_reason, _lower_softmax)
+TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), STORED_8, "NHWC")
+TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
+TABLE.add("softmax", Rule(_softmax_reason, _lower_softmax), STORED_8)

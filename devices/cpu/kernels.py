@@ -19,9 +19,8 @@ from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
 from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node, TensorType
-from trireme.interpret import is_quantized
+from trireme.kernel_table import KernelTable
 from trireme.mapped import release
-from trireme.op import get_op
 
 ALONE_S = 1.5e-6
 """A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""
@@ -165,18 +164,8 @@ class Rule:
     lower: Callable[[Context, Node], Sequence[Step]]
 
 
-RULES: dict[str, Rule] = {}
-"""Native kernels by op; filled by the modules that table.py imports."""
-
-QUANTISED_RULES: dict[str, Rule] = {}
-"""The same for nodes on quantised values; ops that only move elements keep their rule in RULES."""
-
-
-def rule_of(graph: Graph, node: Node) -> Rule | None:
-    """Return the rule for a node, by its op and by whether it works on stored integers."""
-    if is_quantized(graph, node) and not get_op(node.op).moves:
-        return QUANTISED_RULES.get(node.op)
-    return RULES.get(node.op)
+TABLE: KernelTable[Rule] = KernelTable("cpu")
+"""The native kernels; filled by the modules that table.py imports."""
 
 
 def begin(name: str, isa: Isa, operands: int) -> tuple[Function, list[Value], Value, Value]:
@@ -195,11 +184,8 @@ def finish(fn: Function) -> Code:
 
 def native_reason(graph: Graph, node: Node) -> str | None:
     """Return why no native kernel runs the node here, None when one does."""
-    rule = rule_of(graph, node)
-    if rule is None:
-        what = " for quantised values" if node.op in RULES else ""
-        return f"{node.op} has no native kernel{what}"
-    return rule.reason(graph, node)
+    rule = TABLE.find(graph, node)
+    return TABLE.miss(graph, node) if rule is None else rule.reason(graph, node)
 
 
 def float_reason(graph: Graph, node: Node) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from trireme.devices.cpu.copies import Copy, copy_row
 from trireme.devices.cpu.ir import Function, Index, Value
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Fault,
     Rule,
@@ -146,4 +146,4 @@ def _slices(context: Context, node: Node, lookup: Lookup, picked: list[int]) -> 
     return steps
 
 
-RULES["gather"] = Rule(_reason, _lower)
+TABLE.add("gather", Rule(_reason, _lower))

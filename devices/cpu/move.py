@@ -12,10 +12,11 @@ import numpy as np
 
 from trireme.devices.cpu.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.elementwise import activation_step
-from trireme.devices.cpu.kernels import QUANTISED_RULES, RULES, Context, Rule, Step, float_reason
+from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, float_reason
 from trireme.devices.cpu.products import activation_reason
 from trireme.dtypes import Array, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
+from trireme.kernel_table import PLAIN
 from trireme.ops.slicing import slice_range
 
 Ints = tuple[int, ...]
@@ -191,10 +192,10 @@ def _fill_step(context: Context, node: Node, fill: Array) -> Step:
     return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
 
 
-RULES["transpose"] = Rule(_reason, _lower_transpose)
-RULES["concat"] = Rule(_concat_reason, _lower_concat)
-RULES["split"] = Rule(_reason, _lower_split)
-RULES["slice"] = Rule(_reason, _lower_slice)
-RULES["expand"] = Rule(_reason, _lower_expand)
-RULES["tile"] = Rule(_reason, _lower_tile)
-RULES["pad"] = QUANTISED_RULES["pad"] = Rule(_pad_reason, _lower_pad)
+TABLE.add("transpose", Rule(_reason, _lower_transpose))
+TABLE.add("concat", Rule(_concat_reason, _lower_concat), [PLAIN])
+TABLE.add("split", Rule(_reason, _lower_split))
+TABLE.add("slice", Rule(_reason, _lower_slice))
+TABLE.add("expand", Rule(_reason, _lower_expand))
+TABLE.add("tile", Rule(_reason, _lower_tile))
+TABLE.add("pad", Rule(_pad_reason, _lower_pad))

@@ -12,7 +12,7 @@ from trireme.devices.cpu.elementwise import ACTIVATIONS
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.gemm import Product, cut_product, pack_panels, panel_bytes, product_kernel
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Operand,
     Rule,
@@ -86,9 +86,7 @@ def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> Wi
 
 
 def image_reason(graph: Graph, node: Node) -> str | None:
-    """Say why an image op has no kernel for its layout or rank; None when it has."""
-    if node.attrs["layout"] != "NHWC":
-        return f"{node.op} has native kernels for NHWC only"
+    """Say why an image op has no kernel for its rank or dtype; None when it has."""
     if len(graph.type(node.used[0]).shape) not in (3, 4):
         return f"{node.op} has native kernels for one or two spatial axes"
     return float_reason(graph, node) or activation_reason(node)
@@ -262,6 +260,6 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
     return [product_step(context, node, product, operands, "gemm")]
 
 
-RULES["fully_connected"] = Rule(_fully_connected_reason, _lower_fully_connected)
-RULES["matmul"] = Rule(_matmul_reason, _lower_matmul)
-RULES["gemm"] = Rule(_gemm_reason, _lower_gemm)
+TABLE.add("fully_connected", Rule(_fully_connected_reason, _lower_fully_connected), ["float32"])
+TABLE.add("matmul", Rule(_matmul_reason, _lower_matmul), ["float32"])
+TABLE.add("gemm", Rule(_gemm_reason, _lower_gemm), ["float32"])

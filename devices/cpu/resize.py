@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Rule,
     Step,
@@ -193,4 +193,4 @@ def _blend(fn: Function, points: list[tuple[Value, Value]], to: Value, count: in
         emit(whole, count - whole)
 
 
-RULES["resize"] = Rule(_reason, _lower)
+TABLE.add("resize", Rule(_reason, _lower), ["float32"])

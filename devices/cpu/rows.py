@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from trireme.devices.cpu import mathfn
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Rule,
     Step,
@@ -295,8 +295,8 @@ def _merged(shape: Sequence[int], axes: Sequence[int]) -> Rows | None:
 
 def _reduce_reason(graph: Graph, node: Node) -> str | None:
     type = graph.type(node.used[0])
-    if type.dtype != "float32" or type.quant is not None or not type.elements:
-        return f"{node.op} has native kernels for float32 only"
+    if not type.elements:
+        return f"{node.op} has no native kernel for empty tensors"
     axes = _axes(graph, node)
     if axes is None:
         return f"{node.op} has native kernels for constant axes only"
@@ -358,8 +358,6 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
-for _op in REDUCTIONS:
-    RULES[_op] = Rule(_reduce_reason, _lower_reduce)
-RULES["softmax"] = Rule(_softmax_reason, _lower_softmax)
-RULES["log_softmax"] = Rule(_softmax_reason, _lower_softmax)
-RULES["layer_normalization"] = Rule(_layer_norm_reason, _lower_layer_norm)
+TABLE.add(REDUCTIONS, Rule(_reduce_reason, _lower_reduce), ["float32"])
+TABLE.add(("softmax", "log_softmax"), Rule(_softmax_reason, _lower_softmax), ["float32"])
+TABLE.add("layer_normalization", Rule(_layer_norm_reason, _lower_layer_norm), ["float32"])

@@ -18,10 +18,10 @@ from trireme.devices.cpu import (
     rows,
     window,
 )
-from trireme.devices.cpu.kernels import RULES, Rule, native_reason
+from trireme.devices.cpu.kernels import TABLE, Rule, native_reason
 
 __all__ = [
-    "RULES",
+    "TABLE",
     "Rule",
     "channels",
     "direct",

@@ -17,7 +17,7 @@ import numpy as np
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
-    RULES,
+    TABLE,
     Context,
     Operand,
     Rule,
@@ -316,5 +316,4 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 
-RULES["max_pool"] = Rule(_pool_reason, _lower_pool)
-RULES["average_pool"] = Rule(_pool_reason, _lower_pool)
+TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), ["float32"], "NHWC")

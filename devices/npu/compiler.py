@@ -26,9 +26,21 @@ from trireme.devices.npu.stream import (
 )
 from trireme.errors import CompileError, GraphError
 from trireme.graph import Graph
+from trireme.kernel_table import ANY, KernelTable
 
-LOWER: dict[str, Lower] = {**MATRIX_OPS, **POOL_OPS, **MAP_OPS, **MOVE_OPS}
-"""How each op is lowered; the ops that the NPU has."""
+WINDOWS = ("conv", "max_pool", "average_pool", "conv_transpose")
+"""Ops that slide a window over an image, channels last."""
+
+
+def _filled() -> KernelTable[Lower]:
+    table: KernelTable[Lower] = KernelTable("npu")
+    for op, lower in {**MATRIX_OPS, **POOL_OPS, **MAP_OPS, **MOVE_OPS}.items():
+        table.add(op, lower, layout="NHWC" if op in WINDOWS else ANY)
+    return table
+
+
+TABLE = _filled()
+"""How each op is lowered. Every form is let through: a machine's spec says which dtypes it has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
     """
     constants = Constants(spec.alignment)
     try:
-        state = lower_graph(graph, spec, constants, LOWER)
+        state = lower_graph(graph, spec, constants, TABLE)
     except GraphError as error:
         raise CompileError(error.summary, facts=error.facts) from error
     arguments = _arguments(graph, state)

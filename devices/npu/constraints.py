@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trireme.devices.npu.compiler import LOWER
+from trireme.devices.npu.compiler import TABLE, WINDOWS
 from trireme.devices.npu.jobs import Constants, Site
 from trireme.devices.npu.lower import Lowering
 from trireme.devices.npu.lower_matrix import effective_strides
@@ -20,6 +20,7 @@ from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import SCRATCH, dense
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node, TensorType
+from trireme.kernel_table import form_of, layout_of
 from trireme.op import Call, call_of, get_op
 
 
@@ -59,8 +60,11 @@ class Subject:
     def lowered(self) -> Lowering | str:
         """The node's jobs, or the sentence that says why there are none."""
         state = Lowering(self.graph, self.machine, Constants(self.machine.alignment))
+        lower = TABLE.find(self.graph, self.node)
+        if lower is None:
+            return TABLE.miss(self.graph, self.node)
         try:
-            LOWER[self.node.op](state, self.node, self.call)
+            lower(state, self.node, self.call)
         except GraphError as error:
             return error.summary
         return state
@@ -68,9 +72,14 @@ class Subject:
 
 def known_op(s: Subject) -> str:
     """the op must be one of the NPU's"""
-    if s.node.op not in LOWER or (s.machine.ops and s.node.op not in s.machine.ops):
-        return s.node.op
-    return ""
+    if s.node.op not in TABLE.ops():
+        return f"{s.node.op}{_nearest(s)}"
+    return s.node.op if s.machine.ops and s.node.op not in s.machine.ops else ""
+
+
+def _nearest(s: Subject) -> str:
+    near = TABLE.nearest(s.node.op, layout_of(s.node), form_of(s.graph, s.node))
+    return f"; nearest: {', '.join(map(str, near))}" if near else ""
 
 
 def no_graphs(s: Subject) -> str:
@@ -114,8 +123,8 @@ def quantised_integers(s: Subject) -> str:
 
 def channels_last(s: Subject) -> str:
     """images must be channels-last (NHWC)"""
-    layout = s.node.attrs.get("layout", "NHWC")
-    return "" if layout == "NHWC" else str(layout)
+    found = TABLE.find(s.graph, s.node) is not None
+    return "" if found else f"{layout_of(s.node)}{_nearest(s)}"
 
 
 def two_spatial_axes(s: Subject) -> str:
@@ -185,8 +194,7 @@ def _kernel(s: Subject) -> tuple[int, ...]:
 
 
 Constraint = Callable[[Subject], str]
-_WINDOWS = ("conv", "max_pool", "average_pool")
-_ALL_WINDOWS = (*_WINDOWS, "conv_transpose")
+_STRIDED = ("conv", "max_pool", "average_pool")
 CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (known_op, ()),
     (no_graphs, ()),
@@ -195,12 +203,12 @@ CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (some_elements, ()),
     (known_dtypes, ()),
     (quantised_integers, ()),
-    (channels_last, _ALL_WINDOWS),
-    (two_spatial_axes, _ALL_WINDOWS),
+    (channels_last, WINDOWS),
+    (two_spatial_axes, WINDOWS),
     (constant_weights, ("conv", "conv_transpose")),
-    (kernel_limit, _ALL_WINDOWS),
-    (stride_limit, _WINDOWS),
-    (dilation_limit, _ALL_WINDOWS),
+    (kernel_limit, WINDOWS),
+    (stride_limit, _STRIDED),
+    (dilation_limit, WINDOWS),
     (batch_limit, ("matmul",)),
     (can_be_lowered, ()),
     (fits_sram, ()),
@@ -232,4 +240,4 @@ def constraints() -> Mapping[str, tuple[str, ...]]:
 
 def supported_ops() -> tuple[str, ...]:
     """Return the ops that the NPU has."""
-    return tuple(sorted(LOWER))
+    return TABLE.ops()

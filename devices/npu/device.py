@@ -19,7 +19,7 @@ import numpy as np
 
 from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan
 from trireme.devices.npu.codec import decode, encode
-from trireme.devices.npu.compiler import Compiled, compile_graph, node_kernels
+from trireme.devices.npu.compiler import TABLE, Compiled, compile_graph, node_kernels
 from trireme.devices.npu.constraints import Options, reason_against
 from trireme.devices.npu.estimate import Estimator
 from trireme.devices.npu.simulate import execute
@@ -73,6 +73,8 @@ def open_device(
 
 class Npu(Device):
     """A simulated NPU; `machine` is its description."""
+
+    kernel_table = TABLE
 
     def __init__(
         self, machine: NpuSpec, options: Options, trace: bool = False, name: str = "npu"

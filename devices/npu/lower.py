@@ -1,12 +1,13 @@
 """Lower nodes to jobs: what the machine has to do for each op, before tiles and addresses.
 
-`LOWER` maps an op to its function; a node that cannot be lowered is a GraphError whose sentence the
-user sees. Integers come from trireme.quantize; nothing is computed here but the layouts of tensors.
+The table in `compiler` maps an op to its function; a node that cannot be lowered is a GraphError
+whose sentence the user sees. Integers come from trireme.quantize; nothing is computed here but the
+layouts of tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from trireme.devices.npu.stream import FUNCTIONS, View, dense
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node, TensorType
+from trireme.kernel_table import KernelTable
 from trireme.op import Call, call_of
 
 QUANTISED = ("int8", "uint8")
@@ -134,7 +136,7 @@ Lower = Callable[[Lowering, Node, Call], None]
 
 
 def lower_graph(
-    graph: Graph, spec: NpuSpec, constants: Constants, table: Mapping[str, Lower]
+    graph: Graph, spec: NpuSpec, constants: Constants, table: KernelTable[Lower]
 ) -> Lowering:
     """Return the jobs of all nodes of a graph, in order.
 
@@ -143,9 +145,9 @@ def lower_graph(
     state = Lowering(graph, spec, constants)
     for index, node in enumerate(graph.nodes):
         state.node = index
-        lower = table.get(node.op)
+        lower = table.find(graph, node)
         if lower is None:
-            raise GraphError(f"{node.label}: the NPU has no {node.op}")
+            raise GraphError(f"{node.label}: {table.miss(graph, node)}")
         try:
             lower(state, node, call_of(graph, node))
         except GraphError as error:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
 from trireme.devices.opencl import tuning as tunings
-from trireme.devices.opencl.kernels import lower, reason
+from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import Found, check_process, choose
@@ -45,6 +45,8 @@ def open_opencl(
 
 class OpenCLDevice(Device):
     """One OpenCL device with its own context, a queue for kernels and one a direction of copies."""
+
+    kernel_table = TABLE
 
     def __init__(
         self, found: Found, tuning: tunings.Tuning, half_weights: bool, folder: Path | None

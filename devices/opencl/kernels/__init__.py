@@ -6,7 +6,7 @@ elementwise node before them when nobody else reads what lies between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trireme.devices.opencl.kernels import (
@@ -26,6 +26,7 @@ from trireme.devices.opencl.lowering import C_TYPES, Lowering
 from trireme.errors import TriremeError
 from trireme.graph import Graph, Node
 from trireme.interpret import is_quantized
+from trireme.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable
 from trireme.quantize import TABLE_OPS
 
 _MOST_ELEMENTS = 2**31 - 1
@@ -43,49 +44,67 @@ class Kernel:
     fuses: bool = False
 
 
+def _accept(graph: Graph, node: Node) -> str | None:
+    """Refuse nothing but what the table refuses."""
+    return None
+
+
 _ELEMENTWISE = Kernel(expressions.refusal, elementwise.lower_chain, fuses=True)
-_REDUCTION = Kernel(reductions.refuse_reduction, reductions.lower_reduction)
-FLOAT: Mapping[str, Kernel] = dict.fromkeys(expressions.ROWS, _ELEMENTWISE) | {
-    "conv": Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True),
-    "fully_connected": Kernel(
-        products.refuse_fully_connected, products.lower_fully_connected, fuses=True
-    ),
-    "matmul": Kernel(products.refuse_floats, products.lower_matmul, fuses=True),
-    "max_pool": Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True),
-    "average_pool": Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True),
-    "softmax": Kernel(rows.refuse_floats_first, rows.lower_softmax),
-    "log_softmax": Kernel(rows.refuse_floats_first, rows.lower_softmax),
-    "layer_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
-    "rms_normalization": Kernel(rows.refuse_normalization, rows.lower_normalization),
-    "concat": Kernel(movement.refuse_concat, movement.lower_concat),
-    **dict.fromkeys(reductions.REDUCTIONS, _REDUCTION),
-    **dict.fromkeys(movement.MOVES, Kernel(movement.refuse_move, movement.lower_move)),
-    "resize": Kernel(resize.refuse_resize, resize.lower_resize),
-    "gather": Kernel(movement.refuse_gather, movement.lower_gather),
-}
-_LINEAR = Kernel(integer.refuse_linear, integer.lower_linear)
-_BINARY = Kernel(integer.refuse_binary, integer.lower_binary)
+_POOL = Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True)
+_STORED_POOL = Kernel(pooling.refuse_quantized_pool, pooling.lower_quantized_pool)
+_SOFTMAX = Kernel(_accept, rows.lower_softmax)
+_NORMALIZATION = Kernel(rows.refuse_normalization, rows.lower_normalization)
+_GATHER = Kernel(movement.refuse_gather, movement.lower_gather)
+_MOVE = Kernel(movement.refuse_move, movement.lower_move)
+_STORED_MOVE = Kernel(integer.refuse_stored(movement.refuse_move), movement.lower_move)
 _STORED = Kernel(integer.refuse_stored(expressions.refusal), elementwise.lower_chain)
-_POOL = Kernel(pooling.refuse_quantized_pool, pooling.lower_quantized_pool)
-_MOVE = Kernel(integer.refuse_stored(movement.refuse_move), movement.lower_move)
-_QUANTIZED_REDUCTION = Kernel(
+_LINEAR = Kernel(integer.refuse_linear, integer.lower_linear)
+_REDUCTION = Kernel(reductions.refuse_reduction, reductions.lower_reduction)
+_STORED_REDUCTION = Kernel(
     reductions.refuse_quantized_reduction, reductions.lower_quantized_reduction
 )
-QUANTIZED: Mapping[str, Kernel] = {
-    **dict.fromkeys(TABLE_OPS, Kernel(integer.refuse_table, integer.lower_table)),
-    **dict.fromkeys(("conv", "fully_connected", "matmul"), _LINEAR),
-    **dict.fromkeys(("add", "sub", "mul", "prelu"), _BINARY),
-    **dict.fromkeys(("max", "min"), _STORED),
-    **dict.fromkeys(("max_pool", "average_pool"), _POOL),
-    **dict.fromkeys(reductions.QUANTIZED, _QUANTIZED_REDUCTION),
-    **dict.fromkeys(movement.MOVES, _MOVE),
-    "resize": Kernel(resize.refuse_quantized_resize, resize.lower_quantized_resize),
-    "gather": Kernel(movement.refuse_gather, movement.lower_gather),
-    "concat": Kernel(integer.refuse_concat, movement.lower_quantized_concat),
-    "softmax": Kernel(integer.refuse_softmax, integer.lower_softmax),
-    "quantize": Kernel(integer.refuse_quantize, integer.lower_quantize),
-    "dequantize": Kernel(integer.refuse_dequantize, integer.lower_dequantize),
-}
+_Q, _F = (QUANTISED,), ("float32",)
+_LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
+    (("conv",), Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True), _F, "NHWC"),
+    (("fully_connected",), Kernel(
+        products.refuse_fully_connected, products.lower_fully_connected, fuses=True), _F, ANY),
+    (("matmul",), Kernel(products.refuse_floats, products.lower_matmul, fuses=True), _F, ANY),
+    (("max_pool", "average_pool"), _POOL, _F, "NHWC"),
+    (("softmax", "log_softmax"), _SOFTMAX, _F, ANY),
+    (("layer_normalization", "rms_normalization"), _NORMALIZATION, _F, ANY),
+    (("concat",), Kernel(movement.refuse_concat, movement.lower_concat), (PLAIN,), ANY),
+    (reductions.REDUCTIONS, _REDUCTION, _F, ANY),
+    (("resize",), Kernel(resize.refuse_resize, resize.lower_resize), (PLAIN,), ANY),
+    (movement.MOVES, _MOVE, (PLAIN,), ANY),
+    (("gather",), _GATHER, (PLAIN,), ANY),
+    (TABLE_OPS, Kernel(integer.refuse_table, integer.lower_table), STORED_8, ANY),
+    (("conv",), _LINEAR, STORED_8, "NHWC"),
+    (("fully_connected", "matmul"), _LINEAR, STORED_8, ANY),
+    (("add", "sub", "mul", "prelu"), Kernel(integer.refuse_binary, integer.lower_binary),
+     STORED_8, ANY),
+    (("max", "min"), _STORED, _Q, ANY),
+    (("max_pool", "average_pool"), _STORED_POOL, STORED_8, "NHWC"),
+    (reductions.QUANTIZED, _STORED_REDUCTION, _Q, ANY),
+    (movement.MOVES, _STORED_MOVE, _Q, ANY),
+    (("resize",), Kernel(resize.refuse_quantized_resize, resize.lower_quantized_resize), _Q, ANY),
+    (("gather",), _GATHER, _Q, ANY),
+    (("concat",), Kernel(integer.refuse_concat, movement.lower_quantized_concat), _Q, ANY),
+    (("softmax",), Kernel(integer.refuse_softmax, integer.lower_softmax), STORED_8, ANY),
+    (("quantize",), Kernel(integer.refuse_quantize, integer.lower_quantize), STORED_8, ANY),
+    (("dequantize",), Kernel(integer.refuse_dequantize, integer.lower_dequantize), _Q, ANY),
+)  # fmt: skip
+
+
+def _filled() -> KernelTable[Kernel]:
+    table: KernelTable[Kernel] = KernelTable("opencl")
+    for op, row in expressions.ROWS.items():
+        table.add(op, _ELEMENTWISE, row.dtypes)
+    for ops, kernel, forms, layout in _LINES:
+        table.add(ops, kernel, forms, layout)
+    return table
+
+
+TABLE = _filled()
 ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")
 """Ops whose output is the input's bytes under another shape: no kernel, no copy."""
 
@@ -102,17 +121,13 @@ def reason(graph: Graph, node: Node) -> str | None:
             return f"no kernel for {type.dtype}"
     if node.op in ALIASES:
         return None
-    kernel = _kernel(graph, node)
+    kernel = TABLE.find(graph, node)
     if kernel is None:
-        return f"no {'quantised ' if is_quantized(graph, node) else ''}kernel for {node.op}"
+        return TABLE.miss(graph, node)
     try:
         return kernel.refuse(graph, node)
     except TriremeError as error:
         return error.summary
-
-
-def _kernel(graph: Graph, node: Node) -> Kernel | None:
-    return (QUANTIZED if is_quantized(graph, node) else FLOAT).get(node.op)
 
 
 def lower(low: Lowering) -> Lowering:
@@ -125,7 +140,7 @@ def lower(low: Lowering) -> Lowering:
             low.kernels.setdefault(node.id, "alias")
         elif node.id in chains:
             chain = chains[node.id]
-            kernel = _kernel(graph, chain[0])
+            kernel = TABLE.find(graph, chain[0])
             if kernel is None:
                 kernel = _ELEMENTWISE
             kernel.lower(low, chain)
@@ -174,7 +189,7 @@ def _chains(graph: Graph) -> dict[int, list[Node]]:
         if node.id in taken or node.op in ALIASES:
             continue
         chain = [node]
-        kernel = _kernel(graph, node)
+        kernel = TABLE.find(graph, node)
         while kernel is not None and kernel.fuses and (after := _follower(graph, chain)):
             chain.append(after)
         taken.update(each.id for each in chain)

@@ -89,9 +89,7 @@ def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> Window:
 
 
 def refuse_window(graph: Graph, node: Node, rank: int) -> str | None:
-    """Say why a window op has no kernel for its layout or rank, or None."""
-    if node.attrs["layout"] != "NHWC":
-        return f"no kernel for layout {node.attrs['layout']} (has NHWC)"
+    """Say why a window op has no kernel for its rank, or None."""
     if rank > 2:
         return f"no kernel for {rank} spatial axes (has 1 and 2)"
     return None

@@ -14,12 +14,6 @@ from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.graph import Graph, Node
 
 
-def refuse_floats_first(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for the dtype of the first input, or None."""
-    dtype = graph.type(node.used[0]).dtype
-    return None if dtype == "float32" else f"no kernel for {dtype} (has float32)"
-
-
 def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     """Emit softmax or log_softmax along one axis."""
     node = chain[0]
