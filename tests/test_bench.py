@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from zoo import zoo_path
 
+from trireme.session import Session
 from trireme.tools import bench, bench_report, bench_result, peers
 from trireme.tools.bench_agree import Tolerance, judge
+from trireme.tools.bench_model import set_batch
 from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_result import EngineRun, Row
 from trireme.tools.cli import main
@@ -383,3 +385,22 @@ def test_a_real_model_against_litert(capsys):
 def test_threads_and_peers_are_checked():
     assert bench.thread_counts("1") == [1]
     assert [peer.name for peer in bench.chosen_peers("mnn, ncnn")] == ["mnn", "ncnn"]
+
+
+# --- another batch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vww_96_int8.tflite", "resnet8_cifar10_f32.tflite"])
+def test_a_rewritten_model_gives_what_its_items_give(name, tmp_path):
+    path = zoo_path(name)
+    batched = set_batch(str(path), 3, tmp_path / name)
+    with (
+        Session(batched, threads=1, model_cache=None) as many,
+        Session(path, threads=1, model_cache=None) as one,
+    ):
+        (value,) = many.graph.input_values()
+        x = np.random.default_rng(5).integers(0, 100, value.type.dims).astype(value.dtype)
+        (found,) = many.run({value.name: x}).values()
+        for item in range(3):
+            (want,) = one.run({value.name: x[item : item + 1]}).values()
+            np.testing.assert_allclose(found[item : item + 1], want, atol=1e-5)

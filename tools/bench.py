@@ -46,7 +46,7 @@ ARGUMENTS = (
     argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
     argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
              help="the shape of an input that the model leaves open"),
-    argument("--batch", type=int, help="run an .onnx model with this batch"),
+    argument("--batch", type=int, help="run the model with this batch"),
     argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
     argument("--units", type=int, help="of integer outputs, in units"),
     argument("--limit-peers", choices=("avx2", "generic"),
