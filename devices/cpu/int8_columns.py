@@ -1,9 +1,9 @@
 """Where a depthwise kernel finds the lines of its window, and how it interleaves them to columns.
 
-**In place** the lines of the image are read where they lie and the sign bit is flipped in
-registers. A line above or below the image is one constant line of zero points; a column to the left
-or right of it is a constant. Otherwise the lines are prepared, border and all, in memory of the
-thread's own.
+**In place** the lines of the image are read where they lie, and in registers the sign bit is
+flipped, or bytes become 16-bit integers, whose zero point stays and goes into the bias. A line
+above or below the image is one constant line of zero points; a column to the left or right of it is
+a constant. Otherwise the lines are prepared, border and all, in memory of the thread's own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.int8 import QUADS
+from trireme.devices.cpu.int8 import widen
 from trireme.devices.cpu.int8_prepare import Image, View
 from trireme.devices.cpu.ir import Function, Index, Value, lanes_of, vector
 from trireme.dtypes import Array
@@ -46,6 +46,18 @@ class Source:
     image: Image
     window: Window
     in_place: bool
+
+    @property
+    def element(self) -> str:
+        """The LLVM type of what lines hold."""
+        return "i8" if self.in_place else self.image.dot.element
+
+    @property
+    def zero(self) -> int:
+        """What stands for zero in columns."""
+        if self.image.dot.width == 2:
+            return self.image.zero if self.in_place else 0
+        return self.image.zero + (128 if self.image.dtype == "int8" else 0)
 
     @property
     def view(self) -> View:
@@ -113,16 +125,19 @@ class Source:
         """Return a kernel column: for each group of lines and vector of channels, their taps."""
         dot, image = self.image.dot, self.image
         type = vector(lanes * dot.taps, dot.element)
+        stored = vector(lanes * dot.taps, self.element)
         zero = Value(fn, type, "zeroinitializer")
         found: list[Value] = []
         loaded = []
         for line in lines:
             if self.is_outside(ox, kx):
-                x = fn.as_value(type, _signed(image.zero))
+                x = fn.as_value(stored, _signed(image.zero))
             else:
                 at = self.place(ox, kx) * self.window.channels
-                x = fn.load(type, fn.at(line, at, dot.element), 1)
-            if self.in_place and image.dtype == "int8":
+                x = fn.load(stored, fn.at(line, at, self.element), 1)
+            if self.in_place and dot.width == 2:
+                x = widen(fn, x, image.dtype, "i16")
+            elif self.in_place and image.dtype == "int8":
                 x = fn.emit(type, f"xor {x}, {x.text_of(-128)}")
             loaded.append(x)
         loaded += [zero] * (-len(lines) % dot.taps)
@@ -136,8 +151,7 @@ def source_of(image: Image, window: Window) -> Source:
     found = Source(image, window, in_place=True)
     first, last = found.inner()
     edges = window.out[2] - (last - first)
-    possible = image.dot is QUADS and window.channels >= image.reads and edges <= MOST_EDGES
-    possible = possible and not image.prepared
+    possible = window.channels >= image.reads and edges <= MOST_EDGES and not image.prepared
     return Source(image, window, in_place=possible)
 
 

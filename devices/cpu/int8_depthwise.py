@@ -98,7 +98,9 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
         raise InternalError(f"{node.label}: weights are not constant")
     blocks = cut_channels(channels, dot, isa)
     order = lane_channels(isa, blocks, dot)
-    requant = _requantiser(context, params, (data, bias), (x_type.dtype, y_type.dtype), dot, order)
+    requant = _requantiser(
+        context, params, (data, bias), (x_type.dtype, y_type.dtype), source, order
+    )
     weights = pack_weights(data, params.w_zero, window, blocks, dot, order)
     operands = (context.operand(node.used[0]), weights, node.outputs[0])
     return [depthwise_step(context, source, blocks, requant, operands)]
@@ -169,14 +171,12 @@ def lane_channels(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
 
 def _requantiser(
     context: Context, params: LinearParams, constants: tuple[Array, Array | None],
-    dtypes: tuple[str, str], dot: Dot, order: Array,
+    dtypes: tuple[str, str], source: Source, order: Array,
 ) -> Requantiser:  # fmt: skip
-    """Return how sums become bytes; with VNNI the zero point of x goes into the bias."""
+    """Return how sums become bytes; the zero point that columns still have goes into the bias."""
     w, bias = constants
     terms = np.zeros(len(w), np.int64) if bias is None else bias.astype(np.int64)
-    if dot is QUADS:
-        x_zero = params.x_zero + (128 if dtypes[0] == "int8" else 0)
-        terms = terms - x_zero * (w.reshape(len(w), -1).astype(np.int64) - params.w_zero).sum(1)
+    terms = terms - source.zero * (w.reshape(len(w), -1).astype(np.int64) - params.w_zero).sum(1)
     bounds = sum_bounds(w, bias, params, dtypes[0])
     return requantiser(context.isa, params, dtypes[1], terms, bounds, order, context.recipes)
 
@@ -270,7 +270,7 @@ class _Kernel:
         window, element = self.window, self.dot.element
         kernel = self.terms * window.kernel[1] * self.groups * self.dot.taps
         weights = fn.at(fn.at(w, along * kernel, element), lane * kernel, element)
-        rows = [fn.at(row, along + block.start, element) for row in rows]
+        rows = [fn.at(row, along + block.start, self.source.element) for row in rows]
         target = fn.at(y, along + block.start, self.epilogue.element)
         start = along + lane
         channels = (table, start, block.lanes, self.dot.taps)
