@@ -18,7 +18,8 @@ from trireme.graph import Graph, Node
 from trireme.placement import Choice, Placement, Score, insert_copies
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.makespan import makespan_s
-from trireme.placing.objective import UNIT, Objective, Scorer, check_objective
+from trireme.placing.messages import Messages, price_bound
+from trireme.placing.objective import LINEAR, UNIT, Objective, Scorer, check_objective
 from trireme.placing.problem import Assignment, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import Tasks, tasks_of
@@ -74,7 +75,7 @@ def _pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
 def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
     """Yield the placement that the search finds, then others that it met, by their scores."""
     forest = Forest(task.problem)
-    load = None if objective in ("serial", "energy") or alone(task.problem) else LoadBound(forest)
+    load = None if objective in LINEAR or alone(task.problem) else LoadBound(forest)
     search = Search(task.problem, objective, forest, load)
     yield task.placed(search.scorer, search.best, search, forest, load, search.tasks)
     given, least = [search.best], max(task.problem.n // 20, 1)
@@ -178,7 +179,8 @@ class Pricing:
         placed, device_of, memory_of = insert_copies(graph, where, specs)
         choices = {node.id: Choice(where[node.id], *self.options[node.id]) for node in graph.nodes}
         stage_of = {graph.nodes[i].id: t for t, (_, mine) in enumerate(tasks) for i in mine}
-        bound, origin = lower_bound(scorer, forest or Forest(problem), load, value)
+        messages = search.messages if search else None
+        bound, origin = lower_bound(scorer, assigned, value, forest, load, messages)
         return Placement(
             graph, placed, specs, self.costs.links,
             dict(zip(names, problem.machine.launch_s, strict=True)),
@@ -198,7 +200,12 @@ class Pricing:
 
 
 def lower_bound(
-    scorer: Scorer, forest: Forest, load: LoadBound | None, value: float
+    scorer: Scorer,
+    assigned: Assignment,
+    value: float,
+    forest: Forest | None,
+    load: LoadBound | None,
+    messages: Messages | None,
 ) -> tuple[float, str]:
     """Return what no assignment scores below, and which bound says so; value: of a known one."""
     problem = scorer.problem
@@ -206,10 +213,10 @@ def lower_bound(
         return 0.0, ""
     if alone(problem):
         return value, "the only device"
-    if scorer.objective in ("serial", "energy"):
-        return forest.solve(scorer.prices)[0], "the forest"
+    if scorer.objective in LINEAR:
+        return price_bound(problem, scorer.prices, assigned, value, messages)
     if scorer.objective == "throughput":
-        return (load or LoadBound(forest)).seconds, "the load"
+        return (load or LoadBound(forest or Forest(problem))).seconds, "the load"
     return makespan_bound(problem, value, load)
 
 

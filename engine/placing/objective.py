@@ -20,6 +20,8 @@ from trireme.placing.stages import Tasks, device_orders, early, gathered, rules,
 Objective = Literal["makespan", "serial", "throughput", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 UNIT = {"makespan": "s", "serial": "s", "throughput": "s", "energy": "J"}
+LINEAR = ("serial", "energy")
+"""Objectives that sum over nodes, launches and copies."""
 MARGIN = 1.05
 """What packing may need beyond the bytes alive at once, in a search."""
 

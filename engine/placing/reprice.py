@@ -12,7 +12,7 @@ from typing import cast
 from trireme.placement import Placement
 from trireme.placing.bounds import Forest, LoadBound
 from trireme.placing.makespan import copies_of
-from trireme.placing.objective import Objective, Scorer
+from trireme.placing.objective import LINEAR, Objective, Scorer
 from trireme.placing.problem import CALLER, Assignment, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import Tasks
@@ -131,7 +131,7 @@ class Repricer:
         """Return the score, assignment and tasks of a search with other seconds for the nodes."""
         problem = Problem.of(self.placement.source, self.problem.machine, seconds)
         forest = Forest(problem)
-        load = None if self.objective in ("serial", "energy") else LoadBound(forest)
+        load = None if self.objective in LINEAR else LoadBound(forest)
         search = Search(problem, self.objective, forest, load)
         return search.candidates["search"], search.best, search.tasks
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.contract import Contraction
-from trireme.placing.objective import Objective, Scorer
+from trireme.placing.messages import Messages, passes
+from trireme.placing.objective import LINEAR, Objective, Scorer
 from trireme.placing.polish import polish
 from trireme.placing.problem import Assignment, Problem
 from trireme.placing.stages import early
@@ -37,7 +38,8 @@ after it."""
 
 class Search:
     """One search. `best` and `tasks` are its answer, `candidates` the scores of the starts by name,
-    `best_using` the best score met with each device in use. With the answer to a similar problem
+    `best_using` the best score met with each device in use, `messages` what bounds a price that is
+    a sum. With the answer to a similar problem
     `known`, fewer starts are tried.
     """
 
@@ -50,9 +52,16 @@ class Search:
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
         self.most = 4 if known is None else 2
         named = dict(starts(problem, self.scorer.prices, forest, load, known))
-        self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
-        ranked = sorted(set(named.values()), key=lambda a: (self.scorer.quick(a), a))
+        self.messages: Messages | None = None
+        ranked = self._ranked(named.values())
         done = problem.k == 1 or problem.n < 2 or self._proven(ranked[0], forest, load)
+        if objective in LINEAR and not done:
+            self.messages = Messages(problem, self.scorer.prices)
+            self.messages.run(passes(problem))
+            named["message passing"] = self._ranked(self.messages.met)[0]
+            ranked = self._ranked(named.values())
+            done = self._proven(ranked[0], forest, load)
+        self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
         found = ranked[:1] if done else self._improved(ranked, forest)
         self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
         value, self.tasks = self.scorer.settle(self.best)
@@ -64,6 +73,10 @@ class Search:
             for device in set(assigned):
                 self.best_using[device] = min(self.best_using.get(device, score), score)
 
+    def _ranked(self, assignments: Iterable[Assignment]) -> list[Assignment]:
+        """Return them without repetition, the best first."""
+        return sorted(set(assignments), key=lambda a: (self.scorer.quick(a), a))
+
     def _proven(self, best: Assignment, forest: Forest, load: LoadBound | None) -> bool:
         """Whether a bound already says that nothing can be better than the best start."""
         value = self.scorer.quick(best)
@@ -73,6 +86,8 @@ class Search:
             bound = load.seconds if load is not None else 0.0
         else:
             bound = forest.solve(self.scorer.prices)[0]
+            if self.messages is not None:
+                bound = max(bound, self.messages.bound)
         return value <= bound * (1 + _PROVEN[self.problem.n > _EXCHANGES])
 
     def _improved(self, ranked: list[Assignment], forest: Forest) -> list[Assignment]:
