@@ -64,13 +64,12 @@ class DiskCache:
 def _prune(folder: Path, suffix: str, most: int) -> None:
     """Remove the files that were not used for longest when there are too many."""
     with contextlib.suppress(OSError):
-        files = [
-            (entry.stat().st_mtime, entry.path)
-            for entry in os.scandir(folder)
-            if entry.name.endswith(suffix)
-        ]
-        for _, path in sorted(files)[: max(len(files) - most, 0)]:
-            os.unlink(path)
+        names = [name for name in os.listdir(folder) if name.endswith(suffix)]
+        if len(names) <= most:
+            return  # without a look at each
+        files = sorted((os.stat(folder / name).st_mtime, name) for name in names)
+        for _, name in files[: len(files) - most]:
+            os.unlink(folder / name)
 
 
 def _is_private(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import mmap
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
@@ -140,13 +141,14 @@ def _emitter() -> Emit:
 def give_back() -> None:
     """Give the memory that compiling took back to the system: heap that is free, and LLVM's code.
 
-    Clean pages of its library are dropped, and come from the file again if they are wanted.
+    Clean pages of its library are dropped, and come from the file again if they are wanted. Does
+    nothing but on Linux.
     """
+    if sys.platform != "linux":
+        return
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    if not hasattr(libc, "madvise") or not hasattr(mmap, "MADV_DONTNEED"):
-        return
     for start, end in _clean_ranges(str(llvm.ffi.lib._name)):
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
