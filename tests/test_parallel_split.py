@@ -1,6 +1,7 @@
 """Split graphs: the same bits as the graph they were, in the references and on the devices."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
-from trireme.cost import CostModel
-from trireme.errors import PlacementError
+from trireme.cost import CostModel, roofline_s, work_of
+from trireme.errors import PlacementError, TriremeError
+from trireme.explain import explain
 from trireme.graph import Quant, TensorType, node_names
 from trireme.interpret import run_reference
 from trireme.lockfile import load_lock, lock, place_as, save_lock
@@ -20,6 +22,7 @@ from trireme.model_cache import optimised
 from trireme.parallel.choose import improve, place_split
 from trireme.parallel.split import KINDS, Split, extent, split
 from trireme.place import place
+from trireme.plan import make_plan
 from trireme.plan_check import check_plan
 from trireme.session import Session
 
@@ -235,3 +238,76 @@ def test_models_split_over_npu_and_cpu(devices, name):
             assert len(session.placement.splits) == len(text)
             for output, array in session.run(feeds).items():
                 assert array.tobytes() == want[output].tobytes(), text
+
+
+def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
+    """A device a tenth as fast could take a tenth of the work: 9 % less, if its figures hold."""
+    graph = wide_conv()
+    made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", flops=1e8, link_bandwidth=1e12)}
+    plain = place(graph, CostModel(made, Calibration()))
+    found = improve(plain, CostModel(made, Calibration()))
+    assert not found.splits
+    assert "less" in found.unsplit and "25% is asked of devices never measured" in found.unsplit
+    for device in made.values():
+        spec = device.spec
+        device.spec = replace(spec, clock="virtual")
+        device.estimate_s = lambda g, n, spec=spec: roofline_s(work_of(g, n), spec)
+    costs = CostModel(made, Calibration())
+    found = improve(place(graph, costs), costs)
+    assert len(found.splits) == 1 and found.score.value < 0.95 * plain.score.value
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_chosen_splits_are_never_predicted_worse(seed):
+    """Random graphs over toys of random speeds: what is chosen gains, and is what would run."""
+    rng = random.Random(seed)
+    graph = random_graph(seed, 12)
+    made = {
+        name: ToyDevice(
+            name, flops=10 ** rng.uniform(5, 7), bandwidth=1e9, launch_s=10 ** rng.uniform(-7, -5),
+            link_bandwidth=10 ** rng.uniform(8, 10),
+        )
+        for name in ("cpu", "gpu", "npu")[: rng.choice([2, 3])]
+    }  # fmt: skip
+    costs = CostModel(made, Calibration())
+    for objective in ("makespan", "throughput"):
+        plain = place(graph, costs, objective)
+        found = improve(plain, costs)
+        assert found.score.value <= plain.score.value
+        assert bool(found.splits) or found.unsplit
+        check_plan(make_plan(found))
+    if found.splits:
+        feeds = random_feeds(graph, seed)
+        want = run_reference(graph, feeds)
+        with Session(graph, devices=list(made.values()), passes=(), placement=found) as session:
+            for name, array in session.run(feeds).items():
+                assert array.tobytes() == want[name].tobytes(), f"seed {seed}"
+
+
+@pytest.mark.parametrize("fault", ["fail_compile", "fail_launch"])
+def test_a_device_that_fails_its_part_is_an_error_or_is_left_out(fault):
+    graph = wide_conv()
+    made = [ToyDevice("cpu"), ToyDevice("gpu", link_bandwidth=8e9, **{fault: True})]
+    with (
+        pytest.raises(TriremeError, match="gpu was told to fail"),
+        Session(graph, devices=made, passes=()) as session,
+    ):
+        assert session.placement.splits
+        session.run(random_feeds(graph, 1))
+    if fault == "fail_compile":
+        with Session(graph, devices=made, passes=(), fallback=True) as session:
+            assert not session.placement.splits and "gpu" in session.dropped
+            assert session.run(random_feeds(graph, 1))
+
+
+def test_explain_prices_the_parts():
+    graph, made = wide_conv(), toys()
+    costs = CostModel(made, Calibration())
+    found = improve(place(graph, costs), costs)
+    explanation = explain(found)
+    assert "split y=cpu,gpu" in str(explanation)
+    for node, (chosen, *others) in explanation.nodes:
+        for other in others:
+            if other.run_s is not None:
+                moved = place(found.source, costs, pins={node.id: other.device}, keep=found)
+                assert moved.score.value == pytest.approx(other.run_s), chosen

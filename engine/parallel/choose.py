@@ -28,8 +28,9 @@ from trireme.placing.objective import UNIT, Objective
 Splits = Sequence[str] | Literal["auto", "off"]
 """What to split: where it is predicted to gain, nothing, or what these texts say."""
 
-LEAST_GAIN = 0.02
-"""Share of the objective below which a split is not worth its trouble."""
+LEAST_GAIN, UNMEASURED_GAIN = 0.02, 0.25
+"""Shares of the objective below which a split is not worth its trouble: where what its parts take
+was measured or modelled, and where it is read off data sheets, which may be wrong by more."""
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
 """A split that comes to more than this at shares by speed is not balanced further."""
@@ -86,7 +87,7 @@ def place_split(
 
 def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None) -> Placement:
     """Return a placement with regions split over devices, where that is predicted to gain
-    LEAST_GAIN or more; `splits` says which and why, `unsplit` why no more.
+    LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `unsplit` why no more.
     """
     objective: Objective = plain.score.objective  # type: ignore[assignment]
     reason = _hopeless(plain)
@@ -101,7 +102,7 @@ def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None =
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
         found = _best(tries, plain, value, fixed)
-        if found is None or found.value > value * (1 - LEAST_GAIN):
+        if found is None or found.value > value * (1 - _least_gain(found)):
             closest = _closest(graph, found, value, objective)
             break
         gain = _gain(value, found.value, objective)
@@ -172,9 +173,15 @@ def _gain(before: float, after: float, objective: Objective) -> str:
 def _closest(graph: Graph, found: Trial | None, value: float, objective: Objective) -> str:
     if found is None:
         return "no region can be split so that a second device would help"
-    return f"the best split tried, {text_of(graph, found.split)}, would take " + _gain(
-        value, found.value, objective
-    )
+    gain = _gain(value, found.value, objective)
+    doubt = ""
+    if found.value < value and not found.is_measured:
+        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of devices never measured: trireme calibrate"
+    return f"the best split tried, {text_of(graph, found.split)}, would take {gain}{doubt}"
+
+
+def _least_gain(found: Trial) -> float:
+    return LEAST_GAIN if found.is_measured else UNMEASURED_GAIN
 
 
 @dataclass(frozen=True)

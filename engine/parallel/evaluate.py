@@ -19,12 +19,16 @@ from trireme.placing.objective import Objective, Scorer
 
 @dataclass(frozen=True)
 class Trial:
-    """A split that was tried: the objective's value, and where every node of its graph is."""
+    """A split that was tried: the objective's value, and where every node of its graph is.
+
+    is_measured: whether what the parts take was measured or modelled, not read off a data sheet
+    """
 
     split: Split
     parts: Parts
     value: float
     devices: Mapping[int, str]
+    is_measured: bool
 
 
 class Evaluator:
@@ -63,13 +67,17 @@ class Evaluator:
     def _tried(self, wanted: Split) -> Trial:
         parts = split(self.graph, wanted)
         pricing = self.priced(parts)
+        measured = all(
+            pricing.options[node][0][device].source in ("calibration", "device")
+            for node, device in parts.device_of.items()
+        )
         best: Trial | None = None
         for glue in _glue(pricing, parts, self.where):
             devices = {**self.where, **parts.device_of, **glue}
             assigned = tuple(self.names.index(devices[node.id]) for node in parts.graph.nodes)
             value = Scorer(pricing.problem, self.objective).settle(assigned)[0]
             if best is None or value < best.value:
-                best = Trial(wanted, parts, value, devices)
+                best = Trial(wanted, parts, value, devices, measured)
         if best is None:
             raise PlacementError("no device can cut the inputs and join the parts")
         return best
