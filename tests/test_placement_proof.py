@@ -14,15 +14,16 @@ from baselines import BASELINES
 from placement_cases import KINDS, cases, random_problem, to_graph
 
 from trireme.calibration import Calibration
-from trireme.cost import CostModel
+from trireme.cost import CostModel, Links
 from trireme.errors import PlacementError
 from trireme.place import place
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.prices import time_prices
+from trireme.placing.problem import CALLER, Machine, Problem
 from trireme.placing.proof import ROUNDING, solver
 from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
-from trireme.placing.prove_paths import relax
+from trireme.placing.prove_paths import relax, relax_makespan
 from trireme.placing.prove_stages import launches_beyond
 from trireme.placing.proven import proven
 from trireme.placing.search import Search
@@ -116,6 +117,9 @@ def test_paths_bound_every_placement(seed):
     prices, settle = search.scorer.prices, search.scorer.settle
     least = min(settle(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax(problem, prices, least, 10.0).bound <= least
+    fastest = Search(problem, "makespan", Forest(problem), LoadBound(Forest(problem))).scorer.settle
+    end = min(fastest(assigned)[0] for assigned in itertools.product(*problem.able))
+    assert relax_makespan(problem, end, 10.0).bound <= end
     proof = prove_prices(problem, prices, problem_start(problem), 10.0)
     assert proof.status == "optimal"
     assert proof.value == pytest.approx(least, rel=ROUNDING)
@@ -132,6 +136,21 @@ def test_makespan_optima_of_small_cases():
         problem = random_problem(("layered", "series-parallel")[seed % 2], seed, 4 + seed % 4)
         found.append(gap_makespan(f"seed {seed}", problem, 5.0))
     check_closed("makespan", found)
+
+
+def test_chains_are_cut_where_that_balances():
+    """Three chains of two equal nodes on two equal devices: one of them is best cut in two."""
+    machine = Machine(
+        ("cpu", "npu"), ("host", "host"), ("cpu", "npu"), (0.0, 0.0), Links(), {}, (None, None), {}
+    )
+    inputs = [[(i - 1, i - 1)] if i % 2 else [(6, CALLER)] for i in range(6)]
+    outputs = [(i, i) for i in (1, 3, 5)]
+    problem = Problem(
+        machine, [[1e-5, 1e-5]] * 6, inputs, [[]] * 6, outputs, dict.fromkeys(range(7), 4)
+    )
+    proof = prove_makespan(problem, (0, 0, 0, 0, 1, 1), 10.0)
+    assert proof.value == pytest.approx(3e-5)
+    assert proof.bound == pytest.approx(3e-5, rel=ROUNDING)
 
 
 @pytest.mark.slow

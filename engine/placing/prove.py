@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from trireme.placing.bounds import Forest
 from trireme.placing.contract import Contraction
+from trireme.placing.messages import price_bound
 from trireme.placing.prices import Prices
 from trireme.placing.problem import Assignment, Problem
 from trireme.placing.proof import ROUNDING, Proof
@@ -36,8 +36,10 @@ def prove_prices(
          for group in contraction.groups], prices.launch, prices.copy,
     )  # fmt: skip
     best = _settled(problem, prices, known)
-    bound, stages = Forest(problem).solve(prices)[0], 0
-    relaxed = relax(small, cheap, best[0], limit_s)
+    bound, stages = price_bound(problem, prices, best[1], best[0], None)[0], 0
+    relaxed = None
+    if bound < best[0] * (1 - ROUNDING):
+        relaxed = relax(small, cheap, best[0], limit_s)
     if relaxed is not None:
         bound = max(bound, relaxed.bound)
         best = min(best, _settled(problem, prices, contraction.expand(relaxed.assigned)))

@@ -7,6 +7,7 @@ may take turns in any order here and in their tasks' order in `makespan`: the bo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,12 +17,15 @@ from trireme.placing.contract import Contraction
 from trireme.placing.makespan import makespan_s
 from trireme.placing.prices import time_prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.proof import Proof
+from trireme.placing.proof import ROUNDING, Proof
+from trireme.placing.prove_paths import relax_makespan
 from trireme.placing.prove_stages import StageModel
 from trireme.placing.stages import Tasks, rules
 
 _UNITS = 1_000_000
 """Integer units of the known makespan. Durations are rounded down, so that the bound is one."""
+_WHOLE = 60
+"""Nodes up to which chains stay as they are."""
 
 
 def prove_makespan(
@@ -29,24 +33,41 @@ def prove_makespan(
 ) -> Proof:
     """Return the best makespan found and the bound proven, starting from a known assignment.
 
-    The proof is of placements of at most as many stages as the model has; `stages` says.
+    The proof is of placements of at most as many stages as the model has; `stages` says. Chains of
+    a large problem are contracted. That may cost a little, for resources may balance better where
+    a chain is cut, so of those only the bound by paths is one.
     """
-    contraction = Contraction(problem, time_prices(problem), 0.0)
+    begun = time.perf_counter()
+    value = min(makespan_s(problem, known, tasks) for tasks in rules(problem, known))
+    least = max(critical_s(problem), LoadBound(Forest(problem)).seconds)
+    relaxed = relax_makespan(problem, value, limit_s / 3)
+    least = min(value, max(least, relaxed.bound if relaxed is not None else 0.0))
+    large = problem.n > _WHOLE
+    contraction = Contraction(problem, time_prices(problem), 0.0 if large else -1.0)
     small, narrow = contraction.small, contraction.shrink(known)
     tasks = min(rules(small, narrow), key=lambda tasks: makespan_s(small, narrow, tasks))
-    proof = _MakespanModel(small, narrow, tasks).solve(limit_s, workers)
+    left_s = max(limit_s - (time.perf_counter() - begun), 0.1)
+    proof = _MakespanModel(small, narrow, tasks, 0.0 if large else least).solve(left_s, workers)
     wide = [(d, sorted(i for j in mine for i in contraction.groups[j])) for d, mine in proof.tasks]
-    return replace(proof, assigned=contraction.expand(proof.assigned), tasks=wide)
+    proof = replace(
+        proof, assigned=contraction.expand(proof.assigned), tasks=wide,
+        seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+    if large:
+        near = least >= proof.value * (1 - ROUNDING)
+        proof = replace(proof, bound=least, status="optimal" if near else "feasible")
+    return proof
 
 
 class _MakespanModel(StageModel):
-    def __init__(self, problem: Problem, known: Assignment, tasks: Tasks) -> None:
+    """The end of a run, `least` at least."""
+
+    def __init__(self, problem: Problem, known: Assignment, tasks: Tasks, least: float) -> None:
         super().__init__(problem, time_prices(problem), known, tasks, 2 * problem.k)
         value = makespan_s(problem, known, tasks)
         self.unit = value / _UNITS
         self.horizon = 2 * _UNITS
-        forest = Forest(problem)
-        self.least = max(critical_s(problem), LoadBound(forest).seconds)
+        self.least = least
         self.known_value = value
         self.end = self._time()
         self.model.add(self.end >= int(self.least / self.unit))

@@ -49,6 +49,20 @@ def relax(problem: Problem, prices: Prices, known: float, limit_s: float) -> Rel
     return Relaxed(run.best_objective_bound / scale - _MARGIN * known, model.assigned(run))
 
 
+def relax_makespan(problem: Problem, known: float, limit_s: float) -> Relaxed | None:
+    """Return what the programme says of the makespan, `known` that of a placement; None if nothing
+    was found within the limit.
+
+    The run ends no sooner than the work of any resource group, the copies of any way, or any path.
+    """
+    model = PathModel(problem)
+    scale = _SCALE / known
+    run = model.solve(model.end(scale), limit_s)
+    if run is None:
+        return None
+    return Relaxed(run.best_objective_bound / scale - _MARGIN * known, model.assigned(run))
+
+
 class PathModel:
     """The shares of a problem, and what follows from them.
 
@@ -148,6 +162,64 @@ class PathModel:
         ]
         terms += list(zip(prices.launch, self.tasks, strict=True))
         return sum(price * scale * share for price, share in terms if 0 < price < INFINITE)
+
+    def end(self, scale: float) -> Any:
+        """Return the end of a run: no less than any load or path, in seconds times the scale."""
+        problem, model = self.problem, self.model
+        end = model.new_num_var(0.0, 2 * _SCALE, "")
+        for load in self._loads(scale).values():
+            model.add(end >= sum(load))
+        over: list[Any] = []
+        for i in range(problem.n):
+            over.append(model.new_num_var(0.0, 2 * _SCALE, ""))
+            for when in self._over(i, over, scale):
+                model.add(over[i] >= when)
+            model.add(end >= over[i])
+        for value, maker in problem.outputs:
+            copy = [
+                share * (problem.copy_s(value, problem.space[d], 0) * scale)
+                for d, share in self.on[maker].items()
+            ]
+            model.add(end >= over[maker] + sum(copy))
+        return end
+
+    def _loads(self, scale: float) -> dict[tuple[str, int], list[Any]]:
+        """Return what each resource group and each way between spaces is busy with."""
+        problem = self.problem
+        loads: dict[tuple[str, int], list[Any]] = {}
+        for d, tasks in enumerate(self.tasks):
+            load = loads.setdefault(("group", problem.group[d]), [])
+            load.append(tasks * (problem.machine.launch_s[d] * scale))
+            load += [
+                row[d] * (problem.own_s(i, d) * scale) for i, row in enumerate(self.on) if d in row
+            ]
+        for (value, (s, t)), shares in self.copied.items():
+            price = problem.copy_s(value, s, t) * scale
+            load = loads.setdefault(("way", s * problem.spaces + t), [])
+            load += [share * price for share in shares]
+        return loads
+
+    def _over(self, i: int, over: Sequence[Any], scale: float) -> Iterator[Any]:
+        """Yield times before which a node is not over: what it reads, copied, a launch, its own."""
+        problem, row = self.problem, self.on[i]
+        space, launch_s = problem.space, problem.machine.launch_s
+        own = sum(share * (problem.own_s(i, d) * scale) for d, share in row.items())
+        given = [value for value, maker in problem.inputs[i] if maker == CALLER]
+        yield own + sum(
+            share * ((launch_s[d] + self._copy_s(given, 0, space[d])) * scale)
+            for d, share in row.items() if given or not problem.before[i]
+        )  # fmt: skip
+        for j in problem.before[i]:
+            values = [value for value, maker in problem.inputs[i] if maker == j]
+            crossing = [
+                share * ((launch_s[e] + self._copy_s(values, space[d], space[e])) * scale)
+                for (d, e), share in self.flow[j, i].items() if d != e
+            ]  # fmt: skip
+            yield over[j] + own + sum(crossing)
+
+    def _copy_s(self, values: Sequence[int], source: int, target: int) -> float:
+        """Return the seconds of the longest copy of some values."""
+        return max((self.problem.copy_s(v, source, target) for v in values), default=0.0)
 
     def solve(self, least: Any, limit_s: float) -> Any:
         """Return the solver after it looked for the least of an expression; None if in vain."""
