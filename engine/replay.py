@@ -58,7 +58,11 @@ def graph_hash(graph: Graph) -> str:
 
 
 def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
-    """Return the record of one run: the order in which its tasks started, and their digests."""
+    """Return the record of one run: the order in which its tasks started, and their digests.
+
+    States begin anew, for what they were is not in a bundle.
+    """
+    session.states.clear()
     spans = session.profile(feeds, runs=1, warmup=0).last_run
     order = [span.task for span in sorted(spans, key=lambda span: span.start_s)]
     return Run(
@@ -88,6 +92,7 @@ def rerun(session: Session, feeds: Mapping[str, Array], recorded: Run) -> Run:
 
 def _digests(session: Session, feeds: Mapping[str, Array], order: Sequence[int]) -> list[Digest]:
     graph, found = session.plan.graph, list[Digest]()
+    session.states.clear()
 
     def watch(step: Step) -> None:
         for value, array in step.values.items():

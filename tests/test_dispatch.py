@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from forced import open_all, pinned_at_random
 from recorded_calls import Call, planned
 from toy_device import ToyDevice
 
@@ -14,9 +15,10 @@ from trireme.cost import CostModel
 from trireme.device import Done
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
+from trireme.model_cache import optimised
 from trireme.place import place
 from trireme.plan import make_plan
-from trireme.running.dispatch import ParallelRunner
+from trireme.running.dispatch import CHEAP_S, ParallelRunner
 
 
 @pytest.mark.parametrize("cheap_s", [0.0, 2e-6, 1.0])
@@ -85,6 +87,31 @@ def test_cheap_tasks_run_where_they_become_ready():
         runner.close()
     print(counts)
     assert counts["expensive"] <= 0.6 * counts["all"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["bert_mini", "vit_tiny"])
+def test_hand_overs_fall_on_real_graphs_with_many_shape_nodes(model, made_models):
+    """Exported transformers as they are, nothing folded, every node on a random device: three
+    placements each, with the estimates of the devices.
+    """
+    opened, absent = open_all(("cpu", "opencl"))
+    if absent:
+        pytest.skip(str(absent))
+    graph = optimised(str(made_models / f"{model}.onnx"), None, (), (), None)
+    counts = {0.0: 0, CHEAP_S: 0}
+    for seed in (1, 2, 3):
+        pinned = pinned_at_random(graph, opened, seed)
+        plan = make_plan(place(pinned, CostModel(opened)), "merged", "interactive")
+        for cheap_s in counts:
+            runner = ParallelRunner(plan, [Nothing()] * len(plan.tasks), cheap_s)
+            runner.run()
+            counts[cheap_s] += runner.dispatches
+            runner.close()
+    for device in opened.values():
+        device.close()
+    print(f"{model}: {counts[0.0]} hand-overs, {counts[CHEAP_S]} with cheap nodes inline")
+    assert counts[0.0] >= 30 and counts[CHEAP_S] <= 0.6 * counts[0.0]
 
 
 def test_a_misjudged_task_is_dispatched_in_the_end():
