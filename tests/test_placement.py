@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from baselines import BASELINES
-from placement_cases import cases, random_problem, to_graph
+from placement_cases import KINDS, cases, random_problem, to_graph
 from toy_device import ToyDevice
 
 from trireme.calibration import Calibration
@@ -27,6 +27,7 @@ from trireme.placing.prices import time_prices
 from trireme.placing.problem import CALLER, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import fewest, rules
+from trireme.placing.starts import single_device
 from trireme.plan import make_plan
 from trireme.virtual import timeline
 
@@ -49,6 +50,20 @@ def test_no_worse_than_any_baseline(name, problem, objective):
         for assigned in rule(problem):
             theirs = search.scorer.settle(assigned)[0]
             assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", KINDS)
+def test_no_worse_than_any_baseline_or_device_on_300(family):
+    """The makespan of 300 cases; the same of serial prices is in test_placement_proof.py."""
+    for seed, (name, problem) in enumerate(cases(300)):
+        if KINDS[seed % 3] == family:
+            search, value, _, _ = searched(problem, "makespan")
+            theirs = {f"{who} {a}": a for who, rule in BASELINES.items() for a in rule(problem)}
+            theirs |= {f"device {d}": single_device(problem, d) for d in problem.devices}
+            for who, assigned in theirs.items():
+                other = search.scorer.settle(assigned)[0]
+                assert value <= other * (1 + 1e-9), f"{name}: {who} {other}, trireme {value}"
 
 
 @small
