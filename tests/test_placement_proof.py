@@ -120,6 +120,8 @@ def test_paths_bound_every_placement(seed):
     fastest = Search(problem, "makespan", Forest(problem), LoadBound(Forest(problem))).scorer.settle
     end = min(fastest(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax_makespan(problem, end, 10.0).bound <= end
+    whole = prove_makespan(problem, problem_start(problem), 3.0)
+    assert whole.everywhere <= min(end, whole.value) * (1 + 1e-9)
     proof = prove_prices(problem, prices, problem_start(problem), 10.0)
     assert proof.status == "optimal"
     assert proof.value == pytest.approx(least, rel=ROUNDING)

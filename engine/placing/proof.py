@@ -22,6 +22,7 @@ class Proof:
 
     status: "optimal" when both are the same but for rounding, else "feasible"
     stages: the labels that were allowed
+    everywhere: what no placement is below, however many stages it has
     """
 
     status: str
@@ -30,6 +31,7 @@ class Proof:
     assigned: Assignment
     tasks: Tasks
     stages: int
+    everywhere: float
     seconds: float
 
 

@@ -52,7 +52,7 @@ def prove_prices(
     value, assigned, tasks = best
     bound = min(bound, value)
     status = "optimal" if bound >= value * (1 - ROUNDING) else "feasible"
-    return Proof(status, value, bound, assigned, tasks, stages, time.perf_counter() - begun)
+    return Proof(status, value, bound, assigned, tasks, stages, bound, time.perf_counter() - begun)
 
 
 def _settled(problem: Problem, prices: Prices, assigned: Assignment) -> Found:

@@ -24,6 +24,8 @@ from trireme.placing.stages import Tasks, rules
 
 _UNITS = 1_000_000
 """Integer units of the known makespan. Durations are rounded down, so that the bound is one."""
+_FEW_STAGES = 24
+"""Labels, up to which a model has all that any placement may need: one a node and device."""
 _WHOLE = 60
 """Nodes up to which chains stay as they are."""
 
@@ -55,7 +57,8 @@ def prove_makespan(
     )  # fmt: skip
     if large:
         near = least >= proof.value * (1 - ROUNDING)
-        proof = replace(proof, bound=least, status="optimal" if near else "feasible")
+        status = "optimal" if near else "feasible"
+        proof = replace(proof, bound=least, everywhere=least, status=status)
     return proof
 
 
@@ -63,7 +66,10 @@ class _MakespanModel(StageModel):
     """The end of a run, `least` at least."""
 
     def __init__(self, problem: Problem, known: Assignment, tasks: Tasks, least: float) -> None:
-        super().__init__(problem, time_prices(problem), known, tasks, 2 * problem.k)
+        spare, all_there_are = 2 * problem.k, problem.n * problem.k
+        if all_there_are <= _FEW_STAGES:
+            spare = all_there_are
+        super().__init__(problem, time_prices(problem), known, tasks, spare)
         value = makespan_s(problem, known, tasks)
         self.unit = value / _UNITS
         self.horizon = 2 * _UNITS

@@ -38,7 +38,12 @@ def launches_beyond(launch: Sequence[float], stages: int) -> float:
 
 
 class StageModel:
-    """One label a node, in order encoding: what every model of a placement has."""
+    """One label a node, in order encoding: what every model of a placement has.
+
+    least: a bound that is known
+    """
+
+    least: float
 
     def __init__(
         self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, spare: int
@@ -161,8 +166,12 @@ class StageModel:
         near = bound >= value * (1 - ROUNDING)
         return Proof(
             "optimal" if near else "feasible", value, min(bound, value), tuple(assigned), tasks,
-            self.stages, run.wall_time,
+            self.stages, min(bound, value) if self.enough() else self.least, run.wall_time,
         )  # fmt: skip
+
+    def enough(self) -> bool:
+        """Whether every placement has its like among those of so many stages."""
+        return self.stages >= self.problem.n * self.problem.k
 
     def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
         """Return the value of the labels, their tasks, and the bound."""
@@ -196,6 +205,10 @@ class SerialModel(StageModel):
     def _beyond(self, prices: Prices, stages: int) -> float:
         """Return what a placement of more stages costs at least."""
         return self.idle + launches_beyond(prices.launch, stages)
+
+    def enough(self) -> bool:
+        """Whether the bound is of all placements: `finish` sees to it."""
+        return True
 
     def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
         """Return the total price; the bound is of placements of any number of stages."""

@@ -10,7 +10,7 @@ from trireme.errors import PlacementError
 from trireme.place import Pricing
 from trireme.placement import Placement
 from trireme.placing.objective import Objective, Scorer
-from trireme.placing.proof import Proof
+from trireme.placing.proof import ROUNDING, Proof
 from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
 
@@ -33,11 +33,11 @@ def proven(
     fits = not scorer.overfull(proof.assigned, proof.tasks)
     if fits and proof.value < placement.score.value * (1 - 1e-9):
         best = pricing.placed(scorer, proof.assigned, tasks=proof.tasks)
-    bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
+    bound = max(placement.score.lower_bound, min(proof.everywhere, best.score.value))
     gained = placement.score.value - best.score.value
     score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
     best = replace(best, score=score, candidates={**placement.candidates, "proof": proof.value})
-    return best, [_sentence(best, proof, gained, placement.gap)]
+    return best, [_sentence(best, proof, gained)]
 
 
 def _proof(scorer: Scorer, known: tuple[int, ...], limit_s: float, workers: int) -> Proof:
@@ -51,13 +51,11 @@ def _proof(scorer: Scorer, known: tuple[int, ...], limit_s: float, workers: int)
     return prove_prices(scorer.problem, scorer.prices, known, limit_s, workers)
 
 
-def _sentence(best: Placement, proof: Proof, gained: float, before: float) -> str:
+def _sentence(best: Placement, proof: Proof, gained: float) -> str:
     score = best.score
     found = f"{score.text(gained)} better than the search's" if gained > 0 else "the search's"
-    if proof.status == "optimal" and proof.value >= score.value * (1 - 1e-4):
-        end = "is optimal"
-        if score.objective == "makespan" and before > 1e-6:
-            end += f" among placements of {proof.stages} stages"
-    else:
-        end = f"is within {score.gap:.1%} of the least possible"
-    return f"proof: {found} placement {end}, after {proof.seconds:.1f} s"
+    end = f"within {score.gap:.1%} of the least possible"
+    if proof.status == "optimal" and proof.value >= score.value * (1 - ROUNDING):
+        whole = score.gap <= ROUNDING
+        end = "optimal" if whole else f"optimal among those of {proof.stages} stages, and {end}"
+    return f"proof: {found} placement is {end}, after {proof.seconds:.1f} s"
