@@ -7,10 +7,12 @@ import itertools
 
 import numpy as np
 import pytest
+from forced import open_all, pinned_at_random
 from zoo import zoo_path
 
 import trireme
 from trireme.calibration import Calibration
+from trireme.model_cache import optimised
 from trireme.running.per_node import gap
 from trireme.tools.options import random_array
 
@@ -29,13 +31,30 @@ TOLERANCES = {"kws_dscnn_f32": 1e-2}
 @pytest.mark.parametrize("devices", ["cpu", "npu,cpu"])
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])
 def test_every_mode(name, devices):
-    path, first = str(zoo_path(f"{name}.tflite")), {}
+    run_every_mode(str(zoo_path(f"{name}.tflite")), devices.split(","), TOLERANCES.get(name, 1e-5))
+
+
+@pytest.mark.parametrize("name", [QUICK[0], *SLOW])
+def test_every_mode_of_a_scattered_placement(name):
+    """Every node on a random one of all devices: copies both ways, chains on OpenCL, overlap."""
+    opened, absent = open_all()
+    if absent:
+        pytest.skip(str(absent))
+    graph = optimised(str(zoo_path(f"{name}.tflite")), None, None, (), None)
+    graph = pinned_at_random(graph, opened, 3)
+    run_every_mode(graph, list(opened.values()), TOLERANCES.get(name, 1e-5), passes=())
+    for device in opened.values():
+        device.close()
+
+
+def run_every_mode(model, devices, tolerance, **options):
+    first = {}
     for execution, subgraphs, mode in itertools.product(
         ("sunk", "interactive"), ("merged", "split"), ("parallel", "serial")
     ):
         with trireme.Session(
-            path, devices=devices.split(","), threads=2, calibration=Calibration(), mode=mode,
-            subgraphs=subgraphs, execution=execution,
+            model, devices=devices, threads=2, calibration=Calibration(), mode=mode,
+            subgraphs=subgraphs, execution=execution, **options,
         ) as session:  # fmt: skip
             rng = np.random.default_rng(5)
             feeds = {value.name: random_array(value, rng) for value in session.inputs}
@@ -45,5 +64,5 @@ def test_every_mode(name, devices):
             assert array.tobytes() == want[output].tobytes(), (execution, subgraphs, mode)
     for output, array in first["interactive"].items():
         apart = gap(array, first["sunk"][output])
-        limit = TOLERANCES.get(name, 1e-5) if array.dtype.kind == "f" else 0
+        limit = tolerance if array.dtype.kind == "f" else 0
         assert apart.largest <= limit, f"{output}: {apart}"
