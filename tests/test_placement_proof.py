@@ -140,6 +140,13 @@ def test_makespan_optima_of_small_cases():
     check_closed("makespan", found)
 
 
+def test_a_task_is_cut_where_another_waits_for_a_copy():
+    """Two of six nodes run while a copy is on its way: no rule makes that task, shifting does."""
+    problem = random_problem("layered", 32, 6)
+    gap = gap_makespan("layered 32", problem, 10.0)
+    assert gap.found <= ROUNDING
+
+
 def test_chains_are_cut_where_that_balances():
     """Three chains of two equal nodes on two equal devices: one of them is best cut in two."""
     machine = Machine(

@@ -32,11 +32,12 @@ def polish(scorer: Scorer, assigned: Assignment, visits: int) -> tuple[float, Ta
 
 
 def _changes(problem: Problem, tasks: Tasks) -> Iterator[Tasks]:
-    """Yield the tasks with one of them cut, two of them joined, or two of them exchanged."""
+    """Yield the tasks with two of them joined or exchanged, one cut, or a part of one elsewhere."""
     task_of = {i: t for t, (_, members) in enumerate(tasks) for i in members}
     yield from _joined(problem, tasks, task_of)
     yield from _exchanged(problem, tasks, task_of)
     yield from _cut(problem, tasks, task_of)
+    yield from _shifted(problem, tasks, task_of)
 
 
 def _cut(problem: Problem, tasks: Tasks, task_of: dict[int, int]) -> Iterator[Tasks]:
@@ -56,6 +57,43 @@ def _cut(problem: Problem, tasks: Tasks, task_of: dict[int, int]) -> Iterator[Ta
                     [(device, mine), (device, rest)] if first else [(device, rest), (device, mine)]
                 )
                 yield [*tasks[:t], *two, *tasks[t + 1 :]]
+
+
+def _shifted(problem: Problem, tasks: Tasks, task_of: dict[int, int]) -> Iterator[Tasks]:
+    """Run a node, and what it needs of its task, earlier: in a task of its own or in another of the
+    device; or a node and what needs it later.
+    """
+    for t, (device, members) in enumerate(tasks):
+        for i in members:
+            for ways, back in ((problem.before, True), (problem.next, False)):
+                part = _closure(i, ways, t, task_of)
+                ends = [task_of[j] for one in part for j in ways[one] if task_of[j] != t]
+                end = (max(ends, default=-1)) if back else min(ends, default=len(tasks))
+                for q in range(t - 1, end, -1) if back else range(t + 1, end):
+                    yield _with_part(tasks, t, part, q, back)
+                if 0 <= end < len(tasks) and tasks[end][0] == device:
+                    yield _joining(tasks, t, part, end)
+                for q in range(t - 1, end, -1) if back else range(t + 1, end):
+                    if tasks[q][0] == device:
+                        yield _joining(tasks, t, part, q)
+
+
+def _with_part(tasks: Tasks, t: int, part: frozenset[int], q: int, back: bool) -> Tasks:
+    """Return the tasks with a part of task t in one of its own, just before task q or after it."""
+    device, members = tasks[t]
+    rest = [(device, [i for i in members if i not in part])]
+    changed = [*tasks[:t], *(rest if rest[0][1] else []), *tasks[t + 1 :]]
+    at = q if back else q + 1 - (not rest[0][1])
+    return [*changed[:at], (device, sorted(part)), *changed[at:]]
+
+
+def _joining(tasks: Tasks, t: int, part: frozenset[int], q: int) -> Tasks:
+    """Return the tasks with a part of task t in task q."""
+    device, members = tasks[t]
+    changed = list(tasks)
+    changed[q] = (device, sorted((*tasks[q][1], *part)))
+    changed[t] = (device, [i for i in members if i not in part])
+    return [task for task in changed if task[1]]
 
 
 def _closure(
