@@ -7,8 +7,10 @@ gives the same result, bit for bit.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from trireme.device import HOST, DeviceSpec
 from trireme.errors import PlanError
@@ -106,7 +108,7 @@ def make_plan(
     Errors: PlanError, if a device's memory is too small for its arena
     """
     tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
-    arenas, slots = _pack(placement, tasks)
+    arenas, slots = _pack(placement, tasks, overlaps=subgraphs == "merged")
     timed = _with_waits(tasks, slots)
     return Plan(placement, _in_turns(timed) if subgraphs == "split" else timed, slots, arenas)
 
@@ -153,8 +155,13 @@ def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _pack(
-    placement: Placement, tasks: Sequence[Task]
+    placement: Placement, tasks: Sequence[Task], overlaps: bool
 ) -> tuple[dict[str, Packing], dict[int, Slot]]:
+    """Return an arena a memory space, and the slots in it.
+
+    overlaps: whether tasks may run at the same time: then bytes are shared only by values that do
+    not live at the same time in the predicted run either, where there is memory for that
+    """
     graph, memory_of = placement.graph, placement.memory_of
     first = dict.fromkeys(graph.inputs, 0)
     last = dict(first)
@@ -162,18 +169,56 @@ def _pack(
         first.update(dict.fromkeys(task.outputs, task.index))
         last.update(dict.fromkeys((*task.inputs, *task.outputs), task.index))
     last.update((value, len(tasks)) for value in graph.outputs if value in first)
+    held = _held_longer(placement, tasks, last) if overlaps else last
     arenas: dict[str, Packing] = {}
     slots: dict[int, Slot] = {}
     for memory in dict.fromkeys([HOST, *(spec.memory for spec in placement.specs.values())]):
         mine = [v for v in first if memory_of[v] == memory]
-        ranges = [LiveRange(v, first[v], last[v], graph.type(v).nbytes) for v in mine]
         specs = [spec for spec in placement.specs.values() if spec.memory == memory]
-        packing = pack(ranges, max((spec.alignment for spec in specs), default=64))
+        alignment = max((spec.alignment for spec in specs), default=64)
+        limit = min((spec.memory_bytes for spec in specs if spec.memory_bytes), default=0)
+        for until in (held, last):
+            ranges = [LiveRange(v, first[v], until[v], graph.type(v).nbytes) for v in mine]
+            packing = pack(ranges, alignment)
+            if not limit or packing.nbytes <= limit:
+                break
         _check_fits(specs, packing)
         arenas[memory] = packing
         for v in mine:
             slots[v] = Slot(memory, packing.offsets[v], graph.type(v).nbytes)
     return arenas, slots
+
+
+def _held_longer(
+    placement: Placement, tasks: Sequence[Task], last: Mapping[int, int]
+) -> dict[int, int]:
+    """Return, for each value, the last task that may begin, in the predicted run, while it lives.
+
+    Without it a value could get the bytes of one that lies before it in the order of the tasks and
+    is still read when it could be made: two devices would take turns for want of memory.
+    """
+    free: dict[str, float] = {}
+    start, end = [0.0] * len(tasks), [0.0] * len(tasks)
+    maker: dict[int, int] = {}
+    for task in tasks:
+        spec = placement.specs.get(task.device)
+        resource = (spec.resource_group or spec.name) if spec else task.device
+        before = [end[maker[v]] for v in task.inputs if v in maker]
+        before += [end[other] for other in task.effects]
+        start[task.index] = max([free.get(resource, 0.0), *before])
+        end[task.index] = free[resource] = start[task.index] + task.estimate_s
+        maker.update(dict.fromkeys(task.outputs, task.index))
+    over: dict[int, float] = {}
+    for task in tasks:
+        for value in (*task.inputs, *task.outputs):
+            over[value] = max(over.get(value, 0.0), end[task.index])
+    by_start = sorted(range(len(tasks)), key=lambda i: start[i])
+    starts = [start[i] for i in by_start]
+    latest = list(accumulate(by_start, max, initial=0))
+    return {
+        value: max(task, latest[bisect_left(starts, over.get(value, 0.0))])
+        for value, task in last.items()
+    }
 
 
 def _check_fits(specs: Sequence[DeviceSpec], packing: Packing) -> None:
