@@ -12,6 +12,7 @@ from trireme.placing.bounds import Forest, LoadBound
 from trireme.placing.cuts import expand
 from trireme.placing.prices import Prices
 from trireme.placing.problem import CALLER, Assignment, Problem
+from trireme.placing.stages import gathered
 
 
 def single_device(problem: Problem, device: int) -> Assignment:
@@ -43,6 +44,17 @@ def regions(problem: Problem, device: int) -> list[list[int]]:
 def one_region(problem: Problem, device: int, base: Assignment) -> Assignment:
     """Return the device's largest region on it, and the base elsewhere."""
     largest = set(next(iter(regions(problem, device)), []))
+    return tuple(device if i in largest else d for i, d in enumerate(base))
+
+
+def one_task(problem: Problem, device: int, base: Assignment) -> Assignment:
+    """Return the most nodes that the device can run in one task on it, and the base elsewhere."""
+    sides = [device if device in able else base[i] for i, able in enumerate(problem.able)]
+    order = (device, *(d for d in problem.devices if d != device))
+    largest: set[int] = set()
+    for d, mine in gathered(problem, sides, order):
+        if d == device and len(mine) > len(largest):
+            largest = set(mine)
     return tuple(device if i in largest else d for i, d in enumerate(base))
 
 
@@ -144,6 +156,8 @@ def starts(
             for i, able in enumerate(problem.able)
         )
         yield f"one region on {names[d]}", one_region(problem, d, base)
+        first = tuple(min([e for e in able if e != d] or able) for able in problem.able)
+        yield f"one task on {names[d]}", one_task(problem, d, first)
     many = problem.n > 400
     for share in (0.3,) if many else (0.0, 0.3, 1.0):
         cut = expand(problem, prices, fastest, share, rounds=1 if many else 3)
