@@ -346,7 +346,7 @@ def test_usage(relu, capsys, tmp_path):
     assert call(capsys, relu, "--threads", "0")[0] == 2
     assert call(capsys, "--from", broken)[0] == 4
     assert call(capsys)[0] == 2
-    assert call(capsys, tmp_path / "m.tflite", "--batch", 2)[0] == 3
+    assert call(capsys, tmp_path / "m.tflite", "--batch", 2)[0] == 4
 
 
 def test_ctrl_c_leaves_no_worker_behind(relu):
