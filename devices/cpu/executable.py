@@ -30,7 +30,7 @@ _POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""
 _WAKE_S = 1e-4
 """Work for workers, in estimated seconds, that makes waking them worth while."""
-_TRY_S = 1e-2
+_TRY_S = 4e-3
 """Work for workers below which doing it alone is tried too."""
 
 
