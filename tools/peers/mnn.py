@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +19,16 @@ def convert(model: str, folder: str) -> str:
     """Return the .mnn file made of a model.
 
     The extension module is called, not the `mnnconvert` program or MNN.tools: those install a
-    package with pip when they start.
+    package with pip when they start. It leaves a file in the working folder.
     """
     import _tools
 
     kind = {".onnx": "ONNX", ".tflite": "TFLITE"}[Path(model).suffix.lower()]
-    target = str(Path(folder) / (Path(model).name + ".mnn"))
-    arguments = ["-f", kind, "--modelFile", model, "--MNNModel", target, "--bizCode", "bench"]
-    _tools.mnnconvert(["mnnconvert", *arguments])
+    target = str(Path(folder).resolve() / (Path(model).name + ".mnn"))
+    source = str(Path(model).resolve())
+    arguments = ["-f", kind, "--modelFile", source, "--MNNModel", target, "--bizCode", "bench"]
+    with contextlib.chdir(folder):
+        _tools.mnnconvert(["mnnconvert", *arguments])
     if not os.path.exists(target):
         raise RuntimeError("MNN's converter wrote no file")
     return target
