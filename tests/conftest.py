@@ -32,3 +32,16 @@ def cpus(tmp_path_factory):
     yield made
     for device in made.values():
         device.close()
+
+
+@pytest.fixture(scope="module")
+def devices():
+    """The devices that can be opened here, by name."""
+    from forced import open_all
+
+    opened, absent = open_all()
+    if absent:
+        print("absent:", absent)
+    yield opened
+    for device in opened.values():
+        device.close()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from forced import open_all
 from random_graphs import random_feeds, random_graph
 from toy_device import ToyDevice
 from zoo import zoo_path
@@ -62,16 +61,6 @@ def test_random_splits_of_random_graphs_keep_every_bit(quantised):
             for name, array in run_reference(parts.graph, feeds).items():
                 assert array.tobytes() == want[name].tobytes(), f"seed {seed}: {parts.graph}"
     assert done > 80
-
-
-@pytest.fixture(scope="module")
-def devices():
-    opened, absent = open_all()
-    if absent:
-        print("absent:", absent)
-    yield opened
-    for device in opened.values():
-        device.close()
 
 
 @pytest.mark.parametrize("seed", range(12))

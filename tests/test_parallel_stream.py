@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from forced import open_all, pinned_at_random
+from forced import pinned_at_random
 from random_graphs import random_feeds, random_graph
 from toy_device import ToyDevice
 
@@ -48,16 +48,6 @@ def test_a_chain_over_three_devices(depth):
     assert len(outputs) == 20
     for i, output in enumerate(outputs):
         assert (output["y"] == i + 6).all()
-
-
-@pytest.fixture(scope="module")
-def devices():
-    opened, absent = open_all()
-    if absent:
-        print("absent:", absent)
-    yield opened
-    for device in opened.values():
-        device.close()
 
 
 @pytest.mark.parametrize("quantised", [False, True])

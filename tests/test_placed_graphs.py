@@ -7,8 +7,7 @@ parallel and any order that the waits allow give the same bits.
 import random
 
 import numpy as np
-import pytest
-from forced import open_all, pinned_at_random
+from forced import pinned_at_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import random_feeds, random_graph
@@ -17,16 +16,6 @@ from trireme.calibration import Calibration
 from trireme.interpret import run_reference
 from trireme.plan_check import check_plan
 from trireme.session import Session
-
-
-@pytest.fixture(scope="module")
-def devices():
-    opened, absent = open_all()
-    if absent:
-        print("absent:", absent)
-    yield opened
-    for device in opened.values():
-        device.close()
 
 
 def any_order(tasks, rng):

@@ -8,6 +8,7 @@ i in all: the least of what it keeps from the others.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from trireme.placing.prices import INFINITE, Prices
@@ -22,7 +23,7 @@ Copies = tuple[float, dict[int, list[int]]]
 find it there."""
 
 
-class Factor:
+class Factor(ABC):
     """What all factors have.
 
     members: its nodes, in graph order
@@ -33,13 +34,13 @@ class Factor:
     launches: tuple[tuple[int, int], ...]
     given: dict[int, list[float]]
 
+    @abstractmethod
     def told(self, i: int) -> list[float]:
         """Return the least of what is left with the other nodes, for each device of node i."""
-        raise NotImplementedError
 
+    @abstractmethod
     def charge(self, shares: Shares) -> None:
         """Take other shares of launches."""
-        raise NotImplementedError
 
 
 class Pair(Factor):
