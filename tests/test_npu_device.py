@@ -57,9 +57,13 @@ REFUSED = {
     "open it with float32='float16'": lambda d: reason(d, (3,), "relu", "float32"),
     "int8 and uint8 tensors must be quantised": lambda d: reason(
         d, (3,), "relu", quant=None, out_quant=None),
-    "images must be channels-last (NHWC) (here NCHW; nearest: max_pool NHWC any dtype)":
+    "images must be channels-last (NHWC) (here NCHW; nearest: max_pool NHWC quantised int8, ":
     lambda d: reason(
         d, (1, 3, 8, 8), "max_pool", kernel=(2, 2), layout="NCHW", **WINDOW),
+    "(here no kernel for floor float16; nearest: floor quantised int8, floor quantised uint8)":
+    lambda d: reason(d, (3,), "floor", "float16"),
+    "(here no kernel for div quantised int8; nearest: div float16, div float32)":
+    lambda d: reason(d, (3,), "div", inputs=[(np.ones(3, np.int8), Q)]),
     "windows have one or two spatial axes (here 3 axes)": lambda d: reason(
         d, (1, 4, 4, 4, 2), "max_pool", kernel=(1, 1, 1), strides=(1,) * 3, pads=(0,) * 6,
         dilations=(1,) * 3),

@@ -34,13 +34,14 @@ WINDOWS = ("conv", "max_pool", "average_pool", "conv_transpose")
 
 def _filled() -> KernelTable[Lower]:
     table: KernelTable[Lower] = KernelTable("npu")
-    for op, lower in {**MATRIX_OPS, **POOL_OPS, **MAP_OPS, **MOVE_OPS}.items():
-        table.add(op, lower, layout="NHWC" if op in WINDOWS else ANY)
+    for ops, lower, forms in (*MATRIX_OPS, *POOL_OPS, *MAP_OPS, *MOVE_OPS):
+        for op in ops:
+            table.add(op, lower, forms, "NHWC" if op in WINDOWS else ANY)
     return table
 
 
 TABLE = _filled()
-"""How each op is lowered. Every form is let through: a machine's spec says which dtypes it has."""
+"""How each op is lowered, by the form of its data; a machine may have fewer dtypes than these."""
 
 
 @dataclass(frozen=True)

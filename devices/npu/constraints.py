@@ -13,7 +13,7 @@ from functools import cached_property
 
 from trireme.devices.npu.compiler import TABLE, WINDOWS
 from trireme.devices.npu.jobs import Constants, Site
-from trireme.devices.npu.lower import Lowering
+from trireme.devices.npu.lower import Lowering, lower_node
 from trireme.devices.npu.lower_matrix import effective_strides
 from trireme.devices.npu.residency import live_ranges
 from trireme.devices.npu.spec import NpuSpec
@@ -60,11 +60,8 @@ class Subject:
     def lowered(self) -> Lowering | str:
         """The node's jobs, or the sentence that says why there are none."""
         state = Lowering(self.graph, self.machine, Constants(self.machine.alignment))
-        lower = TABLE.find(self.graph, self.node)
-        if lower is None:
-            return TABLE.miss(self.graph, self.node)
         try:
-            lower(state, self.node, self.call)
+            lower_node(state, self.node, TABLE)
         except GraphError as error:
             return error.summary
         return state
@@ -123,8 +120,13 @@ def quantised_integers(s: Subject) -> str:
 
 def channels_last(s: Subject) -> str:
     """images must be channels-last (NHWC)"""
-    found = TABLE.find(s.graph, s.node) is not None
-    return "" if found else f"{layout_of(s.node)}{_nearest(s)}"
+    layout = layout_of(s.node)
+    return "" if layout == "NHWC" else f"{layout}{_nearest(s)}"
+
+
+def known_form(s: Subject) -> str:
+    """the NPU must have the op for the form of its data"""
+    return "" if TABLE.find(s.graph, s.node) else TABLE.miss(s.graph, s.node)
 
 
 def two_spatial_axes(s: Subject) -> str:
@@ -204,6 +206,7 @@ CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (known_dtypes, ()),
     (quantised_integers, ()),
     (channels_last, WINDOWS),
+    (known_form, ()),
     (two_spatial_axes, WINDOWS),
     (constant_weights, ("conv", "conv_transpose")),
     (kernel_limit, WINDOWS),

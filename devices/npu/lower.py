@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from trireme.devices.npu.stream import FUNCTIONS, View, dense
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node, TensorType
-from trireme.kernel_table import KernelTable
+from trireme.kernel_table import STORED_8, KernelTable
 from trireme.op import Call, call_of
 
 QUANTISED = ("int8", "uint8")
@@ -133,6 +134,28 @@ def constant_ints(call: Call, position: int) -> tuple[int, ...] | None:
 
 
 Lower = Callable[[Lowering, Node, Call], None]
+FLOATS = ("float16", "float32")
+BOTH = (*FLOATS, *STORED_8)
+"""The forms of most ops. float32 is let in by the option that computes it in float16."""
+
+
+class Lowered(NamedTuple):
+    """Lines of the kernel table: some ops, what lowers them, and the forms it has."""
+
+    ops: tuple[str, ...]
+    lower: Lower
+    forms: tuple[str, ...] = BOTH
+
+
+def lower_node(state: Lowering, node: Node, table: KernelTable[Lower]) -> None:
+    """Add the jobs of a node.
+
+    Errors: GraphError, if the table has no line for it, or the line does not have this of it
+    """
+    lower = table.find(state.graph, node)
+    if lower is None:
+        raise GraphError(table.miss(state.graph, node))
+    lower(state, node, call_of(state.graph, node))
 
 
 def lower_graph(
@@ -145,11 +168,8 @@ def lower_graph(
     state = Lowering(graph, spec, constants)
     for index, node in enumerate(graph.nodes):
         state.node = index
-        lower = table.find(graph, node)
-        if lower is None:
-            raise GraphError(f"{node.label}: {table.miss(graph, node)}")
         try:
-            lower(state, node, call_of(graph, node))
+            lower_node(state, node, table)
         except GraphError as error:
             raise GraphError(f"{node.label}: {error.summary}", facts=error.facts) from error
     return state

@@ -11,12 +11,13 @@ import numpy as np
 from trireme import quantize as q
 from trireme.devices.npu.jobs import MapJob
 from trireme.devices.npu.layout import Axes, axes_of, broadcast, permuted
-from trireme.devices.npu.lower import Lower, Lowering, function_name, is_integer
+from trireme.devices.npu.lower import FLOATS, Lowered, Lowering, function_name, is_integer
 from trireme.devices.npu.lower_moves import copy_axes, place_part
 from trireme.devices.npu.stream import Binary, Softmax, Table, Unary, View, Work
 from trireme.dtypes import Array
 from trireme.errors import GraphError
 from trireme.graph import Node
+from trireme.kernel_table import STORED_8
 from trireme.op import Call
 
 
@@ -24,8 +25,6 @@ def lower_binary(state: Lowering, node: Node, call: Call) -> None:
     """Lower add, sub, mul, div with broadcasting and a fused clamp or function."""
     fields: dict[str, Any] = {"kind": node.op}
     if is_integer(call):
-        if node.op not in _INTEGER_PARAMS:
-            raise GraphError(f"{node.op} has no quantised form")
         fields |= _INTEGER_PARAMS[node.op](call)
     else:
         fields["function"] = function_name(str(call.attrs.get("activation", "")))
@@ -92,8 +91,6 @@ def lower_extremum(state: Lowering, node: Node, call: Call) -> None:
 def lower_unary(state: Lowering, node: Node, call: Call) -> None:
     """Lower an op of one tensor: a table of 256 entries for integers, a function for floats."""
     if is_integer(call):
-        if node.op not in q.TABLE_OPS:
-            raise GraphError(f"{node.op} has no table form on quantised values")
         _table(state, node, q.unary_table(node.op, call))
         return
     function, alpha, beta = _function(node, call)
@@ -170,9 +167,7 @@ def lower_softmax(state: Lowering, node: Node, call: Call) -> None:
 
 
 def lower_quantize(state: Lowering, node: Node, call: Call) -> None:
-    """Lower quantize from one quantisation to another: a table."""
-    if call.type(0).quant is None:
-        raise GraphError("floats are quantised on the host, not here")
+    """Lower quantize from one quantisation to another: a table. Floats are for the host."""
     is_integer(call)
     _table(state, node, q.unary_table("quantize", call))
 
@@ -220,11 +215,13 @@ _UNARY = (
 _TABLE_ONLY = (
     "ceil", "celu", "cos", "floor", "mish", "round", "selu", "sign", "sin", "softplus", "softsign",
 )  # fmt: skip
-MAP_OPS: dict[str, Lower] = {
-    **dict.fromkeys(("add", "sub", "mul", "div"), lower_binary),
-    **dict.fromkeys(("max", "min"), lower_extremum),
-    **dict.fromkeys((*_UNARY, *_TABLE_ONLY), lower_unary),
-    "softmax": lower_softmax,
-    "quantize": lower_quantize,
-    "concat": lower_concat,
-}
+MAP_OPS = (
+    Lowered(tuple(_INTEGER_PARAMS), lower_binary),
+    Lowered(("div",), lower_binary, FLOATS),
+    Lowered(("max", "min"), lower_extremum),
+    Lowered(_UNARY, lower_unary),
+    Lowered(_TABLE_ONLY, lower_unary, STORED_8),
+    Lowered(("softmax",), lower_softmax),
+    Lowered(("quantize",), lower_quantize, STORED_8),
+    Lowered(("concat",), lower_concat),
+)

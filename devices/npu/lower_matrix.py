@@ -12,7 +12,7 @@ import numpy as np
 from trireme import quantize as q
 from trireme.devices.npu.jobs import MoveJob, Operand
 from trireme.devices.npu.layout import Layout, nhwc, row_major
-from trireme.devices.npu.lower import Lower, Lowering, function_name, is_integer
+from trireme.devices.npu.lower import FLOATS, Lowered, Lowering, function_name, is_integer
 from trireme.devices.npu.stream import Window
 from trireme.devices.npu.windows import MatrixJob, PackScales, PackWeights, Part
 from trireme.dtypes import Array
@@ -266,8 +266,6 @@ def _lead_steps(shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, ...
 
 def lower_gemm(state: Lowering, node: Node, call: Call) -> None:
     """Lower gemm: alpha and beta go into constant weights and bias."""
-    if is_integer(call):
-        raise GraphError("gemm has no quantised form")
     alpha, beta = float(call.attrs["alpha"]), float(call.attrs["beta"])
     outputs = call.outputs[0].dims[1]
     addend = _constant(call, 2, "c")
@@ -326,10 +324,10 @@ def _constant_weights(data: Array, layout: Layout, dtype: str, alpha: float) -> 
     return pack
 
 
-MATRIX_OPS: dict[str, Lower] = {
-    "conv": lower_conv,
-    "conv_transpose": lower_conv_transpose,
-    "fully_connected": lower_fully_connected,
-    "matmul": lower_matmul,
-    "gemm": lower_gemm,
-}
+MATRIX_OPS = (
+    Lowered(("conv",), lower_conv),
+    Lowered(("conv_transpose",), lower_conv_transpose),
+    Lowered(("fully_connected",), lower_fully_connected),
+    Lowered(("matmul",), lower_matmul),
+    Lowered(("gemm",), lower_gemm, FLOATS),
+)

@@ -17,7 +17,7 @@ import numpy as np
 from trireme import quantize as q
 from trireme.devices.npu.jobs import MoveJob, Operand
 from trireme.devices.npu.layout import Axes, axes_of, fold, part
-from trireme.devices.npu.lower import Lower, Lowering, is_integer
+from trireme.devices.npu.lower import BOTH, QUANTISED, Lowered, Lowering, is_integer
 from trireme.devices.npu.resize import lower_linear
 from trireme.dtypes import Array
 from trireme.errors import GraphError
@@ -252,12 +252,12 @@ def lower_resize(state: Lowering, node: Node, call: Call) -> None:
         raise GraphError(f"mode {call.attrs['mode']!r} (nearest and linear are supported)")
 
 
-MOVE_OPS: dict[str, Lower] = {
-    **dict.fromkeys(
+MOVE_OPS = (
+    Lowered(
         ("reshape", "flatten", "squeeze", "unsqueeze", "transpose", "slice", "split", "expand",
          "tile", "space_to_depth", "depth_to_space", "batch_to_space", "gather", "identity",
-         "reverse"), lower_move,
+         "reverse"), lower_move, (*BOTH, *QUANTISED),
     ),
-    "pad": lower_pad,
-    "resize": lower_resize,
-}  # fmt: skip
+    Lowered(("pad",), lower_pad),
+    Lowered(("resize",), lower_resize),
+)  # fmt: skip

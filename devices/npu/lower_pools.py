@@ -8,7 +8,7 @@ from typing import Any
 from trireme import quantize as q
 from trireme.devices.npu.jobs import Operand
 from trireme.devices.npu.layout import nhwc
-from trireme.devices.npu.lower import Lower, Lowering, constant_ints, function_name, is_integer
+from trireme.devices.npu.lower import Lowered, Lowering, constant_ints, function_name, is_integer
 from trireme.devices.npu.lower_matrix import window_of
 from trireme.devices.npu.stream import Window
 from trireme.devices.npu.windows import Part, PoolJob
@@ -74,7 +74,7 @@ def _reduce_integers(node: Node, call: Call) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names}
 
 
-POOL_OPS: dict[str, Lower] = {
-    **dict.fromkeys(("max_pool", "average_pool"), lower_pool),
-    **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_max"), lower_reduce),
-}
+POOL_OPS = (
+    Lowered(("max_pool", "average_pool"), lower_pool),
+    Lowered(("reduce_mean", "reduce_sum", "reduce_max"), lower_reduce),
+)
