@@ -1,4 +1,4 @@
-"""`trireme bench`: the arithmetic of its tables, who is named when it fails, and a real run."""
+"""`trireme bench`: real runs of the command, and who is named when it fails."""
 
 import json
 import os
@@ -8,222 +8,22 @@ import time
 
 import numpy as np
 import pytest
+from bench_engine import ENGINE
 from zoo import zoo_path
 
 from trireme.session import Session
-from trireme.tools import bench, bench_report, bench_result, peers
-from trireme.tools.bench_agree import Tolerance, judge
+from trireme.tools import bench, peers
 from trireme.tools.bench_model import set_batch
-from trireme.tools.bench_process import WorkerFailed, WorkerProcess
-from trireme.tools.bench_result import EngineRun, Row
 from trireme.tools.cli import main
 from trireme.tools.peers import ncnn
 
 SHORT = ["--rounds", "2", "--round-s", "0.002"]
 
 
-def run_of(name, *rounds_ms, **more):
-    return EngineRun(name, rounds=[[round(t * 1e6) for t in calls] for calls in rounds_ms], **more)
-
-
-def row_of(model="m.onnx", threads=1, **rounds):
-    engines = {name: run_of(name, *calls) for name, calls in rounds.items()}
-    return Row(model, threads, engines)
-
-
 def call(capsys, *arguments):
     code = main(["bench", *map(str, arguments)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-
-def test_the_ratio_is_the_median_over_rounds_of_best_over_best():
-    row = row_of(
-        trireme=[[2, 3], [4, 5], [2, 9]],
-        mnn=[[4, 8], [4, 4], [3, 3]],  # 2.0, 1.0, 1.5
-        ncnn=[[1, 1], [1, 1], [1, 1]],  # 0.5, 0.25, 0.5
-    )
-    assert row.ratio("mnn") == 1.5 and row.ratio("ncnn") == 0.5
-    assert row.best_peer() == "ncnn"
-    assert row.ours.best_s() == 2e-3
-    assert row.median_ratio("ncnn") == pytest.approx(1 / 3)  # ours: 2 2 3 4 5 9
-
-
-def test_rounds_weigh_the_same_however_many_calls_they_hold():
-    run = run_of("x", [1] * 100, [5], [5])
-    assert run.quantile_s(0.5) == 5e-3 and run.quantile_s(0.3) == 1e-3
-
-
-def test_geometric_means_and_the_worst_model():
-    rows = [
-        row_of("a.onnx", trireme=[[1]], mnn=[[2]], ncnn=[[4]]),
-        row_of("b.onnx", trireme=[[1]], mnn=[[0.5]]),
-        row_of("c.onnx", 2, trireme=[[1]], mnn=[[3]]),
-    ]
-    one, two = bench_result.summarise(rows)
-    assert one.best_mean == pytest.approx(1.0) and two.best_mean == pytest.approx(3.0)
-    assert one.worst == ("b.onnx", "mnn", 0.5)
-    assert one.means == {"mnn": pytest.approx(1.0), "ncnn": pytest.approx(4.0)}
-    assert one.counts == {"mnn": 2, "ncnn": 1}
-
-
-def test_many_calls_are_kept_as_quantiles():
-    assert bench_result.thin([3, 1, 2]) == [3, 1, 2]
-    kept = bench_result.thin(list(range(1000, 0, -1)))
-    assert len(kept) == bench_result.PERCENTILES + 1 and (kept[0], kept[-1]) == (1, 1000)
-
-
-def test_stored_runs_come_back_and_pool():
-    first = row_of(trireme=[[1], [2]], mnn=[[2], [4]])
-    first.ours.load_s, first.engines["mnn"].apart = 0.5, "off"
-    second = row_of(trireme=[[1]], mnn=[[9]])
-    second.ours.load_s = 0.25
-    text = json.dumps(bench_result.rows_json([first, second]))
-    (pooled,) = bench_result.rows_from_json(json.loads(text))
-    assert pooled.ours.rounds == [[10**6], [2 * 10**6], [10**6]]
-    assert pooled.ratio("mnn") == 2 and pooled.ours.load_s == 0.25
-    assert pooled.engines["mnn"].apart == "off"
-
-
-def test_the_report_says_everything_once():
-    rows = [
-        row_of("dir/a.onnx", trireme=[[1]], mnn=[[2]]),
-        row_of("dir/b.onnx", trireme=[[1]], mnn=[[0.5]]),
-    ]
-    for row in rows:
-        row.engines["ncnn"] = EngineRun("ncnn", reason="not installed (pip install ncnn)")
-    rows[0].engines["mnn"].apart = "output y is 3 (relative) from trireme's"
-    rows[1].ours.facts = {"reference_nodes": ["gather #3: numpy reference"]}
-    rows[1].engines["mnn"].idle_share = 0.5
-    text = bench_report.report(rows)
-    assert "| a.onnx | 1.000 1.000 1.000 | 2.000 2.000 2.000: 2.00 APART | mnn | **2.00** |" in text
-    assert "worst model is b.onnx, 0.50 against mnn" in text
-    assert text.count("not installed") == 1 and "[a.onnx, b.onnx]" in text
-    assert "mnn disagrees: output y" in text and "b.onnx (1 on numpy)" in text
-    assert "50% of a CPU in others' turns" in text
-
-
-def test_a_remark_on_many_models_lists_a_few():
-    rows = [row_of(f"{i}.onnx", trireme=[[1]]) for i in range(9)]
-    for row in rows:
-        row.engines["litert"] = EngineRun("litert", reason="litert cannot run .onnx files")
-    note = "litert: litert cannot run .onnx files [0.onnx, 1.onnx, 2.onnx and 6 more]"
-    assert bench_report.remarks(rows) == [note]
-
-
-# --- agreement ------------------------------------------------------------------------------------
-
-
-def test_the_engine_that_disagrees_is_named():
-    right, wrong = {"y": np.ones(3, np.float32)}, {"y": np.full(3, 2, np.float32)}
-    tolerance = Tolerance(1e-3, 1)
-    verdicts = judge({"trireme": right, "mnn": wrong, "ncnn": {"out0": right["y"]}}, tolerance)
-    assert not verdicts["trireme"][0] and not verdicts["ncnn"][0]
-    assert "output y" in verdicts["mnn"][0] and "from trireme's" in verdicts["mnn"][0]
-    verdicts = judge({"trireme": wrong, "mnn": right, "ncnn": right}, tolerance)
-    assert "from mnn's" in verdicts["trireme"][0] and not verdicts["mnn"][0]
-
-
-def test_outputs_may_lack_the_batch_but_not_an_output():
-    ours = {"y": np.ones((1, 3), np.float32), "z": np.ones(2, np.int8)}
-    tolerance = Tolerance(1e-3, 1)
-    flat = {"y": np.ones(3, np.float32), "z": np.full(2, 2, np.int8)}
-    assert judge({"trireme": ours, "ncnn": flat}, tolerance)["ncnn"] == ("", 1.0)
-    short = {"y": np.ones(3, np.float32)}
-    assert "count" in judge({"trireme": ours, "ncnn": short}, tolerance)["ncnn"][0]
-    shape = {**flat, "y": np.ones(4, np.float32)}
-    assert "shape" in judge({"trireme": ours, "ncnn": shape}, tolerance)["ncnn"][0]
-
-
-# --- processes ------------------------------------------------------------------------------------
-
-ENGINE = """
-import os, sys, time
-def convert(model, folder):
-    return model + "!"
-def open_engine(task, feeds):
-    print("engines print what they like")
-    print("warning: something", file=sys.stderr)
-    kind = task["model"]
-    if kind == "refuses":
-        raise ValueError("Exception from core.cpp:84:\\n\\nno kernel for it")
-    def call():
-        if kind == "crashes":
-            print("fatal: out of luck", file=sys.stderr, flush=True)
-            os.abort()
-        if kind == "hangs":
-            time.sleep(60)
-        return {name: array + 1 for name, array in feeds.items()}
-    return call, {"version": "7"}
-"""
-
-
-@pytest.fixture
-def start(tmp_path):
-    from trireme.tools.bench_agree import save_arrays
-
-    (tmp_path / "engine.py").write_text(ENGINE)
-    save_arrays(tmp_path / "feeds.npz", {"a/b": np.zeros(2, np.float32)})
-    opened = []
-
-    def open_one(model):
-        task = {"file": str(tmp_path / "engine.py"), "module": "json", "model": model,
-                "threads": 1, "cpus": []}  # fmt: skip
-        opened.append(WorkerProcess("fake", task))
-        return opened[-1]
-
-    open_one.feeds = str(tmp_path / "feeds.npz")
-    yield open_one
-    for process in opened:
-        process.close()
-        assert not pathlib.Path(f"/proc/{process.pid}").exists()
-
-
-def test_a_worker_answers(start, tmp_path):
-    from trireme.tools.bench_agree import load_arrays
-
-    worker = start("works")
-    assert worker.ask("convert", 10, folder="")["model"] == "works!"
-    loaded = worker.ask("load", 10, feeds=start.feeds)
-    assert loaded["facts"] == {"version": "7"} and loaded["first_s"] >= loaded["load_s"]
-    assert loaded["peak_bytes"] >= loaded["imported_bytes"] > 0
-    worker.ask("save", 10, to=str(tmp_path / "out.npz"))
-    (array,) = load_arrays(tmp_path / "out.npz").items()
-    assert array[0] == "a/b" and (array[1] == 1).all()
-    times = worker.ask("turn", 10, seconds=0.01)["times_ns"]
-    assert len(times) >= 3 and min(times) > 0
-    assert worker.settle() and worker.cpu_s() > 0
-
-
-def test_a_worker_holds_nothing_of_trireme(start, tmp_path):
-    listing = tmp_path / "engine.py"
-    listing.write_text(
-        ENGINE.replace('"version": "7"', '"seen": [m for m in sys.modules if "trireme" in m]')
-    )
-    seen = start("works").ask("load", 10, feeds=start.feeds)["facts"]["seen"]
-    assert not [name for name in seen if not name.startswith("__editable__")]
-
-
-def test_a_failed_worker_says_why(start):
-    with pytest.raises(WorkerFailed, match="ValueError: no kernel for it"):
-        start("refuses").ask("load", 10, feeds=start.feeds)
-    with pytest.raises(WorkerFailed, match=r"died at 'load' \(killed by signal 6\)"):
-        start("crashes").ask("load", 10, feeds=start.feeds)
-    started = time.monotonic()
-    with pytest.raises(WorkerFailed, match="hung: no answer to 'load' within 1 s"):
-        start("hangs").ask("load", 1, feeds=start.feeds)
-    assert time.monotonic() - started < 10
-
-
-def test_adapters_import_no_trireme():
-    for peer in peers.PEERS.values():
-        assert "trireme" not in peer.file.read_text().replace("of trireme", "")
-
-
-# --- the command ----------------------------------------------------------------------------------
 
 
 def fake_peer(monkeypatch, tmp_path, kind, name):
@@ -385,9 +185,6 @@ def test_a_real_model_against_litert(capsys):
 def test_threads_and_peers_are_checked():
     assert bench.thread_counts("1") == [1]
     assert [peer.name for peer in bench.chosen_peers("mnn, ncnn")] == ["mnn", "ncnn"]
-
-
-# --- another batch --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["vww_96_int8.tflite", "resnet8_cifar10_f32.tflite"])
