@@ -32,16 +32,22 @@ class Support:
 class Working:
     """How a described device works, beyond its peaks.
 
-    efficiency: the share of its peak that a kind of op reaches; 1.0 where none is given
+    efficiency: by dtype ("" for any other), the share of its peak that a kind of op reaches;
+        that of "default" for other kinds, 1.0 where none is given
     sram, sram_bandwidth: memory on the chip, in bytes and in bytes a second; inputs and outputs
         of a node that fit in it together do not travel to the memory behind. 0 when there is none
     node_launch_s: seconds that every node costs beyond its work, where none is sunk with others
     """
 
-    efficiency: Mapping[str, float] = field(default_factory=dict)
+    efficiency: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sram: float = 0.0
     sram_bandwidth: float = 0.0
     node_launch_s: float = 0.0
+
+    def share(self, dtype: str, kind: str) -> float:
+        """Return the share of its peak that a kind of op reaches on a dtype."""
+        shares = self.efficiency.get(dtype) or self.efficiency.get("", {})
+        return shares.get(kind, shares.get("default", 1.0))
 
 
 ANYTHING = Support()
@@ -78,7 +84,7 @@ class DescribedDevice(Device):
         work = work_of(graph, node)
         spec, working = self.spec, self.working
         rate = spec.flops.get(work.dtype) or min(spec.flops.values())
-        share = working.efficiency.get(work.kind, working.efficiency.get("default", 1.0))
+        share = working.share(work.dtype, work.kind)
         moving = sum(
             graph.type(value).nbytes
             for value in {*node.used, *node.outputs}

@@ -7,9 +7,17 @@
     launch_s = 50e-6            # of a task; of every node where sinks = false
     sram = 1e6            # on the chip: what fits there travels at sram_bandwidth
     sram_bandwidth = 100e9
+    efficiency = {default = 0.4, depthwise = 0.1, int8 = {default = 0.2}}  # of flops, by kind
     [devices.npu.sources]
     flops = "data sheet, page 3"
     launch_s = "estimate: ..."
+
+    [[published]]               # what others measured there, to hold predictions against
+    device = "npu"
+    model = "mobilenet_v2"
+    dtype = "int8"
+    ms = 2.6                    # a run; pipelined = true where only frames a second are known
+    source = "..."
 
 A figure may be varied by name: `link_bandwidth` of every device that has one, `npu.flops.int8` of
 one. A description that has an unknown field, or a figure without a source, is refused.
@@ -20,8 +28,8 @@ from __future__ import annotations
 import copy
 import math
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,7 +45,23 @@ _NUMBERS = (
 _NEEDED = ("flops", "bandwidth", "launch_s")
 _LISTS = ("ops", "except_ops", "dtypes")
 _OTHERS = ("description", "memory", "resource_group", "max_rank", "sources", "efficiency", "sinks")
+_TABLES = ("flops", "efficiency")
 _KNOWN = {*_NUMBERS, *_LISTS, *_OTHERS, "flops"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A run that somebody measured on a machine: milliseconds of a model on one of its devices.
+
+    pipelined: one frame follows another at once, so launch and copies are hidden
+    """
+
+    device: str
+    model: str
+    dtype: str
+    ms: float
+    source: str
+    pipelined: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,6 +75,10 @@ class Soc:
         """Return the devices by name, in the order of the file."""
         return {name: _device(self, name, row) for name, row in self.tables["devices"].items()}
 
+    def published(self) -> tuple[Published, ...]:
+        """Return the measured runs that the file tells."""
+        return tuple(Published(**row) for row in self.tables.get("published", ()))
+
     def figures(self) -> dict[str, float]:
         """Return every figure that can be varied, by its full name."""
         found: dict[str, float] = {}
@@ -58,8 +86,8 @@ class Soc:
             for key, value in row.items():
                 if key in _NUMBERS:
                     found[f"{name}.{key}"] = float(value)
-                elif key in ("flops", "efficiency"):
-                    found.update({f"{name}.{key}.{k}": float(v) for k, v in value.items()})
+                elif key in _TABLES:
+                    found.update({f"{name}.{k}": float(v) for k, v in _flat(key, value)})
         return found
 
     def named(self, figure: str) -> list[str]:
@@ -132,12 +160,27 @@ def _check(path: str, tables: Mapping[str, Any]) -> None:
         if missing:
             raise ModelFileError(f"{where} has no {missing[0]}")
         _check_figures(where, row)
+    for row in tables.get("published", ()):
+        _check_published(f"{path}: published", row, devices)
     if not any(row.get("memory", HOST) == HOST for row in devices.values()):
         raise ModelFileError(f"{path}: no device works in host memory", fix='memory = "host"')
 
 
+def _check_published(where: str, row: object, devices: Mapping[str, Any]) -> None:
+    known = {field.name: field.default is MISSING for field in fields(Published)}
+    if not isinstance(row, dict) or set(row) - set(known):
+        raise ModelFileError(f"{where} has {', '.join(known)} and nothing else")
+    missing = [name for name, needed in known.items() if needed and name not in row]
+    if missing:
+        raise ModelFileError(f"{where} has no {missing[0]}")
+    if row["device"] not in devices:
+        raise ModelFileError(f"{where}: there is no device {row['device']!r}")
+    if not isinstance(row["ms"], (int, float)) or not 0 < row["ms"] < math.inf:
+        raise ModelFileError(f"{where}.ms is {row['ms']!r}, not a positive number")
+
+
 def _check_figures(where: str, row: Mapping[str, Any]) -> None:
-    for key in ("flops", "efficiency", "sources"):
+    for key in (*_TABLES, "sources"):
         if not isinstance(row.get(key, {}), dict):
             raise ModelFileError(f"{where}.{key} is not a table")
     if not row["flops"]:
@@ -147,8 +190,8 @@ def _check_figures(where: str, row: Mapping[str, Any]) -> None:
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise ModelFileError(f"{where}.{key} is not a list of names")
     numbers = {key: row[key] for key in (*_NUMBERS, "max_rank") if key in row}
-    for table in ("flops", "efficiency"):
-        numbers.update({f"{table}.{k}": v for k, v in row.get(table, {}).items()})
+    for table in _TABLES:
+        numbers.update(_flat(table, row.get(table, {})))
     for key, value in numbers.items():
         whole = isinstance(value, (int, float)) and not isinstance(value, bool)
         positive = whole and math.isfinite(value) and value >= 0
@@ -160,11 +203,26 @@ def _check_figures(where: str, row: Mapping[str, Any]) -> None:
         raise ModelFileError(f"{where} has sram and no sram_bandwidth")
     if not isinstance(row.get("sinks", True), bool):
         raise ModelFileError(f"{where}.sinks is {row['sinks']!r}, not true or false")
-    for key in (*_NUMBERS, "flops", "efficiency"):
+    for key in (*_NUMBERS, *_TABLES):
         if key in row and key not in row.get("sources", {}):
             raise ModelFileError(
                 f"{where}.{key} has no source", fix=f'[devices.X.sources] {key} = "estimate: ..."'
             )
+
+
+def _flat(name: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is in a table and the tables in it, by full name."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{name}.{key}", value)
+        else:
+            yield f"{name}.{key}", value
+
+
+def _by_dtype(efficiency: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """Return the shares by dtype: tables in the table; the rest is for every other dtype."""
+    tables = {key: value for key, value in efficiency.items() if isinstance(value, dict)}
+    return {"": {k: v for k, v in efficiency.items() if k not in tables}, **tables}
 
 
 def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
@@ -187,6 +245,8 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
     lists = {key: frozenset(row.get(key, [])) for key in _LISTS}
     support = Support(**lists, max_rank=int(row.get("max_rank", 0)))
     working = Working(
-        efficiency=row.get("efficiency", {}), node_launch_s=0.0 if sinks else launch_s, **on_chip
+        efficiency=_by_dtype(row.get("efficiency", {})),
+        node_launch_s=0.0 if sinks else launch_s,
+        **on_chip,
     )
     return DescribedDevice(spec, support, working)
