@@ -24,7 +24,7 @@ from trireme.placing.stages import early
 
 def critical_s(problem: Problem) -> float:
     """Return the seconds of the longest path, each node where the path to it and it are fastest."""
-    heads = _heads(problem)
+    heads = from_start(problem)
     ends = [min(row) for row in heads]
     for value, maker in problem.outputs:
         space, row = problem.space, heads[maker]
@@ -32,7 +32,7 @@ def critical_s(problem: Problem) -> float:
     return max(ends, default=0.0)
 
 
-def _heads(problem: Problem) -> list[list[float]]:
+def from_start(problem: Problem) -> list[list[float]]:
     """Return the earliest that each node can be over on each device."""
     over: list[list[float]] = []
     launch_s = problem.machine.launch_s
@@ -67,7 +67,7 @@ def _arrival(
     )
 
 
-def _tails(problem: Problem) -> list[list[float]]:
+def to_end(problem: Problem) -> list[list[float]]:
     """Return the least time from when each node is over on each device to the end of the run."""
     space, launch_s = problem.space, problem.machine.launch_s
     tails = [[0.0] * problem.k for _ in range(problem.n)]
@@ -95,7 +95,7 @@ def within(problem: Problem, known_s: float) -> Problem | None:
     again, until nothing more goes. What bounds the rest bounds every placement that is faster.
     """
     for _ in range(3):
-        heads, tails = _heads(problem), _tails(problem)
+        heads, tails = from_start(problem), to_end(problem)
         seconds: list[list[float | None]] = []
         for i, row in enumerate(problem.seconds):
             path = [h + t for h, t in zip(heads[i], tails[i], strict=True)]

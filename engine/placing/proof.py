@@ -21,8 +21,6 @@ class Proof:
     """What the solver found: the least price it met, the price nothing can be below, and how.
 
     status: "optimal" when both are the same but for rounding, else "feasible"
-    stages: the labels that were allowed
-    everywhere: what no placement is below, however many stages it has
     """
 
     status: str
@@ -30,8 +28,6 @@ class Proof:
     bound: float
     assigned: Assignment
     tasks: Tasks
-    stages: int
-    everywhere: float
     seconds: float
 
 

@@ -36,7 +36,7 @@ def prove_prices(
          for group in contraction.groups], prices.launch, prices.copy,
     )  # fmt: skip
     best = _settled(problem, prices, known)
-    bound, stages = price_bound(problem, prices, best[1], best[0], None)[0], 0
+    bound = price_bound(problem, prices, best[1], best[0], None)[0]
     relaxed = None
     if bound < best[0] * (1 - ROUNDING):
         relaxed = relax(small, cheap, best[0], limit_s)
@@ -48,11 +48,11 @@ def prove_prices(
         _, narrow, tasks = _settled(small, cheap, contraction.shrink(best[1]))
         proof = SerialModel(small, cheap, narrow, tasks, bound).solve(left_s, workers)
         best = min(best, _settled(problem, prices, contraction.expand(proof.assigned)))
-        bound, stages = max(bound, proof.bound), proof.stages
+        bound = max(bound, proof.bound)
     value, assigned, tasks = best
     bound = min(bound, value)
     status = "optimal" if bound >= value * (1 - ROUNDING) else "feasible"
-    return Proof(status, value, bound, assigned, tasks, stages, bound, time.perf_counter() - begun)
+    return Proof(status, value, bound, assigned, tasks, time.perf_counter() - begun)
 
 
 def _settled(problem: Problem, prices: Prices, assigned: Assignment) -> Found:

@@ -37,34 +37,39 @@ def launches_beyond(launch: Sequence[float], stages: int) -> float:
     return min(least[stages:])
 
 
-class StageModel:
-    """One label a node, in order encoding: what every model of a placement has.
+class SerialModel:
+    """The sum of nodes, launches and copies, `least` at least: one label a node, in order encoding.
 
-    least: a bound that is known
+    There are as many stages as may pay, so that the bound is of every placement.
     """
 
-    least: float
-
     def __init__(
-        self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, spare: int
+        self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, least: float
     ) -> None:
         self.cp = solver()
-        self.problem, self.prices = problem, prices
+        self.problem, self.prices, self.least = problem, prices, least
         self.known_labels = _labels(problem, tasks)
-        self.stages = max(self.known_labels, default=0) + 1 + spare
         self.known_value = prices.total(problem, known, tasks)
+        self.idle = Forest(problem).solve(replace(prices, launch=[0.0] * problem.k))[0]
+        self.stages = max(self.known_labels, default=0) + 1
+        while self.stages < _MOST_STAGES and self._beyond() < self.known_value:
+            self.stages += 1
         self.scale = _UNITS / max(self.known_value, 1e-30)
         self.model = self.cp.CpModel()
         self.cost: list[Any] = []
         self.at = [[self._bool() for _ in range(self.stages)] for _ in range(problem.n)]
         self.upto: list[list[Any]] = []
         self.used: list[Any] = []
-        self.copied: dict[tuple[int, int, tuple[int, int]], Any] = {}
-        self.edges: dict[tuple[int, int], dict[tuple[int, int], Any]] = {}
         self._nodes()
         self._launches()
         self.on = [[sum(row[d :: problem.k]) for d in problem.devices] for row in self.at]
         self._copies()
+        self.model.minimize(sum(self.cost))
+        self.model.add(sum(self.cost) >= int(self.least * self.scale) - 10 * len(self.cost))
+
+    def _beyond(self) -> float:
+        """Return what a placement of more stages costs at least."""
+        return self.idle + launches_beyond(self.prices.launch, self.stages)
 
     def _bool(self) -> Any:
         return self.model.new_bool_var("")
@@ -117,10 +122,8 @@ class StageModel:
                 by_value.setdefault(value, []).append(reader)
             for value, readers in by_value.items():
                 ways = [self._ways(sources, self._spaces(reader)) for reader in readers]
-                for reader, edge in zip(readers, ways, strict=True):
-                    self.edges[value, reader] = edge
                 for way in sorted({way for edge in ways for way in edge}):
-                    copied = self.copied[value, maker, way] = self._bool()
+                    copied = self._bool()
                     self._charge(self.prices.copy_price(problem.nbytes[value], *way), copied)
                     for edge in ways:
                         if way in edge:
@@ -153,29 +156,20 @@ class StageModel:
         run.parameters.max_time_in_seconds = limit_s
         run.parameters.num_workers = workers
         run.parameters.random_seed = 0
-        status = run.solve(self.model)
-        solved = status in (self.cp.OPTIMAL, self.cp.FEASIBLE)
-        label = self.known_labels
+        solved = run.solve(self.model) in (self.cp.OPTIMAL, self.cp.FEASIBLE)
+        value, label = self.known_value, self.known_labels
         if solved:
-            label = [next(r for r, one in enumerate(row) if run.value(one)) for row in self.at]
-        value, tasks, bound = self.finish(run, label, solved)
-        assigned = [0] * self.problem.n
-        for device, members in tasks:
-            for i in members:
-                assigned[i] = device
-        near = bound >= value * (1 - ROUNDING)
-        return Proof(
-            "optimal" if near else "feasible", value, min(bound, value), tuple(assigned), tasks,
-            self.stages, min(bound, value) if self.enough() else self.least, run.wall_time,
-        )  # fmt: skip
+            found = [next(r for r, one in enumerate(row) if run.value(one)) for row in self.at]
+            value, label = min((value, label), (self._price(found), found))
+        bound = min(run.best_objective_bound / self.scale, self._beyond())
+        bound = min(max(bound, self.least), value)
+        status = "optimal" if bound >= value * (1 - ROUNDING) else "feasible"
+        assigned = tuple(r % self.problem.k for r in label)
+        return Proof(status, value, bound, assigned, self.tasks_of(label), run.wall_time)
 
-    def enough(self) -> bool:
-        """Whether every placement has its like among those of so many stages."""
-        return self.stages >= self.problem.n * self.problem.k
-
-    def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
-        """Return the value of the labels, their tasks, and the bound."""
-        raise NotImplementedError
+    def _price(self, label: Sequence[int]) -> float:
+        assigned = [r % self.problem.k for r in label]
+        return self.prices.total(self.problem, assigned, self.tasks_of(label))
 
     def tasks_of(self, label: Sequence[int]) -> Tasks:
         """Return the tasks of some labels, in their order."""
@@ -183,42 +177,6 @@ class StageModel:
         for i, r in enumerate(label):
             found.setdefault(r, []).append(i)
         return [(r % self.problem.k, found[r]) for r in sorted(found)]
-
-
-class SerialModel(StageModel):
-    """The sum of nodes, launches and copies, `least` at least whatever the number of stages."""
-
-    def __init__(
-        self, problem: Problem, prices: Prices, known: Assignment, tasks: Tasks, least: float
-    ) -> None:
-        self.least = least
-        self.idle = Forest(problem).solve(replace(prices, launch=[0.0] * problem.k))[0]
-        value = prices.total(problem, known, tasks)
-        used = max(_labels(problem, tasks), default=0) + 1
-        stages = used
-        while stages < _MOST_STAGES and self._beyond(prices, stages) < value:
-            stages += 1
-        super().__init__(problem, prices, known, tasks, stages - used)
-        self.model.minimize(sum(self.cost))
-        self.model.add(sum(self.cost) >= int(self.least * self.scale) - 10 * len(self.cost))
-
-    def _beyond(self, prices: Prices, stages: int) -> float:
-        """Return what a placement of more stages costs at least."""
-        return self.idle + launches_beyond(prices.launch, stages)
-
-    def enough(self) -> bool:
-        """Whether the bound is of all placements: `finish` sees to it."""
-        return True
-
-    def finish(self, run: Any, label: Sequence[int], solved: bool) -> tuple[float, Tasks, float]:
-        """Return the total price; the bound is of placements of any number of stages."""
-        tasks = self.tasks_of(label)
-        assigned = [r % self.problem.k for r in label]
-        value = self.prices.total(self.problem, assigned, tasks)
-        if value > self.known_value:
-            value, tasks = self.known_value, self.tasks_of(self.known_labels)
-        bound = min(run.best_objective_bound / self.scale, self._beyond(self.prices, self.stages))
-        return value, tasks, max(bound, self.least)
 
 
 def _labels(problem: Problem, tasks: Tasks) -> list[int]:

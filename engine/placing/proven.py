@@ -10,9 +10,11 @@ from trireme.errors import PlacementError
 from trireme.place import Pricing
 from trireme.placement import Placement
 from trireme.placing.objective import Objective, Scorer
+from trireme.placing.problem import Assignment
 from trireme.placing.proof import ROUNDING, Proof
 from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
+from trireme.placing.stages import Tasks
 
 
 def proven(
@@ -27,27 +29,28 @@ def proven(
     pricing = Pricing.of(placement.source, costs)
     objective = cast(Objective, placement.score.objective)
     scorer = Scorer(pricing.problem, objective)
-    known, _ = pricing.kept(placement)
-    proof = _proof(scorer, known, limit_s, workers)
+    proof = _proof(scorer, *pricing.kept(placement), limit_s, workers)
     best = placement
     fits = not scorer.overfull(proof.assigned, proof.tasks)
     if fits and proof.value < placement.score.value * (1 - 1e-9):
         best = pricing.placed(scorer, proof.assigned, tasks=proof.tasks)
-    bound = max(placement.score.lower_bound, min(proof.everywhere, best.score.value))
+    bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
     gained = placement.score.value - best.score.value
     score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
     best = replace(best, score=score, candidates={**placement.candidates, "proof": proof.value})
     return best, [_sentence(best, proof, gained)]
 
 
-def _proof(scorer: Scorer, known: tuple[int, ...], limit_s: float, workers: int) -> Proof:
+def _proof(
+    scorer: Scorer, known: Assignment, tasks: Tasks | None, limit_s: float, workers: int
+) -> Proof:
     if scorer.objective == "throughput":
         raise PlacementError(
             "the exact solver has no model of throughput",
             fix="--prove with --objective makespan, serial or energy",
         )
     if scorer.objective == "makespan":
-        return prove_makespan(scorer.problem, known, limit_s, workers)
+        return prove_makespan(scorer.problem, known, limit_s, workers, tasks)
     return prove_prices(scorer.problem, scorer.prices, known, limit_s, workers)
 
 
@@ -55,7 +58,6 @@ def _sentence(best: Placement, proof: Proof, gained: float) -> str:
     score = best.score
     found = f"{score.text(gained)} better than the search's" if gained > 0 else "the search's"
     end = f"within {score.gap:.1%} of the least possible"
-    if proof.status == "optimal" and proof.value >= score.value * (1 - ROUNDING):
-        whole = score.gap <= ROUNDING
-        end = "optimal" if whole else f"optimal among those of {proof.stages} stages, and {end}"
+    if score.gap <= ROUNDING:
+        end = "optimal"
     return f"proof: {found} placement is {end}, after {proof.seconds:.1f} s"
