@@ -86,8 +86,8 @@ class Calibration:
         return cls({f"{one.name}: {one.description}": one for one in devices})
 
     def of(self, spec: DeviceSpec) -> DeviceCalibration | None:
-        """Return what was measured of just this device, None if it was another."""
-        return self.devices.get(f"{spec.name}: {spec.description}")
+        """Return what was measured of just this kind of device, None if it was another."""
+        return self.devices.get(f"{spec.kind}: {spec.description}")
 
     def with_(self, other: Calibration) -> Calibration:
         """Return this calibration with another's devices added, or in the place of their own."""

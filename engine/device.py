@@ -9,6 +9,7 @@ run. Devices are found by name in a table of "module:factory" strings, so that n
 from __future__ import annotations
 
 import importlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class DeviceSpec:
     memory_bytes: the size of that space, 0 when unlimited
     link_latency_s, link_bandwidth: of a copy between its memory and the host's
     resource_group: devices of one group share silicon and cannot overlap
+    cores: numbers of the CPUs that it may keep busy, where that is known
     clock: whether its times are measured (wall) or modelled (virtual)
     power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
     """
@@ -53,9 +55,15 @@ class DeviceSpec:
     link_latency_s: float = 0.0
     link_bandwidth: float = float("inf")
     resource_group: str = ""
+    cores: frozenset[int] = frozenset()
     clock: Clock = "wall"
     power_w: float | None = None
     link_j_per_byte: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the device is an instance of; its name where it is not one."""
+        return kind_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -298,18 +306,41 @@ def device_names() -> tuple[str, ...]:
     return tuple(_FACTORIES)
 
 
-def open_device(name: str, **options: Any) -> Device:
-    """Open the device called `name`.
+def kind_of(name: str) -> str:
+    """Return what a device is an instance of: "cpu" of "cpu#2", the name itself of others."""
+    return name.partition("#")[0]
 
+
+def open_device(name: str, **options: Any) -> Device:
+    """Open the device called `name`: a kind, or an instance of it by number ("cpu#2").
+
+    A kind has instances if its factory takes a `name`; it may take how many there are, `instances`.
     Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
     """
-    if name not in _FACTORIES:
+    kind = kind_of(name)
+    if kind not in _FACTORIES:
         raise DeviceError(
             f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_FACTORIES))}"]
         )
-    module, _, attribute = _FACTORIES[name].partition(":")
+    module, _, attribute = _FACTORIES[kind].partition(":")
     try:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
-    return factory(**options)
+    return factory(**_of_instance(name, factory, options))
+
+
+def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a factory, with what it must know of an instance."""
+    kind, hash, number = name.partition("#")
+    given = {key: value for key, value in options.items() if key != "instances"}
+    if not hash:
+        return given
+    takes = inspect.signature(factory).parameters
+    if "name" not in takes:
+        raise DeviceError(f"{name}: {kind} has no instances", fix=kind)
+    if not number.isdecimal() or number[0] == "0":
+        raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind}#1")
+    if "instances" in takes:
+        given["instances"] = max(int(options.get("instances", 0)), int(number))
+    return {**given, "name": name}

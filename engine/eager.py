@@ -29,6 +29,7 @@ from trireme.errors import GraphError, PlacementError, TriremeError
 from trireme.graph import Graph, Quant, TensorType, Value
 from trireme.interpret import evaluate
 from trireme.op import OpDef, get_op, has_op
+from trireme.opening import options_of
 from trireme.running.interactive import summary
 
 MOST_KEPT = 512
@@ -185,7 +186,7 @@ class Eager:
 
     def _open(self, name: str) -> Device:
         if name not in self._devices:
-            self._devices[name] = open_device(name, **self._options.get(name, {}))
+            self._devices[name] = open_device(name, **options_of(name, [name], self._options))
         return self._devices[name]
 
     def _on_references(self, use: _Use, operands: Sequence[Operand]) -> list[Tensor]:

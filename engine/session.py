@@ -33,6 +33,7 @@ from trireme.errors import CompileError, DeviceError, RunError
 from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.model_cache import USERS_CACHE, Model, optimised
+from trireme.opening import check_cores, options_of
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
 from trireme.parallel.pipeline import Pipeline, Stream
@@ -55,14 +56,16 @@ class Session:
     """A model ready to run on some devices.
 
     devices: names or open devices, all of which must open and compile; the placement decides who
-        does what, and says why a device has nothing to do
-    threads: worker threads of the cpu device; all cores when None
+        does what, and says why a device has nothing to do. "cpu#1", "cpu#2" are instances of cpu
+        with cores of their own (docs/parallelism.md)
+    threads: worker threads of the cpu device, or of each instance; all its cores when None
     fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" in plan order, "auto" in the way that
         is faster (running/runs.py); the same bits
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
-    device_options: further options by device name, given to `open_device`
+    device_options: further options by device name, or by kind for all instances, given to
+        `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
@@ -138,17 +141,15 @@ class Session:
         opened: dict[str, Device] = {}
         if not devices:
             raise DeviceError("no device was asked for", fix='devices=["cpu"]')
-        for wanted in devices:
-            name = wanted if isinstance(wanted, str) else wanted.spec.name
+        names = [one if isinstance(one, str) else one.spec.name for one in devices]
+        for wanted, name in zip(devices, names, strict=True):
             if name in opened or name in self.dropped:
                 raise DeviceError(f"device {name!r} is listed twice")
             try:
                 if isinstance(wanted, str):
-                    given = dict(options.get(name, {}))
+                    given = options_of(name, names, options, threads)
                     if name == HOST:
                         given.setdefault("states", self.states)
-                    if name == "cpu" and threads is not None:
-                        given.setdefault("threads", threads)
                     opened[name] = open_device(name, **given)
                     self._closing.append(opened[name].close)
                 else:
@@ -162,6 +163,7 @@ class Session:
                 "none of the devices could be opened",
                 facts=[f"{name}: {why}" for name, why in self.dropped.items()],
             )
+        check_cores(device.spec for device in opened.values())
         return opened
 
     def _keep_states(self, opened: dict[str, Device]) -> None:

@@ -11,6 +11,8 @@ from forced import open_all
 
 import trireme
 from trireme.builder import GraphBuilder
+from trireme.devices.cpu.cores import all_cores
+from trireme.devices.cpu.runtime import has_futex
 from trireme.graph import TensorType
 from trireme.tools.cli import main
 
@@ -151,10 +153,24 @@ def test_fallback_is_reported(model, capsys):
 def test_devices_and_supported_ops(capsys):
     code, out, _ = call(capsys, "devices")
     assert code == 0 and "cpu" in out and "npu" in out
+    if len(all_cores()) > 1 and has_futex():
+        assert "side by side as 2 instances: cpu#1 cores 0" in out
     code, out, _ = call(capsys, "supported-ops", "--json")
     assert code == 0
     rows = {row["op"]: row["kernels"] for row in json.loads(out)["ops"]}
     assert "float32" in rows["conv"]["cpu"]
+
+
+def test_instances_of_a_device(model, capsys):
+    if len(all_cores()) < 2 or not has_futex():
+        pytest.skip("instances need Linux and two cores")
+    pair = ("--devices", "cpu#1,cpu#2", "--threads", "1", "--batch", "4")
+    code, out, _ = call(capsys, "place", model, *pair, "--split", "*=cpu#1,cpu#2:batch")
+    assert code == 0 and "=cpu#1,cpu#2:batch:2" in out
+    code, _, err = call(capsys, "run", model, "--devices", "cpu,cpu#1")
+    assert code != 0 and "cpu and cpu#1 share core" in err
+    code, _, err = call(capsys, "calibrate", "--devices", "cpu#1")
+    assert code != 0 and "priced by what was measured of cpu" in err
 
 
 def test_verify(tmp_path, capsys):

@@ -9,7 +9,7 @@ from typing import Any
 from trireme.calibrate import LIMIT_S
 from trireme.calibrate import calibrate as measure
 from trireme.calibration import Calibration, DeviceCalibration, load_calibration
-from trireme.device import Device, open_device
+from trireme.device import Device, kind_of, open_device
 from trireme.errors import ModelFileError, RunError
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
@@ -84,6 +84,12 @@ def _rounds(options: argparse.Namespace) -> list[list[tuple[str, int | None]]]:
     except ValueError:
         raise RunError(f"--threads {options.threads}: expected numbers, as in 1,2") from None
     names = device_list(options)
+    for name in names:
+        if kind_of(name) != name:
+            raise RunError(
+                f"{name} is priced by what was measured of {kind_of(name)} with as many threads",
+                fix="trireme calibrate --devices cpu --threads 1,2",
+            )
     first = [(name, threads[0] if name == "cpu" else None) for name in names]
     more = threads[1:] if "cpu" in names else []
     return [first, *([("cpu", count)] for count in more)]

@@ -19,6 +19,7 @@ from trireme.device import Device, open_device
 from trireme.errors import RunError
 from trireme.graph import Graph
 from trireme.model_cache import optimised
+from trireme.opening import options_of
 from trireme.profile import Profile
 from trireme.session import Session
 from trireme.tools.options import (
@@ -164,9 +165,7 @@ def _opened(
 ) -> dict[str, Device]:
     opened: dict[str, Device] = {}
     for name in devices:
-        given = dict(device_options(options).get(name, {}))
-        if name == "cpu" and threads:
-            given["threads"] = threads
+        given = options_of(name, devices, device_options(options), threads)
         opened[name] = open_device(name, **given)
     return opened
 

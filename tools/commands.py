@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,7 @@ def devices(options: argparse.Namespace) -> int:
             continue
         spec = device.spec
         data[name] = {key: value for key, value in vars(spec).items() if key != "flops"}
+        data[name]["cores"] = sorted(spec.cores)
         data[name]["flops"] = dict(spec.flops)
         rates = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in spec.flops.items())
         lines.append(f"{name:8} {spec.description}")
@@ -219,10 +220,31 @@ def devices(options: argparse.Namespace) -> int:
             f"{'':8} {rates}; {spec.bandwidth / 1e9:.1f} GB/s; launch {spec.launch_s * 1e6:.1f} us;"
             f" memory {spec.memory}; {spec.clock} clock"
         )
+        if shares := _shares(name):
+            data[name]["instances"] = shares
+            each = "; ".join(f"{one} cores {_numbers(cores)}" for one, cores in shares.items())
+            lines.append(f"{'':8} side by side as {len(shares)} instances: {each}")
         device.close()
     lines += _opencl_lines()
     emit(options, data, "\n".join(lines))
     return 0
+
+
+def _shares(kind: str) -> dict[str, list[int]]:
+    """Return the cores of each instance of a device cut into two; none where it cannot be."""
+    found = {}
+    for name in (f"{kind}#1", f"{kind}#2"):
+        try:
+            device = open_device(name, instances=2)
+        except DeviceError:
+            return {}
+        found[name] = sorted(device.spec.cores)
+        device.close()
+    return found if all(found.values()) else {}
+
+
+def _numbers(cores: Sequence[int]) -> str:
+    return ", ".join(map(str, cores))
 
 
 def _opencl_lines() -> list[str]:

@@ -39,7 +39,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
-    parser.add_argument("--threads", type=int, help="threads of the cpu device (default: all)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        help="threads of the cpu device, or of each instance (default: all its cores)",
+    )
     parser.add_argument("--batch", type=int, help="make the inputs' first axis this, where it is 1")
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
         parser.add_argument(f"--dump-{form}", metavar="DIR",
@@ -49,7 +53,9 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
-    parser.add_argument("--devices", default="cpu", help="comma-separated: npu,opencl,cpu")
+    parser.add_argument("--devices", default="cpu",
+                        help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
+                        "with its half of the cores")  # fmt: skip
     parser.add_argument("--isa",
                         help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
                         "avx2, sse4, generic")  # fmt: skip

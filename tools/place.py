@@ -29,6 +29,7 @@ from trireme.lockfile import (
     remarks,
     save_lock,
 )
+from trireme.opening import check_cores, options_of
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
@@ -182,9 +183,7 @@ def _open(
     opened: dict[str, Device] = {}
     absent: dict[str, str] = {}
     for name in names:
-        given = dict(device_options(options).get(name, {}))
-        if name == "cpu" and options.threads:
-            given["threads"] = options.threads
+        given = options_of(name, names, device_options(options), options.threads)
         try:
             opened[name] = open_device(name, **given)
         except DeviceError as error:
@@ -195,6 +194,7 @@ def _open(
             absent[name] = str(error)
     if not opened:
         raise DeviceError("none of the devices could be opened", facts=list(absent.values()))
+    check_cores(device.spec for device in opened.values())
     return opened, absent
 
 

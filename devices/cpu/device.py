@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from trireme.device import (
     no_progress,
 )
 from trireme.devices.cpu import table
+from trireme.devices.cpu.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
 from trireme.devices.cpu.jit import Jit, ObjectCache
@@ -24,7 +26,8 @@ from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
 from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
-from trireme.devices.cpu.target import Isa, choose_isa, cpu_name, physical_threads
+from trireme.devices.cpu.server import CHAIN, Server
+from trireme.devices.cpu.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
@@ -43,11 +46,13 @@ class CpuDevice(Device):
     term_limits = TERM_LIMITS
 
     def __init__(
-        self, isa: Isa, threads: int, jit: Jit, pool: Pool, *, winograd: bool = True
-    ) -> None:
+        self, isa: Isa, threads: int, jit: Jit, pool: Pool, *, winograd: bool = True,
+        server: Server | None = None, cores: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.isa, self.threads, self.winograd = isa, threads, winograd
-        self._jit, self._pool = jit, pool
-        self.spec = _spec(isa, threads)
+        self._jit, self._pool, self._server = jit, pool, server
+        self.chain = None if server is None else CHAIN
+        self.spec = _spec(isa, threads, "cpu" if server is None else server.name, cores)
         self._lowered: Lowered | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -83,7 +88,9 @@ class CpuDevice(Device):
             build(g, self.isa, self.threads, self.winograd, recipes, lowered) for g in graphs
         ]
         self._jit.addresses([code for program in programs for code in program.codes], progress)
-        return [CpuExecutable(pack(program), self._jit, self._pool) for program in programs]
+        packed = [pack(program) for program in programs]
+        with self._server.still() if self._server else nullcontext():
+            return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
 
     def works(self, graph: Graph) -> list[KernelWork]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""
@@ -111,20 +118,23 @@ class CpuDevice(Device):
         target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
 
     def close(self) -> None:
-        """End the worker threads."""
+        """End the threads."""
+        if self._server is not None:
+            self._server.close()
         self._pool.close()
 
 
-def _spec(isa: Isa, threads: int) -> DeviceSpec:
+def _spec(isa: Isa, threads: int, name: str, cores: Sequence[int]) -> DeviceSpec:
     """Describe the device by rule of thumb; calibration measures better."""
     flops = 2 * isa.lanes * isa.fma_per_cycle * 3e9 * threads
     return DeviceSpec(
-        name="cpu",
+        name=name,
         description=f"{threads} threads of {cpu_name()}, {isa.name}",
         flops={"float32": flops, "int8": flops, "uint8": flops},
         bandwidth=15e9 * min(threads, 2),
         launch_s=4e-6,
-        resource_group="cpu",
+        resource_group=name,
+        cores=frozenset(cores),
     )
 
 
@@ -135,10 +145,14 @@ def open_device(
     spins: int = SPINS,
     futex: bool | None = None,
     winograd: bool = True,
+    name: str = "cpu",
+    instances: int = 1,
+    cores: Iterable[int] | None = None,
 ) -> CpuDevice:
-    """Open the cpu device.
+    """Open the cpu device, or an instance of it: "cpu#1", with threads and cores of its own.
 
-    threads: threads that share a region's work, the caller's among them; all CPUs when None
+    threads: threads that share a region's work, the caller's among them; all CPUs when None, of an
+        instance all its cores
     isa: "auto", or the name of the instruction set to generate code for: "avx512" (with VNNI),
         "avx512_base", "avx2", "sse4" and "generic" on x86; "neon" and "generic" on Arm
     cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
@@ -146,16 +160,27 @@ def open_device(
     futex: whether workers sleep in native code (Linux) or in Python; None for what fits
     winograd: whether 3x3 and 5x5 convolutions may be computed by Winograd's algorithm, which
         rounds differently from a sum of products, and no worse (winograd.py)
+    name, instances: which instance, and how many the cores are shared out to (cores.py)
+    cores: which cores an instance gets, by number; its even share when None
     Errors: DeviceError
     """
-    count = physical_threads() if threads is None else threads
+    is_instance = name != "cpu"
+    if cores is not None and not is_instance:
+        raise DeviceError("cpu: cores are given to an instance", fix='devices=["cpu#1"]')
+    mine = share_of(name, instances, cores) if is_instance else all_cores()
+    count = len(mine) if threads is None else threads
     if count < 1:
         raise DeviceError(f"cpu: {count} threads, expected at least 1")
+    if is_instance and (count > len(mine) or futex is False):
+        raise too_many(name, count, mine) if count > len(mine) else no_instances(name)
     chosen = choose_isa(isa)
     folder = _default_cache() if cache_dir is None else pathlib.Path(cache_dir)
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
-    pool = Pool(jit, count, spins=spins, futex=futex)
-    return CpuDevice(chosen, count, jit, pool, winograd=winograd)
+    pool = Pool(jit, count, spins=spins, futex=futex, cores=mine if is_instance else ())
+    server = Server(pool.native, name, mine, spins) if is_instance else None
+    return CpuDevice(
+        chosen, count, jit, pool, winograd=winograd, server=server, cores=mine
+    )  # fmt: skip
 
 
 def _default_cache() -> pathlib.Path:

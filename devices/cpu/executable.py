@@ -21,6 +21,7 @@ from trireme.devices.cpu.memory import address, view
 from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.program import REFERENCE, Program
 from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.server import ServedCall, Server
 from trireme.dtypes import Array
 from trireme.errors import InternalError, RunError
 from trireme.graph import Node
@@ -35,10 +36,15 @@ _TRY_S = 4e-3
 
 
 class CpuExecutable(Executable):
-    """A compiled program; immutable, shared by sessions."""
+    """A compiled program; immutable, shared by sessions.
 
-    def __init__(self, program: Program, jit: Jit, pool: Pool) -> None:
-        self._program, self._pool = program, pool
+    server: what runs its calls; the thread that launches them when None
+    """
+
+    def __init__(
+        self, program: Program, jit: Jit, pool: Pool, server: Server | None = None
+    ) -> None:
+        self._program, self._pool, self._server = program, pool, server
         native = [item for item in program.items if isinstance(item, Step)]
         found = jit.addresses([step.code for step in native])
         self._jit = jit
@@ -66,7 +72,10 @@ class CpuExecutable(Executable):
             raise InternalError(f"cpu: {len(args)} buffers bound, the graph has {len(ids)}")
         if self.scratch_bytes and (scratch is None or scratch.nbytes < self.scratch_bytes):
             raise InternalError(f"cpu: scratch memory of {self.scratch_bytes} bytes is missing")
-        return Bound(self._program, self._code, self._pool, args, scratch)
+        bound = Bound(self._program, self._code, self._pool, args, scratch)
+        if self._server is None:
+            return bound
+        return ServedCall(bound, self._server, bound.pointer)
 
 
 class Bound:
@@ -94,6 +103,12 @@ class Bound:
         calls = [part.run for part in self._parts] + self._copies
         calls += [self._check] if self._faults else []
         self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
+        sole = self._parts[0] if len(calls) == 1 else None
+        self._sole = sole.call if isinstance(sole, _Native) else None
+
+    def pointer(self) -> int:
+        """Return the call that native code may run by itself, 0 while or where it needs Python."""
+        return self._sole.pointer if self._sole is not None and self._pool.ready else 0
 
     def launch(self, profile: bool = False) -> Event:
         """Run the program; it is complete when this returns."""
@@ -243,7 +258,8 @@ class _Native:
         table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
         table[:, :5] = rows
         self._stamps = np.zeros((len(rows), 2), np.int64)
-        self.run = pool.bind(self._call(table, None))
+        self.call = self._call(table, None)
+        self.run = pool.bind(self.call)
         self._stamped = pool.bind(self._call(table, self._stamps))
 
     def _call(self, table: Array, stamps: Array | None) -> Call:

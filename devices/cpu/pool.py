@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trireme.devices.cpu import runtime
@@ -35,16 +35,25 @@ def _runtime(isa: Isa, futex: bool, hot_ns: int) -> Code:
     return code_of("runtime", runtime.runtime_ir(futex, hot_ns))
 
 
-class _Native:
-    """The three functions of runtime.py as Python calls them; they give the GIL away."""
+class Native:
+    """The functions of runtime.py as Python calls them; they give the GIL away.
+
+    Those of a server are there where there is a futex.
+    """
 
     def __init__(self, jit: Jit, futex: bool) -> None:
         code = jit.recipes.kernel(_runtime, futex, HOT_NS)
-        run, worker, stop = jit.functions(code, runtime.FUNCTIONS)
+        more = runtime.SERVER_FUNCTIONS if futex else ()
+        run, worker, stop, *served = jit.functions(code, (*runtime.FUNCTIONS, *more))
         self.jit = jit  # keeps the code alive
         self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
         self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
         self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
+        if served:
+            serve, await_, advance = served
+            self.serve: Any = ctypes.CFUNCTYPE(_I, _P, _I)(serve)
+            self.await_: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I, _P)(await_)
+            self.advance: Any = ctypes.CFUNCTYPE(None, _P)(advance)
 
 
 class Call:
@@ -87,15 +96,19 @@ class _State:
 
 
 class Pool:
-    """Runs tables of native steps on `threads` threads, the caller being one of them."""
+    """Runs tables of native steps on `threads` threads, the caller being one of them.
+
+    cores: those that the workers keep to; any when empty
+    """
 
     def __init__(
-        self, jit: Jit, threads: int, *, spins: int = SPINS, futex: bool | None = None
-    ) -> None:
-        self.threads = threads
+        self, jit: Jit, threads: int, *, spins: int = SPINS, futex: bool | None = None,
+        cores: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.threads, self._cores = threads, cores
         self._spins = spins
         self._futex = runtime.has_futex() if futex is None else futex
-        self._native = _Native(jit, self._futex)
+        self.native = Native(jit, self._futex)
         self._local_bytes = 0
         self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
@@ -109,12 +122,17 @@ class Pool:
                 self._local_bytes = -(-nbytes // 4096) * 4096
                 self._place_locals()
 
+    @property
+    def ready(self) -> bool:
+        """Whether native code alone can run calls: the workers are there, and sleep in it."""
+        return self._ready
+
     def bind(self, call: Call) -> Callable[[], None]:
         """Return a function that runs a call; it raises DeviceError when the pool is closed."""
         call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
         call.words[runtime.CALL_TRIES] &= self.threads > 1
         self._calls.add(call)
-        native, pointer = self._native.run, call.pointer
+        native, pointer = self.native.run, call.pointer
 
         def run() -> None:
             lock = self._lock
@@ -151,7 +169,7 @@ class Pool:
         if not self._futex:
             self._set_busy(True)
         try:
-            while self._native.run(call.pointer):
+            while self.native.run(call.pointer):
                 pass
         except BaseException:
             self._end_step(call)
@@ -167,7 +185,7 @@ class Pool:
         begun = words[runtime.CALL_MINE] != 0
         words[runtime.CALL_COUNT] = words[runtime.CALL_AT] + begun
         words[runtime.CALL_BUDGET] = 1 << 60
-        self._native.run(call.pointer)
+        self.native.run(call.pointer)
         words[runtime.CALL_COUNT], words[runtime.CALL_BUDGET] = count, budget
 
     def _reset(self) -> None:
@@ -179,7 +197,7 @@ class Pool:
             call.words[[runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE]] = 0
         self._state = _State(self._context)
         self._place_locals()
-        self._finalizer = weakref.finalize(self, _shut, self._state, self._native)
+        self._finalizer = weakref.finalize(self, _shut, self._state, self.native)
 
     def _place_locals(self) -> None:
         state = self._state
@@ -190,7 +208,7 @@ class Pool:
     def _start(self) -> None:
         for who in range(1, self.threads):
             thread = threading.Thread(
-                target=_serve, args=(self._state, self._native, who, self._spins),
+                target=_serve, args=(self._state, self.native, who, self._spins, self._cores),
                 name=f"trireme-cpu-{who}", daemon=True,
             )  # fmt: skip
             thread.start()
@@ -209,15 +227,22 @@ class Pool:
         self._state.closed = closed
 
 
-def _serve(state: _State, native: _Native, who: int, spins: int) -> None:
+def keep_to(cores: Sequence[int]) -> None:
+    """Keep the calling thread to some cores; to any where none are given."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def _serve(state: _State, native: Native, who: int, spins: int, cores: Sequence[int]) -> None:
     """Be a worker until the pool closes."""
+    keep_to(cores)
     while native.worker(state.pointer, who, spins) == 1:
         with state.wake:
             while not state.busy and not state.closed:
                 state.wake.wait()
 
 
-def _shut(state: _State, native: _Native) -> None:
+def _shut(state: _State, native: Native) -> None:
     with state.wake:
         state.closed = True
         state.wake.notify_all()

@@ -22,6 +22,7 @@ import sys
 from string import Template
 
 from trireme.devices.cpu.runtime_chunks import CHUNKS
+from trireme.devices.cpu.runtime_jobs import JOBS as JOBS_IR
 from trireme.devices.cpu.runtime_loops import RUN, WORKER
 
 LINE = 16
@@ -44,7 +45,19 @@ STEP_WORDS = 8
 MOST_CHUNKS = (1 << 20) - 1
 """Chunks that fit a share's word; more need a step of their own with another BASE."""
 
+# A counter: its count comes first. A server: the counters of what was submitted and of what is
+# over, then a ring of jobs. A job: its call (STOP_JOB and PYTHON_JOB are none), the number of
+# counters that it waits for, then each of these with its goal.
+COUNTER_WAITERS = 1
+JOBS_DONE, JOBS = LINE, LINE * 2
+RING, JOB_WORDS = 64, 16
+JOB_AFTER, JOB_WAITS = 1, 2
+STOP_JOB, PYTHON_JOB = 0, 1
+MOST_AFTER = (JOB_WORDS - JOB_WAITS) // 2
+SERVER_WORDS = JOBS + RING * JOB_WORDS
+
 FUNCTIONS = ("trireme_cpu_run", "trireme_cpu_worker", "trireme_cpu_stop")
+SERVER_FUNCTIONS = ("trireme_cpu_serve", "trireme_cpu_await", "trireme_cpu_advance")
 
 _FUTEX = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
 _PAUSE = {
@@ -70,12 +83,15 @@ def runtime_ir(futex: bool, hot_ns: int) -> str:
     """
     machine = platform.machine().lower()
     sleep, wake = _parking(machine) if futex else ("br label %leave\nafter_sleep:", "")
-    return Template(CHUNKS + RUN + WORKER).substitute(
+    jobs, wait, advance = (JOBS_IR, *_counting(machine)) if futex else ("", "", "")
+    return Template(CHUNKS + RUN + WORKER + jobs).substitute(
         {name: value for name, value in globals().items() if name.isupper()},
         PAUSE=_PAUSE.get({"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), ""),
         CLOCK=1 if sys.platform == "linux" else 6,  # CLOCK_MONOTONIC, as time.perf_counter uses
         SLEEP=sleep,
         WAKE=wake,
+        COUNTER_WAIT=wait,
+        COUNTER_WAKE=advance,
         HOT=hot_ns,
     )
 
@@ -86,3 +102,12 @@ def _parking(machine: str) -> tuple[str, str]:
     wait = f"call i64 (i64, ...) @syscall(i64 {number}, ptr %epoch, i32 128, i32 %seen, ptr null)"
     wake = f"call i64 (i64, ...) @syscall(i64 {number}, ptr %epoch, i32 129, i32 2147483647)"
     return f"%slept = {wait}\n  br label %after_sleep\nafter_sleep:", f"%woken = {wake}"
+
+
+def _counting(machine: str) -> tuple[str, str]:
+    """Return the instructions that sleep while a counter is %seen, and that wake who does."""
+    number = _FUTEX[machine]
+    wait = f"i64 {number}, ptr %counter, i32 128, i32 %seen, ptr %timeout"
+    wake = f"i64 {number}, ptr %counter, i32 129, i32 2147483647"
+    call = "call i64 (i64, ...) @syscall"
+    return f"%slept = {call}({wait})", f"%woken = {call}({wake})"

@@ -220,4 +220,5 @@ def _spec(found: Found) -> DeviceSpec:
         link_latency_s=10e-6,
         link_bandwidth=8e9 if shared else 6e9,
         resource_group="cpu" if shared else "opencl",
+        cores=frozenset(range(os.cpu_count() or 1)) if shared else frozenset(),
     )

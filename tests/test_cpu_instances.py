@@ -1,0 +1,382 @@
+"""Instances of the cpu device: threads and cores of their own, queues, and what is refused."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from random_graphs import random_feeds, random_graph
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.device import DeviceSpec, _of_instance, open_device
+from trireme.devices.cpu.cores import all_cores, share_of, whole_cores
+from trireme.devices.cpu.runtime import RING, has_futex
+from trireme.errors import DeviceError, RunError, TriremeError
+from trireme.graph import TensorType
+from trireme.opening import check_cores, options_of
+from trireme.plan import make_plan
+from trireme.session import Session
+from trireme.virtual import timeline
+
+pytestmark = pytest.mark.skipif(
+    not has_futex() or len(all_cores()) < 2, reason="instances need Linux and two cores"
+)
+NAMES = ["cpu#1", "cpu#2"]
+SIDE = 512
+
+
+@pytest.fixture
+def pair():
+    """Two instances of one thread each."""
+    opened = {
+        name: open_device(name, **options_of(name, NAMES, {"cpu": {"spins": 500}}, 1))
+        for name in NAMES
+    }
+    yield opened
+    for device in opened.values():
+        device.close()
+
+
+def graph_of(ops, side=SIDE):
+    builder = GraphBuilder("g")
+    y = builder.input("x", TensorType((side, side), "float32"))
+    for op in ops:
+        more = [builder.constant("w", np.full((side, side), 1 / side, np.float32))]
+        y = builder.add(op, y, *(more if op == "matmul" else []))
+    return builder.finish(y)
+
+
+def bound(device, ops, source=None, side=SIDE):
+    """A call on a device, its input and its output; the input is another's output if given."""
+    (executable,) = device.compile([graph_of(ops, side)])
+    x, y = (source or device.alloc(4 * side * side)), device.alloc(4 * side * side)
+    scratch = device.alloc(executable.scratch_bytes) if executable.scratch_bytes else None
+    return executable.bind([x, y], scratch), x, y
+
+
+def floats(buffer):
+    return buffer.handle.view(np.float32)
+
+
+def test_every_thread_keeps_to_the_cores_of_its_instance(pair):
+    half = len(all_cores()) // 2
+    wide = open_device("cpu#2", instances=2, threads=half)
+    opened = [*pair.values(), wide]
+    try:
+        for device in opened:
+            bound(device, ["matmul"])[0].launch().wait()
+        kept = {}
+        for thread in threading.enumerate():
+            if thread.name in ("trireme-cpu#1", "trireme-cpu#2", "trireme-cpu-1"):
+                cores = frozenset(os.sched_getaffinity(thread.native_id))
+                kept.setdefault(thread.name, set()).add(cores)
+        assert kept["trireme-cpu#1"] == {pair["cpu#1"].spec.cores}
+        assert kept["trireme-cpu#2"] == {pair["cpu#2"].spec.cores}
+        assert kept.get("trireme-cpu-1", {wide.spec.cores}) == {wide.spec.cores}
+        assert not pair["cpu#1"].spec.cores & pair["cpu#2"].spec.cores
+        assert os.sched_getaffinity(0) == set(all_cores()), "the caller's threads stay free"
+    finally:
+        wide.close()
+
+
+def test_instances_are_one_kind_in_groups_of_their_own(pair):
+    first, second = (device.spec for device in pair.values())
+    assert (first.name, first.kind, first.memory) == ("cpu#1", "cpu", "host")
+    assert first.resource_group != second.resource_group
+    measured = DeviceCalibration("cpu", first.description, 1e-6)
+    calibration = Calibration.of_devices(measured)
+    assert calibration.of(first) is calibration.of(second) is measured
+
+
+@pytest.mark.parametrize("reads", ["relu", "det"])
+def test_a_call_waits_for_calls_of_other_instances(pair, reads):
+    """Launched at once, the second reads what the first makes; det runs in Python."""
+    one, two = pair.values()
+    ops = ["matmul"] * 6
+    slow, x, y = bound(one, ops)
+    quick, _, z = bound(two, ["relu"], source=y)
+    floats(x)[:] = np.arange(SIDE * SIDE) % 7
+    for round in range(20):
+        floats(y)[:] = floats(z)[:] = -1
+        floats(x)[0] = round
+        event = slow.launch(profile=reads == "det")
+        last = quick.launch(after=[event])
+        last.wait()
+        np.testing.assert_array_equal(floats(z), floats(y))
+        assert floats(z).min() > 0
+        event.wait()
+
+
+def test_launches_return_before_the_work_is_done(pair):
+    call, _, _ = bound(pair["cpu#1"], ["matmul"] * 8)
+    call.launch().wait()
+    start = time.perf_counter()
+    event = call.launch()
+    launched = time.perf_counter() - start
+    event.wait()
+    assert launched < 0.5 * (time.perf_counter() - start)
+
+
+def test_more_launches_than_the_queue_holds(pair):
+    one, two = pair.values()
+    call, x, y = bound(one, ["relu"], side=16)
+    back, _, z = bound(two, ["neg"], source=y, side=16)
+    floats(x)[:] = np.arange(256)
+    events = []
+    for _ in range(3 * RING):
+        events.append(call.launch(after=events[-1:]))
+        events.append(back.launch(after=events[-1:]))
+    for event in events:
+        event.wait()
+    np.testing.assert_array_equal(floats(z), -floats(x))
+
+
+def test_an_idle_instance_costs_no_cpu(pair):
+    call, _, _ = bound(pair["cpu#1"], ["relu"])
+    call.launch().wait()
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.02
+
+
+def test_what_python_runs_raises_where_it_is_waited_for(pair):
+    builder = GraphBuilder("det")
+    x = builder.input("x", TensorType((4, 4), "float32"))
+    graph = builder.finish(builder.add("det", x))
+    (executable,) = pair["cpu#1"].compile([graph])
+    buffers = [pair["cpu#1"].alloc(64), pair["cpu#1"].alloc(4)]
+    floats(buffers[0])[:] = np.eye(4).reshape(-1)
+    call = executable.bind(buffers, None)
+    call.launch().wait()
+    assert floats(buffers[1])[0] == 1
+    spans = call.launch(profile=True)
+    spans.wait()
+    assert [span.nodes for span in spans.spans()] == [(graph.nodes[0].id,)]
+    call._bound.run = lambda: (_ for _ in ()).throw(RunError("it went wrong"))
+    event, after = call.launch(), call.launch()
+    for one in (event, after):
+        with pytest.raises(RunError, match="it went wrong"):
+            one.wait()
+    pair["cpu#1"].close()
+    with pytest.raises(DeviceError, match="cpu#1: the device is closed"):
+        call.launch()
+
+
+def test_an_interrupt_comes_out_when_the_call_is_over(pair):
+    call, x, y = bound(pair["cpu#1"], ["matmul"] * 30)
+    floats(x)[:] = 1
+    call.launch().wait()
+    floats(y)[:] = 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.005)
+        event = call.launch()
+        with pytest.raises(KeyboardInterrupt):
+            event.wait()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_allclose(floats(y), 1, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_runs(pair):
+    call, x, y = bound(pair["cpu#1"], ["relu"])
+    floats(x)[:] = 3
+    call.launch().wait()
+    floats(y)[:] = 0
+    child = os.fork()
+    if child == 0:
+        ok = False
+        try:
+            call.launch().wait()
+            ok = bool(np.array_equal(floats(y), floats(x)))
+        finally:
+            os._exit(0 if ok else 1)
+    deadline = time.monotonic() + 20
+    while not (done := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not done[0]:
+        os.kill(child, signal.SIGKILL)
+    assert done == (child, 0), "the forked child hangs or fails"
+    call.launch().wait()
+
+
+def test_compiling_more_while_calls_run(pair):
+    """What threads have to themselves moves only when nothing runs."""
+    device = pair["cpu#1"]
+    call, x, y = bound(device, ["matmul"] * 4)
+    floats(x)[:] = 1
+    events = [call.launch() for _ in range(20)]
+    other, a, b = bound(device, ["softmax", "matmul"], side=700)
+    floats(a)[:] = 1
+    other.launch().wait()
+    for event in events:
+        event.wait()
+    np.testing.assert_allclose(floats(y), 1, rtol=1e-4)
+    np.testing.assert_allclose(floats(b), 1 / 700, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["parallel", "serial", "auto"])
+@pytest.mark.parametrize("quantised", [False, True])
+def test_random_graphs_have_the_bits_of_one_device(mode, quantised):
+    done = 0
+    for seed in range(12):
+        graph = random_graph(seed, 14, quantised=quantised)
+        feeds = random_feeds(graph, seed)
+        rng = np.random.default_rng(seed)
+        nodes = tuple(
+            type(node)(**{**vars(node), "pin": str(rng.choice(NAMES))}) for node in graph.nodes
+        )
+        pinned = type(graph)(**{**vars(graph), "nodes": nodes})
+        with Session(graph, threads=1, passes=()) as one:
+            want = one.run(feeds)
+        with Session(pinned, devices=NAMES, threads=1, passes=(), mode=mode) as session:
+            for _ in range(20 if mode == "auto" else 3):
+                got = session.run(feeds)
+                for name in want:
+                    np.testing.assert_array_equal(got[name], want[name], err_msg=f"seed {seed}")
+            done += len({task.device for task in session.plan.tasks}) == 2
+    assert done > 6
+
+
+def conv_graph():
+    builder = GraphBuilder("conv")
+    rng = np.random.default_rng(3)
+    y = builder.input("x", TensorType((1, 64, 64, 32), "float32"))
+    for k in range(4):
+        w = rng.standard_normal((32, 3, 3, 32)).astype(np.float32) / 17
+        y = builder.add(
+            "conv", y, builder.constant(f"w{k}", w), strides=(1, 1), dilations=(1, 1), groups=1,
+            pads=(1, 1, 1, 1), layout="NHWC", names=[f"y{k}"],
+        )  # fmt: skip
+    return builder.finish(y)
+
+
+def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
+    """A placement on instances splits by itself, predicted near twice as fast."""
+    graph = conv_graph()
+    with Session(graph, threads=1, passes=(), calibration=Calibration()) as one:
+        works = one.devices["cpu"].works(one.graph)
+        curves = {work.family: Curve(0.0, {"model_s": 1.0}) for work in works}
+        curves |= {name: Curve(1e-6, {}) for name in ("slice", "concat")}
+        measured = DeviceCalibration("cpu", one.devices["cpu"].spec.description, 2e-6, 0.0, curves)
+    calibration = Calibration.of_devices(measured)
+    with (
+        Session(graph, devices=NAMES, threads=1, passes=(), calibration=calibration) as two,
+        Session(graph, threads=1, passes=(), calibration=calibration) as one,
+    ):
+        feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
+        assert two.placement.splits, two.placement.unsplit
+        assert two.placement.makespan_s < 0.65 * one.placement.makespan_s
+        np.testing.assert_allclose(*(next(iter(s.run(feeds).values())) for s in (one, two)),
+                                   rtol=1e-4, atol=1e-4)  # fmt: skip
+        plan = make_plan(two.placement)
+        slices = timeline(plan, [task.estimate_s for task in plan.tasks])
+        assert {"cpu#1", "cpu#2"} <= {piece.resource for piece in slices}
+
+
+def test_what_is_refused():
+    cores = len(all_cores())
+    cases = {
+        "cpu#0": "numbered from 1", "cpu#one": "numbered from 1", "cpu#": "numbered from 1",
+        f"cpu#{cores + 1}": "one for each instance", "opencl#1": "opencl has no instances",
+        "host#1": "host has no instances", "gpu#1": "unknown device",
+    }  # fmt: skip
+    for name, message in cases.items():
+        with pytest.raises(DeviceError, match=message):
+            open_device(name)
+    with pytest.raises(DeviceError, match=f"{cores} threads on its own cores"):
+        open_device("cpu#1", instances=2, threads=cores)
+    with pytest.raises(DeviceError, match="expected some of"):
+        open_device("cpu#1", cores=[4096])
+    with pytest.raises(DeviceError, match="given to an instance"):
+        open_device("cpu", cores=[0])
+
+
+@pytest.mark.parametrize("names", [["cpu", "cpu#1"], ["cpu#2", "cpu"], ["opencl", "cpu#1"]])
+def test_devices_that_share_cores_are_refused_together(names):
+    try:
+        with Session(graph_of(["relu"]), devices=names):
+            pytest.fail(f"{names} were opened together")
+    except TriremeError as error:
+        if "opencl" in names and "share core" not in str(error):
+            pytest.skip(f"no OpenCL on the cores: {error}")
+        assert "share core 0" in str(error) or "share core" in str(error)
+        assert "fix: instances without" in str(error)
+
+
+def test_cores_that_two_instances_were_both_given_are_refused():
+    options = {"cpu": {"cores": [all_cores()[0]], "threads": 1}}
+    with pytest.raises(DeviceError, match=r"cpu#1 and cpu#2 share core"):
+        Session(graph_of(["relu"]), devices=NAMES, device_options=options)
+    with pytest.raises(DeviceError, match="cores that differ"):
+        check_cores(
+            DeviceSpec(name, "", {}, 1.0, 0.0, resource_group=name, cores=frozenset([1]))
+            for name in NAMES
+        )
+
+
+def test_options_of_a_kind_and_of_an_instance():
+    given = {"cpu": {"isa": "avx2", "spins": 1}, "cpu#2": {"spins": 2}}
+    names = ["npu", "cpu#1", "cpu#3"]
+    assert options_of("cpu#1", names, given, 4) == {
+        "isa": "avx2", "spins": 1, "threads": 4, "instances": 3
+    }  # fmt: skip
+    assert options_of("cpu#2", names, given)["spins"] == 2
+    assert options_of("npu", names, given, 4) == {}
+    assert options_of("cpu", ["cpu"], given, 4) == {"isa": "avx2", "spins": 1, "threads": 4}
+
+
+def test_threads_of_one_core_go_to_one_instance(tmp_path):
+    """Eight CPUs, two threads a core: 0 with 4, 1 with 5, and so on."""
+    for cpu in range(8):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert whole_cores(range(8), tmp_path) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert whole_cores([0, 1, 5], tmp_path) == [(0,), (1, 5)]
+
+
+def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
+    monkeypatch.setattr("trireme.devices.cpu.cores.all_cores", lambda: (1, 3, 5, 7, 9))
+    for count in range(1, 6):
+        shares = [share_of(f"cpu#{k + 1}", count, None, tmp_path) for k in range(count)]
+        assert len({cpu for one in shares for cpu in one}) == sum(map(len, shares)) <= 5
+        assert {len(one) for one in shares} == {5 // count}
+    with pytest.raises(DeviceError, match="cpu#1 to cpu#5"):
+        share_of("cpu#6", 6, None, tmp_path)
+
+
+def test_two_simulated_npus_run_side_by_side():
+    with Session(conv_graph(), devices=["npu#1", "npu#2", "cpu"], split=["y1=npu#1,npu#2:rows"],
+                 device_options={"npu": {"float32": "float16"}}) as session:  # fmt: skip
+        assert {"npu#1", "npu#2"} <= {task.device for task in session.plan.tasks}
+        assert {spec.kind for spec in session.placement.specs.values()} == {"npu", "cpu"}
+        feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
+        split = session.run(feeds)
+    with Session(conv_graph(), threads=1) as one:
+        for name, want in one.run(feeds).items():
+            np.testing.assert_allclose(split[name], want, atol=0.05)
+
+
+def test_a_device_of_another_package_has_instances_if_it_takes_a_name():
+    def factory(name="other", instances=1):
+        return name, instances
+
+    def single(spec):
+        return spec
+
+    assert _of_instance("other#2", factory, {"instances": 3}) == {"name": "other#2", "instances": 3}
+    assert _of_instance("other", factory, {}) == {}
+    with pytest.raises(DeviceError, match="other has no instances"):
+        _of_instance("other#2", single, {})
