@@ -17,7 +17,7 @@ import numpy as np
 from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import generic_works, supported_part
-from trireme.device import HOST, BoundCall, Device, KernelWork
+from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
 from trireme.dtypes import numpy_dtype
 from trireme.fit import fit
 from trireme.graph import Graph
@@ -206,14 +206,17 @@ def _bind(device: Device, graph: Graph) -> BoundCall:
 
 
 def _kernel_seconds(call: BoundCall, works: Sequence[KernelWork]) -> list[float]:
-    """Return the median seconds of each kernel; nothing where the device does not tell them."""
+    """Return the median seconds of each kernel, until the next one begins: between two kernels of a
+    driver lies what the first left to wake up; nothing where the device does not tell them.
+    """
     runs: list[list[float]] = []
     end = time.perf_counter() + _RUNS_S
     while len(runs) < _LEAST_RUNS or (len(runs) < _RUNS and time.perf_counter() < end):
         event = call.launch(profile=True)
         event.wait()
-        spans = [(span.nodes, span.end_s - span.start_s) for span in event.spans()]
-        runs.append(_matched(works, spans))
+        spans = list(event.spans())
+        held = zip((span.nodes for span in spans), held_s(spans), strict=True)
+        runs.append(_matched(works, held))
     return [statistics.median(each) for each in zip(*runs, strict=True)]
 
 

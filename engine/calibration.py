@@ -17,7 +17,7 @@ from typing import Any
 from trireme.device import DeviceSpec
 from trireme.errors import ModelFileError
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)

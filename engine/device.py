@@ -110,6 +110,17 @@ class NodeSpan:
     detail: Mapping[str, float] = field(default_factory=dict)
 
 
+def held_s(spans: Sequence[NodeSpan]) -> list[float]:
+    """Return how long each span of a launch held its device: until the next one began, where time
+    is measured.
+    """
+    starts = [span.start_s if span.clock == "wall" else 0.0 for span in spans]
+    return [
+        max(span.end_s, after) - span.start_s
+        for span, after in zip(spans, [*starts[1:], 0.0], strict=False)
+    ]
+
+
 @dataclass(frozen=True)
 class KernelWork:
     """What one kernel of a region does, in amounts that its time grows with.

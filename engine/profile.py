@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.cost import SPREAD, Estimate, interval
-from trireme.device import Clock
+from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan
@@ -266,8 +266,9 @@ def clock_of(plan: Plan, task: Task) -> Clock:
 
 def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRow]:
     rows = []
+    held = [held_s(span.nodes) for span in spans]
     for position, last in enumerate(spans[-1].nodes):
-        same = [s.nodes[position] for s in spans if len(s.nodes) == len(spans[-1].nodes)]
+        same = [run[position] for run in held if len(run) == len(spans[-1].nodes)]
         estimates = [
             plan.placement.choices[n].estimates[task.device].seconds
             for n in last.nodes
@@ -279,7 +280,7 @@ def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRo
             NodeRow(
                 last.nodes, task.index, f"{label or first.op} ({first.source})", task.device,
                 last.kernel, last.clock, sum(estimates),
-                statistics.median(n.end_s - n.start_s for n in same), last.cycles, last.detail,
+                statistics.median(same), last.cycles, last.detail,
             )
         )  # fmt: skip
     return rows

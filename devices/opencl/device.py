@@ -95,7 +95,8 @@ class OpenCLDevice(Device):
 
     def works(self, graph: Graph) -> list[KernelWork]:
         """Return the kernels that the graph is lowered to."""
-        return works_of(lower(Lowering(graph, self.tuning, self.half_weights)))
+        lowered = lower(Lowering(graph, self.tuning, self.half_weights))
+        return works_of(lowered, max(int(self.found.handle.max_compute_units), 1))
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new device memory; raise DeviceError when the driver has none."""

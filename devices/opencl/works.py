@@ -1,43 +1,143 @@
-"""What the kernels of a region do, in the terms that calibration fits their seconds to."""
+"""What the kernels of a region do, in the terms that calibration fits their seconds to.
+
+What a kernel is counted in: multiply-adds of vectors, as its tiles make them (what they make twice
+counts twice), image places looked up, vectors finished and stored, elements and bytes. Work that a
+whole round of the compute units is needed for, although only some are busy, counts in full.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from trireme.device import KernelWork
 from trireme.devices.opencl.kernels.expressions import ROWS
+from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
+from trireme.graph import Node
 from trireme.op import get_op
+from trireme.ops.activation import ACTIVATIONS
 
 _NEAR_BYTES = 512 << 10
 """An operand of more is taken to come from beyond the caches of a core."""
-_TILE = re.compile(r"_\d+x\d+")
+_TILE = re.compile(r"_(\d+)x(\d+)")
+_ALIKE = (
+    (re.compile(r"^(conv|fully_connected)_"), "product_"), (re.compile(r"^reduce_.*"), "reduce"),
+    (re.compile(r"^add_u?char$"), "add_int"), (re.compile(r"^((de)?quantize|.*_table)$"), "table"),
+    (re.compile(r"^(?!transpose|concat)(.*_strided|gather)$"), "transpose_strided"),
+)  # fmt: skip
+"""Kernels that grow alike, as (their labels, what their family is called instead)."""
+_GUESS_S: Mapping[str, float] = {
+    "multiplies": 0.25e-9, "places": 2e-9, "stores": 8e-9, "finish": 0.5e-9, "taps": 0.35e-9,
+    "lines": 3e-9, "items": 15e-9, "bytes": 0.015e-9, "flops": 0.3e-9,
+}  # fmt: skip
+"""Roughly, the seconds of each on one core: to tell what is so short that one core does it all."""
+_ALONE_S, _SHARED_S = 4e-6, 12e-6
+"""Of one core's work: up to when another core that sleeps wakes too late to take a part; and from
+when it always takes one. A driver on a CPU then wakes it once more for the next kernel."""
 
 
-def works_of(lowering: Lowering) -> list[KernelWork]:
-    """Return the work of every launch, in order."""
-    return [_work(lowering, step) for step in lowering.steps]
+def works_of(lowering: Lowering, units: int) -> list[KernelWork]:
+    """Return the work of every launch, in order, on a device of so many compute units."""
+    return [_work(lowering, step, units) for step in lowering.steps]
 
 
-def _work(low: Lowering, step: Step) -> KernelWork:
+def _work(low: Lowering, step: Step, units: int) -> KernelWork:
+    groups = max(math.prod(step.work) // max(math.prod(step.group), 1), 1)
+    rounds = -(-groups // units) * units / groups
+    terms = _amounts(low, step)
+    terms = {name: each * (1 if "bytes" in name else rounds) for name, each in terms.items()}
+    guess_s = sum(_GUESS_S.get(name, 0.0) * each for name, each in terms.items())
+    shared = min(max((guess_s - _ALONE_S) / (_SHARED_S - _ALONE_S), 0.0), 1.0)
+    terms["wakes"] = shared if groups > 1 else 0.0
+    family = family_of(step.label)
+    if family.startswith("matmul") and not any(tensor.name == "table" for tensor in step.tensors):
+        family = family_of(step.label.replace("matmul", "fully_connected", 1))
+    return KernelWork(step.nodes, family, terms)
+
+
+def _amounts(low: Lowering, step: Step) -> dict[str, float]:
+    """Return what all items of a launch do."""
+    node, items = low.graph.node(step.nodes[0]), math.prod(step.work)
+    terms = _traffic(low, step)
+    tile = _TILE.search(step.label)
+    if tile is None:
+        return terms | {"items": items} | _plain(low, step, items)
+    rows, width = int(tile[1]), int(tile[2])
+    depth, positions, columns = _product(low, node)
+    after = _finishing(low, step)
+    if step.label.startswith("depthwise"):
+        finished = items * rows
+        return terms | {
+            "taps": finished * positions, "items": items, "stores": finished,
+            "finish": finished * after, "lines": items * low.graph.type(node.used[1]).dims[1],
+        }  # fmt: skip
+    lanes = lanes_for(columns, low.tuning.vector)
+    share = max(lanes / low.tuning.vector, 0.5)
+    finished = items * rows * -(-width // lanes)
+    looks_up = any(tensor.name == "zero" for tensor in step.tensors)
+    return terms | {
+        "multiplies": finished * depth * positions * share, "stores": finished,
+        "places": items * rows * positions * looks_up, "finish": finished * after,
+    }  # fmt: skip
+
+
+def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:
+    """Return what the items of a launch that is no product do beside moving bytes."""
+    nodes = [low.graph.node(node) for node in step.nodes]
+    node = nodes[0]
+    if "kernel" in node.attrs:
+        return {"taps": items * math.prod(node.attrs["kernel"])}
+    if step.label == "widen":
+        return {}
+    if family_of(step.label) == "elementwise":
+        return {"finish": items * sum(_flops_each(low, one) for one in nodes)}
+    return {"flops": sum(get_op(one.op).flops(low.call(one)) for one in nodes)}
+
+
+def _traffic(low: Lowering, step: Step) -> dict[str, float]:
+    """Return the bytes of the operands; of what is read in part, as much as is written."""
     sizes = [_nbytes(low, tensor.ref) for tensor in step.tensors]
+    made = [_nbytes(low, tensor.ref) for tensor in step.tensors if tensor.writes]
+    if step.label.startswith(("gather", "slice", "split")):
+        sizes = made * 2
     if "concat" in step.label:  # writes a part of its output: as much as it reads
         sizes = [_nbytes(low, t.ref) for t in step.tensors if not t.writes] * 2
-    nodes = [low.graph.node(node) for node in step.nodes]
-    terms = {
-        "flops": float(sum(get_op(node.op).flops(low.call(node)) for node in nodes)),
-        "bytes": float(sum(sizes)),
-        "far_bytes": float(sum(max(size - _NEAR_BYTES, 0) for size in sizes)),
-        "items": float(math.prod(step.work)),
-    }
-    return KernelWork(step.nodes, family_of(step.label), terms)
+    far = sum(max(size - _NEAR_BYTES, 0) for size in sizes)
+    return {"bytes": float(sum(sizes)), "far_bytes": float(far)}
+
+
+def _product(low: Lowering, node: Node) -> tuple[int, int, int]:
+    """Return a product's depth, kernel positions and columns."""
+    b = low.graph.type(node.used[1]).dims
+    if node.op == "conv":
+        return b[-1], math.prod(b[1:-1]), b[0] // int(node.attrs["groups"])
+    if node.op == "fully_connected":
+        return b[1], 1, b[0]
+    return b[-2] if len(b) > 1 else b[0], 1, b[-1] if len(b) > 1 else 1
+
+
+def _finishing(low: Lowering, step: Step) -> float:
+    """Return the operations on each result of a product: its activation, and what is fused."""
+    first, *others = map(low.graph.node, step.nodes)
+    after = float(ACTIVATIONS[str(first.attrs.get("activation", ""))].flops)
+    return after + sum(_flops_each(low, node) for node in others)
+
+
+def _flops_each(low: Lowering, node: Node) -> float:
+    made = max(low.graph.type(node.outputs[0]).elements, 1)
+    fused = ACTIVATIONS[str(node.attrs.get("activation", ""))].flops
+    return get_op(node.op).flops(low.call(node)) / made + fused
 
 
 def family_of(label: str) -> str:
     """Return the family of a kernel: its label less its tile and epilogue; maps are one family."""
-    name = _TILE.sub("", label.split("+")[0])
-    return "elementwise" if name in ROWS else name
+    name = label.split("+")[0]
+    family = "elementwise" if name in ROWS else _TILE.sub("", name)
+    for alike, called in _ALIKE:
+        family = alike.sub(called, family)
+    return family
 
 
 def _nbytes(low: Lowering, ref: Ref) -> int:

@@ -1,0 +1,100 @@
+"""What an OpenCL kernel is counted in: tiles as they run, rounds of the compute units, wake-ups."""
+
+import numpy as np
+import pytest
+
+from trireme.builder import GraphBuilder
+from trireme.calibration_nets import NETS, build
+from trireme.device import NodeSpan, held_s
+from trireme.devices.opencl.kernels import lower
+from trireme.devices.opencl.lowering import Lowering
+from trireme.devices.opencl.tuning import Tuning
+from trireme.devices.opencl.works import family_of, works_of
+from trireme.graph import TensorType
+from trireme.optimise import optimise
+
+CPU = Tuning("cpu", 16, 12, 2, 16, (1, 1))
+
+
+def conv(size, inside, out, kernel=1, units=2, activation=""):
+    b = GraphBuilder("conv")
+    x = b.input("x", TensorType((1, size, size, inside), "float32"))
+    w = b.constant("w", np.zeros((out, kernel, kernel, inside), np.float32))
+    bias = b.constant("b", np.zeros(out, np.float32))
+    y = b.add(
+        "conv", x, w, bias, strides=(1, 1), pads=(kernel // 2,) * 4, dilations=(1, 1), groups=1,
+        layout="NHWC", activation=activation,
+    )  # fmt: skip
+    (work,) = works_of(lower(Lowering(b.finish(y), CPU)), units)
+    return work
+
+
+def test_a_product_counts_what_its_tiles_make():
+    """33 columns take two panels of two vectors; 7 x 7 rows take five tiles of ten."""
+    work = conv(7, 20, 33)
+    panels, rows, vectors = 2, 5 * 10, 2
+    assert work.family == "product_f32"
+    assert work.terms["multiplies"] == panels * rows * vectors * 20
+    assert work.terms["stores"] == panels * rows * vectors
+    assert work.terms["places"] == 0
+    assert conv(7, 20, 33, kernel=3).terms["multiplies"] == 9 * work.terms["multiplies"]
+    assert conv(7, 20, 33, kernel=3).terms["places"] == panels * rows * 9
+
+
+def test_columns_of_no_account_still_fill_vectors():
+    narrow, wide = conv(12, 16, 5), conv(12, 16, 8)
+    assert narrow.terms["multiplies"] > 0
+    assert conv(12, 16, 17).terms["multiplies"] > conv(12, 16, 16).terms["multiplies"]
+    assert wide.terms["bytes"] > narrow.terms["bytes"]
+
+
+def test_a_round_counts_in_full_where_units_are_left_over():
+    one, many = conv(3, 8, 16, units=1), conv(3, 8, 16, units=4)
+    assert many.terms["multiplies"] == 4 * one.terms["multiplies"]
+    assert many.terms["bytes"] == one.terms["bytes"]
+
+
+def test_work_grows_and_so_do_wake_ups():
+    """What is short is over before a second core wakes; what is long always has two."""
+    works = [conv(size, 32, 64) for size in (2, 4, 8, 12, 16, 24, 40)]
+    for less, more in zip(works, works[1:], strict=False):
+        assert all(more.terms[name] >= less.terms[name] for name in less.terms)
+    wakes = [work.terms["wakes"] for work in works]
+    assert wakes[0] == 0 and wakes[-1] == 1
+    assert conv(1, 2048, 16).terms["wakes"] == 0, "one work-group needs one core"
+
+
+def test_activations_are_work_per_vector():
+    plain, relu, swish = (conv(12, 16, 32, activation=a) for a in ("", "relu", "swish"))
+    assert plain.terms["finish"] < relu.terms["finish"] < swish.terms["finish"]
+
+
+@pytest.mark.parametrize(
+    ("label", "family"),
+    [
+        ("conv_f32_12x32+add", "product_f32"), ("fully_connected_s8_1x128", "product_s8"),
+        ("depthwise_f32_4x16", "depthwise_f32"), ("reduce_max_float32", "reduce"),
+        ("mul+add", "elementwise"), ("slice_strided", "transpose_strided"),
+        ("concat_strided", "concat_strided"), ("pad_table", "table"), ("dequantize", "table"),
+        ("add_uchar", "add_int"), ("softmax_f32", "softmax_f32"), ("gather", "transpose_strided"),
+    ],
+)  # fmt: skip
+def test_kernels_that_grow_alike_are_one_family(label, family):
+    assert family_of(label) == family
+
+
+def test_every_kernel_of_the_networks_is_counted():
+    for net in NETS:
+        graph = optimise(build(net))
+        works = works_of(lower(Lowering(graph, CPU)), 2)
+        by_family = {}
+        for work in works:
+            assert all(np.isfinite(each) and each >= 0 for each in work.terms.values()), work
+            assert set(work.terms) == by_family.setdefault(work.family, set(work.terms)), work
+
+
+def test_a_kernel_holds_its_device_until_the_next_begins():
+    spans = [NodeSpan((k,), "k", s, e) for k, (s, e) in enumerate([(0, 1), (3, 4), (3.5, 6)])]
+    assert held_s(spans) == [3, 1, 2.5]
+    virtual = [NodeSpan((k,), "k", s, s + 1, "virtual") for k, s in enumerate([0, 5])]
+    assert held_s(virtual) == [1, 1] and held_s([]) == []
