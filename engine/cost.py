@@ -159,7 +159,7 @@ class CostModel:
         spec = self.devices[device].spec
         own = self.devices[device].estimate_s(graph, node)
         if own is not None and spec.clock == "virtual":
-            return Estimate(own, "device")
+            return Estimate(own, self.devices[device].estimate_source)
         work = work_of(graph, node)
         if self.devices[device].kernel_note(graph, node):
             return Estimate(REFERENCE.seconds(work.terms), "reference")

@@ -226,11 +226,14 @@ class Device(ABC):
 
     kernel_table: what has a kernel here, if the device keeps a table
     term_limits: the most seconds that a unit of a term of its works can cost
+    estimate_source: where `estimate_s` has its seconds: "device", a model of the very machine, or
+        "roofline", figures that may be wrong by more
     chain: of its calls and copies, if it can start one after another by itself: see ChainedCall
     """
 
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
+    estimate_source: Literal["device", "roofline"] = "device"
     chain: object | None = None
     kernel_table: KernelTable[Any] | None = None
 

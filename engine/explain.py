@@ -154,7 +154,7 @@ def _chosen(repricer: Repricer, node: Node, trials: Mapping[str, Trial]) -> Alte
         near = min(trials, key=lambda name: trials[name].value)
         more = trials[near].value - repricer.value
         why = f"next best is {near}, {repricer.text(abs(more))} {'more' if more >= 0 else 'less'}"
-        why += f"; {trials[near].binding} decide" if more > 0 else ""
+        why += f", for {trials[near].binding}" if more > 0 else ""
     note = choice.notes.get(choice.device)
     remark = f" ({own.source}{'; ' + note if note else ''})"
     return Alternative(choice.device, own.seconds, repricer.value, why + remark)

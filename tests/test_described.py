@@ -151,6 +151,54 @@ def test_wrong_descriptions_are_named(tmp_path, old, new, message):
         soc_of(tmp_path, TEXT.replace(old, new, 1))
 
 
+def test_estimates_of_a_description_are_read_off_figures(tmp_path):
+    """They say so, keep the roofline's interval, and a split must gain more than a doubt."""
+    costs = CostModel(dict(soc_of(tmp_path).devices()), Calibration())
+    graph = chain()
+    estimate = costs.node(graph, graph.nodes[0], "cpu")
+    assert estimate.source == "roofline"
+    assert estimate.low_s < 0.5 * estimate.seconds and estimate.high_s > 2 * estimate.seconds
+
+
+@pytest.mark.parametrize(
+    ("row", "dtype", "kind", "share"),
+    [
+        ({}, "int8", "conv", 1.0),
+        ({"default": 0.5}, "int8", "conv", 0.5),
+        ({"default": 0.5, "depthwise": 0.1}, "float32", "depthwise", 0.1),
+        ({"default": 0.5, "int8": {"depthwise": 0.1}}, "int8", "depthwise", 0.1),
+        ({"default": 0.5, "int8": {"default": 0.2}}, "int8", "depthwise", 0.2),
+        ({"default": 0.5, "int8": {"default": 0.2}}, "float16", "depthwise", 0.5),
+    ],
+)
+def test_shares_by_kind_and_dtype(tmp_path, row, dtype, kind, share):
+    def table(shares):
+        rows = (f"{k} = {table(v) if isinstance(v, dict) else v}" for k, v in shares.items())
+        return "{" + ", ".join(rows) + "}"
+
+    text = TEXT.replace("launch_s = 1e-6", f"launch_s = 1e-6\nefficiency = {table(row)}", 1)
+    soc = soc_of(tmp_path, text.replace('launch_s = "t"', 'launch_s = "t"\nefficiency = "t"', 1))
+    assert soc.devices()["cpu"].working.share(dtype, kind) == share
+    if "int8" in row:
+        (name,) = [n for n in soc.figures() if n.startswith("cpu.efficiency.int8.")]
+        changed = soc.varied({name: 0.9}).devices()["cpu"].working
+        assert changed.share("int8", name.rsplit(".", 1)[1]) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('device = "far"\nmodel = "m"\ndtype = "int8"\nms = 1', "published has no source"),
+        ('device = "gpu"\nmodel = "m"\ndtype = "int8"\nms = 1\nsource = "s"', "no device 'gpu'"),
+        ('device = "far"\nmodel = "m"\ndtype = "int8"\nms = 0\nsource = "s"', "positive number"),
+        ('device = "far"\nfps = 3', "and nothing else"),
+    ],
+)
+def test_wrong_published_runs_are_named(tmp_path, row, message):
+    with pytest.raises(ModelFileError, match=message):
+        soc_of(tmp_path, f"{TEXT}\n[[published]]\n{row}\n")
+
+
 def test_a_description_cannot_be_run(tmp_path):
     devices = list(soc_of(tmp_path).devices().values())
     with pytest.raises(CompileError, match="only described"):

@@ -57,6 +57,8 @@ PLAIN = Working()
 class DescribedDevice(Device):
     """A device from a description."""
 
+    estimate_source = "roofline"
+
     def __init__(
         self, spec: DeviceSpec, support: Support = ANYTHING, working: Working = PLAIN
     ) -> None:
