@@ -112,6 +112,11 @@ class Value:
         return self.type.quant
 
     @property
+    def first_name(self) -> str:
+        """The name; of those that TensorFlow joins by semicolons, the first."""
+        return self.name.split(";")[0]
+
+    @property
     def is_constant(self) -> bool:
         """Whether the value is known before anything runs."""
         return self.data is not None
@@ -205,7 +210,7 @@ def node_names(graph: Graph) -> dict[int, str]:
     names: dict[int, str] = {}
     count: dict[str, int] = {}
     for node in graph.nodes:
-        name = graph.values[node.outputs[0]].name.split(";")[0]
+        name = graph.values[node.outputs[0]].first_name
         count[name] = count.get(name, 0) + 1
         names[node.id] = name if count[name] == 1 else f"{name}#{count[name]}"
     return names

@@ -81,7 +81,7 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan of {self.graph.name!r}: {len(self.tasks)} tasks"]
         for task in self.tasks:
-            what = f"copy {self.graph.values[task.inputs[0]].name}" if task.is_copy else (
+            what = f"copy {self.graph.values[task.inputs[0]].first_name}" if task.is_copy else (
                 f"{len(task.nodes)} nodes: {_ops_text(task.nodes)}"
             )  # fmt: skip
             waits = ",".join(map(str, task.waits)) or "-"

@@ -228,7 +228,7 @@ def _estimates(plan: Plan, task: Task) -> list[Estimate]:
 
 def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
     if task.is_copy:
-        label = f"copy {plan.graph.values[task.inputs[0]].name}"
+        label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
         nbytes = plan.graph.type(task.outputs[0]).nbytes
     else:
         label, nbytes = f"{len(task.nodes)} nodes, {task.nodes[0].label} ...", 0

@@ -201,7 +201,7 @@ class _Making:
             span, old = spans[value], self.graph.values[value]
             type = old.type if span is None else type_of(old.type, span)
             outputs.append(
-                here.setdefault(value, self._value(f"{_first_name(old)}{self.label}", type))
+                here.setdefault(value, self._value(f"{old.first_name}{self.label}", type))
             )
         attrs = {**node.attrs, **made.changed}
         self._node(node.op, inputs, outputs, attrs, node.source, self.device_of)
@@ -224,7 +224,7 @@ class _Making:
     def _slice(self, value: int, span: Span) -> int:
         old = self.values[value]
         type = type_of(old.type, span)
-        name = f"{_first_name(old)}[{span.start}:{span.stop} of axis {span.axis}]"
+        name = f"{old.first_name}[{span.start}:{span.stop} of axis {span.axis}]"
         if old.data is not None:
             index = [slice(None)] * len(old.shape)
             index[span.axis] = slice(span.start, span.stop)
@@ -275,11 +275,6 @@ class _Making:
         first = places[self.region[0].id]
         steps = {node.id: first + i * 1e-6 for i, node in enumerate(self.made)}
         return {**places, **steps}
-
-
-def _first_name(value: Value) -> str:
-    """Return a value's name; of those that TensorFlow joins by semicolons, the first."""
-    return value.name.split(";")[0]
 
 
 def _hull(spans: Sequence[Span | None]) -> Span | None:

@@ -102,7 +102,7 @@ class Repricer:
 
     def _copy_text(self, value: int, source: int, target: int) -> str:
         spaces = self.problem.machine.spaces
-        name = self.placement.source.values[value].name
+        name = self.placement.source.values[value].first_name
         seconds = self.problem.copy_s(value, source, target)
         return f"copy of {name} {spaces[source]} -> {spaces[target]} ({seconds * 1e6:.1f} us)"
 
