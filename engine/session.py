@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from trireme.calibration import Calibration, default_path, load_calibration
+from trireme.closing import Closing
 from trireme.compile import Program, compile_tasks, make_program
 from trireme.cost import CostModel
 from trireme.device import (
@@ -52,7 +52,7 @@ from trireme.subgraphs import Execution, Subgraphs
 _log = logging.getLogger(__name__)
 
 
-class Session:
+class Session(Closing):
     """A model ready to run on some devices.
 
     devices: names or open devices, all of which must open and compile; the placement decides who
@@ -340,17 +340,6 @@ class Session:
             for close in reversed(self._closing):
                 close()
             self._calls = []
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check", "interpret",
+    "errors", "closing", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check",
+    "interpret",
     "builder", "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert",
     "model_cache", "kernel_table", "device", "opening", "calibration", "fit", "cost", "memory",
     "placement",

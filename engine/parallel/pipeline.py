@@ -12,9 +12,9 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Protocol
 
+from trireme.closing import Closing
 from trireme.compile import Program
 from trireme.dtypes import Array
 from trireme.errors import RunError
@@ -183,7 +183,7 @@ class Pipeline:
                 self.done.notify_all()
 
 
-class Stream(Iterator[dict[str, Array]]):
+class Stream(Closing, Iterator[dict[str, Array]]):
     """The outputs of a stream of inputs, in order.
 
     An item that fails raises RunError with its number, from what went wrong; `next` goes on with
@@ -262,14 +262,3 @@ class Stream(Iterator[dict[str, Array]]):
                 self.runner.wait(item)
         self._flying.clear()
         self.runner.end()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
+from trireme.closing import Closing
 from trireme.device import Device
 from trireme.errors import RunError
 from trireme.model_cache import Model
@@ -26,7 +26,7 @@ _AHEAD = 2
 """Lanes a replica: one runs while the next one's inputs are put in."""
 
 
-class Replicas:
+class Replicas(Closing):
     """Sessions of one model, and a thread for each; `stream` deals runs out to them.
 
     count: how many; threads: of each one's cpu device
@@ -129,14 +129,3 @@ class Replicas:
             self._stream.close()
         for session in self.sessions:
             session.close()
-
-    def __enter__(self) -> Replicas:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
