@@ -81,8 +81,14 @@ class Buffer:
 
 
 def host_alloc(nbytes: int, alignment: int = 64) -> Buffer:
-    """Return new zeroed host memory; its handle is a 1-D uint8 array that starts aligned."""
-    raw = np.zeros(nbytes + alignment, np.uint8)
+    """Return new zeroed host memory; its handle is a 1-D uint8 array that starts aligned.
+
+    Errors: DeviceError, if there is no such memory
+    """
+    try:
+        raw = np.zeros(nbytes + alignment, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DeviceError(f"{nbytes} bytes of host memory are not to be had") from error
     skip = -raw.ctypes.data % alignment
     return Buffer(HOST, raw[skip : skip + nbytes], 0, nbytes)
 
@@ -299,6 +305,24 @@ class Device(ABC):
 
     def close(self) -> None:
         """Give back threads and memory; further use is an error."""
+
+
+class HostMemoryDevice(Device):
+    """A device that works in the host's memory, where reads and writes are plain copies."""
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new memory, aligned to spec.alignment."""
+        return host_alloc(nbytes, self.spec.alignment)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into memory."""
+        end = target.offset + source.nbytes
+        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy memory into a C-contiguous array."""
+        end = source.offset + target.nbytes
+        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
 
 
 Factory = Callable[..., Device]

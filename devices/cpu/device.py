@@ -6,13 +6,10 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
-import numpy as np
-
 from trireme.device import (
-    Buffer,
-    Device,
     DeviceSpec,
     Executable,
+    HostMemoryDevice,
     KernelWork,
     Progress,
     no_progress,
@@ -23,13 +20,11 @@ from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
 from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.kernels import Step
-from trireme.devices.cpu.memory import host_buffer
 from trireme.devices.cpu.pool import SPINS, Pool
 from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
 from trireme.devices.cpu.server import CHAIN, Server
 from trireme.devices.cpu.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
-from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
 from trireme.op import get_op
@@ -38,7 +33,7 @@ NO_CACHE = pathlib.Path()
 """As `cache_dir`: keep no object code on disk."""
 
 
-class CpuDevice(Device):
+class CpuDevice(HostMemoryDevice):
     """CPU threads running native programs; see open_device."""
 
     kernel_table = table.TABLE
@@ -102,20 +97,6 @@ class CpuDevice(Device):
         self._lowered = lowered
         steps = [item for item in items if isinstance(item, Step)]
         return works_of(graph, steps, self.isa, self.threads)
-
-    def alloc(self, nbytes: int) -> Buffer:
-        """Return new host memory on a 64-byte boundary."""
-        return host_buffer(nbytes)
-
-    def write(self, target: Buffer, source: Array) -> None:
-        """Copy a C-contiguous array into memory."""
-        end = target.offset + source.nbytes
-        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
-
-    def read(self, source: Buffer, target: Array) -> None:
-        """Copy memory into a C-contiguous array."""
-        end = source.offset + target.nbytes
-        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
 
     def close(self) -> None:
         """End the threads."""

@@ -12,12 +12,12 @@ from time import perf_counter
 
 import numpy as np
 
-from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan
+from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan, host_view
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Jit
 from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
-from trireme.devices.cpu.memory import address, view
+from trireme.devices.cpu.memory import address
 from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.program import REFERENCE, Program
 from trireme.devices.cpu.recipes import Code
@@ -148,7 +148,7 @@ class Bound:
                 raise RunError(fault.message(number))
 
     def _copy(self, value: int, target: Buffer) -> Callable[[], None]:
-        source, place = self._array(value), view(target, self._program.graph.type(value))
+        source, place = self._array(value), host_view(target, self._program.graph.type(value))
 
         def call() -> None:
             place[...] = source
@@ -208,7 +208,7 @@ class Bound:
         constant = self._program.graph.values[value].data
         if constant is not None:
             return constant
-        return view(self._buffer(value), self._program.graph.type(value))
+        return host_view(self._buffer(value), self._program.graph.type(value))
 
     def _address(self, operand: Operand) -> int:
         if isinstance(operand, CONSTANTS):

@@ -1,15 +1,9 @@
-"""Aligned host memory, and numpy views of the buffers that lie in it."""
+"""Host memory that begins where kernels may load whole vectors."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-from trireme.device import HOST, Buffer
-from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
+from trireme.device import Buffer, host_alloc
+from trireme.dtypes import Array
 
 ALIGNMENT = 64
 
@@ -19,12 +13,8 @@ def aligned_bytes(nbytes: int) -> Array:
 
     Errors: DeviceError, if there is no such memory
     """
-    try:
-        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise DeviceError(f"cpu: {nbytes} bytes of memory are not to be had") from error
-    skip = -raw.ctypes.data % ALIGNMENT
-    return raw[skip : skip + nbytes]
+    room: Array = host_alloc(nbytes, ALIGNMENT).handle
+    return room
 
 
 def aligned_copy(data: Array) -> Array:
@@ -34,19 +24,7 @@ def aligned_copy(data: Array) -> Array:
     return room
 
 
-def host_buffer(nbytes: int) -> Buffer:
-    """Return new aligned memory in the host's space."""
-    return Buffer(HOST, aligned_bytes(nbytes), 0, nbytes)
-
-
 def address(buffer: Buffer) -> int:
     """Return where a buffer of the host's space begins."""
     base: int = buffer.handle.ctypes.data
     return base + buffer.offset
-
-
-def view(buffer: Buffer, type: TensorType) -> Array:
-    """Return a buffer of the host's space as an array of a static type."""
-    raw: Any = buffer.handle[buffer.offset : buffer.offset + type.nbytes]
-    array: Array = raw.view(numpy_dtype(type.dtype)).reshape(type.dims)
-    return array

@@ -9,18 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from trireme.device import (
     HOST,
     Buffer,
-    Device,
     DeviceSpec,
     Done,
     Event,
     Executable,
+    HostMemoryDevice,
     NodeSpan,
-    host_alloc,
     host_view,
 )
 from trireme.dtypes import Array
@@ -49,7 +46,7 @@ def open_device(states: States | None = None, operators: bool = True) -> HostDev
     return HostDevice(States() if states is None else states, operators)
 
 
-class HostDevice(Device):
+class HostDevice(HostMemoryDevice):
     """The references behind the contract; see open_device."""
 
     spec = _SPEC
@@ -76,20 +73,6 @@ class HostDevice(Device):
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""
         return [HostExecutable(graph, self.states) for graph in graphs]
-
-    def alloc(self, nbytes: int) -> Buffer:
-        """Return new host memory."""
-        return host_alloc(nbytes, self.spec.alignment)
-
-    def write(self, target: Buffer, source: Array) -> None:
-        """Copy a C-contiguous array into memory."""
-        end = target.offset + source.nbytes
-        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
-
-    def read(self, source: Buffer, target: Array) -> None:
-        """Copy memory into a C-contiguous array."""
-        end = source.offset + target.nbytes
-        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
 
 
 class HostExecutable(Executable):
