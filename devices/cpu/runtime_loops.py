@@ -183,35 +183,28 @@ chosen:
   %alone = icmp eq i64 %mode, 1
   %m1 = load i64, ptr %mine
   %fresh = icmp eq i64 %m1, 0
-  br i1 %alone, label %solo, label %team
-
-solo:
-  %k0 = load i64, ptr %mine
-  %left = icmp slt i64 %k0, %n
-  br i1 %left, label %solo_do, label %finish
-solo_do:
-  %number = add i64 %base, %k0
-  call void %fn(ptr %args, i64 %number, ptr %local)
-  %k1 = add i64 %k0, 1
-  store i64 %k1, ptr %mine
-  br i1 %polls, label %solo_look, label %solo
-solo_look:
-  %t5 = call i64 @now()
-  %late5 = icmp sgt i64 %t5, %deadline
-  br i1 %late5, label %pause, label %solo
-
-team:
-  br i1 %fresh, label %pub, label %own
+  %not_alone = xor i1 %alone, true
+  %to_publish = and i1 %fresh, %not_alone
+  br i1 %to_publish, label %pub, label %own
 pub:
   call void @publish(ptr %c, ptr %s, i64 %n)
   br label %own
+
+; The next chunk: in order when alone, else of this thread's share, else of another's.
 own:
-  %chunk = call i64 @take(ptr %share, i1 true)
-  %got = icmp sge i64 %chunk, 0
+  br i1 %alone, label %solo, label %team
+solo:
+  %k0 = load i64, ptr %mine
+  %left = icmp slt i64 %k0, %n
+  br i1 %left, label %do, label %finish
+team:
+  %taken = call i64 @take(ptr %share, i1 true)
+  %got = icmp sge i64 %taken, 0
   br i1 %got, label %do, label %others
 do:
-  %number2 = add i64 %base, %chunk
-  call void %fn(ptr %args, i64 %number2, ptr %local)
+  %chunk = phi i64 [ %k0, %solo ], [ %taken, %team ]
+  %number = add i64 %base, %chunk
+  call void %fn(ptr %args, i64 %number, ptr %local)
   br label %did
 others:
   %stole = call i1 @steal(ptr %c, i64 0, ptr %local)
