@@ -127,7 +127,8 @@ def test_every_dtype_comes_back():
     for shape in ((), (0,), (4, 0, 2)):
         b.constant("shape", np.zeros(shape, np.float32))
         b.constant("texts", np.zeros(shape, object).astype(str).astype(object))
-    round_trip(b.finish(*b.values))
+    loaded = round_trip(b.finish(*b.values))
+    assert {value.type.dtype for value in loaded.values.values()} == set(NAMES)
 
 
 def test_symbols_quantisation_and_absent_inputs_come_back():
@@ -153,7 +154,8 @@ def test_ids_need_not_be_dense():
         for node in graph.nodes
     )  # fmt: skip
     outputs = tuple(10 * i for i in graph.outputs)
-    round_trip(Graph("sparse", (0,), outputs, nodes, values))
+    loaded = round_trip(Graph("sparse", (0,), outputs, nodes, values))
+    assert list(loaded.values) == list(values)
 
 
 def test_values_that_nothing_uses_are_left_out():
@@ -193,6 +195,8 @@ def test_a_loaded_graph_outlives_its_file_and_can_be_saved_over_it(tmp_path):
     save(small(scale=4), path)
     path.unlink()
     same(loaded, small(scale=3))
+    weights = next(value.data for value in loaded.values.values() if value.name == "w")
+    assert weights.tolist() == [[0, 3, 6], [9, 12, 15]]
 
 
 def test_more_than_2_gib_of_weights(tmp_path):
