@@ -60,7 +60,7 @@ class Session(Closing):
         with cores of their own (docs/parallelism.md)
     threads: worker threads of the cpu device, or of each instance; all its cores when None
     fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
-    mode: "parallel" runs tasks as their waits allow, "serial" in plan order, "auto" in the way that
+    mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (running/runs.py); the same bits
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own

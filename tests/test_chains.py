@@ -1,5 +1,7 @@
 """Tasks that a device starts one behind the other: launched ahead, copies under kernels."""
 
+import functools
+import itertools
 import queue
 import random
 import threading
@@ -15,7 +17,7 @@ from trireme.calibration import Calibration
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
 from trireme.running.dispatch import ParallelRunner
-from trireme.running.execute import serial_runner
+from trireme.running.execute import check_order, serial_order, serial_runner
 from trireme.running.trace import chrome_trace
 from trireme.session import Session
 
@@ -94,7 +96,7 @@ def test_chains_beside_other_devices_respect_waits(seed):
         for task in plan.tasks
     ]
     runner = ParallelRunner(plan, calls, 0.0)
-    for run in (runner.run, serial_runner(calls)):
+    for run in (runner.run, serial_runner(plan, calls)):
         for _ in range(5):
             log["done"].clear()
             run()
@@ -109,7 +111,9 @@ def test_a_chain_is_launched_before_its_first_task_is_over(seed, way):
     streams = streams_of(plan)
     calls = [ChainedCall(plan, task.index, streams, log, gate) for task in plan.tasks]
     runner = ParallelRunner(plan, calls)
-    thread = threading.Thread(target=runner.run if way == "parallel" else serial_runner(calls))
+    thread = threading.Thread(
+        target=runner.run if way == "parallel" else serial_runner(plan, calls)
+    )
     thread.start()
     deadline = time.perf_counter() + 5
     while len(log["launched"]) < len(calls) and time.perf_counter() < deadline:
@@ -122,13 +126,88 @@ def test_a_chain_is_launched_before_its_first_task_is_over(seed, way):
     runner.close()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_serial_order_respects_waits_and_changes_chain_least(seed):
+    """With one chain no order that the waits allow has fewer launches to wait for."""
+    print("seed", seed)
+    plan, rng = planned(seed, 9), random.Random(seed)
+    names = sorted({task.device for task in plan.tasks})
+    chained, chain = set(rng.sample(names, max(1, len(names) // 2))), object()
+    calls = [Chained(chain) if task.device in chained else Alone() for task in plan.tasks]
+    order = serial_order(plan, calls)
+    check_order(plan, order)
+    is_chained = tuple(task.device in chained for task in plan.tasks)
+    assert chains_in(order, is_chained) == fewest_chains(plan, is_chained)
+    assert chains_in(order, is_chained) <= chains_in(range(len(order)), is_chained)
+    assert serial_order(plan, [Alone()] * len(order)) == list(range(len(order)))
+
+
+class Chained:
+    def __init__(self, chain):
+        self.chain = chain
+
+
+class Alone:
+    pass
+
+
+def chains_in(order, is_chained):
+    return sum(1 for chained, _ in itertools.groupby(order, lambda i: is_chained[i]) if chained)
+
+
+def fewest_chains(plan, is_chained):
+    """By trying every order: the least chains from each set of tasks that are over."""
+
+    @functools.cache
+    def least(done, in_chain):
+        if len(done) == len(plan.tasks):
+            return 0
+        return min(
+            least(done | {task.index}, is_chained[task.index])
+            + (is_chained[task.index] and not in_chain)
+            for task in plan.tasks
+            if task.index not in done and done.issuperset(task.waits)
+        )
+
+    return least(frozenset(), False)
+
+
+def by_turns():
+    """A value for the other device is made early, and read after more work on this one."""
+    b = GraphBuilder("by turns")
+    x = b.input("x", TensorType((64, 64), "float32"))
+    early = b.add("tanh", x, pin="cpu")
+    late = b.add("matmul", early, early, pin="cpu")
+    there = b.add("matmul", early, late, pin="opencl")
+    return b.finish(b.add("matmul", there, late, pin="opencl")), {"x": np.eye(64, dtype=np.float32)}
+
+
+def test_a_copy_stands_before_the_kernel_that_reads_it(opencl_device):
+    """Merged puts the copy after its maker; run serially it need not be waited for by itself."""
+    graph, feeds = by_turns()
+    cpu = open_all(("cpu",))[0]["cpu"]
+    found = {}
+    for subgraphs in ("merged", "split"):
+        with Session(
+            graph, devices=[cpu, opencl_device], passes=(), calibration=Calibration(),
+            mode="serial", subgraphs=subgraphs, execution="interactive",
+        ) as session:  # fmt: skip
+            tasks = [session.plan.tasks[index] for index in session.runs.order]
+            groups = itertools.groupby(task.device == "cpu" for task in tasks)
+            found[subgraphs] = [len(list(some)) for _, some in groups]
+            (output,) = session.run(feeds).values()
+    assert found["merged"] == found["split"] == [2, 5]
+    np.testing.assert_allclose(output[0, 0], np.tanh(1) ** 5, rtol=1e-5)
+    cpu.close()
+
+
 @pytest.mark.parametrize("way", ["parallel", "serial"])
 def test_an_error_in_a_chain_comes_out_and_the_next_run_is_right(way):
     plan, log = planned(2), {"done": [], "launched": []}
     streams, fail = streams_of(plan), {len(plan.tasks) // 2}
     calls = [ChainedCall(plan, task.index, streams, log, fail=fail) for task in plan.tasks]
     runner = ParallelRunner(plan, calls)
-    run = runner.run if way == "parallel" else serial_runner(calls)
+    run = runner.run if way == "parallel" else serial_runner(plan, calls)
     with pytest.raises(DeviceError, match="told to fail"):
         run()
     assert fail.isdisjoint(log["done"])

@@ -1,5 +1,6 @@
 """Serial, parallel or what is faster: the choice, the bits, and what each mode costs on the zoo."""
 
+import itertools
 import random
 import time
 from dataclasses import replace
@@ -159,3 +160,19 @@ def test_the_default_is_best_on_scattered_placements_too(model, names):
     graph = pinned_at_random(graph, opened, 1)
     with open_session(graph, list(opened.values())) as session:
         assert_default_is_best(session, f"{model} {names} scattered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pieces", [2, 4, 8])
+@pytest.mark.parametrize("model", ["resnet8_cifar10_f32", "kws_dscnn_f32", "vww_96_float"])
+def test_the_default_is_best_on_pieces_by_turns_too(model, pieces):
+    """Long pieces, whose copies are read late: split puts those right before their reader."""
+    opened, absent = open_all(("cpu", "opencl"))
+    if absent:
+        pytest.skip(str(absent))
+    graph = optimised(str(zoo_path(f"{model}.tflite")), None, None, (), None)
+    turns = itertools.cycle(name for name in opened for _ in range(pieces))
+    nodes = tuple(replace(node, pin=name) for node, name in zip(graph.nodes, turns, strict=False))
+    graph = replace(graph, nodes=nodes)
+    with open_session(graph, list(opened.values())) as session:
+        assert_default_is_best(session, f"{model} cpu,opencl, {pieces} nodes by turns")

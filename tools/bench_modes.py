@@ -49,7 +49,8 @@ COMBINATIONS: tuple[Modes, ...] = (
 class ModeRow:
     """One way to run a model.
 
-    order: the devices of the tasks in plan order, runs of one device counted
+    order: the devices of the tasks as they run, of overlapping ones in plan order; runs of one
+        device counted
     peak_bytes: arenas and scratch of all memory spaces
     dispatches: tasks handed over to another thread in a run
     wall_s, virtual_s: the best; virtual is of the plan, with measured durations
@@ -184,7 +185,7 @@ def _entrants(first: Session, feeds: Mapping[str, Array], stack: ExitStack) -> l
 
 def _program(session: Session) -> Any:
     """Return what two modes must have in common to be one program."""
-    tasks = session.plan.tasks
+    tasks = [session.plan.tasks[index] for index in session.runs.order]
     nodes = tuple(tuple(node.id for node in task.nodes) for task in tasks)
     return nodes, session.runs.in_parallel and tuple(task.waits for task in tasks)
 
@@ -198,7 +199,7 @@ def _rows(
         session = entrant.session
         memory = session.profile(feeds, runs=1, warmup=0).memory
         tasks, runner = session.plan.tasks, session.runs.runner
-        groups = itertools.groupby(task.device for task in tasks)
+        groups = itertools.groupby(tasks[index].device for index in session.runs.order)
         figures = (
             len(tasks), " ".join(f"{device} x{len(list(some))}" for device, some in groups),
             1 + (len(runner.threads) if runner else 0),

@@ -59,7 +59,7 @@ class Replicas(Closing):
         except BaseException:
             self.close()
             raise
-        self._runs = {id(lane): serial_runner(lane.calls) for lane in self.lanes}
+        self._runs = {id(lane): serial_runner(lane.program.plan, lane.calls) for lane in self.lanes}
         self._queues: list[SimpleQueue[Item | None]] = [SimpleQueue() for _ in self.sessions]
         self._done = threading.Condition()
         self.flow = self._flow()

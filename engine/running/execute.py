@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
@@ -16,15 +17,15 @@ from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan
 
 
-def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
-    """Return a function that runs every task in plan order, waiting for each.
+def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
+    """Return a function that runs every task, one after another, in the order of `serial_order`.
 
     Where a task and the next are of one chain, it is the device that waits, not the host.
     """
-    each: list[Callable[[], None]] = []
-    for _, some in groupby(enumerate(calls), lambda one: chain_of(one[1]) or one[0]):
-        group = [call for _, call in some]
-        each.append(_chain(group) if len(group) > 1 else _alone(group[0]))
+    each = [
+        _chain([calls[i] for i in group]) if len(group) > 1 else _alone(calls[group[0]])
+        for group in _groups(serial_order(plan, calls), calls)
+    ]
     if len(each) == 1:
         return each[0]
 
@@ -33,6 +34,56 @@ def serial_runner(calls: Sequence[BoundCall]) -> Callable[[], None]:
             call()
 
     return run
+
+
+def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
+    """Return an order that respects the waits, in which the host waits for few chains.
+
+    A copy to a driver need not start as soon as its value is there when nothing runs beside it:
+    put off, it stands before the kernel that reads it, and both are waited for as one. So all that
+    is ready of one chain runs before anything else, which is the least number of changes where
+    there is one chain. Where plan order has no more chains, it is kept.
+    """
+    plain = list(range(len(calls)))
+    chains = [chain_of(call) for call in calls]
+    firsts = dict.fromkeys(id(chains[task.index]) for task in plan.tasks if not task.waits)
+    orders = [plain, *(_gathered(plan, chains, first) for first in firsts)]
+    return min(orders, key=lambda order: len(_groups(order, calls)))
+
+
+def _groups(order: Sequence[int], calls: Sequence[BoundCall]) -> list[list[int]]:
+    """Return the tasks of each launch and wait: those in a row that are of one chain."""
+    groups = groupby(order, lambda index: chain_of(calls[index]) or index)
+    return [list(group) for _, group in groups]
+
+
+def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[int]:
+    """Return an order in which what is ready of a chain runs before a change to another.
+
+    chains: of each task; first: the id of the one to begin with
+    """
+    left = [len(task.waits) for task in plan.tasks]
+    followers: list[list[int]] = [[] for _ in left]
+    ready: dict[int, list[int]] = {}
+    for task in plan.tasks:
+        for other in task.waits:
+            followers[other].append(task.index)
+        if not task.waits:
+            ready.setdefault(id(chains[task.index]), []).append(task.index)
+    order: list[int] = []
+    now = first
+    while ready:
+        if now not in ready:
+            now = min(ready, key=lambda chain: ready[chain][0])
+        index = heappop(ready[now])
+        if not ready[now]:
+            del ready[now]
+        order.append(index)
+        for follower in followers[index]:
+            left[follower] -= 1
+            if not left[follower]:
+                heappush(ready.setdefault(id(chains[follower]), []), follower)
+    return order
 
 
 def _alone(call: BoundCall) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from trireme.device import BoundCall
 from trireme.effects import uses_state
 from trireme.plan import Plan
 from trireme.running.dispatch import ParallelRunner, TaskSpan
-from trireme.running.execute import has_overlap, run_profiled, serial_runner
+from trireme.running.execute import has_overlap, run_profiled, serial_order, serial_runner
 
 Mode = Literal["auto", "serial", "parallel"]
 
@@ -37,7 +37,7 @@ class Runs:
     def __init__(self, plan: Plan, calls: Sequence[BoundCall], mode: Mode) -> None:
         self.plan, self.calls = plan, calls
         self.runner: ParallelRunner | None = None
-        self._serially = serial_runner(calls)
+        self._serially = serial_runner(plan, calls)
         self._overlaps = has_overlap(plan)
         self.mode = mode
 
@@ -70,7 +70,13 @@ class Runs:
         """Run every task once and return when each ran."""
         if self.in_parallel:
             return self._parallel().run(profile=True)
-        return run_profiled(self.calls, range(len(self.calls)))
+        return sorted(run_profiled(self.calls, self.order), key=lambda span: span.task)
+
+    @property
+    def order(self) -> list[int]:
+        """The order of the tasks: in which they run, or of their numbers when they overlap."""
+        plain = list(range(len(self.calls)))
+        return plain if self.in_parallel else serial_order(self.plan, self.calls)
 
     def close(self) -> None:
         """Stop the threads."""
