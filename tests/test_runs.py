@@ -20,7 +20,9 @@ from trireme.interpret import run_reference
 from trireme.model_cache import optimised
 from trireme.running.runs import TRIES, Runs
 from trireme.session import Session
-from trireme.tools.bench_modes import default_over_best, table, time_modes
+from trireme.tools.bench_modes import default_over_best, modes_table, time_modes
+from trireme.tools.bench_singles import chosen_over_best, singles_table, time_singles
+from trireme.tools.bench_turns import Match
 from trireme.tools.options import random_array
 
 ZOO = [
@@ -117,11 +119,28 @@ def test_auto_gives_the_interpreters_bits_while_it_tries_and_after(seed):
 def test_the_table_of_modes():
     graph, toys = two_branches()
     with open_session(graph, toys) as session:
-        rows = time_modes(session, feeds_of(graph, 0), 2, 1e-3, "toys", random.Random(0))
-    text = table(rows)
+        rows = time_modes(Match(session, feeds_of(graph, 0), "toys", 2, 1e-3))
+    text = modes_table(rows)
     assert len(rows) == 9 and all(row.apart == 0 for row in rows)
     assert rows[0].ratio == 1 and default_over_best(rows) >= 1
     assert "auto is" in text and "the default takes" in text and "one x" in text
+
+
+def test_the_table_of_single_devices():
+    """Each device alone, a placement that is one of them timed once, and a mixture beside them."""
+    graph = random_graph(random.Random(3), 25)
+    graph = replace(graph, nodes=tuple(replace(node, pin=None) for node in graph.nodes))
+    toys = list(devices().values())
+    with open_session(graph, toys) as session:
+        rows = time_singles(Match(session, feeds_of(graph, 0), "toys", 2, 1e-3))
+        least = min(row.predicted_s for row in rows)
+        assert session.placement.makespan_s == rows[0].predicted_s == least
+    assert [row.name for row in rows] == ["as placed", *(toy.spec.name for toy in toys)]
+    assert all(row.apart == 0 for row in rows)
+    same = [row for row in rows[1:] if row.where == rows[0].where and row.tasks == rows[0].tasks]
+    assert all(row.ratio == 1 for row in same) and rows[0].ratio == 1
+    assert chosen_over_best(rows) == max(row.ratio for row in rows[1:])
+    assert "the best single device is" in singles_table(rows)
 
 
 def assert_default_is_best(session, label):
@@ -129,10 +148,10 @@ def assert_default_is_best(session, label):
     rng = np.random.default_rng(0)
     feeds = {value.name: random_array(value, rng) for value in session.inputs}
     for attempt in range(3):
-        rows = time_modes(session, feeds, 9, 0.03, label, random.Random(attempt))
+        rows = time_modes(Match(session, feeds, label, 9, 0.03, attempt, Calibration()))
         if default_over_best(rows) <= 1.03:
             break
-    print(table(rows))
+    print(modes_table(rows))
     assert default_over_best(rows) <= 1.03
 
 

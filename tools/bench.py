@@ -27,10 +27,11 @@ from trireme.convert import convert
 from trireme.errors import ModelFileError, RunError
 from trireme.tools.bench_agree import judge, load_arrays, save_arrays, tolerance_of
 from trireme.tools.bench_model import set_batch
-from trireme.tools.bench_modes import bench_modes, table
+from trireme.tools.bench_modes import bench_modes, modes_table
 from trireme.tools.bench_process import WorkerFailed, WorkerProcess
 from trireme.tools.bench_report import report
 from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
+from trireme.tools.bench_singles import bench_singles, singles_table
 from trireme.tools.commands import emit
 from trireme.tools.options import Progress, argument, make_feeds, parse_shapes, session_arguments
 from trireme.tools.peers import OURSELVES, PEERS, Peer
@@ -53,9 +54,14 @@ ARGUMENTS = (
              help="keep peers to an instruction set, where they can be kept"),
     argument("--modes", action="store_true",
              help="no peers: each model here in every execution mode, on one placement"),
+    argument("--singles", action="store_true",
+             help="no peers: each model as it is placed on --devices, against each device alone"),
     argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
              help="print the tables of earlier --json files, pooled"),
 )  # fmt: skip
+
+OURSELVES_ALONE = {"modes": (bench_modes, modes_table), "singles": (bench_singles, singles_table)}
+"""Comparisons without peers, by option: what measures, and what prints each model's rows."""
 
 
 @dataclass
@@ -73,8 +79,9 @@ def bench(options: argparse.Namespace) -> int:
     """Time each model with each number of threads, and print the tables."""
     if bool(options.models) == bool(options.stored):
         raise RunError("bench takes model files to time, or --from with earlier --json files")
-    if options.modes:
-        return _modes(options)
+    for name, (timed, table) in OURSELVES_ALONE.items():
+        if getattr(options, name):
+            return _ourselves(options, name, timed, table)
     rows = _stored(options.stored) if options.stored else list(_measured(options))
     data = {
         "machine": machine(),
@@ -86,15 +93,15 @@ def bench(options: argparse.Namespace) -> int:
     return 1 if any(run.apart for row in rows for run in row.engines.values()) else 0
 
 
-def _modes(options: argparse.Namespace) -> int:
-    """Time each model in every execution mode, and print a table for each."""
+def _ourselves(options: argparse.Namespace, name: str, timed: Any, table: Any) -> int:
+    """Time programs of each model against each other, and print a table for each."""
     progress = Progress()
-    found = list(bench_modes(options, thread_counts(options.threads), progress))
+    found = list(timed(options, thread_counts(options.threads), progress))
     progress.done()
     data = {
         "machine": machine(),
         "command": " ".join(["trireme", *sys.argv[1:]]),
-        "modes": [vars(row) for rows in found for row in rows],
+        name: [vars(row) for rows in found for row in rows],
     }
     emit(options, data, "\n\n".join(map(table, found)))
     return 0

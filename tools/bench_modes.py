@@ -1,35 +1,24 @@
 """`trireme bench --modes`: one model on one placement in every execution mode, what each costs.
 
-The modes take turns in one process, in fresh random order each round, and what counts is the ratio
-of best times within a round, as in the rest of `trireme bench`. Modes whose tasks are the same, in
-the same order, are one program: it is timed once and listed under each name. Where a device is
-simulated, wall time is the simulator's, and the ratio is that of virtual times.
+Modes whose tasks are the same, in the same order, are one program: it is timed once and listed
+under each name. How they are timed: bench_turns.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trireme.device import HOST, Clock
-from trireme.dtypes import Array
-from trireme.running.per_node import gap
+from trireme.device import Clock
 from trireme.running.runs import Mode
 from trireme.session import Session
 from trireme.subgraphs import Execution, Subgraphs
-from trireme.tools.options import make_feeds, session_arguments
+from trireme.tools.bench_turns import Entrant, Match, Told, matches, take_turns, text_table
 
-LEAST_CALLS = 3
 Modes = tuple[Mode, Subgraphs, Execution]
 DEFAULT: Modes = ("auto", "merged", "sunk")
 COMBINATIONS: tuple[Modes, ...] = (
@@ -77,109 +66,42 @@ class ModeRow:
     why: str = ""
 
 
-@dataclass
-class _Entrant:
-    """A program and the names of the modes that it is; the best times of each round."""
-
-    session: Session
-    modes: list[Modes]
-    outputs: Mapping[str, Array]
-    wall_s: list[float] = field(default_factory=list)
-    virtual_s: list[float] = field(default_factory=list)
-
-    @property
-    def clock(self) -> Clock:
-        """The clock to be judged by."""
-        specs, tasks = self.session.placement.specs, self.session.plan.tasks
-        used = {specs[task.device].clock for task in tasks if not task.is_copy}
-        return "virtual" if "virtual" in used else "wall"
-
-    def turn(self, feeds: Mapping[str, Array], turn_s: float) -> tuple[float, float]:
-        """Return the best wall time of some runs, and the virtual time of some that are watched."""
-        if self.clock == "virtual":
-            profile = self.session.profile(feeds, runs=LEAST_CALLS, warmup=0)
-            return min(profile.wall_s), profile.virtual_s
-        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
-        while calls < LEAST_CALLS or time.perf_counter() < end:
-            start = time.perf_counter()
-            self.session.run(feeds)
-            best_s = min(best_s, time.perf_counter() - start)
-            calls += 1
-        return best_s, self.session.profile(feeds, runs=1, warmup=0).virtual_s
-
-    def ratio(self, other: _Entrant) -> float:
-        """Return this one's time over the other's, the median over the rounds."""
-        simulated = self.clock == "virtual"
-        ours = self.virtual_s if simulated else self.wall_s
-        theirs = other.virtual_s if simulated else other.wall_s
-        return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-
-
 def bench_modes(
-    options: argparse.Namespace, counts: Sequence[int], told: Callable[..., None]
+    options: argparse.Namespace, counts: Sequence[int], told: Told
 ) -> Iterator[list[ModeRow]]:
     """Yield the rows of each model with each number of threads."""
-    for model, threads in itertools.product(options.models, counts):
-        given = session_arguments(argparse.Namespace(**{**vars(options), "threads": threads}))
-        given["calibration"] = Path(given["calibration"])
-        for name in ("mode", "subgraphs", "execution"):
-            del given[name]
-        turn_s = options.round_s or options.duration / options.rounds
-        label = f"{Path(model).name}, {options.devices}, {threads} threads"
-        with Session(model, **given) as first:
-            feeds = make_feeds(options, first.inputs)
-            yield time_modes(
-                first, feeds, options.rounds, turn_s, label, random.Random(options.seed), told
-            )
+    yield from map(time_modes, matches(options, counts, told))
 
 
-def time_modes(
-    first: Session,
-    feeds: Mapping[str, Array],
-    rounds: int,
-    turn_s: float,
-    label: str,
-    order: random.Random,
-    told: Callable[..., None] = lambda *what: None,
-) -> list[ModeRow]:
+def time_modes(match: Match) -> list[ModeRow]:
     """Return a row for every mode of a session's graph, devices and placement.
 
     The session's own mode is left as it is.
     """
     with ExitStack() as stack:
-        entrants = _entrants(first, feeds, stack)
-        for number in range(rounds + 1):
-            told(f"{label}: round", number, rounds)
-            turns = list(entrants)
-            order.shuffle(turns)
-            for entrant in turns:
-                wall_s, virtual_s = entrant.turn(feeds, turn_s)
-                if number:
-                    entrant.wall_s.append(wall_s)
-                    entrant.virtual_s.append(virtual_s)
-        rows = {row[1:4]: row for row in _rows(entrants, feeds, label)}
+        entrants = _entrants(match, stack)
+        clock = take_turns([entrant for entrant, _ in entrants], match)
+        rows = {row[1:4]: row for row in _rows(entrants, match, clock)}
     return [ModeRow(*rows[modes]) for modes in COMBINATIONS]
 
 
-def _entrants(first: Session, feeds: Mapping[str, Array], stack: ExitStack) -> list[_Entrant]:
-    shared = [device for name, device in first.devices.items() if name != HOST]
-    found: dict[Any, _Entrant] = {}
+def _entrants(match: Match, stack: ExitStack) -> list[tuple[Entrant, list[Modes]]]:
+    """Return every program, and the modes that it is."""
+    found: dict[Any, tuple[Entrant, list[Modes]]] = {}
     for modes in COMBINATIONS:
         mode, subgraphs, execution = modes
+        placement = match.first.placement
         session = Session(
-            first.placement.source, devices=shared, passes=(), placement=first.placement,
-            mode=mode, subgraphs=subgraphs, execution=execution,
+            placement.source, devices=match.shared, passes=(), placement=placement,
+            calibration=match.calibration, mode=mode, subgraphs=subgraphs, execution=execution,
         )  # fmt: skip
         stack.callback(session.close)
-        outputs = session.run(feeds)
+        outputs = session.run(match.feeds)
         for _ in range(2):
-            session.run(feeds)
+            session.run(match.feeds)
         session.runs.settle()
-        key = _program(session)
-        if key in found:
-            found[key].modes.append(modes)
-        else:
-            found[key] = _Entrant(session, [modes], outputs)
+        _, names = found.setdefault(_program(session), (Entrant(session, outputs), []))
+        names.append(modes)
     return list(found.values())
 
 
@@ -191,13 +113,13 @@ def _program(session: Session) -> Any:
 
 
 def _rows(
-    entrants: Sequence[_Entrant], feeds: Mapping[str, Array], label: str
+    entrants: Sequence[tuple[Entrant, list[Modes]]], match: Match, clock: Clock
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the fields of each mode's row."""
-    first = next(entrant for entrant in entrants if DEFAULT in entrant.modes)
-    for entrant in entrants:
+    first = next(entrant for entrant, names in entrants if DEFAULT in names)
+    for entrant, names in entrants:
         session = entrant.session
-        memory = session.profile(feeds, runs=1, warmup=0).memory
+        memory = session.profile(match.feeds, runs=1, warmup=0).memory
         tasks, runner = session.plan.tasks, session.runs.runner
         groups = itertools.groupby(tasks[index].device for index in session.runs.order)
         figures = (
@@ -205,17 +127,12 @@ def _rows(
             1 + (len(runner.threads) if runner else 0),
             sum(row.arena_bytes + row.scratch_bytes for row in memory),
             runner.dispatches if runner else 0, sum(task.is_copy for task in tasks),
-            min(entrant.wall_s), min(entrant.virtual_s), first.clock, first.ratio(entrant),
-            max(_apart(array, first.outputs[name]) for name, array in entrant.outputs.items()),
+            min(entrant.wall_s), min(entrant.virtual_s), clock, first.ratio(entrant, clock),
+            entrant.apart(first),
         )  # fmt: skip
-        for modes in entrant.modes:
+        for modes in names:
             why = f"{session.runs.chosen}: {session.runs.why}" if modes == DEFAULT else ""
-            yield (label, *modes, *figures, why)
-
-
-def _apart(ours: Array, theirs: Array) -> float:
-    same = ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
-    return 0.0 if same else float(np.float64(gap(ours, theirs).largest))
+            yield (match.label, *modes, *figures, why)
 
 
 def default_over_best(rows: Sequence[ModeRow]) -> float:
@@ -223,12 +140,11 @@ def default_over_best(rows: Sequence[ModeRow]) -> float:
     return max(row.ratio for row in rows)
 
 
-def table(rows: Sequence[ModeRow]) -> str:
+def modes_table(rows: Sequence[ModeRow]) -> str:
     """Return the rows of one model as text."""
     head = ("mode", "subgraphs", "execution", "tasks", "threads", "peak bytes", "dispatches",
             "copies", "wall ms", "virtual ms", "default/this", "apart", "order")  # fmt: skip
-    cells: list[tuple[Any, ...]] = [head]
-    cells += [
+    cells = [
         (
             r.mode, r.subgraphs, r.execution, r.tasks, r.threads, r.peak_bytes, r.dispatches,
             r.copies, f"{r.wall_s * 1e3:.3f}", f"{r.virtual_s * 1e3:.3f}", f"{r.ratio:.3f}",
@@ -236,15 +152,10 @@ def table(rows: Sequence[ModeRow]) -> str:
         )
         for r in rows
     ]  # fmt: skip
-    widths = [max(len(str(row[i])) for row in cells) for i in range(len(head))]
-    lines = [
-        "  ".join(f"{cell!s:>{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in cells
-    ]
     best = max(rows, key=lambda row: row.ratio)
     name = "the default" if best.ratio <= 1 else f"{best.mode} {best.subgraphs} {best.execution}"
     return "\n".join([
-        rows[0].model, *lines, f"auto is {rows[0].why}",
+        rows[0].model, *text_table(head, cells), f"auto is {rows[0].why}",
         f"the fastest is {name}; "
         f"the default takes {default_over_best(rows):.3f} of its {rows[0].clock} time",
     ])  # fmt: skip
