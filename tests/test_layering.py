@@ -16,11 +16,10 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "closing", "dtypes", "mapped", "disk_cache", "graph", "op", "effects", "check",
-    "interpret",
-    "builder", "rewrite", "quantize", "ops", "passes", "optimise", "model_file", "convert",
-    "model_cache", "kernel_table", "device", "opening", "calibration", "fit", "cost", "memory",
-    "placement",
+    "errors", "closing", "locks", "dtypes", "mapped", "disk_cache", "graph", "op", "effects",
+    "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
+    "model_file", "convert", "model_cache", "kernel_table", "device", "opening", "calibration",
+    "fit", "cost", "memory", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.starts",

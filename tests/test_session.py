@@ -1,5 +1,8 @@
 """Sessions: what users feed and get, what they are told when it does not fit, faults, sharing."""
 
+import contextlib
+import random
+import signal
 import threading
 
 import numpy as np
@@ -179,6 +182,39 @@ def test_threads_may_share_a_session():
         for thread in threads:
             thread.join()
         assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+def test_a_signal_at_any_moment_leaves_a_session_usable():
+    """A handler that raises, as Ctrl-C's does: later runs and `close` must not wait for ever."""
+    b = GraphBuilder("tiny")
+    graph = b.finish(b.add("neg", b.input("x", TensorType((4,), "float32")), names=["y"]))
+    rng, x = random.Random(5), np.ones(4, np.float32)
+    print("seed 5")
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(signum, frame):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        session = Session(graph, threads=1, calibration=Calibration())
+        for _ in range(500):
+            with contextlib.suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 1e-4))
+                while True:
+                    session.run({"x": x})
+            later = threading.Thread(target=session.run, args=({"x": x},), daemon=True)
+            later.start()
+            later.join(20)
+            assert not later.is_alive(), "a lock was left taken"
+        assert session.run({"x": x})["y"][0] == -1
+        session.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_given_devices_stay_open_and_own_ones_close():
