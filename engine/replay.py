@@ -58,16 +58,19 @@ def graph_hash(graph: Graph) -> str:
 
 
 def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
-    """Return the record of one run: the order in which its tasks started, and their digests.
+    """Return the record of one run: the order in which its tasks started, and digests.
 
-    States begin anew, for what they were is not in a bundle.
+    Those of what it returned are of that very run. What left its tasks is gone by then: it is read
+    from a second run, task by task in the same order. States begin anew for both, for what they
+    were is not in a bundle.
     """
     session.states.clear()
-    spans = session.profile(feeds, runs=1, warmup=0).last_run
+    outputs, spans = session.run_traced(feeds)
     order = [span.task for span in sorted(spans, key=lambda span: span.start_s)]
+    digests, _ = _step_by_step(session, feeds, order)
     return Run(
         VERSION, graph_hash(session.graph), session.runs.mode, session.subgraphs, session.execution,
-        seed, str(session.plan), tuple(order), tuple(_digests(session, feeds, order)),
+        seed, str(session.plan), tuple(order), (*digests, *_returned(outputs)),
     )  # fmt: skip
 
 
@@ -86,11 +89,14 @@ def rerun(session: Session, feeds: Mapping[str, Array], recorded: Run) -> Run:
         if was != now:
             facts = [f"recorded {was.strip()}", f"found    {now.strip()}"]
             raise RunError("the plan is not the one that was recorded", facts=facts)
-    digests = tuple(_digests(session, feeds, recorded.order))
-    return Run(**{**vars(recorded), "digests": digests})
+    digests, outputs = _step_by_step(session, feeds, recorded.order)
+    return Run(**{**vars(recorded), "digests": (*digests, *_returned(outputs))})
 
 
-def _digests(session: Session, feeds: Mapping[str, Array], order: Sequence[int]) -> list[Digest]:
+def _step_by_step(
+    session: Session, feeds: Mapping[str, Array], order: Sequence[int]
+) -> tuple[list[Digest], dict[str, Array]]:
+    """Return digests of all that leaves a task of a run in this order, and what it returns."""
     graph, found = session.plan.graph, list[Digest]()
     session.states.clear()
 
@@ -98,11 +104,20 @@ def _digests(session: Session, feeds: Mapping[str, Array], order: Sequence[int])
         for value, array in step.values.items():
             maker = graph.producer(value)
             label = maker.label if maker else "input"
-            digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-            found.append(Digest(graph.values[value].name, label, step.device, digest))
+            found.append(Digest(graph.values[value].name, label, step.device, _sha256(array)))
 
-    session.run_nodes(feeds, watch, order)
-    return found
+    return found, session.run_nodes(feeds, watch, order)
+
+
+def _returned(outputs: Mapping[str, Array]) -> list[Digest]:
+    return [
+        Digest(f"{name} (returned)", "the whole run", "session", _sha256(array))
+        for name, array in outputs.items()
+    ]
+
+
+def _sha256(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 def first_divergence(one: Run, two: Run) -> tuple[Digest, Digest] | None:

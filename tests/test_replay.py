@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from toy_device import ToyDevice
 from toy_graphs import devices, feeds_of, random_graph
 
 from trireme.builder import GraphBuilder
@@ -55,6 +56,43 @@ def test_a_parallel_run_is_repeated_in_its_order(seed, execution):
         other = {name: array + 1 for name, array in feeds.items()}
         one, two = first_divergence(recorded, rerun(session, other, recorded))
         assert one.value == two.value and one.sha256 != two.sha256
+
+
+class OnceWrong(ToyDevice):
+    """A device whose first launch is off by a little, as if tasks had raced in it."""
+
+    def compile(self, graphs):
+        made = super().compile(graphs)
+        for executable in made:
+            executable.bind = lambda args, scratch, e=executable: _OnceWrong(
+                type(e).bind(e, args, scratch), args
+            )
+        return made
+
+
+class _OnceWrong:
+    def __init__(self, call, args):
+        self.call, self.args, self.launches = call, args, 0
+
+    def launch(self, profile=False):
+        event = self.call.launch(profile)
+        self.launches += 1
+        if self.launches == 1:
+            last = self.args[-1]
+            last.handle[last.offset : last.offset + last.nbytes].view(np.float32)[0] += 0.5
+        return event
+
+
+def test_what_is_recorded_is_the_run_itself_and_not_its_repetition():
+    """Only the run that was recorded went wrong: it returned what no later run does."""
+    b = GraphBuilder("chain")
+    x = b.input("x", T)
+    graph = b.finish(b.add("neg", b.add("exp", x, pin="one"), pin="one", names=["y"]))
+    feeds = {"x": np.ones((3, 8), np.float32)}
+    with open_session(graph, [OnceWrong("one")]) as session:
+        recorded = record(session, feeds)
+        one, two = first_divergence(recorded, rerun(session, feeds, recorded))
+    assert one.value == two.value == "y (returned)" and one.sha256 != two.sha256
 
 
 def test_another_model_is_refused():
