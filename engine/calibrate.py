@@ -23,7 +23,7 @@ from trireme.fit import fit
 from trireme.graph import Graph
 from trireme.optimise import optimise
 from trireme.session import Session
-from trireme.turns import measure_crossings, measure_overlap, sharing_of
+from trireme.turns import measure_crossings, measure_issue, measure_overlap, sharing_of
 
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
@@ -126,6 +126,7 @@ def _calibrate_device(
     return DeviceCalibration(
         device.spec.name, device.spec.description, whole.fixed_s + _run_s(device),
         whole.per.get("kernels", 0.0), curves, {}, {}, {net.name: net.whole_s for net in nets},
+        measure_issue(device),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from trireme.device import DeviceSpec
 from trireme.errors import ModelFileError
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class DeviceCalibration:
     description: of the spec: driver, threads, instruction set
     launch_s: of a task, beside its kernels
     kernel_s: of a kernel, beside its own time: what lies between two of them
+    issue_s: seconds in which the host launches a task behind another of the device, which starts it
+        by itself; None where the host must wait between them
     curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
     sharing: by the name of another device of the same resource group
     nets: seconds of the networks that were measured, by name, to tell the machine's pace by
@@ -72,6 +74,7 @@ class DeviceCalibration:
     copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sharing: Mapping[str, Sharing] = field(default_factory=dict)
     nets: Mapping[str, float] = field(default_factory=dict)
+    issue_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,11 @@ class Calibration:
         """Return the measured seconds of launching a task and waiting for it."""
         found = self.of(spec)
         return found.launch_s if found else None
+
+    def issue_s(self, spec: DeviceSpec) -> float | None:
+        """Return the measured seconds of launching a task behind another, if the device can."""
+        found = self.of(spec)
+        return found.issue_s if found else None
 
     def copy(self, spec: DeviceSpec, direction: str) -> tuple[float, float] | None:
         """Return latency and bandwidth of "read" (to the host) or "write" (from it)."""
@@ -146,7 +154,14 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
     launch_s, kernel_s = float(entry["launch_s"]), float(entry["kernel_s"])
     nets = {name: float(seconds) for name, seconds in entry["nets"].items()}
-    numbers = [launch_s, kernel_s, *nets.values(), *(v for pair in copies.values() for v in pair)]
+    issue_s = None if entry["issue_s"] is None else float(entry["issue_s"])
+    numbers = [
+        launch_s,
+        kernel_s,
+        issue_s or 0.0,
+        *nets.values(),
+        *(v for pair in copies.values() for v in pair),
+    ]
     for curve in curves.values():
         numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
     for shared in sharing.values():
@@ -157,5 +172,5 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(
-        name, description, launch_s, kernel_s, curves, copies, sharing, nets
+        name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s
     )  # fmt: skip

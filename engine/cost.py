@@ -203,6 +203,11 @@ class CostModel:
         measured = self.calibration.launch_s(spec)
         return spec.launch_s if measured is None else measured
 
+    def issue_s(self) -> dict[str, float]:
+        """Return the seconds in which a task is launched behind another, of devices that can."""
+        found = {name: self.calibration.issue_s(d.spec) for name, d in self.devices.items()}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
     def _links(self) -> Links:
         to_host: dict[str, Link] = {}
         from_host: dict[str, Link] = {}

@@ -125,7 +125,7 @@ class Pricing:
             node.id: (known or {}).get(node.id) or node_options(graph, node, costs)
             for node in graph.nodes
         }
-        machine = Machine.of(specs, launch_s, costs.links)
+        machine = Machine.of(specs, launch_s, costs.links, costs.issue_s())
         seconds = [
             [options[n.id][0][d].seconds if d in options[n.id][0] else None for d in specs]
             for n in graph.nodes
@@ -187,6 +187,7 @@ class Pricing:
             choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks),
             Score(scorer.objective, UNIT[scorer.objective], value, bound, origin),
             search.candidates if search else {}, _unused(names, where, choices, search, value),
+            issue_s=self.costs.issue_s(),
         )  # fmt: skip
 
     def _check_fits(self, scorer: Scorer, assigned: Assignment, tasks: Tasks) -> None:

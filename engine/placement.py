@@ -74,6 +74,8 @@ class Placement:
     unused: for each device that got no node, why
     splits: what was split over devices in `source`, in the order in which it was done
     unsplit: why nothing, or nothing more, was; "" where that was not asked
+    issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
+        launch; for devices that start one task after another by themselves
     """
 
     source: Graph
@@ -91,6 +93,7 @@ class Placement:
     unused: Mapping[str, str]
     splits: tuple[Splitting, ...] = ()
     unsplit: str = ""
+    issue_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:

@@ -137,7 +137,8 @@ def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
                 _estimate(placement, group.device, group.nodes), subgraph=group.subgraph,
             )
         )  # fmt: skip
-    return [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
+    tasks = [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
+    return _hidden(placement, tasks)
 
 
 def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float:
@@ -147,6 +148,23 @@ def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float
         return placement.links.seconds(nbytes, source, target)
     own = sum(placement.choices[node.id].estimates[device].seconds for node in nodes)
     return placement.launch_s[device] + own
+
+
+def _hidden(placement: Placement, tasks: Sequence[Task]) -> list[Task]:
+    """Take off the launches of tasks that follow only tasks of their own device, if it starts one
+    after another by itself: `placing.makespan` does the same.
+    """
+    maker = {value: task.device for task in tasks for value in task.outputs}
+    done = []
+    for task in tasks:
+        issue_s = placement.issue_s.get(task.device)
+        before = [maker.get(value) for value in task.inputs]
+        before += [tasks[other].device for other in task.effects]
+        if issue_s is not None and before and all(device == task.device for device in before):
+            own_s = task.estimate_s - placement.launch_s[task.device]
+            task = replace(task, estimate_s=max(own_s, issue_s))
+        done.append(task)
+    return done
 
 
 def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:

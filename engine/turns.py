@@ -25,6 +25,7 @@ Bind = Callable[[Device, Graph], BoundCall]
 Line = tuple[float, float]
 """Latency in seconds, and bytes a second."""
 _ROUNDS, _PAIRS = 25, 3
+_BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 
 
@@ -51,6 +52,27 @@ def measure_crossings(there: Device, here: Device | None, bind: Bind) -> Line | 
         rows.append((4 * elements, max(whole - own, 0.0) / crossings))
     curve = fit([{"bytes": float(nbytes)} for nbytes, _ in rows], [s for _, s in rows], 1e-5)
     return curve.fixed_s, 1 / max(curve.per.get("bytes", 0.0), 1e-15)
+
+
+def measure_issue(device: Device) -> float | None:
+    """Return the seconds in which a session launches a task behind another of the device.
+
+    None for a device that does not start one after another by itself. The tasks are so short that
+    it is the host that limits how many run.
+    """
+    name, took = device.spec.name, []
+    if device.chain is None:
+        return None
+    for count in (1, 1 + _BEHIND):
+        graph = chain(_ELEMENTS[0], [name] * count)
+        if device.unsupported_reason(graph, graph.nodes[0]):
+            return None
+        feeds = {"x": np.zeros(_ELEMENTS[0], np.float32)}
+        with Session(
+            graph, devices=[device], passes=(), calibration=Calibration(), execution="interactive"
+        ) as session:
+            took.append(_seconds(partial(session.run, feeds)))
+    return max(took[1] - took[0], 0.0) / _BEHIND
 
 
 def chain(elements: int, devices: Sequence[str]) -> Graph:

@@ -108,7 +108,8 @@ def _open(options: argparse.Namespace, wanted: list[tuple[str, int | None]]) -> 
 def _lines(one: DeviceCalibration) -> list[str]:
     lines = [
         f"{one.name}: {one.description}",
-        f"  launch {one.launch_s * 1e6:.1f} us, between kernels {one.kernel_s * 1e6:.2f} us",
+        f"  launch {one.launch_s * 1e6:.1f} us, between kernels {one.kernel_s * 1e6:.2f} us"
+        + ("" if one.issue_s is None else f", behind another task {one.issue_s * 1e6:.1f} us"),
     ]
     for family, curve in sorted(one.curves.items()):
         terms = " + ".join(f"{each:.3g} {name}" for name, each in curve.per.items())

@@ -2,7 +2,9 @@
 
 Tasks and copies run in the order of the tasks: devices of a resource group take turns, a value is
 copied once to each memory space that reads it, as soon as it is made; copies take turns on their
-way and overlap with compute. `plan` makes the same tasks for real, `virtual` the same run of them.
+way and overlap with compute. A task that follows only tasks of its own device is launched while
+they run, if the device starts one after another by itself: its launch is hidden. `plan` makes the
+same tasks for real, `virtual` the same run of them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
     The caller is node -1, the last in every list: over at 0, in host memory.
     """
     group, seconds, launch_s = problem.group, problem.seconds, problem.machine.launch_s
+    issue_s = problem.machine.issue_s or (None,) * problem.k
     inputs, after, width = problem.inputs, problem.after, problem.spaces
     space, where = problem.space, [problem.space[d] for d in assigned]
     where.append(0)
@@ -40,6 +43,9 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
             for j in after[i]:
                 if finish[j] > ready:
                     ready = finish[j]
+        issue = issue_s[device]
+        if issue is not None and follows(problem, assigned, device, members):
+            work = max(work - launch_s[device], issue)
         end = free[group[device]] = ready + work
         if end > last:
             last = end
@@ -50,6 +56,15 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
                     _issue(problem, where, i, end, arrival, link)
                     break
     return max(last, max(link))
+
+
+def follows(problem: Problem, assigned: Sequence[int], device: int, members: Sequence[int]) -> bool:
+    """Whether a task of these nodes waits for tasks of its own device, and for nothing else."""
+    inside = set(members)
+    before = {maker for i in members for _, maker in problem.inputs[i]}
+    before.update(*(problem.after[i] for i in members))
+    before -= inside
+    return bool(before) and all(j != CALLER and assigned[j] == device for j in before)
 
 
 def _issue(

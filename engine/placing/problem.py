@@ -25,6 +25,8 @@ class Machine:
     memory, resource: of each device, its memory space and the silicon it takes turns on
     launch_s: seconds that a task costs on each device beyond its nodes
     budget: bytes of each memory space that has an end
+    issue_s: of each device that starts its own tasks one after another, the least seconds of a task
+        that follows only such: it has no launch; None for the others
     power_w, link_j_per_byte: for the energy of a run; None where no description says
     """
 
@@ -36,11 +38,13 @@ class Machine:
     budget: Mapping[str, int]
     power_w: tuple[float | None, ...]
     link_j_per_byte: Mapping[str, float | None]
+    issue_s: tuple[float | None, ...] = ()
 
     @classmethod
     def of(
-        cls, specs: Mapping[str, DeviceSpec], launch_s: Mapping[str, float], links: Links
-    ) -> Machine:
+        cls, specs: Mapping[str, DeviceSpec], launch_s: Mapping[str, float], links: Links,
+        issue_s: Mapping[str, float] | None = None,
+    ) -> Machine:  # fmt: skip
         """Return the machine of these devices."""
         limits: dict[str, int] = {}
         for spec in specs.values():
@@ -56,7 +60,14 @@ class Machine:
             limits,
             tuple(spec.power_w for spec in specs.values()),
             {spec.memory: spec.link_j_per_byte for spec in specs.values() if spec.memory != HOST},
+            tuple((issue_s or {}).get(name) for name in specs),
         )
+
+    @property
+    def least_launch_s(self) -> tuple[float, ...]:
+        """The least that a launch adds to a task on each device."""
+        issue = self.issue_s or (None,) * len(self.names)
+        return tuple(s if i is None else 0.0 for s, i in zip(self.launch_s, issue, strict=True))
 
     @property
     def spaces(self) -> tuple[str, ...]:

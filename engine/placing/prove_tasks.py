@@ -82,7 +82,7 @@ class TaskModel:
         return self._units(self.problem.own_s(i, device))
 
     def _launch(self, device: int) -> int:
-        return self._units(self.problem.machine.launch_s[device])
+        return self._units(self.problem.machine.least_launch_s[device])
 
     def _leaders(self, pairs: int) -> tuple[list[list[int]], bool]:
         """Return who may lead each node, and whether that is everyone."""

@@ -34,7 +34,9 @@ class Repricer:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.names = tuple(placement.specs)
-        machine = Machine.of(placement.specs, placement.launch_s, placement.links)
+        machine = Machine.of(
+            placement.specs, placement.launch_s, placement.links, placement.issue_s
+        )
         graph = placement.source
         self.seconds = [
             [_seconds(placement, node.id, name) for name in self.names] for node in graph.nodes
