@@ -357,6 +357,27 @@ def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
         share_of("cpu#6", 6, None, tmp_path)
 
 
+def test_an_input_of_both_parts_is_read_where_it_is():
+    """The caller's array, whatever it is made of, and another one in the next run."""
+    graph = conv_graph()
+    split = ["y0..y3=cpu#1,cpu#2:rows"]
+    with (
+        Session(graph, threads=1) as one,
+        Session(graph, devices=NAMES, threads=1, split=split) as two,
+    ):
+        assert all(port.point is not None for port in two._ports._inputs)
+        place = two._ports._inputs[0].view
+        for seed in range(4):
+            x = np.random.default_rng(seed).standard_normal((1, 64, 64, 32), np.float32)
+            form = {0: x, 1: np.repeat(x, 2, 1)[:, ::2], 2: np.asfortranarray(x)}.get(
+                seed, x.copy()
+            )
+            place[...] = np.nan
+            (got,), (want,) = two.run({"x": form}).values(), one.run({"x": x}).values()
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+            assert np.isnan(place).all() == (seed in (0, 3))
+
+
 def test_two_simulated_npus_run_side_by_side():
     with Session(conv_graph(), devices=["npu#1", "npu#2", "cpu"], split=["y1=npu#1,npu#2:rows"],
                  device_options={"npu": {"float32": "float16"}}) as session:  # fmt: skip

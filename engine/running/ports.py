@@ -1,8 +1,8 @@
 """A session's inputs and outputs on the way of every run: checked, then copied or used in place.
 
-Each has a place in the host's arena. Where the one call that reads or writes it can be pointed
-elsewhere, a large array is used where it lies instead of being copied: an input is read from the
-caller's array, an output is written into the array that the caller gets or gave.
+Each has a place in the host's arena. Where the calls that read it, or the one that writes it, can
+be pointed elsewhere, a large array is used where it lies instead of being copied: an input is read
+from the caller's array, an output is written into the array that the caller gets or gave.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from trireme.running.runs import Runs
 
 IN_PLACE_BYTES = 32 << 10
 """Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""
+_MOST_READERS = 8
+"""Pointing one takes a microsecond or two, too."""
 
 Point = Callable[[int], None]
 
@@ -208,11 +210,21 @@ def _is_aligned(array: Array) -> bool:
 
 
 def _reader(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
-    """Return what points the only reader of a large input elsewhere, None where it is copied."""
+    """Return what points the readers of a large input elsewhere, None where it is copied: where
+    one of them cannot be pointed, or more than a few would have to be."""
     readers = [task for task in plan.tasks if value in task.inputs]
-    if len(readers) != 1 or value in plan.graph.outputs:
+    if not 1 <= len(readers) <= _MOST_READERS or value in plan.graph.outputs:
         return None
-    return _pointer(plan, calls, value, readers[0].index, readers[0].inputs.index(value))
+    points = [_pointer(plan, calls, value, t.index, t.inputs.index(value)) for t in readers]
+    able = [point for point in points if point is not None]
+    if len(able) < len(points):
+        return None
+
+    def point_all(to: int) -> None:
+        for point in able:
+            point(to)
+
+    return able[0] if len(able) == 1 else point_all
 
 
 def _writer(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
