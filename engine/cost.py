@@ -201,7 +201,7 @@ class CostModel:
         """Return the seconds a task costs beyond its nodes."""
         spec = self.devices[device].spec
         measured = self.calibration.launch_s(spec)
-        return spec.launch_s if measured is None else measured
+        return spec.launch_s if measured is None else measured + spec.handover_s
 
     def issue_s(self) -> dict[str, float]:
         """Return the seconds in which a task is launched behind another, of devices that can."""

@@ -34,6 +34,8 @@ class DeviceSpec:
     flops: operations a second by dtype (a multiply-add counts as two)
     bandwidth: bytes a second to and from its own memory
     launch_s: seconds that a task costs beyond its work
+    handover_s: of these, what passing it to a thread of the device costs, where calibration
+        measures the kind without
     alignment: bytes to which values in its arena are aligned
     memory: the memory space it works in; values cross between spaces by copies only
     memory_bytes: the size of that space, 0 when unlimited
@@ -56,6 +58,7 @@ class DeviceSpec:
     link_bandwidth: float = float("inf")
     resource_group: str = ""
     cores: frozenset[int] = frozenset()
+    handover_s: float = 0.0
     clock: Clock = "wall"
     power_w: float | None = None
     link_j_per_byte: float | None = None

@@ -12,6 +12,7 @@ from random_graphs import random_feeds, random_graph
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.cost import CostModel
 from trireme.device import DeviceSpec, _of_instance, open_device
 from trireme.devices.cpu.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime import RING, has_futex
@@ -90,6 +91,9 @@ def test_instances_are_one_kind_in_groups_of_their_own(pair):
     measured = DeviceCalibration("cpu", first.description, 1e-6)
     calibration = Calibration.of_devices(measured)
     assert calibration.of(first) is calibration.of(second) is measured
+    costs = CostModel(pair, calibration)
+    assert costs.launch_s("cpu#1") == pytest.approx(1e-6 + first.handover_s)
+    assert first.handover_s > 0
 
 
 @pytest.mark.parametrize("reads", ["relu", "det"])
