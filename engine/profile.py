@@ -17,6 +17,7 @@ from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan
+from trireme.running.flights import took_s
 from trireme.virtual import Slice, makespan_s, timeline
 
 
@@ -39,6 +40,9 @@ class NodeRow:
 @dataclass(frozen=True)
 class TaskRow:
     """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
+
+    Tasks that are launched one behind the other and waited for together share that time out:
+    running/flights.py.
 
     low_s, high_s: between which the estimate expects the seconds
     """
@@ -174,7 +178,11 @@ def make_profile(
 
     serial: whether its tasks ran one after another
     """
-    tasks = [_task_row(plan, task, [run[task.index] for run in runs]) for task in plan.tasks]
+    took = [took_s(plan, run) for run in runs]
+    tasks = [
+        _task_row(plan, task, [run[task.index] for run in runs], [one[task.index] for one in took])
+        for task in plan.tasks
+    ]
     nodes = [
         row
         for task in plan.tasks
@@ -226,7 +234,7 @@ def _estimates(plan: Plan, task: Task) -> list[Estimate]:
     return [plan.placement.choices[node.id].estimates[task.device] for node in task.nodes]
 
 
-def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
+def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan], took: Sequence[float]) -> TaskRow:
     if task.is_copy:
         label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
         nbytes = plan.graph.type(task.outputs[0]).nbytes
@@ -239,7 +247,7 @@ def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> TaskRow:
         if task.is_copy:
             seconds = task.estimate_s
     else:
-        seconds = statistics.median(span.end_s - span.start_s for span in spans)
+        seconds = statistics.median(took)
     return TaskRow(
         task.index, task.device, label, clock, task.estimate_s, seconds, nbytes,
         *_task_interval(plan, task),
@@ -251,8 +259,9 @@ def _task_interval(plan: Plan, task: Task) -> tuple[float, float]:
     if task.is_copy:
         low, high = SPREAD["calibration"]
         return task.estimate_s * low, task.estimate_s * high
-    launch_s = plan.placement.launch_s.get(task.device, 0.0)
-    return interval(_estimates(plan, task), launch_s)
+    estimates = _estimates(plan, task)
+    own_s = sum(estimate.seconds for estimate in estimates)
+    return interval(estimates, max(task.estimate_s - own_s, 0.0))
 
 
 def clock_of(plan: Plan, task: Task) -> Clock:

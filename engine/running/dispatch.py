@@ -32,12 +32,28 @@ _SLOW_S, _SLOW_TIMES = 5 * CHEAP_S, 2
 
 @dataclass(frozen=True)
 class TaskSpan:
-    """When a task ran, in seconds of time.perf_counter, and what its device says of its inside."""
+    """When a task ran, in seconds of time.perf_counter, and what its device says of its inside.
+
+    flight: when the host launched it and when it was seen to be over, for a task of a chain, whose
+        start and end are the driver's
+    """
 
     task: int
     start_s: float
     end_s: float
     nodes: tuple[NodeSpan, ...]
+    flight: tuple[float, float] | None = None
+
+
+def span_of(index: int, event: Event, launched_s: float, seen_s: float, chained: bool) -> TaskSpan:
+    """Return when a task ran whose event is over: by the driver's own times, if it is chained."""
+    nodes = tuple(event.spans())
+    if not chained:
+        return TaskSpan(index, launched_s, seen_s, nodes)
+    flight = launched_s, seen_s
+    if not nodes:
+        return TaskSpan(index, launched_s, seen_s, nodes, flight)
+    return TaskSpan(index, max(launched_s, nodes[0].start_s), nodes[-1].end_s, nodes, flight)
 
 
 class ParallelRunner:
@@ -164,10 +180,8 @@ class ParallelRunner:
                 self.slow[index] += 1
                 self.cheap[index] = self.slow[index] < _SLOW_TIMES
             if self.spans is not None:
-                nodes = tuple(event.spans())
-                if nodes and self.chains[index] is not None:
-                    start, end = max(start, nodes[0].start_s), nodes[-1].end_s
-                self.spans.append(TaskSpan(index, start, end, nodes))
+                chained = self.chains[index] is not None and type(event) is not Done
+                self.spans.append(span_of(index, event, start, end, chained))
         except BaseException as error:
             self._fail(error)
 

@@ -14,7 +14,7 @@ from typing import Any
 from trireme.device import BoundCall, Done, Event, chain_of
 from trireme.errors import RunError
 from trireme.plan import Plan
-from trireme.running.dispatch import TaskSpan
+from trireme.running.dispatch import TaskSpan, span_of
 
 
 def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
@@ -109,15 +109,28 @@ def _chain(calls: Sequence[Any]) -> Callable[[], None]:
 
 
 def run_profiled(calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
-    """Run every task in an order that respects the waits, and return when each ran."""
-    return [_timed(calls[index], index) for index in order]
+    """Run every task in an order that respects the waits, and return when each ran.
+
+    Tasks of a chain are launched one behind the other and waited for together, as in any run.
+    """
+    return [span for group in _groups(order, calls) for span in _timed(calls, group)]
 
 
-def _timed(call: BoundCall, index: int) -> TaskSpan:
-    start = time.perf_counter()
-    event = call.launch(profile=True)
-    event.wait()
-    return TaskSpan(index, start, time.perf_counter(), tuple(event.spans()))
+def _timed(calls: Sequence[Any], group: Sequence[int]) -> list[TaskSpan]:
+    under_way: list[tuple[int, Event, float]] = []
+    try:
+        for index in group:
+            start, event = time.perf_counter(), under_way[-1][1] if under_way else None
+            after = {} if event is None or type(event) is Done else {"after": (event,)}
+            under_way.append((index, calls[index].launch(profile=True, **after), start))
+    finally:
+        for _, event, _ in reversed(under_way):
+            event.wait()
+    end = time.perf_counter()
+    return [
+        span_of(index, event, start, end, len(group) > 1 and type(event) is not Done)
+        for index, event, start in under_way
+    ]
 
 
 def check_order(plan: Plan, order: Sequence[int]) -> None:

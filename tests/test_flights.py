@@ -1,0 +1,69 @@
+"""A profile measures chained tasks as runs run them: launched ahead, waited for once."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from forced import open_all
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.graph import TensorType
+from trireme.running.dispatch import TaskSpan
+from trireme.running.flights import took_s
+from trireme.session import Session
+
+
+def plan_of(*copies):
+    return SimpleNamespace(tasks=[SimpleNamespace(is_copy=copy) for copy in copies])
+
+
+def test_a_flight_is_shared_out_in_full():
+    """Launched at 0, 1, 2; the driver runs 5-6, 8-20, 23-24; seen at 30."""
+    run = [
+        TaskSpan(0, 5, 6, (), (0, 30)), TaskSpan(1, 8, 20, (), (1, 30)),
+        TaskSpan(2, 23, 24, (), (2, 30)),
+    ]  # fmt: skip
+    took = took_s(plan_of(True, False, True), run)
+    assert took == {0: 3, 1: 15 + 5 + 6, 2: 1}
+    assert sum(took.values()) == 30
+
+
+def test_flights_that_the_host_parts_are_apart():
+    run = [
+        TaskSpan(0, 1, 4, (), (0, 5)), TaskSpan(1, 5, 9, ()), TaskSpan(2, 11, 12, (), (10, 14)),
+    ]  # fmt: skip
+    assert took_s(plan_of(False, False, False), run) == {0: 5, 1: 4, 2: 4}
+
+
+def test_what_overlaps_keeps_its_own_seconds():
+    """A copy under a kernel; and a task that was launched after a pause, which is nobody's."""
+    run = [
+        TaskSpan(0, 1, 10, (), (0, 31)), TaskSpan(1, 4, 6, (), (0, 31)),
+        TaskSpan(2, 20, 30, (), (15, 31)),
+    ]  # fmt: skip
+    assert took_s(plan_of(False, True, False), run) == {0: 11, 1: 2, 2: 10}
+
+
+@pytest.mark.parametrize("mode", ["serial", "parallel"])
+def test_a_profile_adds_up_to_its_runs(mode):
+    opened, absent = open_all(("opencl", "cpu"))
+    if absent:
+        pytest.skip(str(absent))
+    b = GraphBuilder("chain")
+    x = b.input("x", TensorType((64, 256), "float32"))
+    w = b.constant("w", np.full((256, 256), 1e-2, np.float32))
+    for pin in ("opencl", "opencl", "cpu", "opencl"):
+        x = b.add("matmul", x, w, pin=pin)
+    with Session(
+        b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration(), mode=mode,
+    ) as session:  # fmt: skip
+        profile = session.profile({"x": np.ones((64, 256), np.float32)}, runs=30)
+    for device in opened.values():
+        device.close()
+    total = sum(row.seconds for row in profile.tasks)
+    wall = float(np.median(profile.wall_s))
+    assert 0.5 * wall < total < 1.1 * wall, (total, wall)
+    launched = [span.flight for span in profile.last_run if span.flight]
+    assert len(launched) > 3
+    assert len({seen for _, seen in launched}) < len(launched), "some are waited for together"
