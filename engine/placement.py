@@ -41,7 +41,7 @@ class Score:
 
     def text(self, value: float) -> str:
         """Return a value of this objective with its unit."""
-        return _time(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
+        return time_text(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
 
     def __str__(self) -> str:
         origin = f", from {self.bound_from}" if self.bound_from else ""
@@ -171,7 +171,7 @@ class Placement:
         lines = [
             f"placement of {self.source.name!r}: {where} nodes in {self.tasks} tasks, "
             f"{len(self.copies())} copies",
-            f"  predicted {_time(self.makespan_s)} a run",
+            f"  predicted {time_text(self.makespan_s)} a run",
             f"  {self.score}",
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
@@ -181,7 +181,8 @@ class Placement:
         return "\n".join(lines)
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Return seconds as people read them."""
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
 
 

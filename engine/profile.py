@@ -15,6 +15,7 @@ from typing import Any
 from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
+from trireme.placement import time_text
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan
 from trireme.running.flights import took_s
@@ -127,26 +128,29 @@ class Profile:
         }
 
     def __str__(self) -> str:
-        from_wall = f"median {_ms(statistics.median(self.wall_s))}, best {_ms(min(self.wall_s))}"
+        wall = f"median {time_text(statistics.median(self.wall_s))}"
+        wall += f", best {time_text(min(self.wall_s))}"
+        if self.simulating_s:
+            wall += f", of which simulating {time_text(self.simulating_s)}"
+        low, high = map(time_text, self.interval_s)
+        predicted = f"{time_text(self.predicted_s)} ({low} to {high})"
         lines = [
             f"profile of {self.model!r}, {self.runs} runs",
-            f"  wall clock     {from_wall}"
-            + (f", of which simulating {_ms(self.simulating_s)}" if self.simulating_s else ""),
-            f"  virtual clock  predicted {_ms(self.predicted_s)} ({_ms(self.interval_s[0])} to "
-            f"{_ms(self.interval_s[1])}), measured {_ms(self.virtual_s)}",
+            f"  wall clock     {wall}",
+            f"  virtual clock  predicted {predicted}, measured {time_text(self.virtual_s)}",
             *(f"  drift          {one}" for one in self.drift if one.is_reported),
             "",
             f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
             f" {'measured':>12}  what",
         ]
         lines += [
-            f"  {r.task:4} {r.device:12} {r.clock:8} {_ms(r.estimate_s):>12}"
-            f" {_ms(r.low_s):>12} {_ms(r.high_s):>12} {_ms(r.seconds):>12}  {r.label}"
+            f"  {r.task:4} {r.device:12} {r.clock:8} {_us(r.estimate_s):>12}"
+            f" {_us(r.low_s):>12} {_us(r.high_s):>12} {_us(r.seconds):>12}  {r.label}"
             for r in self.tasks
         ]
         lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
         lines += [
-            f"  {r.device:8} {r.clock:8} {_ms(r.estimate_s):>12} {_ms(r.seconds):>12}"
+            f"  {r.device:8} {r.clock:8} {_us(r.estimate_s):>12} {_us(r.seconds):>12}"
             f"  {r.label}, {r.kernel}"
             for r in self.nodes
         ]
@@ -163,8 +167,8 @@ class Profile:
         return "\n".join(lines)
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3f} ms"
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
 
 
 def make_profile(
