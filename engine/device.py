@@ -156,18 +156,22 @@ class Event(Protocol):
         """Return what ran when, after `wait`; empty unless launched with profile=True."""
 
 
+Told = Callable[[], Sequence[NodeSpan]]
+"""Puts spans together once they are asked for: done in the launch it would count as its time."""
+
+
 class Done:
     """The event of a launch that was complete when it returned."""
 
-    def __init__(self, spans: Sequence[NodeSpan] = ()) -> None:
+    def __init__(self, spans: Sequence[NodeSpan] | Told = ()) -> None:
         self._spans = spans
 
     def wait(self) -> None:
         """Return at once."""
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return the spans given at launch."""
-        return self._spans
+        """Return the spans given at launch, or what was given to tell them."""
+        return self._spans() if callable(self._spans) else self._spans
 
 
 class BoundCall(Protocol):

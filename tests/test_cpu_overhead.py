@@ -126,6 +126,16 @@ def test_every_chunk_runs_once(threads):
             np.testing.assert_allclose(made.run({"x": x})["y"], expected, rtol=1e-5)
 
 
+def test_a_profile_does_not_count_itself():
+    """What it says of a task is what the task takes, not what telling of 100 steps takes."""
+    feeds = {"x": np.ones(16, np.float32)}
+    with session(100, 1) as made:
+        wall = best_us(made, feeds, 50)
+        virtual = min(made.profile(feeds, runs=5).virtual_s for _ in range(5)) * 1e6
+    print(f"a run {wall:.1f} us, profiled {virtual:.1f} us")
+    assert virtual < 2 * wall + 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_figures(threads):

@@ -12,7 +12,16 @@ from time import perf_counter
 
 import numpy as np
 
-from trireme.device import BoundCall, Buffer, Done, Event, Executable, NodeSpan, host_view
+from trireme.device import (
+    BoundCall,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    NodeSpan,
+    Told,
+    host_view,
+)
 from trireme.devices.cpu import runtime
 from trireme.devices.cpu.jit import Jit
 from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
@@ -132,12 +141,13 @@ class Bound:
 
         return move
 
-    def _profiled(self) -> list[NodeSpan]:
-        spans = [span for part in self._parts for span in part.profile()]
+    def _profiled(self) -> Told:
+        """Run, and return what tells when each step ran."""
+        parts = [part.profile() for part in self._parts]
         for call in self._copies:
             call()
         self._check()
-        return spans
+        return lambda: [span for told in parts for span in told()]
 
     def _check(self) -> None:
         """Raise what the kernels found wrong; their results mean nothing then."""
@@ -275,11 +285,14 @@ class _Native:
         owners = enumerate(self._owners)
         return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
 
-    def profile(self) -> Iterable[NodeSpan]:
-        """Run, and yield when each step ran."""
+    def profile(self) -> Told:
+        """Run, and return what tells when each step ran."""
         self._stamped()
-        for step, (start_ns, end_ns) in zip(self._steps, self._stamps.tolist(), strict=True):
-            yield NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
+        stamps = self._stamps.copy()  # the next run writes them anew
+        return lambda: [
+            NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
+            for step, (start_ns, end_ns) in zip(self._steps, stamps.tolist(), strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -289,11 +302,12 @@ class _Reference:
     node: int
     run: Callable[[], None]
 
-    def profile(self) -> Iterable[NodeSpan]:
-        """Run, and yield when it ran."""
+    def profile(self) -> Told:
+        """Run, and return what tells when it ran."""
         start = perf_counter()
         self.run()
-        yield NodeSpan((self.node,), REFERENCE, start, perf_counter())
+        span = NodeSpan((self.node,), REFERENCE, start, perf_counter())
+        return lambda: [span]
 
 
 def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
