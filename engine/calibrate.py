@@ -17,7 +17,7 @@ import numpy as np
 from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import generic_works, supported_part
-from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
+from trireme.device import HOST, BoundCall, Device, KernelWork, held_s, ways_of
 from trireme.dtypes import numpy_dtype
 from trireme.fit import fit
 from trireme.graph import Graph
@@ -28,12 +28,14 @@ from trireme.turns import measure_crossings, measure_issue, measure_overlap, sha
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
 """Seconds that all devices together may take; what is then not measured is left out."""
-_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.05, 4
-_VISITS = 3
-"""How often every network is measured, apart in time, as machines have phases."""
+_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.01, 3
+"""Of a visit: the most runs and about the seconds; the least runs, however long."""
+_VISITS = 15
+"""How often every network is visited, if there is time: in turns, as machines have phases."""
 _PREPARING = 0.7
 """Of a device's time: what compiling and measuring all networks once may take."""
-_PACE = ("separable", "bottleneck", "inverted", "basic", "inverted int8")
+_PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
+"""The networks that tell how fast the machine is: of several kinds, and short."""
 _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
 _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
@@ -67,17 +69,20 @@ def calibrate(
 class Measured:
     """A network that is measured: its name, kernels and call, and what every visit found.
 
+    alone: which way the call is to run, where it has the choice (`BoundCall.choose`)
     visits: the seconds of a launch with its wait, profiling nothing; and of each kernel
     """
 
     name: str
     works: Sequence[KernelWork]
     call: BoundCall
+    alone: bool = False
     visits: list[tuple[float, list[float]]] = field(default_factory=list)
 
     def visit(self) -> None:
         """Measure once more."""
-        whole_s = _timed(self.call)
+        choose(self.call, self.alone)
+        whole_s = timed(self.call)
         found = _kernel_seconds(self.call, self.works)
         if not found and len({work.family for work in self.works}) == 1:
             found = [whole_s / len(self.works)] * len(self.works)
@@ -99,12 +104,12 @@ def _calibrate_device(
 ) -> DeviceCalibration:
     begin = time.perf_counter()
     nets = list(_prepared(name, device, begin + _PREPARING * (end - begin), progress))
-    for _ in range(_VISITS - 1):
-        for done, net in enumerate(nets, 1):
+    for visit in range(1, _VISITS):
+        for net in nets:
             if time.perf_counter() < end:
                 net.visit()
-            if progress:
-                progress(name, done, len(nets))
+        if progress:
+            progress(name, visit + 1, _VISITS)
     known = [net for net in nets if net.seconds]
     whole = fit(
         [{"kernels": float(len(n.works)), "kernels_s": sum(n.seconds)} for n in known],
@@ -135,10 +140,11 @@ def _run_s(device: Device) -> float:
     graph = supported_part(build(_EMPTY), device)
     if device.spec.memory != HOST or not graph.nodes:
         return 0.0
-    launch_s = _timed(_bind(device, graph))
+    call = _bind(device, graph)
     feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
     with Session(graph, devices=[device], passes=(), calibration=Calibration()) as session:
-        return max(_seconds(lambda: session.run(feeds)) - launch_s, 0.0)
+        more = [_seconds(lambda: session.run(feeds)) - timed(call) for _ in range(_VISITS)]
+    return max(statistics.median(more), 0.0)
 
 
 def _with_turns(
@@ -164,32 +170,56 @@ def _with_turns(
 
 
 class Pace:
-    """How fast the machine is, beside when it was calibrated: a few of the networks again."""
+    """How fast the machine is, beside when it was calibrated: a few of the networks again.
+
+    They are visited in turns with what is to be compared, so that both see the same machine.
+    """
 
     def __init__(self, device: Device, measured: DeviceCalibration) -> None:
-        self._calls = []
+        self._rows: list[tuple[BoundCall, float, list[float]]] = []
         for net in NETS:
             if net.name in _PACE and net.name in measured.nets:
                 graph = supported_part(optimise(build(net)), device)
-                self._calls.append((_bind(device, graph), measured.nets[net.name]))
+                call = _bind(device, graph)
+                choose(call, False)
+                self._rows.append((call, measured.nets[net.name], []))
 
-    def now(self) -> float:
-        """Return the seconds of now, of those of then: 1.1 is a tenth slower; 1.0 if unknown."""
-        return statistics.median([_timed(c) / then for c, then in self._calls] or [1.0])
+    def visit(self) -> None:
+        """Measure each network once more."""
+        for call, _, seconds in self._rows:
+            seconds.append(timed(call))
+
+    def since(self) -> float:
+        """Return the seconds of the visits since the last time, of those of the calibration: 1.1
+        is a tenth slower; 1.0 if nothing is known.
+        """
+        found = [statistics.median(now) / then for _, then, now in self._rows if now]
+        for _, _, now in self._rows:
+            now.clear()
+        return statistics.median(found or [1.0])
+
+
+def choose(call: BoundCall, alone: bool) -> bool:
+    """Let a call run alone or with its device's other threads; whether it has the choice."""
+    ask: Callable[[bool], bool] | None = getattr(call, "choose", None)
+    return ask is not None and ask(alone)
 
 
 def _prepared(
     name: str, device: Device, end: float, progress: Progress | None
 ) -> Iterator[Measured]:
-    """Yield the networks that the device runs, compiled and measured once."""
+    """Yield the networks that the device runs, compiled and measured once; in each way."""
     for done, net in enumerate(NETS, 1):
         graph = supported_part(optimise(build(net)), device)
         if graph.nodes and time.perf_counter() < end:
             works = device.works(graph)
-            works = generic_works(graph) if works is None else works
-            found = Measured(net.name, works, _bind(device, graph))
-            found.visit()
-            yield found
+            ways = ways_of(generic_works(graph) if works is None else works)
+            call = _bind(device, graph)
+            for alone, kernels in ways.items():
+                if not alone or choose(call, True):
+                    found = Measured(net.name + " alone" * alone, kernels, call, alone)
+                    found.visit()
+                    yield found
         if progress:
             progress(name, done, len(NETS))
 
@@ -238,13 +268,12 @@ def _matched(
     return seconds if row is None else []
 
 
-def _timed(call: BoundCall) -> float:
+def timed(call: BoundCall) -> float:
     """Return the median seconds of a launch with its wait."""
     return _seconds(getattr(call, "run", None) or (lambda: call.launch().wait()))
 
 
 def _seconds(run: Callable[[], object]) -> float:
-    run()
     run()
     seconds: list[float] = []
     end = time.perf_counter() + _RUNS_S

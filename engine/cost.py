@@ -11,12 +11,12 @@ several nodes is shared out among them, so that nodes' seconds add up to their r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from trireme.calibration import Calibration, Curve
-from trireme.device import HOST, Device, DeviceSpec, KernelWork
+from trireme.device import HOST, Device, DeviceSpec, KernelWork, ways_of
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
@@ -182,6 +182,7 @@ class CostModel:
         spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
         kernels = self.devices[device].works(part)
         kernels = generic_works(part) if kernels is None else kernels
+        kernels = _fastest(kernels, measured.curves if measured else {})
         found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
         for kernel in kernels:
             weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
@@ -229,6 +230,16 @@ class CostModel:
         sharing = measured.sharing if measured else {}
         beside = [d.spec.name for d in self.devices.values() if d.spec.memory == HOST]
         return max((sharing[name].switch_s for name in beside if name in sharing), default=0.0)
+
+
+def _fastest(kernels: Sequence[KernelWork], curves: Mapping[str, Curve]) -> Sequence[KernelWork]:
+    """Return the kernels of the faster of the ways that were measured."""
+    ways = [
+        way for way in ways_of(kernels).values() if all(kernel.family in curves for kernel in way)
+    ]
+    return min(
+        ways, key=lambda way: sum(curves[k.family].seconds(k.terms) for k in way), default=kernels
+    )
 
 
 def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:

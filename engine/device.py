@@ -138,12 +138,21 @@ class KernelWork:
     family: kernels of one family grow alike, and are fitted together ("conv_f32_winograd")
     terms: amounts by name, of the device's own choice; more of one never makes a kernel faster
     guess_s: the device's own estimate, for a family that was not measured; None for the roofline
+    alone: the same kernel in a run without further threads, where the device does whole runs of a
+        region in either way, as is faster
     """
 
     nodes: tuple[int, ...]
     family: str
     terms: Mapping[str, float]
     guess_s: float | None = None
+    alone: KernelWork | None = None
+
+
+def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
+    """Return the kernels of a region by whether they run alone, for each way that there is."""
+    apart = [work.alone for work in works if work.alone]
+    return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
 
 
 class Event(Protocol):
@@ -177,10 +186,12 @@ class Done:
 class BoundCall(Protocol):
     """An executable bound to memory: one session's use of it. Launches allocate nothing.
 
-    Two methods may be there, and are asked for by name:
+    Three methods may be there, and are asked for by name:
     run() is launch().wait() without an event, for calls of some microseconds;
     point(argument) returns a function that moves an input or output (in the order of `bind`) in
-    host memory to another address, for the launches that follow, or None where it must stay.
+    host memory to another address, for the launches that follow, or None where it must stay;
+    choose(alone) lets further launches run without the device's other threads (True), or with them
+    (False), where the device has the choice; None gives it back.
     """
 
     def launch(self, profile: bool = False) -> Event:

@@ -2,6 +2,7 @@
 machine is not priced by another's."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from trireme.graph import TensorType
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session
-from trireme.tools.calibrate_check import rank_correlation
+from trireme.tools.calibrate_check import Row, rank_correlation, verdict
 
 
 def synthetic(count=60, noise=0.02, seed=0):
@@ -180,6 +181,44 @@ def test_a_kernel_is_shared_out_among_its_nodes():
     assert parts[0].source == "roofline"
 
 
+def test_a_region_is_priced_as_its_faster_way():
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType((1000,), "float32"))
+    graph = b.finish(b.add("tanh", b.add("relu", x)))
+    device = ToyDevice("cpu")
+
+    def works(graph):
+        alone = [KernelWork((n.id,), "map alone", {"bytes": 4e3}) for n in graph.nodes]
+        return [
+            KernelWork(one.nodes, "map", {"bytes": 2e3, "joins": 1.0}, alone=one) for one in alone
+        ]
+
+    device.works = works
+
+    def seconds(join_s, **more):
+        curves = {"map": Curve(0.0, {"bytes": 1e-9, "joins": join_s}), **more}
+        known = DeviceCalibration("cpu", "toy cpu", 0.0, 0.0, curves)
+        costs = CostModel({"cpu": device}, Calibration.of_devices(known))
+        return sum(costs.node(graph, node, "cpu").seconds for node in graph.nodes)
+
+    alone = {"map alone": Curve(0.0, {"bytes": 1e-9})}
+    assert seconds(1e-6, **alone) == pytest.approx(6e-6)
+    assert seconds(5e-6, **alone) == pytest.approx(8e-6)
+    assert seconds(5e-6) == pytest.approx(14e-6)  # what was not measured is not the faster way
+
+
+def test_short_runs_have_two_prices(cpu):
+    net = next(net for net in NETS if net.name == "tiny")
+    for threads in (1, 2):
+        with closing(open_device("cpu", threads=threads)) as device:
+            works = device.works(optimise(build(net)))
+            assert all((work.alone is not None) == (threads == 2) for work in works)
+            for work in works:
+                if work.alone:
+                    assert work.alone.family == f"{work.family} alone"
+                    assert work.alone.terms["model_s"] >= work.terms["model_s"]
+
+
 def test_what_others_run_is_left_out():
     b = GraphBuilder("g")
     x = b.input("x", TensorType((10,), "float32"))
@@ -322,9 +361,35 @@ def test_a_turn_is_paid_with_the_copy():
 
 def test_pace_is_of_now_to_then(cpu):
     then = calibrate({"cpu": cpu}, limit_s=2.0).of(cpu.spec)
-    nets = {name: 2 * seconds for name, seconds in then.nets.items()}
-    assert 0.1 < Pace(cpu, replace(then, nets=nets)).now() < 0.9
-    assert Pace(cpu, replace(then, nets={})).now() == 1.0
+    nets = {name: 9 * seconds for name, seconds in then.nets.items()}
+    pace = Pace(cpu, replace(then, nets=nets))
+    pace.visit()
+    assert 0.01 < pace.since() < 0.9
+    assert pace.since() == 1.0  # nothing was measured since
+    pace = Pace(cpu, replace(then, nets={}))
+    pace.visit()
+    assert pace.since() == 1.0
+
+
+def rows(*figures):
+    return [
+        Row("m", "cpu", 1, "run", predicted, 0.0, 9.0, measured, pace)
+        for predicted, measured, pace in figures
+    ]
+
+
+def test_the_bars_are_of_a_quiet_machine():
+    """Runs at another pace than the calibration's are told, and not judged."""
+    near, far = (1.0, 1.02, 1.0), (1.0, 1.3, 1.01)
+    is_met, why = verdict(rows(*[near] * 8, far, far))
+    assert is_met and why.startswith("met: of 10 runs") and "80% are within 10%" in why
+    assert not verdict(rows(*[near] * 7, far, far, far))[0]
+    slow = (1.0, 1.2, 1.2)
+    assert verdict(rows(*[near] * 8, slow, slow))[0]
+    is_met, why = verdict(rows(*[near] * 7, slow, slow, slow))
+    assert not is_met and "only 7 of 10 runs" in why and "trireme calibrate" in why
+    assert rows(slow)[0].paced_error == pytest.approx(0.0)
+    assert not verdict([])[0]
 
 
 def test_ranks():

@@ -57,6 +57,26 @@ def test_an_idle_session_costs_no_cpu(device):
     np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
 
 
+def test_a_short_call_stays_as_chosen(device):
+    call, x, y = bound(device)
+    (native,) = call._parts
+    for alone in (True, False):
+        assert call.choose(alone)
+        for _ in range(40):
+            call.launch()
+        words = native.call.words
+        assert words[runtime.CALL_RUNS] == -1  # no trials, nothing learnt
+        assert (words[runtime.CALL_WITH] > words[runtime.CALL_ALONE]) == alone
+        np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+    assert call.choose(None)
+    for _ in range(40):
+        call.launch()
+    assert native.call.words[runtime.CALL_RUNS] == 40
+    call.launch(profile=True)  # runs in the way that was learnt
+    learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
+    assert (native._stamping.words[learnt] == native.call.words[learnt]).all()
+
+
 def test_several_callers_take_turns(device):
     calls = [bound(device, seed) for seed in range(4)]
 

@@ -40,8 +40,10 @@ _POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""
 _WAKE_S = 1e-4
 """Work for workers, in estimated seconds, that makes waking them worth while."""
-_TRY_S = 4e-3
+TRY_S = 4e-3
 """Work for workers below which doing it alone is tried too."""
+_TRIALS = 32
+"""Runs after which a call knows which way is faster (runtime_loops.py)."""
 
 
 class CpuExecutable(Executable):
@@ -125,6 +127,14 @@ class Bound:
             return Done(self._profiled())
         self.run()
         return _DONE
+
+    def choose(self, alone: bool | None) -> bool:
+        """Let further runs be done without the workers, or with them; None: as is faster.
+
+        Whether there is a choice; if not, nothing changes.
+        """
+        chosen = [part.choose(alone) for part in self._parts if isinstance(part, _Native)]
+        return any(chosen)
 
     def point(self, argument: int) -> Callable[[int], None] | None:
         """Return a function that moves an argument to another address; None where it must stay."""
@@ -268,15 +278,14 @@ class _Native:
         table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
         table[:, :5] = rows
         self._stamps = np.zeros((len(rows), 2), np.int64)
-        self.call = self._call(table, None)
-        self.run = pool.bind(self.call)
-        self._stamped = pool.bind(self._call(table, self._stamps))
+        self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
+        self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
 
     def _call(self, table: Array, stamps: Array | None) -> Call:
         shared = [step.seconds for step in self._steps if step.chunks > 1]
         polls = bool(table[:, runtime.STEP_POLL].any())
         return Call(
-            table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < _TRY_S,
+            table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < TRY_S,
             polls=polls, stamps=stamps,
         )  # fmt: skip
 
@@ -285,8 +294,20 @@ class _Native:
         owners = enumerate(self._owners)
         return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
 
+    def choose(self, alone: bool | None) -> bool:
+        """See `Bound.choose`."""
+        calls = [call for call in (self.call, self._stamping) if call.words[runtime.CALL_TRIES]]
+        for call in calls:
+            call.words[runtime.CALL_RUNS] = 0 if alone is None else -1
+            call.words[[runtime.CALL_WITH, runtime.CALL_ALONE]] = bool(alone), not alone
+        return bool(calls)
+
     def profile(self) -> Told:
-        """Run, and return what tells when each step ran."""
+        """Run, in the way that runs without stamps found faster; tell when each step ran."""
+        plain, stamped = self.call.words, self._stamping.words
+        if not 0 <= plain[runtime.CALL_RUNS] < _TRIALS:
+            learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
+            stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
         self._stamped()
         stamps = self._stamps.copy()  # the next run writes them anew
         return lambda: [

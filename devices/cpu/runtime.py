@@ -35,8 +35,9 @@ SHARES = LINE * 6
 # Slots of a call. AT, MINE and MODE are 0 but while a run is interrupted.
 CALL_CONTEXT, CALL_STEPS, CALL_COUNT, CALL_BUDGET, CALL_STAMPS, CALL_WAKES = range(6)
 CALL_AT, CALL_MINE, CALL_MODE = 6, 7, 8
-# TRIES says that a short call tries both modes now and then; RUNS counts its runs; START is when
-# this one began; WITH and ALONE are what a run took lately with the workers and without.
+# TRIES says that a short call tries both modes now and then; RUNS counts its runs, below 0 none: it
+# stays with the faster; START is when this run began; WITH and ALONE are what a run took lately
+# with the workers and without.
 CALL_TRIES, CALL_RUNS, CALL_START, CALL_WITH, CALL_ALONE = 9, 10, 11, 12, 13
 CALL_WORDS = 16
 # Slots of a step: CHUNKS chunks from number BASE on; POLL says to look at the clock.

@@ -5,7 +5,8 @@ Names in dollars are the slots that runtime.py lays out.
 
 RUN = r"""
 ; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers. A call that tries
-; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster.
+; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster; one that
+; counts no runs (RUNS below 0) does all in that way.
 define internal i64 @decide(ptr %c, ptr %call) {
 entry:
   %pt = getelementptr i64, ptr %c, i64 $THREADS
@@ -22,7 +23,9 @@ many:
 try:
   %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
   %runs = load i64, ptr %pruns
-  %phase = and i64 %runs, 1023
+  %counts = icmp sge i64 %runs, 0
+  %turn = and i64 %runs, 1023
+  %phase = select i1 %counts, i64 %turn, i64 1023
   %first = icmp ult i64 %phase, 16
   %second = icmp ult i64 %phase, 32
   %pwith = getelementptr i64, ptr %call, i64 $CALL_WITH
@@ -70,6 +73,9 @@ define internal void @learn(ptr %call, i64 %took) {
 entry:
   %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
   %runs = load i64, ptr %pruns
+  %counted = icmp sge i64 %runs, 0
+  br i1 %counted, label %count, label %out
+count:
   %next = add i64 %runs, 1
   store i64 %next, ptr %pruns
   %phase = and i64 %runs, 1023

@@ -3,15 +3,21 @@
 The first term is the estimate that the kernel's author wrote (`Step.seconds`, for one thread): it
 knows tiles, tails and algorithms. The others are what it leaves out: where operands lie, and what
 activations cost. Terms shrink by the share of the chunks that the busiest thread has.
+
+Short runs are done with the other threads or without, as is faster (executable.py): their kernels
+have both prices. What another core made is not told apart from what lies near: where it is depends
+on who stole whose chunks, and simulating it predicted no better.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trireme.device import KernelWork
 from trireme.devices.cpu.elementwise import COSTS
+from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
 from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph
@@ -24,11 +30,11 @@ _KNOWN = (
 )  # fmt: skip
 """Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
 TERM_LIMITS = {
-    "bytes": 2.5e-11, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
-    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 5e-6, "crossed_bytes": 5e-10,
+    "bytes": 1e-10, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
+    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 5e-6,
 }  # fmt: skip
-"""The most seconds a byte that lies near (L2), further, in memory or in another core's cache can
-cost, an instruction of an activation for one element, and handing work to the other threads."""
+"""The most seconds a byte that lies near (L2 or, of several cores, another's), further or in memory
+can cost, an instruction of an activation for one element, and handing work to other threads."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
@@ -42,6 +48,7 @@ def works_of(graph: Graph, steps: Sequence[Step], isa: Isa, threads: int) -> lis
     cold = _beyond(footprint, isa)
     touched: dict[Operand, int] = {}
     total, works = 0, []
+    has_choice = threads > 1 and 0 < sum(s.seconds for s in steps if s.chunks > 1) < TRY_S
     for step in steps:
         far = remote = 0.0
         for operand in _values(step):
@@ -51,8 +58,21 @@ def works_of(graph: Graph, steps: Sequence[Step], isa: Isa, threads: int) -> lis
             far, remote = far + size * shares[0], remote + size * shares[1]
         total += sum(_nbytes(graph, o) for o in _values(step)) + _weights(step)
         touched.update(dict.fromkeys(_values(step), total))
-        works.append(_work(graph, step, threads, (far, remote), cold))
+        work = _work(graph, step, threads, (far, remote), cold)
+        works.append(replace(work, alone=_alone(work, step, threads)) if has_choice else work)
     return works
+
+
+def _alone(work: KernelWork, step: Step, threads: int) -> KernelWork:
+    """Return a kernel's work where one of the threads does all chunks."""
+    share = _share_of(step, threads)
+    terms = {name: amount / share for name, amount in work.terms.items() if name != "joins"}
+    return KernelWork(work.nodes, f"{work.family} alone", terms, step.seconds)
+
+
+def _share_of(step: Step, threads: int) -> float:
+    """Return how much of a step's chunks the busiest thread has."""
+    return -(-step.chunks // threads) / step.chunks
 
 
 def _beyond(nbytes: int, isa: Isa) -> tuple[float, float]:
@@ -69,7 +89,7 @@ def _share(nbytes: int, cache_bytes: int) -> float:
 def _work(
     graph: Graph, step: Step, threads: int, far: tuple[float, float], cold: tuple[float, float]
 ) -> KernelWork:
-    share = -(-step.chunks // threads) / step.chunks
+    share = _share_of(step, threads)
     family = family_of(graph, step)
     nbytes = max(float(sum(_nbytes(graph, o) for o in _values(step))), 1.0)
     if family.startswith("concat"):  # writes a part of its output: as much as it reads
@@ -77,8 +97,6 @@ def _work(
         far = far[0] * read / nbytes, far[1] * read / nbytes
         nbytes = read
     weights = _weights(step)
-    given = sum(_nbytes(graph, o) for o in step.reads if not isinstance(o, CONSTANTS))
-    is_shared = share < 1
     terms = {
         "model_s": step.seconds * share,
         "bytes": nbytes * share,
@@ -87,8 +105,7 @@ def _work(
         "cold_bytes": weights * cold[0] * share,
         "remote_cold_bytes": weights * cold[1] * share,
         "activations": _activations(graph, step) * share,
-        "joins": float(is_shared),
-        "crossed_bytes": given * share * (1 - 1 / threads) if is_shared else 0.0,
+        "joins": float(share < 1),
     }
     return KernelWork(step.nodes, family, terms, step.seconds * share)
 
