@@ -8,6 +8,7 @@ always placed alike.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from trireme.placing.objective import LINEAR, UNIT, Objective, Scorer, check_obj
 from trireme.placing.problem import Assignment, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import Tasks, tasks_of
+
+_log = logging.getLogger(__name__)
 
 
 def place(
@@ -63,6 +66,30 @@ def place_several(
     task = Pricing.of(_pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
     return list(itertools.islice(_searched(task, objective), count))
+
+
+def place_singles(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+) -> dict[str, Placement]:
+    """Return, by device, the best placement with all on it that it can run and no pin forbids.
+
+    Left out are devices that would have nothing, or more than their memory holds.
+    Errors: as `place`, of the graph without a choice
+    """
+    free = [node for node in _pinned(graph, pins).nodes if node.pin is None]
+    found = {}
+    for name, device in costs.devices.items():
+        mine = {n.id: name for n in free if device.unsupported_reason(graph, n) is None}
+        if not mine:
+            continue
+        try:
+            found[name] = place(graph, costs, objective, {**mine, **(pins or {})})
+        except PlacementError as error:
+            _log.info("%s alone is no placement: %s", name, error)
+    return found
 
 
 def _pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:

@@ -14,7 +14,7 @@ from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.lockfile import differences, load_lock, lock, lock_text, place_as, remarks, save_lock
-from trireme.place import place, place_several
+from trireme.place import place, place_several, place_singles
 from trireme.placing.shatter import advise
 from trireme.session import Session
 from trireme.tools.measure import fastest
@@ -176,6 +176,23 @@ def test_several_placements_differ_and_the_fastest_is_kept():
     assert len(set(where)) == 3
     best, lines = fastest(several, devices)
     assert best in several and sum("<- kept" in line for line in lines) == 1
+
+
+def test_each_device_alone_has_all_that_it_can_run():
+    graph, devices = to_graph(3, 6)
+    costs = CostModel(devices, Calibration())
+    best, alone = place(graph, costs), place_singles(graph, costs)
+    assert set(alone) <= set(devices)
+    for name, placement in alone.items():
+        able = [n.id for n in graph.nodes if devices[name].unsupported_reason(graph, n) is None]
+        assert able and [n.id for n in placement.nodes_on(name)] == able
+        assert placement.makespan_s >= best.makespan_s * (1 - 1e-9)
+    held = graph.nodes[2]
+    name = best.choices[held.id].device
+    for placement in place_singles(graph, costs, pins={held.id: name}).values():
+        assert placement.choices[held.id].device == name
+    _, lines = fastest([best, best, *alone.values()], devices)
+    assert 1 <= len(lines) <= len({*alone, "best"})
 
 
 def test_a_session_holds_a_locked_placement(tmp_path):

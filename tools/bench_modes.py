@@ -96,11 +96,8 @@ def _entrants(match: Match, stack: ExitStack) -> list[tuple[Entrant, list[Modes]
             calibration=match.calibration, mode=mode, subgraphs=subgraphs, execution=execution,
         )  # fmt: skip
         stack.callback(session.close)
-        outputs = session.run(match.feeds)
-        for _ in range(2):
-            session.run(match.feeds)
-        session.runs.settle()
-        _, names = found.setdefault(_program(session), (Entrant(session, outputs), []))
+        entrant = Entrant.ready(session, match.feeds)
+        _, names = found.setdefault(_program(session), (entrant, []))
         names.append(modes)
     return list(found.values())
 

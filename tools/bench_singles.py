@@ -17,12 +17,12 @@ from typing import cast
 from trireme.calibration import load_calibration
 from trireme.cost import CostModel
 from trireme.device import Clock
-from trireme.errors import PlacementError
-from trireme.place import place
+from trireme.place import place_singles
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
 from trireme.session import Session
 from trireme.tools.bench_turns import Entrant, Match, Told, matches, take_turns, text_table
+from trireme.tools.measure import is_same
 
 CHOSEN = "as placed"
 
@@ -83,17 +83,7 @@ def single_placements(match: Match) -> dict[str, Placement]:
     objective = cast(Objective, match.first.placement.score.objective)
     given = match.calibration
     costs = CostModel(devices, load_calibration(given) if isinstance(given, Path) else given)
-    found = {}
-    for name, device in devices.items():
-        reasons = {node.id: device.unsupported_reason(graph, node) for node in graph.nodes}
-        pins = {node: name for node, reason in reasons.items() if reason is None}
-        try:
-            placement = place(graph, costs, objective, pins)
-        except PlacementError:  # what it has does not fit its memory
-            continue
-        if pins:
-            found[name] = placement
-    return found
+    return place_singles(graph, costs, objective)
 
 
 def _entrant(
@@ -101,18 +91,14 @@ def _entrant(
 ) -> Entrant:
     """Return the program of a placement: one that is there, if it is the same."""
     for other in others:
-        theirs = other.session.placement
-        same = theirs.device_of == placement.device_of and theirs.stage_of == placement.stage_of
-        if same and len(theirs.source.nodes) == len(placement.source.nodes):
+        if is_same(other.session.placement, placement):
             return other
     session = Session(
         placement.source, devices=match.shared, passes=(), placement=placement,
         calibration=match.calibration,
     )  # fmt: skip
     stack.callback(session.close)
-    outputs = session.run(match.feeds)
-    session.runs.settle()
-    return Entrant(session, outputs)
+    return Entrant.ready(session, match.feeds)
 
 
 def _where(placement: Placement) -> str:

@@ -63,6 +63,15 @@ class Entrant:
     wall_s: list[float] = field(default_factory=list)
     virtual_s: list[float] = field(default_factory=list)
 
+    @classmethod
+    def ready(cls, session: Session, feeds: Mapping[str, Array]) -> Entrant:
+        """Return an entrant that has run often enough to have chosen its mode."""
+        outputs = session.run(feeds)
+        for _ in range(2):
+            session.run(feeds)
+        session.runs.settle()
+        return cls(session, outputs)
+
     @property
     def is_simulated(self) -> bool:
         """Whether a device that it runs on is simulated."""
@@ -88,9 +97,12 @@ class Entrant:
 
     def ratio(self, other: Entrant, clock: Clock) -> float:
         """Return this one's time over the other's, the median over the rounds."""
-        ours = self.virtual_s if clock == "virtual" else self.wall_s
-        theirs = other.virtual_s if clock == "virtual" else other.wall_s
-        return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        rounds = zip(self.seconds(clock), other.seconds(clock), strict=True)
+        return statistics.median(a / b for a, b in rounds)
+
+    def seconds(self, clock: Clock) -> list[float]:
+        """Return the best time of each round, by a clock."""
+        return self.virtual_s if clock == "virtual" else self.wall_s
 
     def apart(self, other: Entrant) -> float:
         """Return the largest difference of an output from another's, 0 when bit-identical."""

@@ -1,61 +1,81 @@
 """Measure candidate placements on the machine, and keep the fastest.
 
-Wall time where all devices are real; where one's times are modelled (the simulated NPU), virtual
-time of the measured and modelled tasks. Candidates take turns, so that drift meets them alike.
+They take turns as the programs of `trireme bench --singles` do (bench_turns.py): wall time where
+all devices are real; where one's times are modelled (the simulated NPU), virtual time of the
+measured and modelled tasks.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
+from trireme.calibration import Calibration
 from trireme.device import Device
 from trireme.placement import Placement
 from trireme.session import Session
+from trireme.tools.bench_turns import Entrant, Match, take_turns
 from trireme.tools.options import random_array
 
-_ROUNDS, _RUNS = 5, 5
+_ROUNDS, _TURN_S = 7, 0.02
 
 
 def fastest(
-    placements: Sequence[Placement], devices: Mapping[str, Device]
+    placements: Sequence[Placement],
+    devices: Mapping[str, Device],
+    calibration: Calibration | None = None,
 ) -> tuple[Placement, list[str]]:
     """Return the placement that ran fastest, and a line for each: predicted and measured.
 
+    Those that are the same are measured once.
     Errors: those of Session
     """
-    virtual = any(device.spec.clock == "virtual" for device in devices.values())
-    sessions: list[Session] = []
-    try:
-        for placement in placements:
-            held = list(devices.values())
-            sessions.append(Session(placement.source, devices=held, passes=(), placement=placement))
-        seconds = _measured(sessions, virtual)
-    finally:
-        for session in sessions:
-            session.close()
-    best = min(range(len(placements)), key=lambda i: seconds[i])
-    clock = "virtual" if virtual else "wall"
+    several = distinct(placements)
+    with ExitStack() as stack:
+        sessions = []
+        for placement in several:
+            sessions.append(
+                Session(
+                    placement.source, devices=list(devices.values()), passes=(),
+                    placement=placement, calibration=calibration,
+                )
+            )  # fmt: skip
+            stack.callback(sessions[-1].close)
+        rng = np.random.default_rng(0)
+        feeds = {value.name: random_array(value, rng) for value in sessions[0].inputs}
+        entrants = [Entrant.ready(session, feeds) for session in sessions]
+        match = Match(sessions[0], feeds, placements[0].source.name, _ROUNDS, _TURN_S)
+        clock = take_turns(entrants, match)
+    slower = [one.ratio(entrants[0], clock) for one in entrants]
+    best = min(range(len(several)), key=lambda i: slower[i])
     lines = [
         f"measured: {_counts(placement)}: predicted {placement.makespan_s * 1e6:.1f} us, "
-        f"{clock} {seconds[i] * 1e6:.1f} us{' <- kept' if i == best else ''}"
-        for i, placement in enumerate(placements)
+        f"{clock} {statistics.median(one.seconds(clock)) * 1e6:.1f} us"
+        f"{' <- kept' if one is entrants[best] else ''}"
+        for placement, one in zip(several, entrants, strict=True)
     ]
-    return placements[best], lines
+    return several[best], lines
 
 
-def _measured(sessions: Sequence[Session], virtual: bool) -> list[float]:
-    """Return the median seconds of each session's runs."""
-    found: list[list[float]] = [[] for _ in sessions]
-    rng = np.random.default_rng(0)
-    feeds = {value.name: random_array(value, rng) for value in sessions[0].inputs}
-    for _ in range(_ROUNDS):
-        for session, row in zip(sessions, found, strict=True):
-            profile = session.profile(feeds, runs=_RUNS, warmup=1)
-            row.append(profile.virtual_s if virtual else statistics.median(profile.wall_s))
-    return [statistics.median(row) for row in found]
+def distinct(placements: Iterable[Placement]) -> list[Placement]:
+    """Return the placements without those that are the same as one before."""
+    found: list[Placement] = []
+    for placement in placements:
+        if not any(is_same(placement, other) for other in found):
+            found.append(placement)
+    return found
+
+
+def is_same(one: Placement, other: Placement) -> bool:
+    """Whether two placements of one model run the same tasks in the same places."""
+    return (
+        one.device_of == other.device_of
+        and one.stage_of == other.stage_of
+        and len(one.source.nodes) == len(other.source.nodes)
+    )
 
 
 def _counts(placement: Placement) -> str:

@@ -35,7 +35,7 @@ from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
 from trireme.parallel.flow import flow_of
 from trireme.parallel.measure import flow_text
-from trireme.place import place_several
+from trireme.place import place_several, place_singles
 from trireme.placement import Placement
 from trireme.placing.proven import proven
 from trireme.placing.shatter import advice_json, advise
@@ -58,7 +58,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
                         "what --split says")),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
     (("--measure",), dict(action="store_true",
-                          help="run the three best on this machine and keep the fastest")),
+                          help="run the three best, and each device alone, on this machine and "
+                          "keep the fastest")),
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
@@ -134,7 +135,8 @@ def _placed(
     placement = place_with(graph, costs, options.objective, pins, asked)
     if options.measure:
         several = place_several(graph, costs, options.objective, pins)
-        return fastest([*([placement] if placement.splits else []), *several], devices)
+        alone = place_singles(graph, costs, options.objective, pins).values()
+        return fastest([placement, *several, *alone], devices, measured)
     if options.prove is None:
         return placement, []
     best, lines = proven(placement, costs, options.prove)
