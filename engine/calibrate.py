@@ -16,8 +16,8 @@ import numpy as np
 
 from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibration_nets import NETS, Net, build
-from trireme.cost import generic_works, supported_part
-from trireme.device import HOST, BoundCall, Device, KernelWork, held_s, ways_of
+from trireme.cost import generic_works, supported_part, ways_of
+from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
 from trireme.dtypes import numpy_dtype
 from trireme.fit import fit
 from trireme.graph import Graph

@@ -8,8 +8,9 @@ another's figures.
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from trireme.device import DeviceSpec
 from trireme.errors import ModelFileError
 
+_log = logging.getLogger(__name__)
 VERSION = 5
 
 
@@ -79,9 +81,13 @@ class DeviceCalibration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of one machine, by "name: description"; empty when nothing was measured."""
+    """The calibration of one machine, by "name: description"; empty when nothing was measured.
+
+    stale: where the file is another version's, a sentence that says so; then nothing is known
+    """
 
     devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
+    stale: str = ""
 
     @classmethod
     def of_devices(cls, *devices: DeviceCalibration) -> Calibration:
@@ -95,6 +101,22 @@ class Calibration:
     def with_(self, other: Calibration) -> Calibration:
         """Return this calibration with another's devices added, or in the place of their own."""
         return Calibration({**self.devices, **other.devices})
+
+    def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
+        """Return a sentence for each device whose time is measured, and that was not: its prices
+        are read off its description.
+        """
+        names = [
+            spec.name
+            for spec in specs
+            if spec.clock == "wall" and spec.kind != "host" and self.of(spec) is None
+        ]
+        why = self.stale or "it was never measured here"
+        return [
+            f"{name} is priced by its description: {why}; fix: trireme calibrate --devices"
+            f" {name.partition('#')[0]}"
+            for name in names
+        ]
 
     def launch_s(self, spec: DeviceSpec) -> float | None:
         """Return the measured seconds of launching a task and waiting for it."""
@@ -113,7 +135,8 @@ class Calibration:
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
-        text = json.dumps({"version": VERSION, **asdict(self)}, indent=1, sort_keys=True)
+        devices = {name: asdict(one) for name, one in self.devices.items()}
+        text = json.dumps({"version": VERSION, "devices": devices}, indent=1, sort_keys=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(path.name + ".new")
         fresh.write_text(text + "\n")
@@ -128,24 +151,32 @@ def default_path() -> Path:
 def load_calibration(path: Path) -> Calibration:
     """Return the calibration in a file, an empty one if there is no file.
 
-    Errors: ModelFileError, if the file is not a calibration of this version
+    A file of another version holds other figures: it is left unused, with a warning, until devices
+    are measured again.
+    Errors: ModelFileError, if the file is damaged
     """
     if not path.exists():
         return Calibration()
     try:
         data = json.loads(path.read_text())
-        if data.get("version") != VERSION:
-            found = data.get("version")
-            raise ModelFileError(
-                f"{path}: calibration version {found}, expected {VERSION}",
-                fix="measure again: trireme calibrate",
-            )
+        version = data["version"]
+        if isinstance(version, int) and version != VERSION:
+            return _stale(path, version)
+        if version != VERSION:
+            raise ValueError(f"version {version!r}")
         devices = {name: _device(entry) for name, entry in data["devices"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
             f"{path} is not a calibration: {error}", fix="measure again: trireme calibrate"
         ) from error
     return Calibration(devices)
+
+
+def _stale(path: Path, version: int) -> Calibration:
+    which = "an older" if version < VERSION else "a newer"
+    why = f"{path} is {which} version's calibration ({version}, not {VERSION})"
+    _log.warning("%s and is not used; measure again: trireme calibrate", why)
+    return Calibration(stale=why)
 
 
 def _device(entry: Mapping[str, Any]) -> DeviceCalibration:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trireme.calibration import Calibration, Curve
-from trireme.device import HOST, Device, DeviceSpec, KernelWork, ways_of
+from trireme.device import HOST, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
@@ -230,6 +230,12 @@ class CostModel:
         sharing = measured.sharing if measured else {}
         beside = [d.spec.name for d in self.devices.values() if d.spec.memory == HOST]
         return max((sharing[name].switch_s for name in beside if name in sharing), default=0.0)
+
+
+def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
+    """Return the kernels of a region by whether they run alone, for each way that there is."""
+    apart = [work.alone for work in works if work.alone]
+    return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
 
 
 def _fastest(kernels: Sequence[KernelWork], curves: Mapping[str, Curve]) -> Sequence[KernelWork]:

@@ -149,12 +149,6 @@ class KernelWork:
     alone: KernelWork | None = None
 
 
-def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
-    """Return the kernels of a region by whether they run alone, for each way that there is."""
-    apart = [work.alone for work in works if work.alone]
-    return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
-
-
 class Event(Protocol):
     """A launch under way. The launch is over, and errors come out, when `wait` returns."""
 

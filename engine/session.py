@@ -122,6 +122,7 @@ class Session(Closing):
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
+            self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
             self._placing = objective, placement, split
             self.program = self._compile(opened, calibration, fallback, progress)
             self._lane = Lane(self.program)

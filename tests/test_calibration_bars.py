@@ -5,6 +5,8 @@ machine: `chrt -f 10 pytest -s -m slow tests/test_calibration_bars.py`.
 """
 
 import json
+import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from trireme.builder import GraphBuilder
 from trireme.calibration_nets import NETS
 from trireme.graph import TensorType
 from trireme.model_file import save
+from trireme.tools.calibrate_check import SHARE, Row, summary_of, verdict
 from trireme.tools.cli import main
 
 MODELS = (
@@ -64,28 +67,48 @@ def models():
     return [str(zoo_path(f"{name}.tflite")) for name in MODELS]
 
 
+@pytest.fixture(scope="module")
+def measured(file):
+    """A calibration of both devices, made as a user makes it: one command, at most 60 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIREME_CALIBRATION", str(file))
+        start = time.perf_counter()
+        assert main(["calibrate", "--devices", "cpu,opencl", "--threads", "1,2"]) == 0
+        assert time.perf_counter() - start < 75  # 60 s, and what was under way
+    return file
+
+
 def check(capsys, *arguments):
+    """Return what a check found, after its lines, which are printed."""
+    capsys.readouterr()
     main(["calibrate", "--check", *models(), "--json", *arguments])
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow
-def test_predictions_on_a_quiet_machine(capsys):
-    """Within 10 % on 80 % of (model, devices, threads), median error at most 5 %."""
-    assert main(["calibrate", "--devices", "cpu,opencl", "--threads", "1,2"]) == 0
-    capsys.readouterr()
-    rows = check(capsys, "--devices", "cpu,opencl", "--threads", "1,2")["rows"]
-    runs = [row for row in rows if row["what"] == "run"]
-    quiet = [row for row in runs if abs(row["pace"] - 1) <= 0.05]
-    if len(quiet) < 0.8 * len(runs):
-        pytest.skip(f"not quiet: {len(quiet)} of {len(runs)} at the pace of the calibration")
-    errors = [abs(row["error"]) for row in quiet]
-    assert np.median(errors) <= 0.05 and np.mean(np.array(errors) <= 0.1) >= 0.8
+@pytest.mark.parametrize("what", ["runs", "regions"])
+@pytest.mark.parametrize("devices", ["cpu", "opencl", "cpu,opencl"])
+def test_predictions_on_a_quiet_machine(measured, devices, what, capsys):
+    """Within 10 % on 80 % of (model, devices, threads), median error at most 5 %.
+
+    On a machine that is not at its calibration's pace the bars say nothing; the skip tells both
+    errors, as measured and at that pace.
+    """
+    wanted = "+".join(devices.split(","))
+    found = check(capsys, "--devices", devices, "--threads", "1,2")["rows"]
+    mine = [Row(**{f.name: row[f.name] for f in fields(Row)}) for row in found]
+    rows = [r for r in mine if r.devices == wanted and (r.what == "run") == (what == "runs")]
+    if not rows:
+        pytest.skip(f"{what}: every model is one region here, and its run is the other test")
+    is_met, why = verdict(rows)
+    summary = "\n".join([*summary_of(what, rows), why])
+    if sum(row.is_quiet for row in rows) < SHARE * len(rows):
+        pytest.skip(summary)
+    assert is_met, summary
 
 
 @pytest.mark.slow
-def test_random_placements_rank_as_they_run(capsys):
-    assert main(["calibrate", "--devices", "cpu,opencl", "--threads", "2"]) == 0
+def test_random_placements_rank_as_they_run(measured, capsys):
     capsys.readouterr()
     model = models()[0]
     main(["calibrate", "--devices", "cpu,opencl", "--threads", "2", "--check", model,

@@ -11,82 +11,26 @@ from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
 from trireme.calibrate import Pace, calibrate
-from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing, load_calibration
+from trireme.calibration import (
+    VERSION,
+    Calibration,
+    Curve,
+    DeviceCalibration,
+    Sharing,
+    load_calibration,
+)
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
 from trireme.device import KernelWork, open_device
 from trireme.drift import ALLOWED, drift_of
 from trireme.errors import ModelFileError
-from trireme.fit import fit
 from trireme.graph import TensorType
+from trireme.model_file import save
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session
 from trireme.tools.calibrate_check import Row, rank_correlation, verdict
-
-
-def synthetic(count=60, noise=0.02, seed=0):
-    print("seed", seed)
-    rng = np.random.default_rng(seed)
-    samples = [
-        {"model_s": float(m), "bytes": float(b)}
-        for m, b in zip(
-            10 ** rng.uniform(-7, -3, count), 10 ** rng.uniform(2, 7, count), strict=True
-        )
-    ]
-    truth = Curve(2e-7, {"model_s": 1.3, "bytes": 2e-11})
-    seconds = [truth.seconds(s) * (1 + noise * rng.standard_normal()) for s in samples]
-    return truth, samples, seconds
-
-
-def test_fit_recovers_a_curve():
-    truth, samples, seconds = synthetic()
-    found = fit(samples, seconds)
-    assert found.per["model_s"] == pytest.approx(truth.per["model_s"], rel=0.03)
-    assert found.per["bytes"] == pytest.approx(truth.per["bytes"], rel=0.05)
-    assert found.fixed_s == pytest.approx(truth.fixed_s, rel=0.1)
-    assert found.error < 0.03 and found.samples == len(samples)
-
-
-def test_a_fit_on_some_predicts_others():
-    _, samples, seconds = synthetic(noise=0.05, seed=1)
-    found = fit(samples[:40], seconds[:40])
-    off = [found.seconds(s) / t - 1 for s, t in zip(samples[40:], seconds[40:], strict=True)]
-    assert np.median(np.abs(off)) < 0.06
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_curves_never_fall(seed):
-    print("seed", seed)
-    rng = np.random.default_rng(seed)
-    samples = [{"a": float(x), "b": float(y)} for x, y in rng.uniform(0, 1, (12, 2))]
-    found = fit(samples, list(rng.uniform(1e-6, 1e-3, 12)))
-    assert found.fixed_s >= 0 and all(each >= 0 for each in found.per.values())
-    small = {"a": 0.3, "b": 0.4}
-    for term in small:
-        assert found.seconds({**small, term: 0.9}) >= found.seconds(small)
-
-
-def test_outliers_do_not_bend_a_fit():
-    truth, samples, seconds = synthetic()
-    seconds[::12] = [10 * s for s in seconds[::12]]
-    assert fit(samples, seconds).per["model_s"] == pytest.approx(truth.per["model_s"], rel=0.1)
-
-
-def test_the_interval_holds_nine_of_ten():
-    _, samples, seconds = synthetic(count=200, noise=0.1, seed=2)
-    found = fit(samples, seconds)
-    ratio = [t / found.seconds(s) for s, t in zip(samples, seconds, strict=True)]
-    assert 0.85 < np.mean([found.low <= r <= found.high for r in ratio]) < 0.95
-    assert found.low < 1 < found.high
-
-
-def test_terms_that_grow_together_stay_within_limits():
-    samples = [{"model_s": k * 1e-5, "bytes": k * 1e5} for k in range(1, 20)]
-    seconds = [2e-5 * k for k in range(1, 20)]
-    found = fit(samples, seconds, most={"bytes": 1e-11})
-    assert found.per.get("bytes", 0.0) <= 1e-11
-    assert found.seconds(samples[4]) == pytest.approx(seconds[4], rel=0.05)
+from trireme.tools.cli import main
 
 
 def sample():
@@ -119,7 +63,7 @@ KEY = "cpu: toy cpu"
 @pytest.mark.parametrize(
     "change",
     [
-        lambda d: d.update(version=1),
+        lambda d: d.update(version="1"),
         lambda d: d.pop("version"),
         lambda d: d["devices"][KEY].update(launch_s="soon"),
         lambda d: d["devices"][KEY]["curves"]["elementwise/float32"].update(fixed_s=-1.0),
@@ -139,6 +83,38 @@ def test_damaged_files_are_named(tmp_path, change):
     path.write_text(json.dumps(data))
     with pytest.raises(ModelFileError, match=r"(?s)c\.json.*trireme calibrate"):
         load_calibration(path)
+
+
+@pytest.mark.parametrize("version, which", [(VERSION - 1, "older"), (VERSION + 1, "newer")])
+def test_another_versions_file_is_told_and_unused(tmp_path, version, which, caplog):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"version": version, "devices": {KEY: {"made": "otherwise"}}}))
+    found = load_calibration(path)
+    assert not found.devices and which in found.stale
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and "trireme calibrate" in record.getMessage()
+    spec = ToyDevice("cpu").spec
+    (line,) = found.unmeasured([spec])
+    assert line.startswith("cpu is priced by its description") and found.stale in line
+    assert line.endswith("trireme calibrate --devices cpu")
+    assert not sample().unmeasured([spec])
+    (line,) = Calibration().unmeasured([spec])
+    assert "never measured" in line
+    assert not Calibration().unmeasured([replace(spec, clock="virtual")])
+    sample().save(path)
+    assert load_calibration(path) == sample()
+
+
+@pytest.mark.parametrize("command", ["place", "profile", "explain"])
+def test_commands_say_what_is_not_measured(tmp_path, command, monkeypatch, capsys):
+    calibration, model = tmp_path / "c.json", tmp_path / "m.trm"
+    calibration.write_text(json.dumps({"version": VERSION - 1, "devices": {}}))
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(calibration))
+    save(relu(), model)
+    assert main([command, str(model), "--devices", "cpu"]) == 0
+    assert "cpu is priced by its description" in capsys.readouterr().out
+    assert main([command, str(model), "--devices", "cpu", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["unmeasured"]) == 1
 
 
 def relu():

@@ -63,7 +63,8 @@ def calibrate(options: argparse.Namespace) -> int:
         progress.done()
     result = Calibration.of_devices(*measured)
     known.with_(result).save(target)
-    lines = [str(target), *(line for one in measured for line in _lines(one))]
+    lines = [f"replaced: {known.stale}"] if known.stale else []
+    lines += [str(target), *(line for one in measured for line in _lines(one))]
     lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
     emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return 0

@@ -105,7 +105,7 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
         "   error  pace at pace", *map(str, rows),
     ]  # fmt: skip
     for what, mine in (("runs", runs), ("regions and copies", regions)):
-        lines += _summary(what, mine) if mine else []
+        lines += summary_of(what, mine) if mine else []
     ranks = _ranks(options, progress) if options.placements else {}
     lines += [
         f"{m}: rank correlation {r:.3f} of {n} random placements" for m, (r, n) in ranks.items()
@@ -150,7 +150,7 @@ def _near(errors: Sequence[float]) -> float:
     return statistics.mean(error <= NEAR for error in errors)
 
 
-def _summary(what: str, rows: Sequence[Row]) -> list[str]:
+def summary_of(what: str, rows: Sequence[Row]) -> list[str]:
     """Return the errors over all rows, over those on a quiet machine, and at the machine's pace."""
     quiet = [abs(row.error) for row in rows if row.is_quiet]
     paced = [abs(row.paced_error) for row in rows]

@@ -123,8 +123,9 @@ def profile(options: argparse.Namespace) -> int:
             return _stream(options, session, feeds, result)
         if options.trace:
             Path(options.trace).write_text(json.dumps(chrome_trace(result)))
-        text = "\n".join([str(result), *_device_lines(session)])
-        emit(options, {**result.to_json(), "dropped": session.dropped}, text)
+        text = "\n".join([str(result), *_device_lines(session), *session.unmeasured])
+        data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
+        emit(options, {**result.to_json(), **data}, text)
     return 0
 
 
@@ -156,9 +157,11 @@ def explain(options: argparse.Namespace) -> int:
         advice = advise(session.placement)
         lines = [str(explanation), *map(str, advice)]
         lines += [f"left out: {n}: {w}" for n, w in session.dropped.items()]
+        lines += session.unmeasured
         if options.plan:
             lines.append(str(session.plan))
         data = {**explanation.to_json(), "advice": advice_json(advice), "dropped": session.dropped}
+        data["unmeasured"] = session.unmeasured
         emit(options, data, "\n".join(lines))
     return 0
 

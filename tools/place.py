@@ -75,7 +75,8 @@ def place_model(options: argparse.Namespace) -> int:
         progress(f"placing {options.model}")
         graph = optimise(load(options), disable=_names(options.passes_off))
         graph = batched(graph, options.batch) if options.batch else graph
-        placement, remark = _placed(options, graph, devices)
+        measured = Calibration() if options.soc else load_calibration(calibration_path())
+        placement, remark = _placed(options, graph, CostModel(devices, measured))
     finally:
         progress.done()
         for device in devices.values():
@@ -83,6 +84,8 @@ def place_model(options: argparse.Namespace) -> int:
     lines, data = _described(options, placement)
     lines += remark
     data["absent"] = dict(absent)
+    data["unmeasured"] = measured.unmeasured(device.spec for device in devices.values())
+    lines += data["unmeasured"]
     code = 0
     if before is not None:
         found = differences(before, lock(placement, _version()), absent)
@@ -123,10 +126,9 @@ def _report(path: str, found: list[str], others: list[str]) -> list[str]:
 
 
 def _placed(
-    options: argparse.Namespace, graph: Graph, devices: Mapping[str, Device]
+    options: argparse.Namespace, graph: Graph, costs: CostModel
 ) -> tuple[Placement, list[str]]:
-    measured = Calibration() if options.soc else load_calibration(calibration_path())
-    costs = CostModel(devices, measured)
+    devices = costs.devices
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
     pins, asked = _pins(options, graph, devices), splits(options)
@@ -136,7 +138,7 @@ def _placed(
     if options.measure:
         several = place_several(graph, costs, options.objective, pins)
         alone = place_singles(graph, costs, options.objective, pins).values()
-        return fastest([placement, *several, *alone], devices, measured)
+        return fastest([placement, *several, *alone], devices, costs.calibration)
     if options.prove is None:
         return placement, []
     best, lines = proven(placement, costs, options.prove)
