@@ -22,7 +22,7 @@ ENGINE_ORDER = [
     "fit", "cost", "memory", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts",
-    "placing.contract", "placing.objective", "placing.polish", "placing.starts",
+    "placing.contract", "placing.objective", "placing.polish", "placing.anneal", "placing.starts",
     "placing.factors", "placing.messages", "placing.search",
     "placing.proof", "placing.prove_stages", "placing.prove_paths",
     "placing.prove", "placing.prove_tasks", "placing.prove_makespan", "place",

@@ -7,7 +7,7 @@ counts by what was proven of it; what the proof leaves open is printed.
 import itertools
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from baselines import BASELINES
@@ -130,10 +130,15 @@ def test_paths_bound_every_placement(seed):
 
 @pytest.mark.parametrize("seed", range(1, 10))
 def test_the_model_of_tasks_has_every_placement(seed):
-    """Of all rows of tasks of a tiny problem the fastest is what is proven."""
+    """Of all rows of tasks of a tiny problem the fastest is what is proven; on a third of the
+    machines devices hide launches behind their own tasks.
+    """
     print("seed", seed)
     kind = ("layered", "series-parallel")[seed % 2]
     problem = random_problem(kind, seed, 5 if seed < 7 else 4, devices=2 + (seed > 5))
+    if seed % 3 == 0:
+        hidden = (0.0,) * problem.k
+        problem.machine = replace(problem.machine, issue_s=hidden)
     least = min(makespan_s(problem, *row) for row in rows_of_tasks(problem))
     proof = prove_makespan(problem, problem_start(problem), 20.0)
     assert proof.bound <= least * (1 + 1e-9)

@@ -32,6 +32,8 @@ class Scorer:
     What does not fit a device's memory scores as infinite, but less so the nearer it comes, so that
     a search finds its way; `overfull` tells the two apart. With `smooth`, the throughput's greatest
     load is rounded off, so that a move that lowers another load counts as well.
+
+    tight: whether any memory is smaller than all values together, so that something may not fit
     """
 
     def __init__(self, problem: Problem, objective: Objective, smooth: bool = False) -> None:
@@ -40,6 +42,8 @@ class Scorer:
         self.prices = energy_prices(problem) if objective == "energy" else time_prices(problem)
         spaces = problem.machine.spaces
         self.limits = [problem.machine.budget.get(space, 0) for space in spaces]
+        most = sum(problem.nbytes.values()) * MARGIN
+        self.tight = any(0 < limit < most for limit in self.limits)
         self.seen: dict[Assignment, float] = {}
         self.visits = 0
 
@@ -67,7 +71,7 @@ class Scorer:
 
     def score(self, assigned: Assignment, tasks: Tasks) -> float:
         """Return the value of these tasks, and far more if they do not fit."""
-        excess = self.excess(assigned, tasks) if any(self.limits) else 0.0
+        excess = self.excess(assigned, tasks) if self.tight else 0.0
         return self.value(assigned, tasks) + 1e6 * excess
 
     def value(self, assigned: Assignment, tasks: Tasks) -> float:

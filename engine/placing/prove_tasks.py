@@ -14,7 +14,7 @@ Source: CP-SAT of OR-Tools
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trireme.placing.bounds import from_start, to_end
@@ -82,6 +82,7 @@ class TaskModel:
         return self._units(self.problem.own_s(i, device))
 
     def _launch(self, device: int) -> int:
+        """Return the units that a launch takes at least, before any node of the task."""
         return self._units(self.problem.machine.least_launch_s[device])
 
     def _leaders(self, pairs: int) -> tuple[list[list[int]], bool]:
@@ -119,22 +120,38 @@ class TaskModel:
 
     def _task(self, leader: int) -> None:
         """Add the tasks that a node may lead; those of one resource group take turns."""
-        model, problem = self.model, self.problem
+        model, group = self.model, self.problem.group
         for d, leads in ((d, who) for (j, d), who in self.led[leader].items() if j == leader):
-            members = [
-                (i, row[leader, d]) for i, row in enumerate(self.led) if (leader, d) in row
-            ]  # fmt: skip
+            members = [(i, row[leader, d]) for i, row in enumerate(self.led) if (leader, d) in row]
             for i, here in members:
                 if i != leader:
                     model.add_implication(here, leads)
-            size, launch = self._time(), self._launch(d)
-            model.add(size == launch * leads + sum(self._own(i, d) * here for i, here in members))
-            group = problem.group[d]
+            size, launch = self._time(), self._launched(d, leads, members)
+            work = sum(self._own(i, d) * here for i, here in members)
+            model.add(size == launch + work)
             first, last = self.start[leader], self.end[leader]
             whole = model.new_optional_interval_var(first, size, last, leads, "")
-            begin = model.new_optional_fixed_size_interval_var(first, launch, leads, "")
-            self.turns["tasks", group].append(whole)
-            self.turns["launches and nodes", group].append(begin)
+            begin = model.new_optional_fixed_size_interval_var(first, self._launch(d), leads, "")
+            self.turns["tasks", group[d]].append(whole)
+            self.turns["launches and nodes", group[d]].append(begin)
+            self.loads["group", group[d]].append(launch)
+
+    def _launched(self, device: int, leads: Any, members: Sequence[tuple[int, Any]]) -> Any:
+        """Return what a task adds to its nodes: its launch, hidden behind its own device's tasks if
+        that starts them itself. What it takes at least then is left out, so the bound holds.
+        """
+        problem, machine = self.problem, self.problem.machine
+        launch = self._units(machine.launch_s[device])
+        if machine.least_launch_s[device] == machine.launch_s[device]:
+            return launch * leads
+        entered = self._bool()
+        for i, here in members:
+            if any(maker == CALLER for _, maker in problem.inputs[i]):
+                self.model.add_implication(here, entered)
+            for j in problem.before[i]:
+                there = [self.on[j][device]] if device in self.on[j] else []
+                self.model.add_bool_or([here.negated(), entered, *there])
+        return launch * entered
 
     def _nodes(self) -> None:
         """Run each node within its task, after its launch, and no nearer to the start and end of
@@ -156,9 +173,7 @@ class TaskModel:
                 self.turns["launches and nodes", problem.group[d]].append(
                     model.new_optional_fixed_size_interval_var(begun, self._own(i, d), here, "")
                 )
-                self.loads["group", problem.group[d]] += [
-                    self._own(i, d) * here, self._launch(d) * self.led[i][i, d]
-                ]  # fmt: skip
+                self.loads["group", problem.group[d]].append(self._own(i, d) * here)
 
     def _edge(self, j: int, i: int) -> None:
         """Run node i after node j: in one task, or in one that starts when j's has ended."""

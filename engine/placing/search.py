@@ -11,7 +11,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.anneal import anneal
+from trireme.placing.bounds import Forest, LoadBound, makespan_bound, within
 from trireme.placing.contract import Contraction
 from trireme.placing.messages import Messages, passes
 from trireme.placing.objective import LINEAR, Objective, Scorer
@@ -27,6 +28,8 @@ _ALL = 2500
 """So many assignments, or fewer, are all tried."""
 _POLISHED = 8
 """Assignments whose tasks are improved."""
+_ANNEALED, _STEPS = 400, 200
+"""Nodes up to which tasks are annealed, and steps of that for each node squared, at most."""
 _PROVEN = (1e-6, 5e-4)
 """A bound this near ends the search: of problems that can be exchanged, and of larger ones."""
 _EXCHANGES = 60
@@ -67,6 +70,7 @@ class Search:
         value, self.tasks = self.scorer.settle(self.best)
         if objective == "makespan" and not done:
             value = self._polished(value)
+            value = self._annealed(value)
         self.candidates["search"] = value
         self.best_using: dict[int, float] = {}
         for assigned, score in self.scorer.seen.items():
@@ -117,6 +121,19 @@ class Search:
         near = heapq.nsmallest(_POLISHED, seen, key=lambda a: (seen[a], a))
         for assigned in dict.fromkeys((self.best, *near)):
             score, tasks = polish(self.scorer, assigned, self.visits // 6 // _POLISHED)
+            if score < value * (1 - 1e-9):
+                value, self.best, self.tasks = score, assigned, tasks
+        return value
+
+    def _annealed(self, value: float) -> float:
+        """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
+        better; return its score.
+        """
+        n = self.problem.n
+        left = within(self.problem, value) if n <= _ANNEALED else None
+        if left is not None:
+            visits = min(self.visits, _STEPS * n**3) // (3 if self.scorer.tight else 1)
+            score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits)
             if score < value * (1 - 1e-9):
                 value, self.best, self.tasks = score, assigned, tasks
         return value
