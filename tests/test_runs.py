@@ -195,3 +195,24 @@ def test_the_default_is_best_on_pieces_by_turns_too(model, pieces):
     graph = replace(graph, nodes=nodes)
     with open_session(graph, list(opened.values())) as session:
         assert_default_is_best(session, f"{model} cpu,opencl, {pieces} nodes by turns")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["cpu,opencl", "npu,cpu"])
+@pytest.mark.parametrize("model", ZOO)
+def test_as_placed_is_within_three_percent_of_each_device_alone(model, names):
+    """Measured, by virtual time where a placement has the NPU in it; in one of three tries."""
+    opened, absent = open_all(names.split(","))
+    if absent:
+        pytest.skip(str(absent))
+    path = str(zoo_path(f"{model}.tflite"))
+    with Session(path, devices=list(opened.values()), calibration=Calibration()) as session:
+        rng = np.random.default_rng(0)
+        feeds = {value.name: random_array(value, rng) for value in session.inputs}
+        for attempt in range(3):
+            match = Match(session, feeds, f"{model} {names}", 5, 0.02, attempt, Calibration())
+            rows = time_singles(match)
+            if chosen_over_best(rows) <= 1.03:
+                break
+    print(singles_table(rows))
+    assert chosen_over_best(rows) <= 1.03
