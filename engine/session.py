@@ -37,6 +37,7 @@ from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.opening import check_cores, options_of
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
+from trireme.parallel.dealing import Dealer, dealt_or_none
 from trireme.parallel.pipeline import Pipeline, Stream
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
@@ -105,7 +106,7 @@ class Session(Closing):
         self._lock = threading.Lock()
         self._taken = taking(self._lock)
         self._closed = False
-        self._pipeline: Pipeline | None = None
+        self._pipeline: Pipeline | Dealer | None = None
         self._stream: Stream | None = None
         self._closing: list[Callable[[], None]] = []
         self.dropped: dict[str, str] = {}
@@ -123,7 +124,7 @@ class Session(Closing):
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
             self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
-            self._placing = objective, placement, split
+            self._placing, self._calibration = (objective, placement, split), calibration
             self.program = self._compile(opened, calibration, fallback, progress)
             self._lane = Lane(self.program)
             self._calls, self._ports = self._lane.calls, self._lane.ports
@@ -269,7 +270,9 @@ class Session(Closing):
 
         A device works on the next run while another is at this one; the bits are those of one run
         after another, states included. The least depth that keeps the busiest device busy is
-        taken when None. One stream at a time; meanwhile `run` is free where there are no states.
+        taken when None, or whole runs are dealt out to instances of a device (parallel/dealing.py)
+        where the objective is throughput. One stream at a time; meanwhile `run` is free where there
+        are no states.
         Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
         """
         with self._lock:
@@ -277,9 +280,19 @@ class Session(Closing):
             if self._stream is not None and not self._stream.closed:
                 raise RunError("a stream of this session is under way", fix="read it or close it")
             if self._pipeline is None or self._pipeline.asked != depth:
-                self._pipeline = Pipeline(self.program, depth)
+                self._pipeline = self._streamer(depth)
             self._stream = Stream(self._pipeline, feeds)
             return self._stream
+
+    def _streamer(self, depth: int | None) -> Pipeline | Dealer:
+        """Return what runs a stream: this placement as a pipeline, or, for throughput and where it
+        is predicted to be faster, whole runs dealt out to instances of a device."""
+        pipeline = Pipeline(self.program, depth)
+        objective, held, split = self._placing
+        if objective != "throughput" or held is not None or split not in ("auto", "off"):
+            return pipeline
+        dealt = dealt_or_none(self.graph, self.program.devices, self._calibration)
+        return pipeline if dealt is None or depth else dealt.instead_of(pipeline)
 
     def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run in this session's mode, and when each of its tasks ran.

@@ -32,8 +32,8 @@ ENGINE_ORDER = [
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
     "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibration_nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "session", "turns", "calibrate", "parallel.replicas", "parallel.measure", "running.per_node",
-    "eager", "replay",
+    "parallel.dealing", "session", "turns", "calibrate", "parallel.replicas", "parallel.measure",
+    "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

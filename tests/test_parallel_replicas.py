@@ -7,9 +7,14 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
-from trireme.device import open_device
+from trireme.device import DeviceSpec, open_device
+from trireme.devices.cpu.cores import all_cores
+from trireme.devices.cpu.runtime import has_futex
 from trireme.errors import RunError
 from trireme.graph import TensorType
+from trireme.parallel.dealing import Dealer, alike
+from trireme.parallel.measure import profile_stream
+from trireme.parallel.pipeline import Pipeline
 from trireme.parallel.replicas import Replicas
 from trireme.session import Session
 
@@ -85,3 +90,65 @@ def test_what_cannot_be_replicated_is_said():
     device.close()
     with pytest.raises(RunError, match="0 replicas on"):
         Replicas(model(), 0)
+
+
+def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
+    """One long convolution: two stages cannot share it, two runs can be side by side."""
+    if len(all_cores()) < 2 or not has_futex():
+        pytest.skip("instances need Linux and two cores")
+    builder = GraphBuilder("long")
+    x = builder.input("x", TensorType((1, 256, 256), "float32"))
+    w = np.random.default_rng(1).standard_normal((256, 256)).astype(np.float32) / 16
+    y = builder.add("matmul", builder.add("relu", x), builder.constant("w", w))
+    graph = builder.finish(builder.add("tanh", y, names=["y"]))
+    rng = np.random.default_rng(2)
+    feeds = [{"x": rng.standard_normal((1, 256, 256), np.float32)} for _ in range(23)]
+    options = {"devices": ["cpu#1", "cpu#2"], "threads": 1, "objective": "throughput"}
+    with Session(graph, threads=1) as one:
+        want = [one.run(each)["y"] for each in feeds]
+    with Session(graph, calibration=Calibration(), **options) as session:
+        for _ in range(2):
+            with session.stream(feeds) as stream:
+                assert isinstance(stream.runner, Dealer)
+                assert "whole runs dealt out" in stream.flow.why and "a pipeline" in stream.flow.why
+                for got, expected in zip(stream, want, strict=True):
+                    np.testing.assert_array_equal(got["y"], expected)
+        bad = [*feeds[:3], {"x": np.zeros(3, np.float32)}, feeds[4]]
+        with session.stream(bad) as stream:
+            for number, expected in enumerate(want[:5]):
+                if number == 3:
+                    with pytest.raises(RunError, match="item 3"):
+                        next(stream)
+                else:
+                    np.testing.assert_array_equal(next(stream)["y"], expected)
+        report = str(profile_stream(session, feeds[0], 8))
+        assert "4 in flight (whole runs dealt out, 2 for each of cpu#1, cpu#2" in report
+        with session.stream(feeds[:2], depth=2) as stream:
+            assert isinstance(stream.runner, Pipeline), "a depth is a pipeline's"
+    for changed in ({"objective": "makespan"}, {"split": ["y=cpu#1,cpu#2:rows"]}):
+        given = {"calibration": Calibration(), **options, **changed}
+        with Session(graph, **given) as session, session.stream(feeds[:2]) as stream:
+            assert isinstance(stream.runner, Pipeline)
+
+
+def test_who_is_alike():
+    def spec(name, description="1 threads", memory="host"):
+        return DeviceSpec(name, description, {}, 1.0, 0.0, memory=memory)
+
+    rows = [spec("cpu#1"), spec("cpu#2"), spec("cpu#3", "2 threads"), spec("npu#1", memory="npu#1"),
+            spec("npu#2", memory="npu#2"), spec("host")]  # fmt: skip
+    assert alike({row.name: row for row in rows}) == ["cpu#1", "cpu#2"]
+    assert alike({"cpu#1": rows[0], "cpu": spec("cpu")}) == []
+
+
+def test_states_and_pins_are_not_dealt_out():
+    if len(all_cores()) < 2 or not has_futex():
+        pytest.skip("instances need Linux and two cores")
+    builder = GraphBuilder("pinned")
+    x = builder.input("x", TensorType((4,), "float32"))
+    y = builder.add("relu", builder.add("neg", x, pin="cpu#1"), pin="cpu#2", names=["y"])
+    graph = builder.finish(y)
+    options = {"devices": ["cpu#1", "cpu#2"], "objective": "throughput", "threads": 1}
+    feeds = [{"x": np.zeros(4, np.float32)}]
+    with Session(graph, **options) as session, session.stream(feeds) as stream:
+        assert isinstance(stream.runner, Pipeline)

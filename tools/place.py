@@ -33,7 +33,8 @@ from trireme.opening import check_cores, options_of
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
-from trireme.parallel.flow import flow_of
+from trireme.parallel.dealing import dealt_or_none
+from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.measure import flow_text
 from trireme.place import place_several, place_singles
 from trireme.placement import Placement
@@ -76,12 +77,17 @@ def place_model(options: argparse.Namespace) -> int:
         graph = optimise(load(options), disable=_names(options.passes_off))
         graph = batched(graph, options.batch) if options.batch else graph
         measured = Calibration() if options.soc else load_calibration(calibration_path())
-        placement, remark = _placed(options, graph, CostModel(devices, measured))
+        costs = CostModel(devices, measured)
+        placement, remark = _placed(options, graph, costs)
+        flow = _flow(options, placement, costs)
     finally:
         progress.done()
         for device in devices.values():
             device.close()
     lines, data = _described(options, placement)
+    if flow is not None:
+        lines.append(flow_text(flow))
+        data["stream"] = vars(flow)
     lines += remark
     data["absent"] = dict(absent)
     data["unmeasured"] = measured.unmeasured(device.spec for device in devices.values())
@@ -101,16 +107,22 @@ def place_model(options: argparse.Namespace) -> int:
     return code
 
 
+def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -> Flow | None:
+    """Return how a session's stream would flow, where that is the objective."""
+    if placement.score.objective != "throughput":
+        return None
+    plan = make_plan(placement)
+    flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
+    held = options.placement or splits(options) not in ("auto", "off")
+    dealt = None if held else dealt_or_none(placement.source, costs.devices, costs.calibration)
+    return (dealt.flow_beside(flow) if dealt else None) or flow
+
+
 def _described(
     options: argparse.Namespace, placement: Placement
 ) -> tuple[list[str], dict[str, Any]]:
     if not options.why:
-        lines, data = [str(placement)], dict(placement.to_json())
-        if placement.score.objective == "throughput":
-            plan = make_plan(placement)
-            flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
-            return [*lines, flow_text(flow)], {**data, "stream": vars(flow)}
-        return lines, data
+        return [str(placement)], dict(placement.to_json())
     explanation, advice = explain(placement), advise(placement)
     data = {**explanation.to_json(), "advice": advice_json(advice)}
     return [str(explanation), *map(str, advice)], data

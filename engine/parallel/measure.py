@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trireme.dtypes import Array
 from trireme.errors import RunError
+from trireme.parallel.dealing import Dealer
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.replicas import Replicas
 from trireme.session import Session
@@ -87,12 +88,16 @@ def profile_stream(
     with session.stream((feeds for _ in range(runs)), depth) as stream:
         for _ in stream:
             pass
-        flow = stream.flow
+        flow, is_dealt = stream.flow, isinstance(stream.runner, Dealer)
     wall_s = (time.perf_counter() - start) / runs
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
+    virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
+    if is_dealt:  # every task on each of the instances, in turn
+        ways = flow.alone_s / flow.steady_s if flow.steady_s else 1.0
+        virtual = replace(flow, alone_s=sum(task_s), steady_s=sum(task_s) / ways)
     return StreamProfile(
-        plan.graph.name, runs, alone_s, wall_s, flow, flow_of(plan, task_s, flow.depth), simulated
-    )
+        plan.graph.name, runs, alone_s, wall_s, flow, virtual, simulated
+    )  # fmt: skip
 
 
 def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -> float:
@@ -112,6 +117,6 @@ def flow_text(flow: Flow) -> str:
     """Return a line on how a placement would run as a stream."""
     lanes = ", ".join(f"{name} {nbytes} bytes" for name, nbytes in flow.arena_bytes.items())
     return (
-        f"  as a stream: {_us(flow.steady_s)} a run with {flow.depth} in flight, {flow.busiest} "
-        f"busy for {_us(flow.busy_s)} of it; memory {lanes}"
+        f"  as a stream: {_us(flow.steady_s)} a run with {flow.depth} in flight ({flow.why}), "
+        f"{flow.busiest} busy for {_us(flow.busy_s)} of it; memory {lanes}"
     )
