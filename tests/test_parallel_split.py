@@ -230,6 +230,17 @@ def test_models_split_over_npu_and_cpu(devices, name):
                 assert array.tobytes() == want[output].tobytes(), text
 
 
+def test_a_gain_of_a_few_microseconds_is_not_taken():
+    """A third of a run of 12 us: starting the parts could take as long."""
+    fast = {"flops": 1e12, "bandwidth": 1e13, "launch_s": 1e-7}
+    made = {name: ToyDevice(name, memory="host", **fast) for name in ("cpu", "gpu")}
+    costs = CostModel(made, Calibration())
+    plain = place(wide_conv(), costs)
+    found = improve(plain, costs)
+    assert 10e-6 < plain.score.value < 20e-6
+    assert not found.splits and "less" in found.unsplit
+
+
 def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
     """A device a tenth as fast could take a tenth of the work: 9 % less, if its figures hold."""
     graph = wide_conv()

@@ -31,6 +31,8 @@ Splits = Sequence[str] | Literal["auto", "off"]
 LEAST_GAIN, UNMEASURED_GAIN = 0.02, 0.25
 """Shares of the objective below which a split is not worth its trouble: where what its parts take
 was measured or modelled, and where it is read off data sheets, which may be wrong by more."""
+LEAST_GAIN_S = 10e-6
+"""And the seconds: what the host takes to start parts one after another is in no price."""
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
 """A split that comes to more than this at shares by speed is not balanced further."""
@@ -102,7 +104,7 @@ def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None =
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
         found = _best(tries, plain, value, fixed)
-        if found is None or found.value > value * (1 - _least_gain(found)):
+        if found is None or value - found.value < _least_gain(found, value, objective):
             closest = _closest(graph, found, value, objective)
             break
         gain = _gain(value, found.value, objective)
@@ -177,11 +179,15 @@ def _closest(graph: Graph, found: Trial | None, value: float, objective: Objecti
     doubt = ""
     if found.value < value and not found.is_measured:
         doubt = f"; {UNMEASURED_GAIN:.0%} is asked of devices never measured: trireme calibrate"
+    elif found.value < value:
+        doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
     return f"the best split tried, {text_of(graph, found.split)}, would take {gain}{doubt}"
 
 
-def _least_gain(found: Trial) -> float:
-    return LEAST_GAIN if found.is_measured else UNMEASURED_GAIN
+def _least_gain(found: Trial, value: float, objective: Objective) -> float:
+    """Return what a split must gain, in the objective's unit."""
+    share = value * (LEAST_GAIN if found.is_measured else UNMEASURED_GAIN)
+    return max(share, LEAST_GAIN_S) if UNIT[objective] == "s" else share
 
 
 @dataclass(frozen=True)
