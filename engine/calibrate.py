@@ -23,7 +23,13 @@ from trireme.fit import fit
 from trireme.graph import Graph
 from trireme.optimise import optimise
 from trireme.session import Session
-from trireme.turns import measure_crossings, measure_issue, measure_overlap, sharing_of
+from trireme.turns import (
+    measure_crossings,
+    measure_issue,
+    measure_launch,
+    measure_overlap,
+    sharing_of,
+)
 
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
@@ -128,8 +134,10 @@ def _calibrate_device(
         )
         for family, mine in rows.items()
     }  # fmt: skip
+    short_s = measure_launch(device, _bind)
+    launch_s = whole.fixed_s if short_s is None else min(short_s, whole.fixed_s)
     return DeviceCalibration(
-        device.spec.name, device.spec.description, whole.fixed_s + _run_s(device),
+        device.spec.name, device.spec.description, launch_s + _run_s(device),
         whole.per.get("kernels", 0.0), curves, {}, {}, {net.name: net.whole_s for net in nets},
         measure_issue(device),
     )  # fmt: skip

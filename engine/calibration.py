@@ -46,7 +46,8 @@ class Curve:
 class Sharing:
     """What it costs two devices to take turns on silicon that they share, measured.
 
-    switch_s: seconds that a copy between them takes longer than one of the device alone
+    switch_s: seconds that a copy between them takes longer than one of the device alone; negative
+        where it takes less, as cores are awake
     overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
 
@@ -196,7 +197,7 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     for curve in curves.values():
         numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
     for shared in sharing.values():
-        numbers += [shared.switch_s, shared.overlap]
+        numbers += [abs(shared.switch_s), shared.overlap]
     if not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise ValueError("a figure is negative or not finite")
     if any(bandwidth == 0 for _, bandwidth in copies.values()):

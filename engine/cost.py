@@ -220,8 +220,8 @@ class CostModel:
             read = self.calibration.copy(spec, "read") or default
             write = self.calibration.copy(spec, "write") or default
             switch_s = self._switch_s(spec)
-            to_host[spec.memory] = Link(read[0] + switch_s, read[1])
-            from_host[spec.memory] = Link(write[0] + switch_s, write[1])
+            to_host[spec.memory] = Link(max(read[0] + switch_s, 0.0), read[1])
+            from_host[spec.memory] = Link(max(write[0] + switch_s, 0.0), write[1])
         return Links(to_host, from_host)
 
     def _switch_s(self, spec: DeviceSpec) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Sharing
-from trireme.device import BoundCall, Device
+from trireme.device import BoundCall, Device, held_s
 from trireme.fit import fit
 from trireme.graph import Graph, TensorType
 from trireme.session import Session
@@ -52,6 +52,24 @@ def measure_crossings(there: Device, here: Device | None, bind: Bind) -> Line | 
         rows.append((4 * elements, max(whole - own, 0.0) / crossings))
     curve = fit([{"bytes": float(nbytes)} for nbytes, _ in rows], [s for _, s in rows], 1e-5)
     return curve.fixed_s, 1 / max(curve.per.get("bytes", 0.0), 1e-15)
+
+
+def measure_launch(device: Device, bind: Bind) -> float | None:
+    """Return the seconds from launch to wait beside the kernel's own, of a task as short as any.
+
+    None for a device that does not start one task after another by itself. In a run the host sleeps
+    but briefly while such tasks run, and so is told of their end sooner than of a long one's.
+    """
+    graph = chain(_ELEMENTS[0], [device.spec.name])
+    if device.chain is None or device.unsupported_reason(graph, graph.nodes[0]):
+        return None
+    call = bind(device, graph)
+    own = []
+    for _ in range(_ROUNDS):
+        event = call.launch(profile=True)
+        event.wait()
+        own.append(sum(held_s(list(event.spans()))))
+    return max(_seconds(_runner(call)) - statistics.median(own), 0.0)
 
 
 def measure_issue(device: Device) -> float | None:
@@ -93,7 +111,7 @@ def measure_overlap(first: BoundCall, second: BoundCall) -> float:
 def sharing_of(alone: Line | None, beside: Line | None, overlap: float) -> Sharing:
     """Return what turns cost: what crossings between busy devices take longer than others."""
     switch_s = beside[0] - alone[0] if alone and beside else 0.0
-    return Sharing(max(switch_s, 0.0), overlap)
+    return Sharing(switch_s, overlap)
 
 
 def _together(first: BoundCall, second: BoundCall) -> None:

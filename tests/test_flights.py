@@ -42,11 +42,11 @@ def test_what_overlaps_keeps_its_own_seconds():
         TaskSpan(0, 1, 10, (), (0, 31)), TaskSpan(1, 4, 6, (), (0, 31)),
         TaskSpan(2, 20, 30, (), (15, 31)),
     ]  # fmt: skip
-    assert took_s(plan_of(False, True, False), run) == {0: 11, 1: 2, 2: 10}
+    assert took_s(plan_of(False, True, False), run) == {0: 11, 1: 2, 2: 15}
 
 
 @pytest.mark.parametrize("mode", ["serial", "parallel"])
-def test_a_profile_adds_up_to_its_runs(mode):
+def test_the_tasks_of_a_flight_take_what_it_took(mode):
     opened, absent = open_all(("opencl", "cpu"))
     if absent:
         pytest.skip(str(absent))
@@ -58,12 +58,16 @@ def test_a_profile_adds_up_to_its_runs(mode):
     with Session(
         b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration(), mode=mode,
     ) as session:  # fmt: skip
-        profile = session.profile({"x": np.ones((64, 256), np.float32)}, runs=30)
+        run = session.profile({"x": np.ones((64, 256), np.float32)}, runs=3).last_run
+        took = took_s(session.plan, run)
     for device in opened.values():
         device.close()
-    total = sum(row.seconds for row in profile.tasks)
-    wall = float(np.median(profile.wall_s))
-    assert 0.5 * wall < total < 1.1 * wall, (total, wall)
-    launched = [span.flight for span in profile.last_run if span.flight]
-    assert len(launched) > 3
-    assert len({seen for _, seen in launched}) < len(launched), "some are waited for together"
+    flights = {}
+    for span in run:
+        if span.flight:
+            flights.setdefault(span.flight[1], []).append(span)
+    assert min(took.values()) >= 0
+    assert max(len(flight) for flight in flights.values()) > 2 or mode == "parallel"
+    for seen_s, flight in flights.items() if mode == "serial" else ():
+        whole_s = seen_s - min(span.flight[0] for span in flight)
+        assert 0.3 * whole_s < sum(took[span.task] for span in flight) < 1.01 * whole_s

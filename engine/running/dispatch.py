@@ -46,9 +46,12 @@ class TaskSpan:
 
 
 def span_of(index: int, event: Event, launched_s: float, seen_s: float, chained: bool) -> TaskSpan:
-    """Return when a task ran whose event is over: by the driver's own times, if it is chained."""
+    """Return when a task ran whose event is over: by the driver's own times, if it is chained.
+
+    Asked for when the whole run is over, since it takes a driver some microseconds a kernel.
+    """
     nodes = tuple(event.spans())
-    if not chained:
+    if not chained or type(event) is Done:
         return TaskSpan(index, launched_s, seen_s, nodes)
     flight = launched_s, seen_s
     if not nodes:
@@ -90,7 +93,8 @@ class ParallelRunner:
         self.under_way: dict[int, Event] = {}
         self.unfinished = self.dispatches = 0
         self.error: BaseException | None = None
-        self.spans: list[TaskSpan] | None = None
+        self.profiles = False
+        self.seen: list[tuple[int, Event, float, float]] = []
 
     def run(self, profile: bool = False) -> list[TaskSpan]:
         """Run every task once; raise the first error after all that had started is over."""
@@ -100,7 +104,8 @@ class ParallelRunner:
         self.under_way.clear()
         self.unfinished, self.dispatches = len(self.calls), 0
         self.error = None
-        self.spans = [] if profile else None
+        self.profiles = profile
+        self.seen.clear()
         mine: list[int] = []
         with self.lock:
             self._share([i for i, waits in enumerate(self.waits) if not waits], mine)
@@ -108,7 +113,10 @@ class ParallelRunner:
         self._wait_until_over()
         if self.error is not None:
             raise self.error
-        return sorted(self.spans or [], key=lambda span: span.task)
+        return [
+            span_of(index, event, launched_s, seen_s, self.chains[index] is not None)
+            for index, event, launched_s, seen_s in sorted(self.seen, key=lambda one: one[0])
+        ]
 
     def close(self) -> None:
         """Stop the threads."""
@@ -162,9 +170,9 @@ class ParallelRunner:
             found = map(self.under_way.get, self.waits[index]) if self.under_way else ()
             after = [event for event in found if event is not None]
             if after:
-                event: Event = self.calls[index].launch(self.spans is not None, after)
+                event: Event = self.calls[index].launch(self.profiles, after)
             else:
-                event = self.calls[index].launch(self.spans is not None)
+                event = self.calls[index].launch(self.profiles)
             return event
         except BaseException as error:
             self._fail(error)
@@ -179,9 +187,8 @@ class ParallelRunner:
             if self.cheap[index] and end - start > _SLOW_S:
                 self.slow[index] += 1
                 self.cheap[index] = self.slow[index] < _SLOW_TIMES
-            if self.spans is not None:
-                chained = self.chains[index] is not None and type(event) is not Done
-                self.spans.append(span_of(index, event, start, end, chained))
+            if self.profiles:
+                self.seen.append((index, event, start, end))
         except BaseException as error:
             self._fail(error)
 

@@ -113,10 +113,14 @@ def run_profiled(calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskS
 
     Tasks of a chain are launched one behind the other and waited for together, as in any run.
     """
-    return [span for group in _groups(order, calls) for span in _timed(calls, group)]
+    seen = [one for group in _groups(order, calls) for one in _timed(calls, group)]
+    return [span_of(*one) for one in seen]
 
 
-def _timed(calls: Sequence[Any], group: Sequence[int]) -> list[TaskSpan]:
+def _timed(
+    calls: Sequence[Any], group: Sequence[int]
+) -> list[tuple[int, Event, float, float, bool]]:
+    """Run tasks of a chain, or one task; return what tells their spans: see span_of."""
     under_way: list[tuple[int, Event, float]] = []
     try:
         for index in group:
@@ -127,10 +131,7 @@ def _timed(calls: Sequence[Any], group: Sequence[int]) -> list[TaskSpan]:
         for _, event, _ in reversed(under_way):
             event.wait()
     end = time.perf_counter()
-    return [
-        span_of(index, event, start, end, len(group) > 1 and type(event) is not Done)
-        for index, event, start in under_way
-    ]
+    return [(index, event, start, end, len(group) > 1) for index, event, start in under_way]
 
 
 def check_order(plan: Plan, order: Sequence[int]) -> None:

@@ -3,10 +3,12 @@
 A flight is what the host launches, one task behind the other, before it waits. Its seconds are
 shared out as predictions are made: a task or copy holds its driver until the next begins; what lies
 before the first and after the last, until the host sees the end, is the launch: the first task's.
+What the host launches late waits for nobody: from its launch on, the time is its own.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from trireme.plan import Plan
@@ -18,15 +20,15 @@ def took_s(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, float]:
     took = {span.task: span.end_s - span.start_s for span in run}
     for flight in _flights(run):
         rows = sorted(flight, key=lambda span: (span.start_s, span.end_s))
-        last_s = rows[0].start_s
-        for span, after in zip(rows, [*rows[1:], None], strict=True):
-            last_s = max(last_s, span.end_s)
-            if after is not None and _launched(after) <= span.end_s:
-                last_s = max(last_s, after.start_s)
-                took[span.task] = max(span.end_s, after.start_s) - span.start_s
+        for span, after in itertools.pairwise(rows):
+            if _launched(after) <= span.end_s:
+                took[span.task] += max(after.start_s - span.end_s, 0.0)
+            else:
+                took[after.task] += max(after.start_s - _launched(after), 0.0)
         tasks = [span for span in rows if not plan.tasks[span.task].is_copy] or rows
-        begun_s = min(map(_launched, rows))
-        took[tasks[0].task] += max(rows[0].start_s - begun_s, 0.0) + max(_seen(rows) - last_s, 0.0)
+        before_s = rows[0].start_s - min(map(_launched, rows))
+        after_s = _seen(rows) - max(span.end_s for span in rows)
+        took[tasks[0].task] += max(before_s, 0.0) + max(after_s, 0.0)
     return took
 
 
