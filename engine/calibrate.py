@@ -40,6 +40,8 @@ _VISITS = 15
 """How often every network is visited, if there is time: in turns, as machines have phases."""
 _PREPARING = 0.7
 """Of a device's time: what compiling and measuring all networks once may take."""
+_TURNING = 0.15
+"""Of all time: what is left for turns with other devices, if there are others."""
 _PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
 """The networks that tell how fast the machine is: of several kinds, and short."""
 _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
@@ -58,11 +60,13 @@ def calibrate(
     beside: further open devices, not measured but for what turns with them cost
     """
     real = {name: device for name, device in devices.items() if device.spec.clock == "wall"}
+    together = [*real.values(), *(one for one in beside if one.spec.clock == "wall")]
+    if len(together) > 1:
+        limit_s *= 1 - _TURNING
     end, measured = time.perf_counter() + limit_s, []
     for done, (name, device) in enumerate(real.items()):
         left = (end - time.perf_counter()) / (len(real) - done)
         measured.append(_calibrate_device(name, device, time.perf_counter() + left, progress))
-    together = [*real.values(), *(one for one in beside if one.spec.clock == "wall")]
     return Calibration.of_devices(
         *(
             _with_turns(one, device, [other for other in together if other is not device])

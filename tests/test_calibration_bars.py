@@ -37,7 +37,7 @@ def own_file(monkeypatch, file):
 
 
 def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys):
-    assert main(["calibrate", "--devices", "cpu,npu", "--threads", "1,2", "--limit", "3"]) == 0
+    assert main(["calibrate", "--devices", "cpu,npu", "--threads", "1,2", "--limit", "5"]) == 0
     said = capsys.readouterr().out
     assert "conv_f32" in said and "npu: simulated" in said
     assert len(json.loads(file.read_text())["devices"]) == 2
@@ -69,13 +69,18 @@ def models():
 
 @pytest.fixture(scope="module")
 def measured(file):
-    """A calibration of both devices, made as a user makes it: one command, at most 60 s."""
+    """The file of a calibration of both devices, made as a user makes it; and its seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIREME_CALIBRATION", str(file))
         start = time.perf_counter()
         assert main(["calibrate", "--devices", "cpu,opencl", "--threads", "1,2"]) == 0
-        assert time.perf_counter() - start < 75  # 60 s, and what was under way
-    return file
+    return file, time.perf_counter() - start
+
+
+@pytest.mark.slow
+def test_calibration_takes_a_minute(measured):
+    """At most 60 s, and what opening devices takes."""
+    assert measured[1] <= 65
 
 
 def check(capsys, *arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def calibrate(options: argparse.Namespace) -> int:
     progress = Progress()
     target = Path(options.output) if options.output else calibration_path()
     known = _known(target)
-    rounds = _rounds(options)
+    rounds, start = _rounds(options), time.perf_counter()
     measured: list[DeviceCalibration] = []
     try:
         for done, names in enumerate(rounds):
@@ -51,7 +52,8 @@ def calibrate(options: argparse.Namespace) -> int:
             try:
                 found = measure(
                     opened, lambda what, now, total: progress(f"measuring {what}", now, total),
-                    options.limit * len(names) / sum(map(len, rounds)), list(beside.values()),
+                    _seconds_of(rounds, done, options.limit, time.perf_counter() - start),
+                    list(beside.values()),
                 )  # fmt: skip
                 measured += found.devices.values()
                 if done == 0:
@@ -65,9 +67,19 @@ def calibrate(options: argparse.Namespace) -> int:
     known.with_(result).save(target)
     lines = [f"replaced: {known.stale}"] if known.stale else []
     lines += [str(target), *(line for one in measured for line in _lines(one))]
+    lines.append(f"measured in {time.perf_counter() - start:.0f} s")
     lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
     emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return 0
+
+
+def _seconds_of(
+    rounds: list[list[tuple[str, int | None]]], done: int, limit_s: float, spent_s: float
+) -> float:
+    """Return a round's part of what is left of the limit; never much less than its even share."""
+    left = len(rounds[done]) / sum(map(len, rounds[done:]))
+    share = len(rounds[done]) / sum(map(len, rounds))
+    return max((limit_s - spent_s) * left, 0.8 * limit_s * share)
 
 
 def _known(target: Path) -> Calibration:
