@@ -405,3 +405,22 @@ def test_a_device_of_another_package_has_instances_if_it_takes_a_name():
     assert _of_instance("other", factory, {}) == {}
     with pytest.raises(DeviceError, match="other has no instances"):
         _of_instance("other#2", single, {})
+
+
+def test_a_plan_of_instances_alone_is_launched_at_once_and_its_first_error_comes_out():
+    builder = GraphBuilder("dets")
+    x = builder.input("x", TensorType((4, 4), "float32"))
+    made = [builder.add("det", x, pin=name, names=[f"y{name[-1]}"]) for name in NAMES]
+    graph = builder.finish(*made)
+    feeds = {"x": np.eye(4, dtype=np.float32)}
+    options = {"devices": NAMES, "threads": 1, "passes": (), "mode": "parallel", "split": "off"}
+    with Session(graph, **options) as session:
+        assert [float(y) for y in session.run(feeds).values()] == [1, 1]
+        assert session.runs.runner.one_chain and session.runs.runner.dispatches == 0
+        first = session.plan.tasks[0].device
+        for task, call in zip(session.plan.tasks, session._calls, strict=True):
+            error = RunError(f"{task.device} went wrong")
+            call._bound.run = lambda error=error: (_ for _ in ()).throw(error)
+        for _ in range(5):
+            with pytest.raises(RunError, match=f"{first} went wrong"):
+                session.run(feeds)
