@@ -55,6 +55,14 @@ def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys):
     assert row["what"] == "run" and row["predicted_s"] > 0 and row["measured_s"] > 0
 
 
+def test_a_device_without_time_is_not_stored(tmp_path, monkeypatch, capsys):
+    target = tmp_path / "c.json"
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(target))
+    code = main(["calibrate", "--devices", "cpu", "--threads", "1", "--limit", "0"])
+    assert code == 1 and "was not measured: no time was left" in capsys.readouterr().out
+    assert not json.loads(target.read_text())["devices"]
+
+
 def test_a_device_that_was_not_measured_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "none.json"))
     model = zoo_path("vww_96_int8.tflite")
