@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -156,7 +157,8 @@ def test_ctrl_c_leaves_no_worker_behind(relu):
     code = "from trireme.tools.cli import main; import sys; sys.exit(main())"
     command = [sys.executable, "-c", code, "bench", str(relu), "--against", "onnxruntime",
                "--threads", "1", "--duration", "60"]  # fmt: skip
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's `&` ignores Ctrl-C
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children")
     end = time.monotonic() + 60
     while len(workers := children.read_text().split()) < 2 and time.monotonic() < end:

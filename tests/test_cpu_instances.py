@@ -64,7 +64,7 @@ def floats(buffer):
 
 
 def test_every_thread_keeps_to_the_cores_of_its_instance(pair):
-    half = len(all_cores()) // 2
+    half, others = len(all_cores()) // 2, set(threading.enumerate())
     wide = open_device("cpu#2", instances=2, threads=half)
     opened = [*pair.values(), wide]
     try:
@@ -72,7 +72,8 @@ def test_every_thread_keeps_to_the_cores_of_its_instance(pair):
             bound(device, ["matmul"])[0].launch().wait()
         kept = {}
         for thread in threading.enumerate():
-            if thread.name in ("trireme-cpu#1", "trireme-cpu#2", "trireme-cpu-1"):
+            is_worker = thread.name == "trireme-cpu-1" and thread not in others
+            if is_worker or thread.name in ("trireme-cpu#1", "trireme-cpu#2"):
                 cores = frozenset(os.sched_getaffinity(thread.native_id))
                 kept.setdefault(thread.name, set()).add(cores)
         assert kept["trireme-cpu#1"] == {pair["cpu#1"].spec.cores}
@@ -234,7 +235,7 @@ def test_compiling_more_while_calls_run(pair):
 @pytest.mark.parametrize("quantised", [False, True])
 def test_random_graphs_have_the_bits_of_one_device(mode, quantised):
     done = 0
-    for seed in range(12):
+    for seed in range(6):
         graph = random_graph(seed, 14, quantised=quantised)
         feeds = random_feeds(graph, seed)
         rng = np.random.default_rng(seed)
@@ -250,7 +251,7 @@ def test_random_graphs_have_the_bits_of_one_device(mode, quantised):
                 for name in want:
                     np.testing.assert_array_equal(got[name], want[name], err_msg=f"seed {seed}")
             done += len({task.device for task in session.plan.tasks}) == 2
-    assert done > 6
+    assert done > 3
 
 
 def conv_graph():
