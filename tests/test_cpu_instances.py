@@ -1,4 +1,4 @@
-"""Instances of the cpu device: threads and cores of their own, queues, and what is refused."""
+"""Instances of the cpu device at work: threads and cores of their own, queues, splits, errors."""
 
 import os
 import signal
@@ -13,12 +13,12 @@ import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost import CostModel
-from trireme.device import DeviceSpec, _of_instance, open_device
-from trireme.devices.cpu.cores import all_cores, share_of, whole_cores
+from trireme.device import open_device
+from trireme.devices.cpu.cores import all_cores
 from trireme.devices.cpu.runtime import RING, has_futex
-from trireme.errors import DeviceError, RunError, TriremeError
+from trireme.errors import DeviceError, RunError
 from trireme.graph import TensorType
-from trireme.opening import check_cores, options_of
+from trireme.opening import options_of
 from trireme.plan import make_plan
 from trireme.session import Session
 from trireme.virtual import timeline
@@ -290,78 +290,6 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
         assert {"cpu#1", "cpu#2"} <= {piece.resource for piece in slices}
 
 
-def test_what_is_refused():
-    cores = len(all_cores())
-    cases = {
-        "cpu#0": "numbered from 1", "cpu#one": "numbered from 1", "cpu#": "numbered from 1",
-        f"cpu#{cores + 1}": "one for each instance", "opencl#1": "opencl has no instances",
-        "host#1": "host has no instances", "gpu#1": "unknown device",
-    }  # fmt: skip
-    for name, message in cases.items():
-        with pytest.raises(DeviceError, match=message):
-            open_device(name)
-    with pytest.raises(DeviceError, match=f"{cores} threads on its own cores"):
-        open_device("cpu#1", instances=2, threads=cores)
-    with pytest.raises(DeviceError, match="expected some of"):
-        open_device("cpu#1", cores=[4096])
-    with pytest.raises(DeviceError, match="given to an instance"):
-        open_device("cpu", cores=[0])
-
-
-@pytest.mark.parametrize("names", [["cpu", "cpu#1"], ["cpu#2", "cpu"], ["opencl", "cpu#1"]])
-def test_devices_that_share_cores_are_refused_together(names):
-    try:
-        with Session(graph_of(["relu"]), devices=names):
-            pytest.fail(f"{names} were opened together")
-    except TriremeError as error:
-        if "opencl" in names and "share core" not in str(error):
-            pytest.skip(f"no OpenCL on the cores: {error}")
-        assert "share core 0" in str(error) or "share core" in str(error)
-        assert "fix: instances without" in str(error)
-
-
-def test_cores_that_two_instances_were_both_given_are_refused():
-    options = {"cpu": {"cores": [all_cores()[0]], "threads": 1}}
-    with pytest.raises(DeviceError, match=r"cpu#1 and cpu#2 share core"):
-        Session(graph_of(["relu"]), devices=NAMES, device_options=options)
-    with pytest.raises(DeviceError, match="cores that differ"):
-        check_cores(
-            DeviceSpec(name, "", {}, 1.0, 0.0, resource_group=name, cores=frozenset([1]))
-            for name in NAMES
-        )
-
-
-def test_options_of_a_kind_and_of_an_instance():
-    given = {"cpu": {"isa": "avx2", "spins": 1}, "cpu#2": {"spins": 2}}
-    names = ["npu", "cpu#1", "cpu#3"]
-    assert options_of("cpu#1", names, given, 4) == {
-        "isa": "avx2", "spins": 1, "threads": 4, "instances": 3
-    }  # fmt: skip
-    assert options_of("cpu#2", names, given)["spins"] == 2
-    assert options_of("npu", names, given, 4) == {}
-    assert options_of("cpu", ["cpu"], given, 4) == {"isa": "avx2", "spins": 1, "threads": 4}
-
-
-def test_threads_of_one_core_go_to_one_instance(tmp_path):
-    """Eight CPUs, two threads a core: 0 with 4, 1 with 5, and so on."""
-    for cpu in range(8):
-        folder = tmp_path / f"cpu{cpu}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert whole_cores(range(8), tmp_path) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert whole_cores([0, 1, 5], tmp_path) == [(0,), (1, 5)]
-
-
-def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
-    monkeypatch.setattr("trireme.devices.cpu.cores.all_cores", lambda: (1, 3, 5, 7, 9))
-    for count in range(1, 6):
-        shares = [share_of(f"cpu#{k + 1}", count, None, tmp_path) for k in range(count)]
-        assert len({cpu for one in shares for cpu in one}) == sum(map(len, shares)) <= 5
-        assert {len(one) for one in shares} == {5 // count}
-    with pytest.raises(DeviceError, match="cpu#1 to cpu#5"):
-        share_of("cpu#6", 6, None, tmp_path)
-
-
 def test_an_input_of_both_parts_is_read_where_it_is():
     """The caller's array, whatever it is made of, and another one in the next run."""
     graph = conv_graph()
@@ -393,19 +321,6 @@ def test_two_simulated_npus_run_side_by_side():
     with Session(conv_graph(), threads=1) as one:
         for name, want in one.run(feeds).items():
             np.testing.assert_allclose(split[name], want, atol=0.05)
-
-
-def test_a_device_of_another_package_has_instances_if_it_takes_a_name():
-    def factory(name="other", instances=1):
-        return name, instances
-
-    def single(spec):
-        return spec
-
-    assert _of_instance("other#2", factory, {"instances": 3}) == {"name": "other#2", "instances": 3}
-    assert _of_instance("other", factory, {}) == {}
-    with pytest.raises(DeviceError, match="other has no instances"):
-        _of_instance("other#2", single, {})
 
 
 def test_a_plan_of_instances_alone_is_launched_at_once_and_its_first_error_comes_out():
