@@ -46,4 +46,4 @@ def test_absurd_attributes_neither_hang_nor_fill_the_memory(op, sample):
             start = time.perf_counter()
             with contextlib.suppress(GraphError):
                 infer_types(op, inputs, {**node.attrs, name: absurd}, len(node.outputs), "here")
-            assert time.perf_counter() - start < 2, f"{op.name} {name}={absurd}"
+            assert time.perf_counter() - start < 20, f"{op.name} {name}={absurd}"

@@ -119,11 +119,15 @@ def test_a_call_waits_for_calls_of_other_instances(pair, reads):
 def test_launches_return_before_the_work_is_done(pair):
     call, _, _ = bound(pair["cpu#1"], ["matmul"] * 8)
     call.launch().wait()
-    start = time.perf_counter()
-    event = call.launch()
-    launched = time.perf_counter() - start
-    event.wait()
-    assert launched < 0.5 * (time.perf_counter() - start)
+
+    def early():
+        start = time.perf_counter()
+        event = call.launch()
+        launched = time.perf_counter() - start
+        event.wait()
+        return launched < 0.5 * (time.perf_counter() - start)
+
+    assert any(early() for _ in range(20))  # on a busy machine one of them may come back late
 
 
 def test_more_launches_than_the_queue_holds(pair):
@@ -146,7 +150,7 @@ def test_an_idle_instance_costs_no_cpu(pair):
     time.sleep(0.1)
     before = time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - before < 0.02
+    assert time.process_time() - before < 0.1  # one that spins takes a whole core
 
 
 def test_what_python_runs_raises_where_it_is_waited_for(pair):

@@ -1,7 +1,6 @@
 """What a call costs beside its work, what an idle session costs, sessions in many threads.
 
-Times are asserted generously (three times the bar), since other processes may share the machine;
-the measured figures are printed, and `pytest -s -m slow -k figures` prints them all.
+Tests of times are run alone: `pytest -s -m timed tests/test_cpu_overhead.py` prints the figures.
 """
 
 import threading
@@ -49,18 +48,6 @@ def best_us(made, feeds, times=300, rounds=7):
     return best * 1e6
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_overhead_of_a_run_and_of_a_step(threads):
-    feeds = {"x": np.ones(16, np.float32)}
-    with session(1, threads, op="identity") as made:
-        empty = best_us(made, feeds)
-    with session(100, threads) as long, session(1, threads) as short:
-        step = (best_us(long, feeds) - best_us(short, feeds)) / 99
-    print(f"\n{threads} threads: empty graph {empty:.2f} us, a step {step:.3f} us")
-    assert empty < 3 * RUN_US
-    assert step < 3 * STEP_US
-
-
 def test_an_idle_session_takes_no_cpu():
     with session(4, 2, shape=(300_000,), op="tanh") as made:
         feeds = {"x": np.ones(300_000, np.float32)}
@@ -71,7 +58,7 @@ def test_an_idle_session_takes_no_cpu():
         time.sleep(1.0)
         used = time.process_time() - before
         print(f"\nidle: {100 * used:.2f} % of a CPU")
-        assert used < 0.01
+        assert used < 0.2  # one that spins takes a whole core
 
 
 def test_a_short_run_after_a_pause_wakes_nobody():
@@ -126,6 +113,7 @@ def test_every_chunk_runs_once(threads):
             np.testing.assert_allclose(made.run({"x": x})["y"], expected, rtol=1e-5)
 
 
+@pytest.mark.timed
 def test_a_profile_does_not_count_itself():
     """What it says of a task is what the task takes, not what telling of 100 steps takes."""
     feeds = {"x": np.ones(16, np.float32)}
@@ -136,17 +124,17 @@ def test_a_profile_does_not_count_itself():
     assert virtual < 2 * wall + 5
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("threads", [1, 2])
 def test_figures(threads):
-    """An empty graph takes 8 us at most, a step 0.5 us; print these, and what pauses cost."""
+    """The bars of an empty graph and of a step; print these, and what pauses cost."""
     feeds, took = {"x": np.ones(16, np.float32)}, {}
     for count, op in ((1, "identity"), (1, "relu"), (10, "softmax"), (100, "softmax")):
         with session(count, threads, op=op) as made:
             took[count, op] = best_us(made, feeds, 2000)
             print(f"{threads} threads, {count} x {op}: {took[count, op]:.2f} us")
-    assert took[1, "identity"] <= 8
-    assert took[100, "softmax"] - took[10, "softmax"] <= 90 * 0.5
+    assert took[1, "identity"] <= RUN_US
+    assert took[100, "softmax"] - took[10, "softmax"] <= 90 * STEP_US
     x = np.ones((100, 1000), np.float32)
     with session(4, threads, shape=x.shape, op="tanh") as made:
         for pause_s in (0.0, 2e-4, 5e-4, 1e-3, 1e-2):

@@ -52,7 +52,7 @@ def test_an_idle_session_costs_no_cpu(device):
     time.sleep(0.05)  # spinning ends
     before = time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - before < 0.02
+    assert time.process_time() - before < 0.1  # one that spins takes a whole core
     call.launch()
     np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
 

@@ -360,17 +360,25 @@ def test_the_report_says_what_was_done():
     assert report.passes[0].nodes_before == len(every_kind().nodes)
 
 
-def test_a_thousand_nodes_take_a_second():
+def a_thousand_nodes():
     m = Model(x=f32(1, 4, 6, 6))
     y = m.x
     for i in range(200):
         z = m.op("relu", batch_norm(m, conv(m, y, 4, 4, seed=i), 4))
         y = m.op("add", m.op("identity", z), y)
-    graph = m.finish(y)
+    return m.finish(y)
+
+
+def test_a_thousand_nodes_become_four_hundred():
+    graph = a_thousand_nodes()
     assert len(graph.nodes) == 1000
-    best = min(_seconds(graph) for _ in range(3))
-    assert best < 2.0  # about 0.5 s on a quiet machine
     assert len(optimise(graph).nodes) < 410
+
+
+@pytest.mark.timed
+def test_a_thousand_nodes_take_a_second():
+    graph = a_thousand_nodes()
+    assert min(_seconds(graph) for _ in range(3)) < 1.0
 
 
 def _seconds(graph):

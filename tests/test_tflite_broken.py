@@ -79,7 +79,7 @@ def test_mutants_are_refused_or_read_but_never_crash():
             refused += 1
         except BaseException as error:
             raise AssertionError(f"mutant {number} of seed {SEED}") from error
-        assert time.perf_counter() - start < 2, f"mutant {number} of seed {SEED} took too long"
+        assert time.perf_counter() - start < 20, f"mutant {number} of seed {SEED} took too long"
     assert refused > MUTANTS // 2
 
 
