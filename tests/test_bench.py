@@ -13,10 +13,10 @@ from bench_engine import ENGINE
 from zoo import zoo_path
 
 from trireme.session import Session
-from trireme.tools import bench, peers
-from trireme.tools.bench_model import set_batch
+from trireme.tools.bench import command, peers
+from trireme.tools.bench.model import set_batch
+from trireme.tools.bench.peers import ncnn
 from trireme.tools.cli import main
-from trireme.tools.peers import ncnn
 
 SHORT = ["--rounds", "2", "--round-s", "0.002"]
 
@@ -155,10 +155,10 @@ def test_ctrl_c_leaves_no_worker_behind(relu):
     import subprocess
 
     code = "from trireme.tools.cli import main; import sys; sys.exit(main())"
-    command = [sys.executable, "-c", code, "bench", str(relu), "--against", "onnxruntime",
-               "--threads", "1", "--duration", "60"]  # fmt: skip
+    argv = [sys.executable, "-c", code, "bench", str(relu), "--against", "onnxruntime",
+            "--threads", "1", "--duration", "60"]  # fmt: skip
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's `&` ignores Ctrl-C
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
+    run = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children")
     end = time.monotonic() + 60
     while len(workers := children.read_text().split()) < 2 and time.monotonic() < end:
@@ -185,8 +185,8 @@ def test_a_real_model_against_litert(capsys):
 
 
 def test_threads_and_peers_are_checked():
-    assert bench.thread_counts("1") == [1]
-    assert [peer.name for peer in bench.chosen_peers("mnn, ncnn")] == ["mnn", "ncnn"]
+    assert command.thread_counts("1") == [1]
+    assert [peer.name for peer in command.chosen_peers("mnn, ncnn")] == ["mnn", "ncnn"]
 
 
 @pytest.mark.parametrize("name", ["vww_96_int8.tflite", "resnet8_cifar10_f32.tflite"])

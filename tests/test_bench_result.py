@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from trireme.tools import bench_report, bench_result
-from trireme.tools.bench_agree import Tolerance, judge
-from trireme.tools.bench_result import EngineRun, Row
+from trireme.tools.bench import report, result
+from trireme.tools.bench.agree import Tolerance, judge
+from trireme.tools.bench.result import EngineRun, Row
 
 
 def run_of(name, *rounds_ms, **more):
@@ -42,7 +42,7 @@ def test_geometric_means_and_the_worst_model():
         row_of("b.onnx", trireme=[[1]], mnn=[[0.5]]),
         row_of("c.onnx", 2, trireme=[[1]], mnn=[[3]]),
     ]
-    one, two = bench_result.summarise(rows)
+    one, two = result.summarise(rows)
     assert one.best_mean == pytest.approx(1.0) and two.best_mean == pytest.approx(3.0)
     assert one.worst == ("b.onnx", "mnn", 0.5)
     assert one.means == {"mnn": pytest.approx(1.0), "ncnn": pytest.approx(4.0)}
@@ -50,9 +50,9 @@ def test_geometric_means_and_the_worst_model():
 
 
 def test_many_calls_are_kept_as_quantiles():
-    assert bench_result.thin([3, 1, 2]) == [3, 1, 2]
-    kept = bench_result.thin(list(range(1000, 0, -1)))
-    assert len(kept) == bench_result.PERCENTILES + 1 and (kept[0], kept[-1]) == (1, 1000)
+    assert result.thin([3, 1, 2]) == [3, 1, 2]
+    kept = result.thin(list(range(1000, 0, -1)))
+    assert len(kept) == result.PERCENTILES + 1 and (kept[0], kept[-1]) == (1, 1000)
 
 
 def test_stored_runs_come_back_and_pool():
@@ -60,8 +60,8 @@ def test_stored_runs_come_back_and_pool():
     first.ours.load_s, first.engines["mnn"].apart = 0.5, "off"
     second = row_of(trireme=[[1]], mnn=[[9]])
     second.ours.load_s = 0.25
-    text = json.dumps(bench_result.rows_json([first, second]))
-    (pooled,) = bench_result.rows_from_json(json.loads(text))
+    text = json.dumps(result.rows_json([first, second]))
+    (pooled,) = result.rows_from_json(json.loads(text))
     assert pooled.ours.rounds == [[10**6], [2 * 10**6], [10**6]]
     assert pooled.ratio("mnn") == 2 and pooled.ours.load_s == 0.25
     assert pooled.engines["mnn"].apart == "off"
@@ -77,7 +77,7 @@ def test_the_report_says_everything_once():
     rows[0].engines["mnn"].apart = "output y is 3 (relative) from trireme's"
     rows[1].ours.facts = {"reference_nodes": ["gather #3: numpy reference"]}
     rows[1].engines["mnn"].idle_share = 0.5
-    text = bench_report.report(rows)
+    text = report.report(rows)
     assert "| a.onnx | 1.000 1.000 1.000 | 2.000 2.000 2.000: 2.00 APART | mnn | **2.00** |" in text
     assert "worst model is b.onnx, 0.50 against mnn" in text
     assert text.count("not installed") == 1 and "[a.onnx, b.onnx]" in text
@@ -90,7 +90,7 @@ def test_a_remark_on_many_models_lists_a_few():
     for row in rows:
         row.engines["litert"] = EngineRun("litert", reason="litert cannot run .onnx files")
     note = "litert: litert cannot run .onnx files [0.onnx, 1.onnx, 2.onnx and 6 more]"
-    assert bench_report.remarks(rows) == [note]
+    assert report.remarks(rows) == [note]
 
 
 # --- agreement ------------------------------------------------------------------------------------

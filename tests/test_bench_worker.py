@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from bench_engine import ENGINE
 
-from trireme.tools import peers
-from trireme.tools.bench_process import WorkerFailed, WorkerProcess
+from trireme.tools.bench import peers
+from trireme.tools.bench.process import WorkerFailed, WorkerProcess
 
 
 @pytest.fixture
 def start(tmp_path):
-    from trireme.tools.bench_agree import save_arrays
+    from trireme.tools.bench.agree import save_arrays
 
     (tmp_path / "engine.py").write_text(ENGINE)
     save_arrays(tmp_path / "feeds.npz", {"a/b": np.zeros(2, np.float32)})
@@ -33,7 +33,7 @@ def start(tmp_path):
 
 
 def test_a_worker_answers(start, tmp_path):
-    from trireme.tools.bench_agree import load_arrays
+    from trireme.tools.bench.agree import load_arrays
 
     worker = start("works")
     assert worker.ask("convert", 10, folder="")["model"] == "works!"

@@ -20,9 +20,9 @@ from trireme.interpret import run_reference
 from trireme.model_cache import optimised
 from trireme.running.runs import TRIES, Runs
 from trireme.session import Session
-from trireme.tools.bench_modes import default_over_best, modes_table, time_modes
-from trireme.tools.bench_singles import chosen_over_best, singles_table, time_singles
-from trireme.tools.bench_turns import Match
+from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
+from trireme.tools.bench.singles import chosen_over_best, singles_table, time_singles
+from trireme.tools.bench.turns import Match
 from trireme.tools.options import random_array
 
 ZOO = [

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trireme import errors
-from trireme.tools import bench, calibrate, commands, demo, place, replay, verify, whatif
+from trireme.tools import calibrate, commands, demo, place, replay, verify, whatif
+from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
+from trireme.tools.bench.command import bench
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -125,8 +127,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "bench": Command(
-        bench.bench, "time models side by side with other runtimes",
-        (add_device_choice, add_inputs), bench.ARGUMENTS,
+        bench, "time models side by side with other runtimes",
+        (add_device_choice, add_inputs), BENCH_ARGUMENTS,
     ),
     "replay": Command(
         replay.replay, "record a run, or run one again bit for bit", (*_ON_DEVICES, add_inputs),

@@ -1,6 +1,6 @@
 """Measure candidate placements on the machine, and keep the fastest.
 
-They take turns as the programs of `trireme bench --singles` do (bench_turns.py): wall time where
+They take turns as the programs of `trireme bench --singles` do (bench/turns.py): wall time where
 all devices are real; where one's times are modelled (the simulated NPU), virtual time of the
 measured and modelled tasks.
 """
@@ -17,7 +17,7 @@ from trireme.calibration import Calibration
 from trireme.device import Device
 from trireme.placement import Placement
 from trireme.session import Session
-from trireme.tools.bench_turns import Entrant, Match, take_turns
+from trireme.tools.bench.turns import Entrant, Match, take_turns
 from trireme.tools.options import random_array
 
 _ROUNDS, _TURN_S = 7, 0.02

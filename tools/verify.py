@@ -9,9 +9,9 @@ from typing import Any
 
 from trireme.dtypes import Array
 from trireme.running.per_node import NodeGap, compare_nodes, gap
+from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.commands import emit
 from trireme.tools.options import make_feeds, open_session
-from trireme.tools.peers import peer_of, run_peer
 
 
 @dataclass(frozen=True)

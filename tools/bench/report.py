@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
-from trireme.tools.bench_result import EngineRun, Row, Summary, summarise
-from trireme.tools.peers import OURS, PEERS
+from trireme.tools.bench.peers import OURS, PEERS
+from trireme.tools.bench.result import EngineRun, Row, Summary, summarise
 
 NOISY_SHARE = 0.02
 

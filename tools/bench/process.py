@@ -17,7 +17,7 @@ from typing import Any
 
 from trireme.errors import TriremeError
 
-SCRIPT = Path(__file__).with_name("bench_worker.py")
+SCRIPT = Path(__file__).with_name("worker.py")
 QUIET_S = 0.004  # an engine at rest burns next to nothing for this long ...
 QUIET_SHARE = 0.05  # ... this share of it at most
 SETTLE_S = 1.0  # and is waited for so long

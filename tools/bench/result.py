@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trireme.tools.peers import OURS
+from trireme.tools.bench.peers import OURS
 
 PERCENTILES = 20
 

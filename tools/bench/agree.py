@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.dtypes import Array
 from trireme.graph import Graph
-from trireme.tools.peers import OURS
+from trireme.tools.bench.peers import OURS
 from trireme.tools.verify import Difference, compare_all
 
 FLOAT_TOLERANCE = 1e-3

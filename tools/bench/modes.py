@@ -1,7 +1,7 @@
 """`trireme bench --modes`: one model on one placement in every execution mode, what each costs.
 
 Modes whose tasks are the same, in the same order, are one program: it is timed once and listed
-under each name. How they are timed: bench_turns.py.
+under each name. How they are timed: turns.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trireme.device import Clock
 from trireme.running.runs import Mode
 from trireme.session import Session
 from trireme.subgraphs import Execution, Subgraphs
-from trireme.tools.bench_turns import Entrant, Match, Told, matches, take_turns, text_table
+from trireme.tools.bench.turns import Entrant, Match, Told, matches, take_turns, text_table
 
 Modes = tuple[Mode, Subgraphs, Execution]
 DEFAULT: Modes = ("auto", "merged", "sunk")

@@ -2,7 +2,7 @@
 
 "Alone" is what the search must never be worse than: all that the device can run is pinned to it,
 and what it refuses goes wherever that costs least. Placements that are the same are one program: it
-is timed once and listed under each name. How they are timed: bench_turns.py.
+is timed once and listed under each name. How they are timed: turns.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trireme.place import place_singles
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
 from trireme.session import Session
-from trireme.tools.bench_turns import Entrant, Match, Told, matches, take_turns, text_table
+from trireme.tools.bench.turns import Entrant, Match, Told, matches, take_turns, text_table
 from trireme.tools.measure import is_same
 
 CHOSEN = "as placed"

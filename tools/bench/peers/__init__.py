@@ -1,6 +1,6 @@
 """The other runtimes that trireme is compared with: what they read, and how they are driven.
 
-A peer is a line in PEERS and a file beside this one, which `tools/bench_worker.py` loads by its
+A peer is a line in PEERS and a file beside this one, which `tools/bench/worker.py` loads by its
 path into a process without trireme, so that neither trireme's memory nor its import is charged to
 the peer. Such a file imports no trireme and offers
 
@@ -102,7 +102,7 @@ def run_peer(model: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
 
     LiteRT answers with its reference kernels, whose integer arithmetic is the definition.
     """
-    from trireme.tools.peers import litert, onnxruntime
+    from trireme.tools.bench.peers import litert, onnxruntime
 
     task = {"model": str(model), "threads": 1, "reference": True}
     opener = onnxruntime.open_engine if model.endswith(".onnx") else litert.open_engine

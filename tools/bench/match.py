@@ -1,6 +1,6 @@
-"""`trireme bench`: time models here and on other runtimes, side by side.
+"""One model on this engine and on its peers: processes that load it, agree on it and take turns.
 
-Every engine has a process of its own (`bench_worker.py`), pinned to as many CPUs as it has threads.
+Every engine has a process of its own (`worker.py`), pinned to as many CPUs as it has threads.
 The machine may be shared and noisy, so engines take turns, in fresh random order each round: one
 runs for a moment while the others sleep in a read of their pipes, and the next starts when the
 last one's threads have stopped spinning. No engine's own setting is touched for that. What counts
@@ -10,62 +10,28 @@ is the ratio within a round; the median of those is printed beside the ratio of 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trireme.convert import convert
-from trireme.errors import ModelFileError, RunError
-from trireme.tools.bench_agree import judge, load_arrays, save_arrays, tolerance_of
-from trireme.tools.bench_model import set_batch
-from trireme.tools.bench_modes import bench_modes, modes_table
-from trireme.tools.bench_process import WorkerFailed, WorkerProcess
-from trireme.tools.bench_report import report
-from trireme.tools.bench_result import EngineRun, Row, rows_from_json, rows_json, summarise, thin
-from trireme.tools.bench_singles import bench_singles, singles_table
-from trireme.tools.commands import emit
-from trireme.tools.options import Progress, argument, make_feeds, parse_shapes, session_arguments
-from trireme.tools.peers import OURSELVES, PEERS, Peer
+from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance_of
+from trireme.tools.bench.model import set_batch
+from trireme.tools.bench.peers import OURSELVES, Peer
+from trireme.tools.bench.process import WorkerFailed, WorkerProcess
+from trireme.tools.bench.result import EngineRun, Row, thin
+from trireme.tools.options import Progress, make_feeds, parse_shapes, session_arguments
 
 LOAD_LIMIT_S = 600.0
 TURN_LIMIT_S = 60.0
-ARGUMENTS = (
-    argument("models", nargs="*", help=".onnx or .tflite files"),
-    argument("--against", default=",".join(PEERS), help="comma-separated peers"),
-    argument("--threads", default="1,2", help="comma-separated numbers of threads"),
-    argument("--duration", type=float, default=2.0, help="seconds each engine is timed"),
-    argument("--rounds", type=int, default=15, help="turns that those seconds are split into"),
-    argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
-    argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
-             help="the shape of an input that the model leaves open"),
-    argument("--batch", type=int, help="run the model with this batch"),
-    argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
-    argument("--units", type=int, help="of integer outputs, in units"),
-    argument("--limit-peers", choices=("avx2", "generic"),
-             help="keep peers to an instruction set, where they can be kept"),
-    argument("--modes", action="store_true",
-             help="no peers: each model here in every execution mode, on one placement"),
-    argument("--singles", action="store_true",
-             help="no peers: each model as it is placed on --devices, against each device alone"),
-    argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
-             help="print the tables of earlier --json files, pooled"),
-)  # fmt: skip
-
-OURSELVES_ALONE = {"modes": (bench_modes, modes_table), "singles": (bench_singles, singles_table)}
-"""Comparisons without peers, by option: what measures, and what prints each model's rows."""
 
 
 @dataclass
-class Entrant:
+class PeerEntrant:
     """An engine that takes part: its process, and what has been found out about it."""
 
     peer: Peer
@@ -75,85 +41,7 @@ class Entrant:
     others_s: float = 0.0
 
 
-def bench(options: argparse.Namespace) -> int:
-    """Time each model with each number of threads, and print the tables."""
-    if bool(options.models) == bool(options.stored):
-        raise RunError("bench takes model files to time, or --from with earlier --json files")
-    for name, (timed, table) in OURSELVES_ALONE.items():
-        if getattr(options, name):
-            return _ourselves(options, name, timed, table)
-    rows = _stored(options.stored) if options.stored else list(_measured(options))
-    data = {
-        "machine": machine(),
-        "command": " ".join(["trireme", *sys.argv[1:]]),
-        "rows": rows_json(rows),
-        "summary": [vars(summary) for summary in summarise(rows)],
-    }
-    emit(options, data, report(rows))
-    return 1 if any(run.apart for row in rows for run in row.engines.values()) else 0
-
-
-def _ourselves(options: argparse.Namespace, name: str, timed: Any, table: Any) -> int:
-    """Time programs of each model against each other, and print a table for each."""
-    progress = Progress()
-    found = list(timed(options, thread_counts(options.threads), progress))
-    progress.done()
-    data = {
-        "machine": machine(),
-        "command": " ".join(["trireme", *sys.argv[1:]]),
-        name: [vars(row) for rows in found for row in rows],
-    }
-    emit(options, data, "\n\n".join(map(table, found)))
-    return 0
-
-
-def _stored(files: Sequence[str]) -> list[Row]:
-    """Return the rows of earlier runs, those of the same model and threads pooled."""
-    found: list[Mapping[str, Any]] = []
-    for file in files:
-        try:
-            found += json.loads(Path(file).read_text())["rows"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ModelFileError(f"{file} is not what --json wrote: {error}") from error
-    return rows_from_json(found)
-
-
-def _measured(options: argparse.Namespace) -> Iterator[Row]:
-    counts, peers = thread_counts(options.threads), chosen_peers(options.against)
-    progress = Progress()
-    try:
-        for model in options.models:
-            with tempfile.TemporaryDirectory(prefix="trireme-bench-") as folder:
-                yield from Match(options, model, Path(folder), peers, progress).rows(counts)
-    finally:
-        progress.done()
-
-
-def thread_counts(text: str) -> list[int]:
-    """Return the numbers of threads asked for.
-
-    Errors: RunError, if one is not a number, or more than this process may use
-    """
-    given, most = [one.strip() for one in text.split(",")], len(os.sched_getaffinity(0))
-    for one in given:
-        if not one.isdigit() or not 1 <= int(one) <= most:
-            raise RunError(f"--threads {text}: expected numbers from 1 to {most}, as in 1,2")
-    return [int(one) for one in given]
-
-
-def chosen_peers(text: str) -> list[Peer]:
-    """Return the peers asked for.
-
-    Errors: RunError, if one is not known
-    """
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in PEERS:
-            raise RunError(f"--against {name}: expected some of {','.join(PEERS)}")
-    return [PEERS[name] for name in names]
-
-
-class Match:
+class PeerMatch:
     """One model on all engines: its inputs and converted files lie in a temporary folder."""
 
     def __init__(
@@ -234,7 +122,7 @@ class Match:
                 except WorkerFailed as error:
                     run.reason = str(error)
                     continue
-                entrants.append(Entrant(peer, process, run))
+                entrants.append(PeerEntrant(peer, process, run))
             self._compare(entrants)
             self._rounds(entrants, threads)
             for entrant in entrants:
@@ -268,7 +156,7 @@ class Match:
             return []
         return [f"limited to {limit}" if limit in peer.limits else f"cannot be limited to {limit}"]
 
-    def _compare(self, entrants: Sequence[Entrant]) -> None:
+    def _compare(self, entrants: Sequence[PeerEntrant]) -> None:
         outputs = {}
         for entrant in entrants:
             file = self.folder / f"{entrant.peer.name}.npz"
@@ -282,7 +170,7 @@ class Match:
             run = next(e.run for e in entrants if e.peer.name == name)
             run.apart, run.largest = apart, largest
 
-    def _rounds(self, entrants: Sequence[Entrant], threads: int) -> None:
+    def _rounds(self, entrants: Sequence[PeerEntrant], threads: int) -> None:
         """Let every engine have its turns; the first round warms up and is not counted."""
         rounds = self.options.rounds
         turn_s = self.options.round_s or self.options.duration / rounds
@@ -307,7 +195,7 @@ class Match:
                     entrant.run.rounds.append(thin(answer["times_ns"]))
                 entrant.process.settle()
 
-    def _finish(self, entrant: Entrant) -> None:
+    def _finish(self, entrant: PeerEntrant) -> None:
         run = entrant.run
         if run.reason:
             return
@@ -321,20 +209,3 @@ class Match:
 
 def _fresh(run: EngineRun) -> EngineRun:
     return EngineRun(run.engine, run.reason, run.convert_s)
-
-
-def machine() -> dict[str, Any]:
-    """Return what a reader must know of the machine."""
-    name = platform.processor()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        pass
-    return {
-        "cpu": name,
-        "cpus": len(os.sched_getaffinity(0)),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "load_average": os.getloadavg()[0],
-    }

@@ -1,0 +1,143 @@
+"""`trireme bench`: time models here and on other runtimes, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trireme.errors import ModelFileError, RunError
+from trireme.tools.bench.match import PeerMatch
+from trireme.tools.bench.modes import bench_modes, modes_table
+from trireme.tools.bench.peers import PEERS, Peer
+from trireme.tools.bench.report import report
+from trireme.tools.bench.result import Row, rows_from_json, rows_json, summarise
+from trireme.tools.bench.singles import bench_singles, singles_table
+from trireme.tools.commands import emit
+from trireme.tools.options import Progress, argument
+
+ARGUMENTS = (
+    argument("models", nargs="*", help=".onnx or .tflite files"),
+    argument("--against", default=",".join(PEERS), help="comma-separated peers"),
+    argument("--threads", default="1,2", help="comma-separated numbers of threads"),
+    argument("--duration", type=float, default=2.0, help="seconds each engine is timed"),
+    argument("--rounds", type=int, default=15, help="turns that those seconds are split into"),
+    argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
+    argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
+             help="the shape of an input that the model leaves open"),
+    argument("--batch", type=int, help="run the model with this batch"),
+    argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
+    argument("--units", type=int, help="of integer outputs, in units"),
+    argument("--limit-peers", choices=("avx2", "generic"),
+             help="keep peers to an instruction set, where they can be kept"),
+    argument("--modes", action="store_true",
+             help="no peers: each model here in every execution mode, on one placement"),
+    argument("--singles", action="store_true",
+             help="no peers: each model as it is placed on --devices, against each device alone"),
+    argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
+             help="print the tables of earlier --json files, pooled"),
+)  # fmt: skip
+
+OURSELVES_ALONE = {"modes": (bench_modes, modes_table), "singles": (bench_singles, singles_table)}
+"""Comparisons without peers, by option: what measures, and what prints each model's rows."""
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Time each model with each number of threads, and print the tables."""
+    if bool(options.models) == bool(options.stored):
+        raise RunError("bench takes model files to time, or --from with earlier --json files")
+    for name, (timed, table) in OURSELVES_ALONE.items():
+        if getattr(options, name):
+            return _ourselves(options, name, timed, table)
+    rows = _stored(options.stored) if options.stored else list(_measured(options))
+    data = {
+        "machine": machine(),
+        "command": " ".join(["trireme", *sys.argv[1:]]),
+        "rows": rows_json(rows),
+        "summary": [vars(summary) for summary in summarise(rows)],
+    }
+    emit(options, data, report(rows))
+    return 1 if any(run.apart for row in rows for run in row.engines.values()) else 0
+
+
+def _ourselves(options: argparse.Namespace, name: str, timed: Any, table: Any) -> int:
+    """Time programs of each model against each other, and print a table for each."""
+    progress = Progress()
+    found = list(timed(options, thread_counts(options.threads), progress))
+    progress.done()
+    data = {
+        "machine": machine(),
+        "command": " ".join(["trireme", *sys.argv[1:]]),
+        name: [vars(row) for rows in found for row in rows],
+    }
+    emit(options, data, "\n\n".join(map(table, found)))
+    return 0
+
+
+def _stored(files: Sequence[str]) -> list[Row]:
+    """Return the rows of earlier runs, those of the same model and threads pooled."""
+    found: list[Mapping[str, Any]] = []
+    for file in files:
+        try:
+            found += json.loads(Path(file).read_text())["rows"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelFileError(f"{file} is not what --json wrote: {error}") from error
+    return rows_from_json(found)
+
+
+def _measured(options: argparse.Namespace) -> Iterator[Row]:
+    counts, peers = thread_counts(options.threads), chosen_peers(options.against)
+    progress = Progress()
+    try:
+        for model in options.models:
+            with tempfile.TemporaryDirectory(prefix="trireme-bench-") as folder:
+                yield from PeerMatch(options, model, Path(folder), peers, progress).rows(counts)
+    finally:
+        progress.done()
+
+
+def thread_counts(text: str) -> list[int]:
+    """Return the numbers of threads asked for.
+
+    Errors: RunError, if one is not a number, or more than this process may use
+    """
+    given, most = [one.strip() for one in text.split(",")], len(os.sched_getaffinity(0))
+    for one in given:
+        if not one.isdigit() or not 1 <= int(one) <= most:
+            raise RunError(f"--threads {text}: expected numbers from 1 to {most}, as in 1,2")
+    return [int(one) for one in given]
+
+
+def chosen_peers(text: str) -> list[Peer]:
+    """Return the peers asked for.
+
+    Errors: RunError, if one is not known
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise RunError(f"--against {name}: expected some of {','.join(PEERS)}")
+    return [PEERS[name] for name in names]
+
+
+def machine() -> dict[str, Any]:
+    """Return what a reader must know of the machine."""
+    name = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    return {
+        "cpu": name,
+        "cpus": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
