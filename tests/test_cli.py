@@ -11,8 +11,8 @@ from forced import open_all
 
 import trireme
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu.cores import all_cores
-from trireme.devices.cpu.runtime import has_futex
+from trireme.devices.cpu.runtime.cores import all_cores
+from trireme.devices.cpu.runtime.native import has_futex
 from trireme.graph import TensorType
 from trireme.tools.cli import main
 

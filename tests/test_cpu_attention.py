@@ -9,7 +9,7 @@ from cpu_run import assert_close, run
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder, scalar
 from trireme.devices.cpu.attention_nodes import find_attention
-from trireme.devices.cpu.target import available_isas
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.graph import TensorType
 from trireme.interpret import interpret
 

@@ -11,8 +11,8 @@ from cpu_run import assert_close, run
 from hybrid_graphs import Case, Hybrid, graph_of, numbers
 
 import trireme.ops  # noqa: F401
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, find_hybrid
-from trireme.devices.cpu.target import available_isas
 from trireme.graph import TensorType
 from trireme.interpret import interpret
 

@@ -14,8 +14,8 @@ from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost import CostModel
 from trireme.device import open_device
-from trireme.devices.cpu.cores import all_cores
-from trireme.devices.cpu.runtime import RING, has_futex
+from trireme.devices.cpu.runtime.cores import all_cores
+from trireme.devices.cpu.runtime.native import RING, has_futex
 from trireme.errors import DeviceError, RunError
 from trireme.graph import TensorType
 from trireme.opening import options_of

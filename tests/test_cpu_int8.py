@@ -11,7 +11,7 @@ from cpu_run import run
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
-from trireme.devices.cpu.target import available_isas
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.graph import Quant, TensorType
 from trireme.interpret import interpret
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trireme.devices.cpu import int8_fit
-from trireme.devices.cpu.int8_fit import fit
-from trireme.devices.cpu.int8_requant import requantiser
-from trireme.devices.cpu.ir import vector
-from trireme.devices.cpu.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.ir import vector
+from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.target import ISAS, available_isas, choose_isa
+from trireme.devices.cpu.int8 import fit as int8_fit
+from trireme.devices.cpu.int8.fit import fit
+from trireme.devices.cpu.int8.requant import requantiser
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.recipes import Recipes
-from trireme.devices.cpu.target import ISAS, available_isas, choose_isa
 from trireme.quantize import LinearParams, requantize
 
 SEED = 23

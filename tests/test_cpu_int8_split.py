@@ -10,10 +10,10 @@ import pytest
 from cpu_run import run
 
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu import int8_ways
-from trireme.devices.cpu.int8 import BYTES, PAIRS
-from trireme.devices.cpu.int8_split import MOST, split
-from trireme.devices.cpu.target import ISAS, available_isas
+from trireme.devices.cpu.codegen.target import ISAS, available_isas
+from trireme.devices.cpu.int8 import ways as int8_ways
+from trireme.devices.cpu.int8.arithmetic import BYTES, PAIRS
+from trireme.devices.cpu.int8.split import MOST, split
 from trireme.graph import Quant, TensorType
 from trireme.interpret import interpret
 

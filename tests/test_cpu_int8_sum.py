@@ -5,7 +5,7 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
-from trireme.devices.cpu.target import ISAS, available_isas
+from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.graph import Quant, TensorType
 from trireme.interpret import interpret
 

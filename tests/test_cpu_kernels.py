@@ -15,8 +15,8 @@ from cpu_run import assert_close, run, sample_graph
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.device import Buffer, Done
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.devices.cpu.target import available_isas
 from trireme.errors import TriremeError
 from trireme.graph import TensorType
 from trireme.interpret import interpret

@@ -13,8 +13,9 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu import open_device, runtime
+from trireme.devices.cpu import open_device
 from trireme.devices.cpu.device import NO_CACHE
+from trireme.devices.cpu.runtime import native as runtime
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
 

@@ -16,12 +16,19 @@ from cpu_run import node_graph, sample_graph
 from zoo import zoo_path
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import emit, open_device, products, recipes
-from trireme.devices.cpu.emit import objects
-from trireme.devices.cpu.link import Linked
+from trireme.devices.cpu import open_device, products, recipes
+from trireme.devices.cpu.codegen import emit
+from trireme.devices.cpu.codegen.emit import objects
+from trireme.devices.cpu.codegen.link import Linked
+from trireme.devices.cpu.codegen.target import (
+    ISAS,
+    available_isas,
+    choose_isa,
+    cpu_features,
+    host_cpu,
+)
 from trireme.devices.cpu.program import build
 from trireme.devices.cpu.recipes import Recipes, code_of, encoded, form_of, sources_digest
-from trireme.devices.cpu.target import ISAS, available_isas, choose_isa, cpu_features, host_cpu
 from trireme.errors import CompileError, InternalError, TriremeError
 from trireme.model_cache import optimised
 from trireme.op import all_ops
@@ -125,7 +132,7 @@ def test_changed_sources_make_other_keys(tmp_path):
     shutil.copytree(Path(recipes.__file__).parent, folder)
     before = sources_digest(folder)
     assert before == sources_digest()
-    for change in ("gemm.py", "winograd_kernel.py", "new.py"):
+    for change in ("gemm.py", "winograd/kernel.py", "new.py"):
         with (folder / change).open("a") as file:
             file.write("\n")
         sources_digest.cache_clear()
@@ -162,7 +169,7 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
         f"""
         import sys
         import numpy as np
-        from trireme.devices.cpu import ir
+        from trireme.devices.cpu.codegen import ir
         from trireme.session import Session
         made = []
         plain = ir.Function.__init__

@@ -8,8 +8,8 @@ from cpu_run import assert_close, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.devices.cpu.target import available_isas
 from trireme.graph import TensorType
 from trireme.interpret import interpret
 

@@ -6,11 +6,11 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu import runtime
-from trireme.devices.cpu.emit import module_text, objects
+from trireme.devices.cpu.codegen.emit import module_text, objects
+from trireme.devices.cpu.codegen.target import ISAS, choose_isa
 from trireme.devices.cpu.kernels import native_reason
 from trireme.devices.cpu.program import build
-from trireme.devices.cpu.target import ISAS, choose_isa
+from trireme.devices.cpu.runtime import native as runtime
 from trireme.graph import TensorType
 from trireme.session import Session
 

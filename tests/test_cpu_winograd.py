@@ -7,11 +7,12 @@ import pytest
 from cpu_run import assert_close, node_graph, run
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device, winograd_conv
+from trireme.devices.cpu import open_device
+from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.target import ISAS, available_isas
-from trireme.devices.cpu.winograd import POINTS, scheme, transform_weights
-from trireme.devices.cpu.winograd_plan import choose_size, cut_winograd
+from trireme.devices.cpu.winograd import conv as winograd_conv
+from trireme.devices.cpu.winograd.plan import choose_size, cut_winograd
+from trireme.devices.cpu.winograd.transforms import POINTS, scheme, transform_weights
 from trireme.interpret import interpret
 
 SEED = 20261122

@@ -5,8 +5,8 @@ import pytest
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.device import DeviceSpec, _of_instance, open_device
-from trireme.devices.cpu.cores import all_cores, share_of, whole_cores
-from trireme.devices.cpu.runtime import has_futex
+from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
+from trireme.devices.cpu.runtime.native import has_futex
 from trireme.errors import DeviceError, TriremeError
 from trireme.graph import TensorType
 from trireme.opening import check_cores, options_of
@@ -86,7 +86,7 @@ def test_threads_of_one_core_go_to_one_instance(tmp_path):
 
 
 def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
-    monkeypatch.setattr("trireme.devices.cpu.cores.all_cores", lambda: (1, 3, 5, 7, 9))
+    monkeypatch.setattr("trireme.devices.cpu.runtime.cores.all_cores", lambda: (1, 3, 5, 7, 9))
     for count in range(1, 6):
         shares = [share_of(f"cpu#{k + 1}", count, None, tmp_path) for k in range(count)]
         assert len({cpu for one in shares for cpu in one}) == sum(map(len, shares)) <= 5

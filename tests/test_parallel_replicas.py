@@ -8,8 +8,8 @@ import pytest
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
 from trireme.device import DeviceSpec, open_device
-from trireme.devices.cpu.cores import all_cores
-from trireme.devices.cpu.runtime import has_futex
+from trireme.devices.cpu.runtime.cores import all_cores
+from trireme.devices.cpu.runtime.native import has_futex
 from trireme.errors import RunError
 from trireme.graph import TensorType
 from trireme.parallel.dealing import Dealer, alike

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme.devices.cpu import mathfn
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.copies import transpose_registers
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import begin, deal, finish
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 
 _VECTORS = 2
 """Vectors of queries in a block."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.fuse import Group
-from trireme.devices.cpu.target import Isa
 from trireme.errors import PlacementError
 from trireme.graph import Graph, Node, TensorType, Value
 from trireme.parallel.rules import Piece, Span, piece, type_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trireme.devices.cpu import mathfn
-from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -18,7 +19,6 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.graph import Node
 
 

@@ -10,14 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     begin,
     deal,
     finish,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 
 Ints = tuple[int, ...]
 

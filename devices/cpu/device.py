@@ -15,15 +15,15 @@ from trireme.device import (
     no_progress,
 )
 from trireme.devices.cpu import table
-from trireme.devices.cpu.cores import all_cores, no_instances, share_of, too_many
+from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
-from trireme.devices.cpu.jit import Jit, ObjectCache
 from trireme.devices.cpu.kernels import Step
-from trireme.devices.cpu.pool import SPINS, Pool
 from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
-from trireme.devices.cpu.server import CHAIN, Server
-from trireme.devices.cpu.target import Isa, choose_isa, cpu_name
+from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
+from trireme.devices.cpu.runtime.pool import SPINS, Pool
+from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
@@ -144,8 +144,8 @@ def open_device(
     spins: how often an idle worker looks for work before it sleeps
     futex: whether workers sleep in native code (Linux) or in Python; None for what fits
     winograd: whether 3x3 and 5x5 convolutions may be computed by Winograd's algorithm, which
-        rounds differently from a sum of products, and no worse (winograd.py)
-    name, instances: which instance, and how many the cores are shared out to (cores.py)
+        rounds differently from a sum of products, and no worse (winograd/transforms.py)
+    name, instances: which instance, and how many the cores are shared out to (runtime/cores.py)
     cores: which cores an instance gets, by number; its even share when None
     Errors: DeviceError
     """

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -28,10 +29,9 @@ from trireme.devices.cpu.kernels import (
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.products import conv_reason, lower_conv, window_of
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.window import MOST_TAPS, lower_depthwise
 from trireme.devices.cpu.window_body import column_segments
-from trireme.devices.cpu.winograd_conv import lower_winograd, winograd_size
+from trireme.devices.cpu.winograd.conv import lower_winograd, winograd_size
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.cpu import mathfn
-from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -28,7 +29,6 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph, Node
 
 Emit = Callable[..., Value]

@@ -22,15 +22,15 @@ from trireme.device import (
     Told,
     host_view,
 )
-from trireme.devices.cpu import runtime
-from trireme.devices.cpu.jit import Jit
+from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
 from trireme.devices.cpu.listing import listings
 from trireme.devices.cpu.memory import address
-from trireme.devices.cpu.pool import Call, Pool
 from trireme.devices.cpu.program import REFERENCE, Program
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.server import ServedCall, Server
+from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.pool import Call, Pool
+from trireme.devices.cpu.runtime.server import ServedCall, Server
 from trireme.dtypes import Array
 from trireme.errors import InternalError, RunError
 from trireme.graph import Node
@@ -43,7 +43,7 @@ _WAKE_S = 1e-4
 TRY_S = 4e-3
 """Work for workers below which doing it alone is tried too."""
 _TRIALS = 32
-"""Runs after which a call knows which way is faster (runtime_loops.py)."""
+"""Runs after which a call knows which way is faster (runtime/loops.py)."""
 
 
 class CpuExecutable(Executable):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trireme.devices.cpu.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
 
 
 @dataclass(frozen=True)

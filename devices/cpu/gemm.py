@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import COSTS, activate
 from trireme.devices.cpu.gather import Window, emit_gather
-from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.tiling import Tiling, choose_tiling, lanes_for
 from trireme.dtypes import Array
 

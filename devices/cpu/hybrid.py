@@ -1,27 +1,27 @@
 """Kernels of float operators on int8 weights: levels (levels.py), then products on 8-bit integers.
 
-hybrid_nodes.py finds them. The products are those of quantised layers (int8_linear.py) with an
-epilogue that scales their sums back to float32 (int8_dequant.py).
+hybrid_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with an
+epilogue that scales their sums back to float32 (int8/dequant.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trireme.devices.cpu import int8_depthwise as depthwise
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels, find_hybrid, pads_of
-from trireme.devices.cpu.int8 import Dot, dot_of
-from trireme.devices.cpu.int8_columns import source_of
-from trireme.devices.cpu.int8_dequant import Dequantiser, State, dequantiser
-from trireme.devices.cpu.int8_linear import lane_channels, product_step
-from trireme.devices.cpu.int8_pack import Product, pack_weights
-from trireme.devices.cpu.int8_prepare import Image, View
-from trireme.devices.cpu.int8_shapes import Shape, conv_shape, fully_connected_shape
-from trireme.devices.cpu.int8_split import repeats_of
-from trireme.devices.cpu.int8_ways import Way, best_way
+from trireme.devices.cpu.int8 import depthwise as depthwise
+from trireme.devices.cpu.int8.arithmetic import Dot, dot_of
+from trireme.devices.cpu.int8.columns import source_of
+from trireme.devices.cpu.int8.dequant import Dequantiser, State, dequantiser
+from trireme.devices.cpu.int8.linear import lane_channels, product_step
+from trireme.devices.cpu.int8.pack import Product, pack_weights
+from trireme.devices.cpu.int8.prepare import Image, View
+from trireme.devices.cpu.int8.shapes import Shape, conv_shape, fully_connected_shape
+from trireme.devices.cpu.int8.split import repeats_of
+from trireme.devices.cpu.int8.ways import Way, best_way
 from trireme.devices.cpu.kernels import Context, Step, Temp
 from trireme.devices.cpu.levels import Layout, Rounding, rounding_steps
-from trireme.devices.cpu.winograd_conv import winograd_cost
+from trireme.devices.cpu.winograd.conv import winograd_cost
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Node

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trireme.devices.cpu.elementwise import ACTIVATIONS
-from trireme.devices.cpu.int8_ways import Way
+from trireme.devices.cpu.int8.ways import Way
 from trireme.devices.cpu.unify import Pattern, Solution, number_of, solve
 from trireme.graph import Graph, Node
 
@@ -43,7 +43,7 @@ class Levels:
 
     images: how many parts of x have a range of their own
     readers: the ops that multiply levels
-    ways: how they do (int8_ways.py), by the op's id, once that is chosen
+    ways: how they do (int8/ways.py), by the op's id, once that is chosen
     """
 
     nodes: tuple[Node, ...]

@@ -14,9 +14,9 @@ from typing import Concatenate
 
 import numpy as np
 
-from trireme.devices.cpu.ir import Function, Value
+from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
-from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node, TensorType
 from trireme.kernel_table import KernelTable

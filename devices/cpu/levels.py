@@ -1,6 +1,6 @@
 """Rounding float32 to 8 bits by a range that is measured first: one step, two for large images.
 
-What products on 8-bit integers read is written as they want it (int8_prepare.py), border and all:
+What products on 8-bit integers read is written as they want it (int8/prepare.py), border and all:
 unsigned bytes, level + zero, or 16-bit levels. Beside it lies the **state**: the
 step of each image, and its zero where that is not known before.
 
@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trireme.devices.cpu import mathfn
-from trireme.devices.cpu.int8 import Dot
-from trireme.devices.cpu.int8_prepare import SLACK_BYTES, fill, store_elements
-from trireme.devices.cpu.int8_requant import groups_of, nearest, saturated_bytes
-from trireme.devices.cpu.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.int8.arithmetic import Dot
+from trireme.devices.cpu.int8.prepare import SLACK_BYTES, fill, store_elements
+from trireme.devices.cpu.int8.requant import groups_of, nearest, saturated_bytes
 from trireme.devices.cpu.kernels import ALONE_S, Context, Operand, Step, Temp, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 
 _MAGNITUDE = 0x7FFFFFFF
 _MANY_IMAGES = 8

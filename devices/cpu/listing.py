@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trireme.devices.cpu.jit import Jit
+from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.recipes import Code
 from trireme.errors import RunError
@@ -25,7 +25,7 @@ def listings(graph: Graph, steps: Iterable[Step], jit: Jit, form: str) -> dict[s
     """
     if form not in _FORMS:
         raise RunError(f"code has no form {form!r}", facts=[f"known: {', '.join(_FORMS)}"])
-    from trireme.devices.cpu.emit import module_text  # loads LLVM
+    from trireme.devices.cpu.codegen.emit import module_text  # loads LLVM
 
     suffix, comment = _FORMS[form]
     users: dict[str, tuple[Code, list[Step]]] = {}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.copies import Copy, copy_row
-from trireme.devices.cpu.ir import Function, Index, Value
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -23,7 +24,6 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.move import copy_step
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.dtypes import itemsize
 from trireme.graph import Graph, Node
 

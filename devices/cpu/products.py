@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import ACTIVATIONS
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.gemm import Product, cut_product, pack_panels, panel_bytes, product_kernel
@@ -19,7 +20,6 @@ from trireme.devices.cpu.kernels import (
     Step,
     float_reason,
 )
-from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node

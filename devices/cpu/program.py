@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trireme.devices.cpu.batches import Stretch, cut
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
 from trireme.devices.cpu.homes import find_homes, is_alias
 from trireme.devices.cpu.kernels import (
@@ -25,7 +26,6 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.recipes import Code, Recipes
-from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node

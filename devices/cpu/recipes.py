@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from trireme.devices.cpu.target import Isa, llvm_identity, machine_identity
+from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_identity
 from trireme.disk_cache import DiskCache
 from trireme.errors import InternalError
 from trireme.model_cache import code_version
@@ -226,7 +226,7 @@ def _version(isa: Isa) -> str:
 def sources_digest(folder: Path = Path(__file__).parent) -> str:
     """Return a digest of the Python source in a folder: of this one, all that writes kernels."""
     digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted(folder.rglob("*.py")):
         data = file.read_bytes()
-        digest.update(f"{file.name} {len(data)}\n".encode() + data)
+        digest.update(f"{file.relative_to(folder)} {len(data)}\n".encode() + data)
     return digest.hexdigest()

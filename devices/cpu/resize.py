@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -24,7 +25,6 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.dtypes import Array
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trireme.devices.cpu import mathfn
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -25,7 +26,6 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.devices.cpu.target import Isa
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 

@@ -8,9 +8,6 @@ from trireme.devices.cpu import (
     direct,
     elementwise,
     fuse,
-    int8_elementwise,
-    int8_linear,
-    int8_reduce,
     lookup,
     move,
     products,
@@ -18,6 +15,9 @@ from trireme.devices.cpu import (
     rows,
     window,
 )
+from trireme.devices.cpu.int8 import elementwise as int8_elementwise
+from trireme.devices.cpu.int8 import linear as int8_linear
+from trireme.devices.cpu.int8 import reduce as int8_reduce
 from trireme.devices.cpu.kernels import TABLE, Rule, native_reason
 
 __all__ = [

@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from trireme.devices.cpu.target import Isa
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.errors import InternalError
 
 _WAY_BYTES = 4096

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.kernels import (
     TABLE,
     Context,
@@ -33,7 +34,6 @@ from trireme.devices.cpu.products import (
 )
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Rows, reduce_kernel
-from trireme.devices.cpu.target import Isa
 from trireme.devices.cpu.window_body import (
     AverageBody,
     Body,

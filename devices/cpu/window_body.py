@@ -6,10 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from trireme.devices.cpu import mathfn
+from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
 from trireme.devices.cpu.elementwise import activate
 from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.ir import Function, Index, Value, vector
 
 
 class Body(ABC):

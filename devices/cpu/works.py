@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trireme.device import KernelWork
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import COSTS
 from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
-from trireme.devices.cpu.target import Isa
 from trireme.graph import Graph
 
 _KNOWN = (

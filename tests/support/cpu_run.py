@@ -5,7 +5,7 @@ from guard import run_guarded
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
-from trireme.devices.cpu.target import available_isas
+from trireme.devices.cpu.codegen.target import available_isas
 from trireme.dtypes import dtype_name, numpy_dtype
 from trireme.graph import TensorType
 

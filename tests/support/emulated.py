@@ -14,10 +14,10 @@ import llvmlite.binding as llvm
 import numpy as np
 from guard import POISON, key_of, output_of, size_of, span_of
 
-from trireme.devices.cpu.emit import module_text, optimised
+from trireme.devices.cpu.codegen.emit import module_text, optimised
+from trireme.devices.cpu.codegen.target import ISAS
 from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step
 from trireme.devices.cpu.program import build, pack
-from trireme.devices.cpu.target import ISAS
 
 GAP = 64
 """Poisoned bytes between operands."""

@@ -1,0 +1,399 @@
+"""A small writer of LLVM IR text: values with operators, loops that read like Python's.
+
+    fn = Function("scale_f32__avx2", isa, ["ptr x", "ptr y"])
+    for i in fn.range(0, 1024, isa.lanes):
+        fn.store(fn.load(isa.vector, fn.at(x, i)) * 2.0, fn.at(y, i))
+
+`fn.range` and `fn.when` emit a loop or a branch around the body that is emitted inside them.
+State that a loop carries lives in a `Var`, a stack slot which LLVM promotes to a register. Index
+arithmetic on Python ints is done at once, so constant addresses cost nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from trireme.devices.cpu.codegen.target import Isa
+
+
+@functools.lru_cache(4096)
+def _float_text(bits: bytes) -> str:
+    single = struct.unpack("f", bits)[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
+
+
+def float_text(value: float) -> str:
+    """Return a float32 constant as LLVM writes it: the bits of the double of equal value."""
+    return _float_text(struct.pack("f", value))
+
+
+@functools.cache
+def vector(lanes: int, element: str) -> str:
+    """Return the type of a vector; of a scalar for one lane."""
+    return f"<{lanes} x {element}>" if lanes > 1 else element
+
+
+@functools.cache
+def element_of(type: str) -> str:
+    """Return the element type of a vector type, or the scalar type itself."""
+    return type[type.index("x") + 2 : -1] if type.startswith("<") else type
+
+
+@functools.cache
+def lanes_of(type: str) -> int:
+    """Return the lanes of a vector type, 1 for a scalar."""
+    return int(type[1 : type.index("x")]) if type.startswith("<") else 1
+
+
+def literal(type: str, value: float) -> str:
+    """Return a constant of a scalar or vector type, the same in every lane."""
+    element = element_of(type)
+    if element == "float":
+        text = float_text(float(value))
+    elif element == "i1":
+        text = "true" if value else "false"
+    else:
+        text = str(int(value))
+    return f"splat ({element} {text})" if type.startswith("<") else text
+
+
+class Value:
+    """An SSA value: its type and its name, with arithmetic that emits instructions."""
+
+    __slots__ = ("fn", "text", "type")
+
+    def __init__(self, fn: Function, type: str, text: str) -> None:
+        self.fn, self.type, self.text = fn, type, text
+
+    def __add__(self, other: Operand) -> Value:
+        return self if _is_int(other, 0) else self.fn.binary("add", self, other)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self if _is_int(other, 0) else self.fn.binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self.fn.binary("sub", self.fn.as_value(self.type, other), self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self if _is_int(other, 1) else self.fn.binary("mul", self, other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.fn.emit(self.type, f"fdiv {self.type} {self.text}, {self.text_of(other)}")
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self.fn.as_value(self.type, other) / self
+
+    def __neg__(self) -> Value:
+        return self.fn.emit(self.type, f"fneg {self.type} {self.text}")
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def text_of(self, other: Operand) -> str:
+        """Return another operand as text of this value's type."""
+        return other.text if isinstance(other, Value) else literal(self.type, other)
+
+    def __repr__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+Operand = Value | int | float
+Index = Value | int
+
+
+def _is_int(value: Any, wanted: int) -> bool:
+    return type(value) is int and value == wanted
+
+
+class Var:
+    """A variable of a function, in a stack slot that LLVM turns into a register."""
+
+    def __init__(self, fn: Function, type: str, value: Operand) -> None:
+        self._fn, self._type = fn, type
+        self._slot = fn.slot(type)
+        self.set(value)
+
+    def get(self) -> Value:
+        """Return the present value."""
+        return self._fn.emit(self._type, f"load {self._type}, ptr {self._slot}")
+
+    def set(self, value: Operand) -> None:
+        """Assign a value."""
+        value = self._fn.as_value(self._type, value)
+        self._fn.line(f"store {value}, ptr {self._slot}")
+
+
+class Function:
+    """One function under construction; `text()` is its IR, with the declarations it needs."""
+
+    def __init__(
+        self, name: str, isa: Isa, parameters: Sequence[str], returns: str = "void"
+    ) -> None:
+        self.name, self.isa, self.returns = name, isa, returns
+        self.declarations: set[str] = set()
+        self.constants: list[str] = []
+        self._parameters = [p.rpartition(" ") for p in parameters]
+        self._slots: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The parameters as values, in order."""
+        return [Value(self, type, f"%{name}") for type, _, name in self._parameters]
+
+    def text(self) -> str:
+        """Return the function as LLVM IR, with an attribute group that keeps vectors whole."""
+        parameters = ", ".join(
+            f"{type} {'noundef ' if type != 'ptr' else ''}%{name}"
+            for type, _, name in self._parameters
+        )
+        body = "\n".join(["entry:", *self._slots, "  br label %start", "start:", *self._lines])
+        return "\n".join(
+            [
+                *self.constants,
+                *sorted(self.declarations),
+                f"define {self.returns} @{self.name}({parameters}) #0 {{\n{body}\n}}",
+            ]
+        )
+
+    # -- instructions -----------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """Emit an instruction without a result."""
+        self._lines.append(f"  {text}")
+
+    def emit(self, type: str, text: str) -> Value:
+        """Emit an instruction and return its result."""
+        name = self._name("v")
+        self._lines.append(f"  {name} = {text}")
+        return Value(self, type, name)
+
+    def slot(self, type: str) -> str:
+        """Return the name of a new stack slot."""
+        name = self._name("s")
+        self._slots.append(f"  {name} = alloca {type}")
+        return name
+
+    def ret(self) -> None:
+        """Return from a void function."""
+        self.line("ret void")
+
+    def as_value(self, type: str, value: Operand) -> Value:
+        """Return an operand as a value of that type."""
+        return value if isinstance(value, Value) else Value(self, type, literal(type, value))
+
+    def binary(self, op: str, left: Value, right: Operand) -> Value:
+        """Emit add, sub or mul of the operands' kind (integer or float)."""
+        kind = "f" if element_of(left.type) == "float" else ""
+        return self.emit(left.type, f"{kind}{op} {left.type} {left.text}, {left.text_of(right)}")
+
+    def integer(self, op: str, left: Index, right: Index, type: str = "i64") -> Index:
+        """Emit an integer instruction such as udiv, urem, and, shl; compute it for constants."""
+        if isinstance(left, int) and isinstance(right, int):
+            return _FOLD[op](left, right)
+        if op == "udiv" and _is_int(right, 1):
+            return left
+        if op == "urem" and _is_int(right, 1):
+            return 0
+        first = self.as_value(right.type if isinstance(right, Value) else type, left)
+        return self.emit(first.type, f"{op} {first.type} {first.text}, {first.text_of(right)}")
+
+    def compare(self, relation: str, left: Value, right: Operand) -> Value:
+        """Emit icmp or fcmp by the relation: olt, ult... for floats, slt, eq... for integers."""
+        op = "fcmp" if element_of(left.type) == "float" else "icmp"
+        type = vector(lanes_of(left.type), "i1")
+        return self.emit(type, f"{op} {relation} {left.type} {left.text}, {left.text_of(right)}")
+
+    def select(self, condition: Value, yes: Operand, no: Operand) -> Value:
+        """Emit a choice between two values, lane by lane for a vector condition."""
+        known = yes if isinstance(yes, Value) else no
+        if not isinstance(known, Value):
+            known = self.as_value(vector(lanes_of(condition.type), "float"), yes)
+        first, second = self.as_value(known.type, yes), self.as_value(known.type, no)
+        return self.emit(known.type, f"select {condition}, {first}, {second}")
+
+    def minimum(self, left: Index, right: Index) -> Index:
+        """Return the smaller of two i64."""
+        if isinstance(left, int) and isinstance(right, int):
+            return min(left, right)
+        first = self.as_value("i64", left)
+        return self.select(self.compare("slt", first, right), first, right)
+
+    def call(self, type: str, name: str, *arguments: Value, extra: str = "") -> Value:
+        """Call an intrinsic or a library function, declaring it."""
+        return self.emit(type, self._call(type, name, arguments, extra))
+
+    def call_void(self, name: str, *arguments: Value, extra: str = "") -> None:
+        """Call a function that returns nothing, declaring it."""
+        self.line(self._call("void", name, arguments, extra))
+
+    def _call(self, type: str, name: str, arguments: Sequence[Value], extra: str) -> str:
+        types = ", ".join([*(a.type for a in arguments), *extra.split()[:1]])
+        self.declarations.add(f"declare {type} @{name}({types})")
+        operands = ", ".join([*map(repr, arguments), *([extra] if extra else [])])
+        return f"call {type} @{name}({operands})"
+
+    def convert(self, op: str, value: Value, type: str) -> Value:
+        """Emit a conversion: bitcast, sitofp, fptosi, sext, trunc..."""
+        return self.emit(type, f"{op} {value} to {type}")
+
+    def fma(self, a: Value, b: Operand, c: Operand) -> Value:
+        """Return a * b + c, fused where the instruction set can."""
+        name = f"llvm.fmuladd.{_mangled(a.type)}"
+        return self.call(a.type, name, a, self.as_value(a.type, b), self.as_value(a.type, c))
+
+    def unary(self, name: str, value: Value) -> Value:
+        """Call a unary float intrinsic: sqrt, fabs, floor, ceil, roundeven..."""
+        return self.call(value.type, f"llvm.{name}.{_mangled(value.type)}", value)
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """Return a vector with the scalar in every lane."""
+        if lanes == 1:
+            return value
+        type = vector(lanes, value.type)
+        first = self.emit(type, f"insertelement {type} poison, {value}, i32 0")
+        return self.shuffle(first, first, [0] * lanes)
+
+    def shuffle(self, a: Value, b: Value, order: Sequence[int]) -> Value:
+        """Return a vector of the chosen lanes of a then b; -1 leaves a lane undefined."""
+        type = vector(len(order), element_of(a.type))
+        lanes = ", ".join(f"i32 {i}" if i >= 0 else "i32 poison" for i in order)
+        return self.emit(type, f"shufflevector {a}, {b}, <{len(order)} x i32> <{lanes}>")
+
+    def extract(self, value: Value, lane: int) -> Value:
+        """Return one lane of a vector."""
+        return self.emit(element_of(value.type), f"extractelement {value}, i32 {lane}")
+
+    # -- memory -----------------------------------------------------------------------------
+
+    def at(self, pointer: Value, index: Index, element: str = "float") -> Value:
+        """Return the address of an element."""
+        if _is_int(index, 0):
+            return pointer
+        offset = self.as_value("i64", index)
+        return self.emit("ptr", f"getelementptr {element}, {pointer}, {offset}")
+
+    def opaque(self, pointer: Value) -> Value:
+        """Return the same address as one that LLVM cannot tell to be the same."""
+        return self.emit("ptr", f'call ptr asm "", "=r,0"({pointer})')
+
+    def load(self, type: str, pointer: Value, align: int = 4) -> Value:
+        """Emit a load."""
+        return self.emit(type, f"load {type}, {pointer}, align {align}")
+
+    def store(self, value: Value, pointer: Value, align: int = 4) -> None:
+        """Emit a store."""
+        self.line(f"store {value}, {pointer}, align {align}")
+
+    def load_some(self, type: str, pointer: Value, count: int, fill: float = 0.0) -> Value:
+        """Load the first `count` lanes and no byte beyond them; the other lanes get `fill`."""
+        lanes = lanes_of(type)
+        if count == lanes:
+            return self.load(type, pointer)
+        name = f"llvm.masked.load.{_mangled(type)}.p0"
+        rest = self.as_value(type, fill)
+        return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), rest)
+
+    def store_some(self, value: Value, pointer: Value, count: int) -> None:
+        """Store the first `count` lanes and no byte beyond them."""
+        lanes = lanes_of(value.type)
+        if count == lanes:
+            self.store(value, pointer)
+            return
+        name = f"llvm.masked.store.{_mangled(value.type)}.p0"
+        self.call_void(name, value, pointer, _align(self), _mask(self, lanes, count))
+
+    def gather(self, type: str, pointer: Value, stride: Value, count: int) -> Value:
+        """Load `count` elements that lie `stride` elements apart, unaligned; 0 in other lanes."""
+        lanes, element = lanes_of(type), element_of(type)
+        steps = ", ".join(f"i64 {lane}" for lane in range(lanes))
+        pointers = vector(lanes, "ptr")
+        offsets = Value(self, f"<{lanes} x i64>", f"<{steps}>") * self.splat(stride, lanes)
+        places = self.emit(pointers, f"getelementptr {element}, {pointer}, {offsets}")
+        name = f"llvm.masked.gather.{_mangled(type)}.v{lanes}p0"
+        rest, unaligned = self.as_value(type, 0.0), Value(self, "i32", "1")
+        return self.call(type, name, places, unaligned, _mask(self, lanes, count), rest)
+
+    # -- control ----------------------------------------------------------------------------
+
+    def range(self, low: Index, high: Index, step: int = 1) -> Iterator[Index]:
+        """Yield the index of a loop around what is emitted meanwhile; nothing when it is empty."""
+        if isinstance(low, int) and isinstance(high, int):
+            if high <= low:
+                return
+            if low + step >= high:
+                yield low
+                return
+        index = Var(self, "i64", low)
+        head, body, done = (self._label(name) for name in ("loop", "body", "done"))
+        self._jump(head)
+        here = index.get()
+        self.line(f"br {self.compare('slt', here, high)}, label %{body}, label %{done}")
+        self._begin(body)
+        yield here
+        index.set(here + step)
+        self.line(f"br label %{head}")
+        self._begin(done)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Emit what follows only where the condition holds."""
+        yes, done = self._label("then"), self._label("done")
+        self.line(f"br {condition}, label %{yes}, label %{done}")
+        self._begin(yes)
+        yield
+        self._jump(done)
+
+    def either(self, condition: Value) -> Iterator[bool]:
+        """Emit two branches: yields True, then False."""
+        yes, no, done = (self._label(name) for name in ("then", "else", "done"))
+        self.line(f"br {condition}, label %{yes}, label %{no}")
+        self._begin(yes)
+        yield True
+        self.line(f"br label %{done}")
+        self._begin(no)
+        yield False
+        self._jump(done)
+
+    def _label(self, name: str) -> str:
+        self._count += 1
+        return f"{name}{self._count}"
+
+    def _name(self, name: str) -> str:
+        self._count += 1
+        return f"%{name}{self._count}"
+
+    def _begin(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+
+    def _jump(self, label: str) -> None:
+        self.line(f"br label %{label}")
+        self._begin(label)
+
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "udiv": lambda a, b: a // b,
+    "urem": lambda a, b: a % b,
+    "and": lambda a, b: a & b,
+    "shl": lambda a, b: a << b,
+}
+
+
+@functools.cache
+def _mangled(type: str) -> str:
+    element = {"float": "f32"}.get(element_of(type), element_of(type))
+    return f"v{lanes_of(type)}{element}" if type.startswith("<") else element
+
+
+def _align(fn: Function) -> Value:
+    return Value(fn, "i32", "4")
+
+
+def _mask(fn: Function, lanes: int, count: int) -> Value:
+    bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
+    return Value(fn, f"<{lanes} x i1>", f"<{bits}>")

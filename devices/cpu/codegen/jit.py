@@ -1,0 +1,94 @@
+"""From kernels to addresses of machine code.
+
+A `Jit` serves one instruction set. Object code comes from the cache where the kernel was made
+before (recipes.py); the rest is compiled by all CPUs (emit.py). LLVM is loaded only to compile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trireme.device import Progress, no_progress
+from trireme.devices.cpu.codegen.link import Linked, can_link
+from trireme.devices.cpu.codegen.target import Isa, physical_threads
+from trireme.devices.cpu.recipes import Code, ObjectCache, Recipes
+from trireme.errors import CompileError
+
+__all__ = ["Code", "Jit", "ObjectCache"]
+
+
+class Jit:
+    """Compiles kernels for one instruction set and keeps their code while it lives."""
+
+    def __init__(self, isa: Isa, cache: ObjectCache | None = None) -> None:
+        self.isa = isa
+        self.recipes = Recipes(isa, cache)
+        self._lock = threading.Lock()
+        self._linked: list[Linked] = []
+        self._engine: Any = None
+        self._addresses: dict[str, int] = {}
+
+    def addresses(
+        self, kernels: Iterable[Code], progress: Progress = no_progress
+    ) -> dict[str, int]:
+        """Return where the code of each kernel begins, by symbol; compile what is not known.
+
+        Errors: CompileError, if LLVM refuses the IR
+        """
+        with self._lock:
+            new = {k.symbol: k for k in kernels if k.symbol not in self._addresses}
+            if new:
+                self._link(list(new.values()), list(new), progress)
+            return self._addresses
+
+    def functions(self, code: Code, names: Sequence[str]) -> list[int]:
+        """Return where functions begin that a piece of IR defines under names of their own."""
+        with self._lock:
+            self._link([code], names, no_progress)
+            return [self._addresses[name] for name in names]
+
+    def assembly(self, kernel: Code) -> str:
+        """Return the machine code of a kernel as text."""
+        from trireme.devices.cpu.codegen import emit
+
+        return emit.assembly(self.isa, kernel)
+
+    def _link(self, kernels: Sequence[Code], symbols: Sequence[str], progress: Progress) -> None:
+        objects = self._objects(kernels, progress)
+        if all(map(can_link, objects)):
+            linked = Linked(objects)
+            self._linked.append(linked)
+            found = {symbol: linked.addresses.get(symbol, 0) for symbol in symbols}
+        else:
+            found = self._link_by_llvm(objects, symbols)
+        for symbol, address in found.items():
+            if not address:
+                raise CompileError(f"cpu: object code lacks kernel {symbol}")
+        self._addresses |= found
+
+    def _link_by_llvm(self, objects: Sequence[bytes], symbols: Sequence[str]) -> dict[str, int]:
+        from trireme.devices.cpu.codegen import emit
+
+        if self._engine is None:
+            self._engine = emit.engine(self.isa)
+        return emit.link(self._engine, objects, symbols)
+
+    def _objects(self, kernels: Sequence[Code], progress: Progress) -> list[bytes]:
+        """Return the object file of every kernel: those on disk first, then those made now."""
+        kept = {kernel: self.recipes.object_of(kernel) for kernel in kernels}
+        found = [data for data in kept.values() if data is not None]
+        new = [kernel for kernel, data in kept.items() if data is None]
+        if not new:
+            return found
+        from trireme.devices.cpu.codegen import emit
+
+        texts = [self.recipes.text_of(kernel) for kernel in new]
+        made = emit.objects(self.isa, new, physical_threads(), texts)
+        for done, (kernel, data) in enumerate(zip(new, made, strict=True)):
+            progress("compiling kernels", done + 1, len(new))
+            self.recipes.keep(kernel, data)
+            found.append(data)
+        emit.give_back()
+        return found

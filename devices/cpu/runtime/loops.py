@@ -1,0 +1,375 @@
+"""IR of the worker pool: the loop over steps of the caller, and the loop of a worker.
+
+Names in dollars are the slots that native.py lays out.
+"""
+
+RUN = r"""
+; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers. A call that tries
+; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster; one that
+; counts no runs (RUNS below 0) does all in that way.
+define internal i64 @decide(ptr %c, ptr %call) {
+entry:
+  %pt = getelementptr i64, ptr %c, i64 $THREADS
+  %threads = load i64, ptr %pt
+  %single = icmp eq i64 %threads, 1
+  br i1 %single, label %alone, label %many
+many:
+  %pwakes = getelementptr i64, ptr %call, i64 $CALL_WAKES
+  %wakes = load i64, ptr %pwakes
+  %ptries = getelementptr i64, ptr %call, i64 $CALL_TRIES
+  %tries = load i64, ptr %ptries
+  %trying = icmp ne i64 %tries, 0
+  br i1 %trying, label %try, label %team
+try:
+  %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
+  %runs = load i64, ptr %pruns
+  %counts = icmp sge i64 %runs, 0
+  %turn = and i64 %runs, 1023
+  %phase = select i1 %counts, i64 %turn, i64 1023
+  %first = icmp ult i64 %phase, 16
+  %second = icmp ult i64 %phase, 32
+  %pwith = getelementptr i64, ptr %call, i64 $CALL_WITH
+  %with_ns = load i64, ptr %pwith
+  %palone = getelementptr i64, ptr %call, i64 $CALL_ALONE
+  %alone_ns = load i64, ptr %palone
+  %faster = icmp sle i64 %with_ns, %alone_ns
+  %not_second = xor i1 %second, true
+  %later = and i1 %faster, %not_second
+  %together = or i1 %first, %later
+  br i1 %together, label %team, label %alone
+team:
+  %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
+  %was = atomicrmw xchg ptr %pactive, i64 1 seq_cst
+  %psl = getelementptr i64, ptr %c, i64 $SLEEPERS
+  %asleep = load atomic i64, ptr %psl seq_cst, align 8
+  %some = icmp sgt i64 %asleep, 0
+  br i1 %some, label %sleeping, label %with
+sleeping:
+  %long = icmp ne i64 %wakes, 0
+  br i1 %long, label %wake, label %short
+short:
+  %t = call i64 @now()
+  %plast = getelementptr i64, ptr %c, i64 $LAST_RUN
+  %last = load i64, ptr %plast
+  %gap = sub i64 %t, %last
+  %hot = icmp slt i64 %gap, $HOT
+  br i1 %hot, label %wake, label %leave
+wake:
+  %epoch = getelementptr i64, ptr %c, i64 $EPOCH
+  %e = atomicrmw add ptr %epoch, i32 1 seq_cst
+  $WAKE
+  br label %with
+leave:
+  store atomic i64 0, ptr %pactive release, align 8
+  br label %alone
+with:
+  ret i64 2
+alone:
+  ret i64 1
+}
+
+; Count a run of a call that tries, and keep the least time of the last four of 16 trials.
+define internal void @learn(ptr %call, i64 %took) {
+entry:
+  %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
+  %runs = load i64, ptr %pruns
+  %counted = icmp sge i64 %runs, 0
+  br i1 %counted, label %count, label %out
+count:
+  %next = add i64 %runs, 1
+  store i64 %next, ptr %pruns
+  %phase = and i64 %runs, 1023
+  %trial = icmp ult i64 %phase, 32
+  %k = and i64 %phase, 15
+  %late = icmp uge i64 %k, 12
+  %counts = and i1 %trial, %late
+  br i1 %counts, label %keep, label %out
+keep:
+  %with = icmp ult i64 %phase, 16
+  %slot = select i1 %with, i64 $CALL_WITH, i64 $CALL_ALONE
+  %p = getelementptr i64, ptr %call, i64 %slot
+  %old = load i64, ptr %p
+  %anew = icmp eq i64 %k, 12
+  %less = icmp slt i64 %took, %old
+  %better = or i1 %anew, %less
+  br i1 %better, label %store, label %out
+store:
+  store i64 %took, ptr %p
+  br label %out
+out:
+  ret void
+}
+
+; Run a call's steps: 0 when all are done, 1 when its budget of nanoseconds is spent, for Python
+; to look after signals and call again. stamps (null for none) gets two times a step.
+define i64 @trireme_cpu_run(ptr %call) {
+entry:
+  %c = load ptr, ptr %call
+  %psteps = getelementptr i64, ptr %call, i64 $CALL_STEPS
+  %steps = load ptr, ptr %psteps
+  %pcount = getelementptr i64, ptr %call, i64 $CALL_COUNT
+  %count = load i64, ptr %pcount
+  %pstamps = getelementptr i64, ptr %call, i64 $CALL_STAMPS
+  %stamps = load ptr, ptr %pstamps
+  %stamped = icmp ne ptr %stamps, null
+  %pat = getelementptr i64, ptr %call, i64 $CALL_AT
+  %pmine = getelementptr i64, ptr %call, i64 $CALL_MINE
+  %pmode = getelementptr i64, ptr %call, i64 $CALL_MODE
+  %ptries = getelementptr i64, ptr %call, i64 $CALL_TRIES
+  %tries = load i64, ptr %ptries
+  %trying = icmp ne i64 %tries, 0
+  %pstart = getelementptr i64, ptr %call, i64 $CALL_START
+  %at = load i64, ptr %pat
+  %resumed = load i64, ptr %pmine
+  %local = call ptr @local(ptr %c, i64 0)
+  %mine = alloca i64
+  store i64 %resumed, ptr %mine
+  %share = call ptr @share(ptr %c, i64 0)
+  %pbudget = getelementptr i64, ptr %call, i64 $CALL_BUDGET
+  %budget = load i64, ptr %pbudget
+  %timed = icmp ne i64 %budget, 0
+  br i1 %trying, label %note_start, label %started
+note_start:
+  %ts = call i64 @now()
+  store i64 %ts, ptr %pstart
+  br label %started
+started:
+  br i1 %timed, label %clock, label %begin
+clock:
+  %t0 = call i64 @now()
+  %d0 = add i64 %t0, %budget
+  br label %begin
+begin:
+  %deadline = phi i64 [ 0, %started ], [ %d0, %clock ]
+  br label %head
+head:
+  %i = phi i64 [ %at, %begin ], [ %i1, %next ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %step, label %out
+step:
+  %off = mul i64 %i, $STEP_WORDS
+  %s = getelementptr i64, ptr %steps, i64 %off
+  %fn = load ptr, ptr %s
+  %pa = getelementptr i64, ptr %s, i64 $STEP_ARGS
+  %args = load ptr, ptr %pa
+  %pn = getelementptr i64, ptr %s, i64 $STEP_CHUNKS
+  %n = load i64, ptr %pn
+  %pb = getelementptr i64, ptr %s, i64 $STEP_BASE
+  %base = load i64, ptr %pb
+  %pp = getelementptr i64, ptr %s, i64 $STEP_POLL
+  %poll = load i64, ptr %pp
+  %polls = icmp ne i64 %poll, 0
+  %i2 = mul i64 %i, 2
+  %stamp = getelementptr i64, ptr %stamps, i64 %i2
+  br i1 %stamped, label %stamp1, label %go
+stamp1:
+  %m0 = load i64, ptr %mine
+  %fresh0 = icmp eq i64 %m0, 0
+  br i1 %fresh0, label %stamp1b, label %go
+stamp1b:
+  %t1 = call i64 @now()
+  store i64 %t1, ptr %stamp
+  br label %go
+go:
+  %single = icmp eq i64 %n, 1
+  br i1 %single, label %one, label %many
+one:
+  call void %fn(ptr %args, i64 %base, ptr %local)
+  br label %finish
+many:
+  %mode0 = load i64, ptr %pmode
+  %undecided = icmp eq i64 %mode0, 0
+  br i1 %undecided, label %choose, label %chosen
+choose:
+  %mode1 = call i64 @decide(ptr %c, ptr %call)
+  store i64 %mode1, ptr %pmode
+  br label %chosen
+chosen:
+  %mode = phi i64 [ %mode0, %many ], [ %mode1, %choose ]
+  %alone = icmp eq i64 %mode, 1
+  %m1 = load i64, ptr %mine
+  %fresh = icmp eq i64 %m1, 0
+  %not_alone = xor i1 %alone, true
+  %to_publish = and i1 %fresh, %not_alone
+  br i1 %to_publish, label %pub, label %own
+pub:
+  call void @publish(ptr %c, ptr %s, i64 %n)
+  br label %own
+
+; The next chunk: in order when alone, else of this thread's share, else of another's.
+own:
+  br i1 %alone, label %solo, label %team
+solo:
+  %k0 = load i64, ptr %mine
+  %left = icmp slt i64 %k0, %n
+  br i1 %left, label %do, label %finish
+team:
+  %taken = call i64 @take(ptr %share, i1 true)
+  %got = icmp sge i64 %taken, 0
+  br i1 %got, label %do, label %others
+do:
+  %chunk = phi i64 [ %k0, %solo ], [ %taken, %team ]
+  %number = add i64 %base, %chunk
+  call void %fn(ptr %args, i64 %number, ptr %local)
+  br label %did
+others:
+  %stole = call i1 @steal(ptr %c, i64 0, ptr %local)
+  br i1 %stole, label %did, label %joining
+did:
+  %m2 = load i64, ptr %mine
+  %m3 = add i64 %m2, 1
+  store i64 %m3, ptr %mine
+  br i1 %polls, label %look, label %own
+look:
+  %t2 = call i64 @now()
+  %late2 = icmp sgt i64 %t2, %deadline
+  br i1 %late2, label %pause, label %own
+joining:
+  %m4 = load i64, ptr %mine
+  %theirs = sub i64 %n, %m4
+  call void @join(ptr %c, i64 %theirs)
+  br label %finish
+
+pause:
+  store i64 %i, ptr %pat
+  %m5 = load i64, ptr %mine
+  store i64 %m5, ptr %pmine
+  ret i64 1
+
+finish:
+  store i64 0, ptr %mine
+  br i1 %stamped, label %stamp2, label %check
+stamp2:
+  %t3 = call i64 @now()
+  %to = getelementptr i64, ptr %stamp, i64 1
+  store i64 %t3, ptr %to
+  br label %check
+check:
+  br i1 %polls, label %look2, label %next
+look2:
+  %t4 = call i64 @now()
+  %late4 = icmp sgt i64 %t4, %deadline
+  br i1 %late4, label %stop_here, label %next
+stop_here:
+  %after = add i64 %i, 1
+  store i64 %after, ptr %pat
+  store i64 0, ptr %pmine
+  ret i64 1
+next:
+  %i1 = add i64 %i, 1
+  br label %head
+
+out:
+  store i64 0, ptr %pat
+  store i64 0, ptr %pmine
+  %mode9 = load i64, ptr %pmode
+  %none = icmp eq i64 %mode9, 0
+  br i1 %none, label %return, label %end
+end:
+  store i64 0, ptr %pmode
+  %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
+  store atomic i64 0, ptr %pactive release, align 8
+  br i1 %trying, label %note, label %return
+note:
+  %t9 = call i64 @now()
+  %plast = getelementptr i64, ptr %c, i64 $LAST_RUN
+  store i64 %t9, ptr %plast
+  %t8 = load i64, ptr %pstart
+  %took = sub i64 %t9, %t8
+  call void @learn(ptr %call, i64 %took)
+  br label %return
+return:
+  ret i64 0
+}
+"""
+
+WORKER = r"""
+; Serve chunks as worker `who`: spin `spins` times without work, then sleep. Returns 0 when told to
+; stop, 1 when it wants to sleep and can only do so in Python.
+define i64 @trireme_cpu_worker(ptr %c, i64 %who, i64 %spins) {
+entry:
+  %pstop = getelementptr i64, ptr %c, i64 $STOP
+  %psl = getelementptr i64, ptr %c, i64 $SLEEPERS
+  %epoch = getelementptr i64, ptr %c, i64 $EPOCH
+  %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
+  %pd = getelementptr i64, ptr %c, i64 $DONE
+  %share = call ptr @share(ptr %c, i64 %who)
+  br label %look
+look:
+  %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idle ], [ 0, %awake ], [ 0, %tired ]
+  br label %own
+own:
+  %count = phi i64 [ 0, %look ], [ %count1, %do ]
+  %chunk = call i64 @take(ptr %share, i1 true)
+  %got = icmp sge i64 %chunk, 0
+  br i1 %got, label %do, label %none
+do:
+  %local = call ptr @local(ptr %c, i64 %who)
+  call void @work(ptr %share, i64 %chunk, ptr %local)
+  %count1 = add i64 %count, 1
+  br label %own
+none:
+  %did = icmp ne i64 %count, 0
+  br i1 %did, label %report, label %looked
+report:
+  %d0 = atomicrmw add ptr %pd, i64 %count release
+  br label %others
+looked:
+  %low = and i64 %k, 255
+  %seldom = icmp eq i64 %low, 0
+  br i1 %seldom, label %others, label %rest
+others:
+  %again = phi i64 [ 0, %report ], [ %k, %looked ]
+  %local2 = call ptr @local(ptr %c, i64 %who)
+  %stole = call i1 @steal(ptr %c, i64 %who, ptr %local2)
+  br i1 %stole, label %stolen, label %rest
+stolen:
+  %d1 = atomicrmw add ptr %pd, i64 1 release
+  br label %look
+rest:
+  %k0 = phi i64 [ %k, %looked ], [ %again, %others ]
+  %stop = load atomic i64, ptr %pstop acquire, align 8
+  %quit = icmp ne i64 %stop, 0
+  br i1 %quit, label %out, label %wait
+wait:
+  $PAUSE
+  %k1 = add i64 %k0, 1
+  %long = icmp sgt i64 %k1, %spins
+  br i1 %long, label %tired, label %idle
+idle:
+  br label %look
+tired:
+  %busy = load atomic i64, ptr %pactive acquire, align 8
+  %runs = icmp ne i64 %busy, 0
+  br i1 %runs, label %look, label %doze
+doze:
+  %seen = load atomic i32, ptr %epoch seq_cst, align 8
+  %n = atomicrmw add ptr %psl, i64 1 seq_cst
+  %busy2 = load atomic i64, ptr %pactive seq_cst, align 8
+  %stop2 = load atomic i64, ptr %pstop seq_cst, align 8
+  %either = or i64 %busy2, %stop2
+  %stay = icmp ne i64 %either, 0
+  br i1 %stay, label %awake, label %sleep
+sleep:
+  $SLEEP
+  br label %awake
+awake:
+  %m = atomicrmw sub ptr %psl, i64 1 seq_cst
+  br label %look
+leave:
+  %m2 = atomicrmw sub ptr %psl, i64 1 seq_cst
+  ret i64 1
+out:
+  ret i64 0
+}
+
+; Tell every worker to return.
+define void @trireme_cpu_stop(ptr %c) {
+  %pstop = getelementptr i64, ptr %c, i64 $STOP
+  store atomic i64 1, ptr %pstop seq_cst, align 8
+  %epoch = getelementptr i64, ptr %c, i64 $EPOCH
+  %e = atomicrmw add ptr %epoch, i32 1 seq_cst
+  $WAKE
+  ret void
+}
+"""

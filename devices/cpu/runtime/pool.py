@@ -1,0 +1,268 @@
+"""The worker pool: Python threads that serve native steps, started when first needed.
+
+One pool serves all sessions of a device; callers take turns. Workers are never waited for (see
+native.py), so a forked child, whose workers are gone, still runs: it starts its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trireme.devices.cpu.codegen.jit import Jit
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.memory import aligned_bytes
+from trireme.devices.cpu.recipes import Code, code_of
+from trireme.devices.cpu.runtime import native as runtime
+from trireme.dtypes import Array
+from trireme.errors import DeviceError
+from trireme.locks import taking
+
+SPINS = 20_000
+"""How often an idle worker looks for work before it sleeps: about a third of a millisecond."""
+HOT_NS = 300_000
+"""A run that begins so soon after the last one is one of many: workers should be awake."""
+BUDGET_NS = 20_000_000
+"""How long native code runs before Python may look after signals."""
+
+_P, _I = ctypes.c_void_p, ctypes.c_int64
+
+
+def _runtime(isa: Isa, futex: bool, hot_ns: int) -> Code:
+    return code_of("runtime", runtime.runtime_ir(futex, hot_ns))
+
+
+class Native:
+    """The functions of native.py as Python calls them; they give the GIL away.
+
+    Those of a server are there where there is a futex.
+    """
+
+    def __init__(self, jit: Jit, futex: bool) -> None:
+        code = jit.recipes.kernel(_runtime, futex, HOT_NS)
+        more = runtime.SERVER_FUNCTIONS if futex else ()
+        run, worker, stop, *served = jit.functions(code, (*runtime.FUNCTIONS, *more))
+        self.jit = jit  # keeps the code alive
+        self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
+        self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
+        self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
+        if served:
+            serve, await_, advance = served
+            self.serve: Any = ctypes.CFUNCTYPE(_I, _P, _I)(serve)
+            self.await_: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I, _P)(await_)
+            self.advance: Any = ctypes.CFUNCTYPE(None, _P)(advance)
+
+
+class Call:
+    """A table of steps, ready to be run again and again by one caller at a time.
+
+    steps: the table, runtime.STEP_WORDS words a step; kept alive by this
+    shared: whether a step has chunks for workers
+    wakes: whether it is long enough to wake workers that sleep
+    tries: whether it is so short that workers may cost more than they help, which is then tried
+    stamps: where the start and end of each step are written, in ns of CLOCK_MONOTONIC; or None
+    """
+
+    def __init__(
+        self, steps: Array, *, shared: bool, wakes: bool, tries: bool, polls: bool,
+        stamps: Array | None = None,
+    ) -> None:  # fmt: skip
+        self.shared = shared
+        self._keep = (steps, stamps)
+        self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
+        self.words[runtime.CALL_STEPS] = steps.ctypes.data
+        self.words[runtime.CALL_COUNT] = len(steps)
+        self.words[runtime.CALL_BUDGET] = BUDGET_NS if polls else 0
+        self.words[runtime.CALL_STAMPS] = 0 if stamps is None else stamps.ctypes.data
+        self.words[runtime.CALL_WAKES] = wakes
+        self.words[runtime.CALL_TRIES] = tries and shared
+        self.pointer: int = self.words.ctypes.data
+
+
+class _State:
+    """What the workers share with the pool; they hold this and never the pool itself."""
+
+    def __init__(self, context: Array) -> None:
+        self.context = context
+        self.pointer: int = context.ctypes.data
+        self.locals = aligned_bytes(0)
+        self.threads: list[threading.Thread] = []
+        self.wake = threading.Condition()
+        self.busy = False
+        self.closed = False
+
+
+class Pool:
+    """Runs tables of native steps on `threads` threads, the caller being one of them.
+
+    cores: those that the workers keep to; any when empty
+    """
+
+    def __init__(
+        self, jit: Jit, threads: int, *, spins: int = SPINS, futex: bool | None = None,
+        cores: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.threads, self._cores = threads, cores
+        self._spins = spins
+        self._futex = runtime.has_futex() if futex is None else futex
+        self.native = Native(jit, self._futex)
+        self._local_bytes = 0
+        self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
+        self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
+        self._reset()
+        _POOLS.add(self)
+
+    def reserve(self, nbytes: int) -> None:
+        """See that every thread has at least that much memory of its own for a kernel."""
+        with self._lock:
+            if nbytes > self._local_bytes:
+                self._local_bytes = -(-nbytes // 4096) * 4096
+                self._place_locals()
+
+    @property
+    def ready(self) -> bool:
+        """Whether native code alone can run calls: the workers are there, and sleep in it."""
+        return self._ready
+
+    def bind(self, call: Call) -> Callable[[], None]:
+        """Return a function that runs a call; it raises DeviceError when the pool is closed."""
+        call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
+        call.words[runtime.CALL_TRIES] &= self.threads > 1
+        self._calls.add(call)
+        native, pointer = self.native.run, call.pointer
+
+        def run() -> None:
+            lock = self._lock
+            for _ in self._taken:  # as `with lock`, quicker
+                try:
+                    if not self._ready:
+                        self._run_with_care(call)
+                        return
+                    try:
+                        while native(pointer):
+                            pass
+                    except BaseException:
+                        self._end_step(call)
+                        raise
+                    return
+                finally:
+                    lock.release()
+
+        return run
+
+    def close(self) -> None:
+        """End the workers; further runs are an error."""
+        with self._lock:
+            self._ready = False
+            self._finalizer()
+
+    def _run_with_care(self, call: Call) -> None:
+        """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
+        state = self._state
+        if state.closed:
+            raise DeviceError("cpu: the device is closed")
+        if self.threads > 1 and call.shared and not state.threads:
+            self._start()
+        self._ready = self._futex and (self.threads == 1 or bool(state.threads))
+        if not self._futex:
+            self._set_busy(True)
+        try:
+            while self.native.run(call.pointer):
+                pass
+        except BaseException:
+            self._end_step(call)
+            raise
+        finally:
+            if not self._futex:
+                self._set_busy(False)
+
+    def _end_step(self, call: Call) -> None:
+        """After an interrupt: finish the step whose chunks workers may hold, and no more."""
+        words = call.words
+        count, budget = int(words[runtime.CALL_COUNT]), int(words[runtime.CALL_BUDGET])
+        begun = words[runtime.CALL_MINE] != 0
+        words[runtime.CALL_COUNT] = words[runtime.CALL_AT] + begun
+        words[runtime.CALL_BUDGET] = 1 << 60
+        self.native.run(call.pointer)
+        words[runtime.CALL_COUNT], words[runtime.CALL_BUDGET] = count, budget
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = taking(self._lock)
+        self._ready = False
+        self._context[:] = 0
+        self._context[runtime.THREADS] = self.threads
+        for call in self._calls:
+            call.words[[runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE]] = 0
+        self._state = _State(self._context)
+        self._place_locals()
+        self._finalizer = weakref.finalize(self, _shut, self._state, self.native)
+
+    def _place_locals(self) -> None:
+        state = self._state
+        state.locals = aligned_bytes(self._local_bytes * self.threads)
+        state.context[runtime.LOCALS] = state.locals.ctypes.data
+        state.context[runtime.LOCAL_BYTES] = self._local_bytes
+
+    def _start(self) -> None:
+        for who in range(1, self.threads):
+            thread = threading.Thread(
+                target=_serve, args=(self._state, self.native, who, self._spins, self._cores),
+                name=f"trireme-cpu-{who}", daemon=True,
+            )  # fmt: skip
+            thread.start()
+            self._state.threads.append(thread)
+
+    def _set_busy(self, busy: bool) -> None:
+        with self._state.wake:
+            self._state.busy = busy
+            self._state.wake.notify_all()
+
+    def forget_workers(self) -> None:
+        """Start afresh in a forked child, which has the caller's thread alone."""
+        closed = self._state.closed
+        self._finalizer.detach()
+        self._reset()
+        self._state.closed = closed
+
+
+def keep_to(cores: Sequence[int]) -> None:
+    """Keep the calling thread to some cores; to any where none are given."""
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def _serve(state: _State, native: Native, who: int, spins: int, cores: Sequence[int]) -> None:
+    """Be a worker until the pool closes."""
+    keep_to(cores)
+    while native.worker(state.pointer, who, spins) == 1:
+        with state.wake:
+            while not state.busy and not state.closed:
+                state.wake.wait()
+
+
+def _shut(state: _State, native: Native) -> None:
+    with state.wake:
+        state.closed = True
+        state.wake.notify_all()
+    native.stop(state.pointer)
+    for thread in state.threads:
+        if thread is not threading.current_thread():  # a collector may run this anywhere
+            thread.join(timeout=5)
+
+
+_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in list(_POOLS):
+        pool.forget_workers()
+
+
+_register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
+if _register is not None:
+    _register(after_in_child=_after_fork)
