@@ -20,6 +20,7 @@ import numpy as np
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node, TensorType
+from trireme.handover import Handover
 from trireme.kernel_table import KernelTable
 
 Clock = Literal["wall", "virtual"]
@@ -288,7 +289,7 @@ class Device(ABC):
     ) -> Event:
         """Begin a `write`; it is over, and the array may change, when the event is.
 
-        after: events of this device's chain; a device without one is given none
+        after: events of this device's chain; none for a device without one
         """
         self.write(target, source)
         return Done()
@@ -314,6 +315,9 @@ class Device(ABC):
         They are those of `compile`, so that estimates see what is fused and which kernel runs.
         """
         return None
+
+    def handover(self) -> Handover | None:
+        """Return what passing data between its threads costs now; None where unknown."""
 
     def close(self) -> None:
         """Give back threads and memory; further use is an error."""

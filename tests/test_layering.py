@@ -18,8 +18,8 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "closing", "locks", "dtypes", "mapped", "disk_cache", "graph", "op", "effects",
     "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
-    "model_file", "convert", "model_cache", "kernel_table", "device", "opening", "calibration",
-    "fit", "cost", "memory", "placement",
+    "model_file", "convert", "model_cache", "kernel_table", "handover", "device", "opening",
+    "calibration", "fit", "cost", "memory", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.anneal", "placing.starts",

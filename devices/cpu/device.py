@@ -22,11 +22,13 @@ from trireme.devices.cpu.homes import is_alias
 from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
+from trireme.devices.cpu.runtime.handover import HandoverProbe
 from trireme.devices.cpu.runtime.pool import SPINS, Pool
 from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
+from trireme.handover import Handover
 from trireme.op import get_op
 
 NO_CACHE = pathlib.Path()
@@ -51,6 +53,7 @@ class CpuDevice(HostMemoryDevice):
         self.chain = None if server is None else CHAIN
         self.spec = _spec(isa, threads, "cpu" if server is None else server.name, cores)
         self._lowered: Lowered | None = None
+        self._probe: HandoverProbe | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the device can run the node, natively or on the numpy reference."""
@@ -99,6 +102,18 @@ class CpuDevice(HostMemoryDevice):
         self._lowered = lowered
         steps = [item for item in items if isinstance(item, Step)]
         return works_of(graph, steps, self.isa, self.threads)
+
+    def handover(self) -> Handover | None:
+        """Return what passing data between its threads costs now, measured in a millisecond.
+
+        None with one thread, of an instance (whose calls another thread runs), and while a core is
+        given to other work.
+        """
+        if self.threads < 2 or self._server is not None:
+            return None
+        if self._probe is None:
+            self._probe = HandoverProbe(self._jit, self._pool)
+        return self._probe.measure()
 
     def close(self) -> None:
         """End the threads."""
