@@ -48,14 +48,14 @@ def test_a_pin_changes_exactly_what_was_stated(seed, objective):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_all_others_free_it_is_exact_too(seed):
-    """A pin can lead the search to what it missed without one, but not to much better."""
+    """What a pin leads the search to is no better than what it finds without one."""
     graph, costs, placement = placed(seed, 4)
     for node, alternatives in explain(placement, free=True).nodes:
         for other in alternatives[1:]:
             if other.run_s is not None:
                 forced = place(graph, costs, pins={node.id: other.device})
                 assert forced.score.value == pytest.approx(other.free_s, rel=1e-12)
-                assert other.free_s >= placement.score.value * (1 - 0.02)
+                assert other.free_s >= placement.score.value * (1 - 1e-9)
 
 
 def test_each_copy_is_explained():

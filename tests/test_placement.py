@@ -19,8 +19,9 @@ from trireme.calibration import Calibration
 from trireme.cost import CostModel, Link, Links
 from trireme.errors import PlacementError
 from trireme.place import place
-from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound
+from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
 from trireme.placing.contract import Contraction
+from trireme.placing.makespan import makespan_s
 from trireme.placing.messages import Messages, price_bound
 from trireme.placing.objective import LINEAR, OBJECTIVES
 from trireme.placing.prices import time_prices
@@ -187,6 +188,32 @@ def test_tasks_run_in_order(name, problem):
             assert sorted(at) == list(range(problem.n))
             assert all(assigned[i] == tasks[t][0] for i, t in at.items())
             assert all(at[j] <= at[i] for i in at for j in problem.before[i])
+
+
+@small
+def test_runs_are_followed_no_further_than_needed(name, problem):
+    """A run that takes longer than asked for is infinite; one that does not is what it is."""
+    rng = random.Random(name)
+    tails = to_end(problem)
+    for _ in range(5):
+        assigned = [rng.choice(able) for able in problem.able]
+        for tasks in rules(problem, assigned):
+            whole = makespan_s(problem, assigned, tasks)
+            above, below = whole * (1 + 1e-9), whole * rng.uniform(0.3, 0.999)
+            assert makespan_s(problem, assigned, tasks, above, tails) == whole
+            assert makespan_s(problem, assigned, tasks, below, tails) > below
+
+
+@small
+def test_nothing_that_explain_lists_is_better(name, problem):
+    """With any one node elsewhere, in the best tasks, the run is no shorter."""
+    if problem.n <= 25:
+        for objective in ("makespan", "serial", "throughput"):
+            search, value, _, _ = searched(problem, objective)
+            for i, able in enumerate(problem.able):
+                for device in able:
+                    moved = (*search.best[:i], device, *search.best[i + 1 :])
+                    assert search.scorer.settle(moved)[0] >= value * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -181,6 +181,12 @@ def test_a_task_is_cut_where_another_waits_for_a_copy():
     assert gap.found <= ROUNDING
 
 
+def test_a_placement_is_left_for_quite_another():
+    """With nearly all nodes elsewhere a run is 16 % shorter: no cool walk gets there."""
+    gap = gap_makespan("layered 50", random_problem("layered", 50, 13), 20.0)
+    assert gap.found <= 0.02
+
+
 def test_chains_are_cut_where_that_balances():
     """Three chains of two equal nodes on two equal devices: one of them is best cut in two."""
     machine = Machine(

@@ -2,8 +2,11 @@
 
 The local search of `search` moves nodes and lets a rule make the tasks; this one has the tasks
 themselves in hand, each with its place in the order, and accepts a little worse on the way to
-better. What is random is seeded, so that the same problem is always answered alike.
-Source: Kirkpatrick, Gelatt, Vecchi, "Optimization by simulated annealing" (1983)
+better. Several walks go on at once, each at a heat of its own, and exchange what they have: the
+hot ones leave a placement for quite another, the cold ones make the best of it. What is random is
+seeded, so that the same problem is always answered alike.
+Source: Geyer, "Markov chain Monte Carlo maximum likelihood" (1991); Hukushima, Nemoto, "Exchange
+Monte Carlo method" (1996)
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ import math
 import random
 from collections.abc import Sequence
 
+from trireme.placing.bounds import to_end
 from trireme.placing.objective import Scorer
 from trireme.placing.problem import Assignment, Problem
 from trireme.placing.stages import Tasks
 
-_HOT, _COLD = 0.03, 0.002
-"""Temperatures at the beginning and the end, as shares of the score."""
+_COLDEST, _RATIO, _WALKS = 0.003, 3.0, 5
+"""The lowest temperature as a share of the score, from each walk's to the next, and how many."""
+_TURN = 20
+"""Steps of each walk between exchanges."""
 _NEEDED, _ALL = 0.35, 0.1
 """How often a node moves with what it needs of its task, or what needs it; how often all of it."""
 
@@ -29,85 +35,137 @@ def anneal(
 
     able: of each node, the devices that it may move to
     """
-    problem, rng = scorer.problem, random.Random(seed)
-    score = best = scorer.score(assigned_of(problem, tasks), tasks)
-    kept, steps = tasks, visits // max(problem.n, 1)
-    for step in range(steps):
-        moved = _moved(problem, tasks, able, rng)
-        if moved is None:
-            continue
-        heat = best * _HOT * (_COLD / _HOT) ** (step / steps)
-        new = scorer.score(assigned_of(problem, moved), moved)
-        if new <= score or rng.random() < math.exp((score - new) / heat):
-            score, tasks = new, moved
-            if score < best * (1 - 1e-9):
-                best, kept = score, tasks
-    return best, assigned_of(problem, kept), kept
+    problem, rng, tails = scorer.problem, random.Random(seed), to_end(scorer.problem)
+    heats = [_COLDEST * _RATIO**i for i in range(_WALKS)]
+    walks = [_Walk(scorer, tasks, able, tails, rng) for _ in heats]
+    best = walks[0].best
+    for _ in range(visits // (max(problem.n, 1) * _TURN * _WALKS)):
+        for walk, heat in zip(walks, heats, strict=True):
+            for _ in range(_TURN):
+                walk.step(best * heat)
+            best = min(best, walk.best)
+        for i in range(_WALKS - 1):
+            one, two = walks[i : i + 2]
+            gain = (one.score - two.score) / best * (1 / heats[i] - 1 / heats[i + 1])
+            if gain >= 0 or rng.random() < math.exp(gain):
+                walks[i], walks[i + 1] = two, one
+    found = min(walks, key=lambda walk: walk.best)
+    return found.best, tuple(assigned_of(problem, found.kept)), found.kept
 
 
-def assigned_of(problem: Problem, tasks: Tasks) -> Assignment:
+def assigned_of(problem: Problem, tasks: Tasks) -> list[int]:
     """Return the device of each node."""
     assigned = [0] * problem.n
     for device, members in tasks:
         for i in members:
             assigned[i] = device
-    return tuple(assigned)
+    return assigned
 
 
-def _moved(
-    problem: Problem, tasks: Tasks, able: Sequence[Sequence[int]], rng: random.Random
-) -> Tasks | None:
-    """Return the tasks with a node, or some of its task, on a device it may move to: in a task of
-    its own or in another of that device; None if that cannot be.
+class _Walk:
+    """One walk: the tasks it is at, and the best that it met.
+
+    tails: of each node on each device, the least time from its end to that of the run
     """
-    task_of = [0] * problem.n
-    for t, (_, members) in enumerate(tasks):
-        for i in members:
-            task_of[i] = t
-    i = rng.randrange(problem.n)
-    part = _part(problem, tasks, task_of, i, rng)
-    device = rng.choice(able[i])
-    if any(device not in problem.able[j] for j in part):
-        return None
-    first = max((task_of[j] for m in part for j in problem.before[m] if j not in part), default=-1)
-    last = min(
-        (task_of[j] for m in part for j in problem.next[m] if j not in part), default=len(tasks)
-    )
-    t = task_of[i]
-    joins = [
-        u for u in range(max(first, 0), min(last + 1, len(tasks)))
-        if tasks[u][0] == device and u != t
-    ]  # fmt: skip
-    if joins and (first >= last or rng.random() < 0.5):
-        return _joining(tasks, t, part, rng.choice(joins))
-    if first >= last:
-        return None
-    return _apart(tasks, t, part, device, rng.randrange(first + 1, last + 1))
+
+    def __init__(
+        self, scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]],
+        tails: Sequence[Sequence[float]], rng: random.Random,
+    ) -> None:  # fmt: skip
+        self.scorer, self.problem, self.able = scorer, scorer.problem, able
+        self.tails, self.random = tails, rng.random
+        self.assigned = assigned_of(self.problem, tasks)
+        self.tasks = self.kept = tasks
+        self.score = self.best = scorer.score(self.assigned, tasks)
+        self.task_of = [0] * self.problem.n
+        self._number()
+
+    def _number(self) -> None:
+        task_of = self.task_of
+        for t, (_, members) in enumerate(self.tasks):
+            for i in members:
+                task_of[i] = t
+
+    def step(self, heat: float) -> None:
+        """Try one move. How much worse it may be is drawn first, so that it is run no further
+        than to where it is too much.
+        """
+        i = int(self.random() * self.problem.n)
+        device = self.able[i][int(self.random() * len(self.able[i]))]
+        part = self._part(i)
+        moved = self._moved(self.task_of[i], part, device)
+        if moved is None:
+            return
+        most = self.score - heat * math.log(1.0 - self.random())
+        assigned = self.assigned
+        if assigned[i] != device:
+            assigned = assigned.copy()
+            for j in part:
+                assigned[j] = device
+        score = self.scorer.score(assigned, moved, most, self.tails)
+        if score > most:
+            return
+        self.score, self.tasks, self.assigned = score, moved, assigned
+        self._number()
+        if score < self.best * (1 - 1e-9):
+            self.best, self.kept = score, moved
+
+    def _part(self, i: int) -> list[int]:
+        """Return node i alone, or with what it needs of its task, or what needs it, or all of it;
+        in graph order.
+        """
+        t, chance = self.task_of[i], self.random()
+        members = self.tasks[t][1]
+        if len(members) == 1 or chance < _ALL:
+            return members
+        part = [i]
+        if chance < _ALL + _NEEDED:
+            problem, task_of = self.problem, self.task_of
+            ways = problem.before if chance < _ALL + _NEEDED / 2 else problem.next
+            for one in part:
+                part += [j for j in ways[one] if task_of[j] == t and j not in part]
+            part.sort()
+        return part
+
+    def _moved(self, t: int, part: list[int], device: int) -> Tasks | None:
+        """Return the tasks with a part of task t on a device: in a task of its own or in another of
+        that device; None if that cannot be, or changes nothing.
+        """
+        tasks, seconds = self.tasks, self.problem.seconds
+        if any([seconds[j][device] is None for j in part]):
+            return None
+        first, last = self._between(part)
+        joins = [
+            u for u in range(max(first, 0), min(last + 1, len(tasks)))
+            if tasks[u][0] == device and u != t
+        ]  # fmt: skip
+        if joins and (first >= last or self.random() < 0.5):
+            return _joining(tasks, t, part, joins[int(self.random() * len(joins))])
+        if first >= last:
+            return None
+        at = first + 1 + int(self.random() * (last - first))
+        if tasks[t] == (device, part) and t <= at <= t + 1:
+            return None
+        return _apart(tasks, t, part, device, at)
+
+    def _between(self, part: list[int]) -> tuple[int, int]:
+        """Return the last task that a part needs, and the first that needs it."""
+        before, after, task_of = self.problem.before, self.problem.next, self.task_of
+        first, last = -1, len(self.tasks)
+        for i in part:
+            for j in before[i]:
+                if task_of[j] > first and j not in part:
+                    first = task_of[j]
+            for j in after[i]:
+                if task_of[j] < last and j not in part:
+                    last = task_of[j]
+        return first, last
 
 
-def _part(
-    problem: Problem, tasks: Tasks, task_of: list[int], i: int, rng: random.Random
-) -> set[int]:
-    """Return node i alone, or with what it needs of its task, or what needs it, or all of it."""
-    chance = rng.random()
-    if chance < _ALL:
-        return set(tasks[task_of[i]][1])
-    part = {i}
-    if chance < _ALL + _NEEDED:
-        ways = problem.before if rng.random() < 0.5 else problem.next
-        stack = [i]
-        while stack:
-            for j in ways[stack.pop()]:
-                if task_of[j] == task_of[i] and j not in part:
-                    part.add(j)
-                    stack.append(j)
-    return part
-
-
-def _joining(tasks: Tasks, t: int, part: set[int], u: int) -> Tasks:
+def _joining(tasks: Tasks, t: int, part: list[int], u: int) -> Tasks:
     """Return the tasks with a part of task t in task u."""
     moved = list(tasks)
-    moved[u] = (tasks[u][0], sorted((*tasks[u][1], *part)))
+    moved[u] = (tasks[u][0], sorted(tasks[u][1] + part))
     rest = [j for j in tasks[t][1] if j not in part]
     moved[t] = (tasks[t][0], rest)
     if not rest:
@@ -115,12 +173,12 @@ def _joining(tasks: Tasks, t: int, part: set[int], u: int) -> Tasks:
     return moved
 
 
-def _apart(tasks: Tasks, t: int, part: set[int], device: int, at: int) -> Tasks:
+def _apart(tasks: Tasks, t: int, part: list[int], device: int, at: int) -> Tasks:
     """Return the tasks with a part of task t in one of its own on a device, before task `at`."""
     moved = list(tasks)
     rest = [j for j in tasks[t][1] if j not in part]
     moved[t] = (tasks[t][0], rest)
-    moved.insert(at, (device, sorted(part)))
+    moved.insert(at, (device, part))
     if not rest:
         del moved[t + (at <= t)]
     return moved

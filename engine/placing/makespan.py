@@ -9,6 +9,7 @@ same tasks for real, `virtual` the same run of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -16,10 +17,15 @@ from trireme.placing.problem import CALLER, Problem
 from trireme.placing.stages import Tasks
 
 
-def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float:
+def makespan_s(
+    problem: Problem, assigned: Sequence[int], tasks: Tasks, most_s: float = math.inf,
+    tails: Sequence[Sequence[float]] = (),
+) -> float:  # fmt: skip
     """Return the predicted seconds of a run; every node must have an estimate where it is.
 
     The caller is node -1, the last in every list: over at 0, in host memory.
+    most_s: infinity is returned as soon as it is seen that the run takes longer than this
+    tails: the least time from the end of each node on each device to that of the run, for most_s
     """
     group, seconds, launch_s = problem.group, problem.seconds, problem.machine.launch_s
     issue_s = problem.machine.issue_s or (None,) * problem.k
@@ -49,6 +55,8 @@ def makespan_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float
         end = free[group[device]] = ready + work
         if end > last:
             last = end
+        if tails and end + tails[members[-1]][device] > most_s:
+            return math.inf
         for i in members:
             finish[i] = end
             for _, reader in problem.reads[i]:

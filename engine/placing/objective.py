@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from trireme.errors import PlacementError
@@ -69,15 +71,26 @@ class Scorer:
                 best, kept = score, tasks
         return best, kept
 
-    def score(self, assigned: Assignment, tasks: Tasks) -> float:
-        """Return the value of these tasks, and far more if they do not fit."""
-        excess = self.excess(assigned, tasks) if self.tight else 0.0
-        return self.value(assigned, tasks) + 1e6 * excess
+    def score(
+        self, assigned: Sequence[int], tasks: Tasks, most: float = math.inf,
+        tails: Sequence[Sequence[float]] = (),
+    ) -> float:  # fmt: skip
+        """Return the value of these tasks, and far more if they do not fit.
 
-    def value(self, assigned: Assignment, tasks: Tasks) -> float:
+        most, tails: when a makespan need not be known any further (`makespan_s`)
+        """
+        value = self.value(assigned, tasks, most, tails)
+        if self.tight and value <= most:
+            value += 1e6 * self.excess(assigned, tasks)
+        return value
+
+    def value(
+        self, assigned: Sequence[int], tasks: Tasks, most: float = math.inf,
+        tails: Sequence[Sequence[float]] = (),
+    ) -> float:  # fmt: skip
         """Return what the objective says of these tasks."""
         if self.objective == "makespan":
-            return makespan_s(self.problem, assigned, tasks)
+            return makespan_s(self.problem, assigned, tasks, most, tails)
         if self.objective == "throughput":
             loads = loads_s(self.problem, assigned, tasks)
             if self.smooth:
@@ -85,7 +98,7 @@ class Scorer:
             return max(loads, default=0.0)
         return self.prices.total(self.problem, assigned, tasks)
 
-    def excess(self, assigned: Assignment, tasks: Tasks) -> float:
+    def excess(self, assigned: Sequence[int], tasks: Tasks) -> float:
         """Return by what share of its memory a device would be overfull; 0.0 if all fits."""
         ranges, nbytes = live_ranges(self.problem, assigned, tasks), self.problem.nbytes
         return sum(
