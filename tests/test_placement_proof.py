@@ -131,7 +131,7 @@ def test_paths_bound_every_placement(seed):
 @pytest.mark.parametrize("seed", range(1, 10))
 def test_the_model_of_tasks_has_every_placement(seed):
     """Of all rows of tasks of a tiny problem the fastest is what is proven; on a third of the
-    machines devices hide launches behind their own tasks.
+    machines devices hide launches behind their own tasks, on another third two share a memory.
     """
     print("seed", seed)
     kind = ("layered", "series-parallel")[seed % 2]
@@ -139,11 +139,37 @@ def test_the_model_of_tasks_has_every_placement(seed):
     if seed % 3 == 0:
         hidden = (0.0,) * problem.k
         problem.machine = replace(problem.machine, issue_s=hidden)
+    if seed % 3 == 1:
+        problem = with_shared_memory(problem)
     least = min(makespan_s(problem, *row) for row in rows_of_tasks(problem))
     proof = prove_makespan(problem, problem_start(problem), 20.0)
     assert proof.bound <= least * (1 + 1e-9)
     assert proof.value == pytest.approx(least, rel=ROUNDING)
     assert proof.status == "optimal"
+
+
+def with_shared_memory(problem):
+    """The problem with its last device in the memory of the first."""
+    memory = (*problem.machine.memory[:-1], problem.machine.memory[0])
+    machine = replace(problem.machine, memory=memory)
+    return Problem(
+        machine, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
+    )
+
+
+@pytest.mark.parametrize(("seed", "n"), [(40, 12), (58, 14)])
+def test_copies_of_one_task_take_turns_in_node_order(seed, n):
+    """Taking them in any order would leave these open, by 0.8 and 1.8 %."""
+    problem = random_problem("layered", seed, n)
+    assert prove_makespan(problem, problem_start(problem), 30.0).status == "optimal"
+
+
+def test_a_proof_cut_short_is_the_same_again():
+    """Its limit counts the solver's steps, not the time that a busy machine leaves it."""
+    problem = random_problem("layered", 10, 14)
+    one, two = (prove_makespan(problem, problem_start(problem), 0.5) for _ in range(2))
+    assert one.status == "feasible"
+    assert (one.value, one.bound, one.tasks) == (two.value, two.bound, two.tasks)
 
 
 def rows_of_tasks(problem, done=(), row=()):

@@ -1,7 +1,7 @@
 """Prove how good a placement can be, where its price is a sum over nodes, launches and copies.
 
 First by paths (`prove_paths`): that bounds every placement, mostly to the rounding, and finds one.
-Where a gap is left, the model of stages (`prove_stages`) has the rest of the time.
+Where a gap is left, the model of stages (`prove_stages`) has as much time again.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ def prove_prices(
     if relaxed is not None:
         bound = max(bound, relaxed.bound)
         best = min(best, _settled(problem, prices, contraction.expand(relaxed.assigned)))
-    left_s = limit_s - (time.perf_counter() - begun)
-    if bound < best[0] * (1 - ROUNDING) and left_s > 0:
+    if bound < best[0] * (1 - ROUNDING):
         _, narrow, tasks = _settled(small, cheap, contraction.shrink(best[1]))
-        proof = SerialModel(small, cheap, narrow, tasks, bound).solve(left_s, workers)
+        proof = SerialModel(small, cheap, narrow, tasks, bound).solve(limit_s, workers)
         best = min(best, _settled(problem, prices, contraction.expand(proof.assigned)))
         bound = max(bound, proof.bound)
     value, assigned, tasks = best

@@ -14,7 +14,7 @@ from trireme.placing.contract import Contraction
 from trireme.placing.makespan import makespan_s
 from trireme.placing.prices import time_prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.proof import ROUNDING, Proof
+from trireme.placing.proof import PATIENCE, ROUNDING, Proof
 from trireme.placing.prove_paths import relax_makespan
 from trireme.placing.prove_tasks import TaskModel
 from trireme.placing.stages import Tasks, rules
@@ -38,14 +38,13 @@ def prove_makespan(
     value, tasks = min((makespan_s(problem, known, way), way) for way in ways)
     least = min(value, max(critical_s(problem), LoadBound(Forest(problem)).seconds))
     large = problem.n > _WHOLE
-    relaxed = relax_makespan(problem, value, limit_s / (3 if large else 10))
+    relaxed = relax_makespan(problem, value, limit_s / 3 if large else limit_s * PATIENCE)
     if relaxed is not None:
         least = min(value, max(least, relaxed.bound))
-    left_s = max(limit_s - (time.perf_counter() - begun), 0.1)
     if large:
-        found = _polished(problem, known, least, left_s, workers)
+        found = _polished(problem, known, least, limit_s, workers)
     else:
-        found = TaskModel(problem, known, tasks, least).solve(left_s, workers)
+        found = TaskModel(problem, known, tasks, least).solve(limit_s, workers)
     if found.value > value:
         found = replace(found, value=value, assigned=known, tasks=tasks)
     status = "optimal" if found.bound >= found.value * (1 - ROUNDING) else "feasible"

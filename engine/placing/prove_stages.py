@@ -16,7 +16,7 @@ from typing import Any
 from trireme.placing.bounds import Forest
 from trireme.placing.prices import INFINITE, Prices
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.proof import ROUNDING, Proof, solver
+from trireme.placing.proof import ROUNDING, Proof, cp_run, solver
 from trireme.placing.stages import Tasks
 
 _UNITS = 20_000_000
@@ -152,10 +152,7 @@ class SerialModel:
 
     def solve(self, limit_s: float, workers: int) -> Proof:
         """Return what the solver proves within the limit."""
-        run = self.cp.CpSolver()
-        run.parameters.max_time_in_seconds = limit_s
-        run.parameters.num_workers = workers
-        run.parameters.random_seed = 0
+        run = cp_run(limit_s, workers)
         solved = run.solve(self.model) in (self.cp.OPTIMAL, self.cp.FEASIBLE)
         value, label = self.known_value, self.known_labels
         if solved:

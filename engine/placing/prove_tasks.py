@@ -6,8 +6,9 @@ leader's start and end. That keeps tasks convex, for what leaves a task and come
 before it ends. Beside the tasks, each node runs somewhere within its task, after those it reads
 from: what the solver learns of times before it knows the tasks comes from there.
 
-Copies may take turns in any order here, and in their tasks' order in `makespan`: the bound holds
-for both, and what is found is run again as `makespan` says.
+Copies on one way take turns in the order of their tasks, and of the nodes of one task, as in
+`makespan`, if all devices of the memory that they leave take turns themselves; else in any order:
+the bound holds all the same, and what is found is run again as `makespan` says.
 Source: CP-SAT of OR-Tools
 """
 
@@ -15,16 +16,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from trireme.placing.bounds import from_start, to_end
 from trireme.placing.makespan import makespan_s
 from trireme.placing.problem import CALLER, Assignment, Problem
-from trireme.placing.proof import ROUNDING, Proof, solver
+from trireme.placing.proof import ROUNDING, Proof, cp_run, solver
 from trireme.placing.stages import Tasks
 
 _UNITS = 1_000_000
 """Integer units of the known makespan. Durations are rounded down, so that the bound is one."""
+_QUEUED = 60
+"""Copies on one way up to which their order is that of their tasks."""
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy that may be: who makes the value, whether it is made, from when, and until when."""
+
+    maker: int
+    copied: Any
+    begun: Any
+    there: Any
 
 
 class TaskModel:
@@ -64,7 +79,9 @@ class TaskModel:
             for j in problem.before[i]:
                 self._edge(j, i)
         self.spaces = [self._spaces(i) for i in nodes]
+        self.queues: dict[tuple[int, int], list[_Copy]] = defaultdict(list)
         self._copies()
+        self._queue()
         self._resources()
         self._hint()
         self.model.minimize(self.finish)
@@ -239,9 +256,30 @@ class TaskModel:
             if maker != CALLER:
                 model.add(begun >= self.end[maker]).only_enforce_if(copied)
             self.loads["way", (source, space)].append(size * copied)
+            self.queues[source, space].append(_Copy(maker, copied, begun, there))
         for reader, read in reads:
             if reader != CALLER:
                 model.add(self.start[reader] >= there).only_enforce_if(read, *elsewhere)
+
+    def _queue(self) -> None:
+        """Let copies on one way leave in the order of their tasks, the caller's first."""
+        problem, below = self.problem, _below(self.problem)
+        for (source, _), copies in self.queues.items():
+            groups = {problem.group[d] for d in problem.devices if problem.space[d] == source}
+            copies.sort(key=lambda copy: copy.maker)
+            for one, two in combinations(copies, 2):
+                if one.maker == two.maker:
+                    continue
+                both, model = [one.copied, two.copied], self.model
+                if one.maker == CALLER or two.maker in below[one.maker]:
+                    model.add(two.begun >= one.there).only_enforce_if(*both)
+                elif len(groups) == 1 and len(copies) <= _QUEUED:
+                    first, i, j = self._bool(), one.maker, two.maker
+                    forth, back = [*both, first], [*both, first.negated()]
+                    model.add(self.end[i] <= self.end[j]).only_enforce_if(*forth)
+                    model.add(two.begun >= one.there).only_enforce_if(*forth)
+                    model.add(self.end[j] <= self.start[i]).only_enforce_if(*back)
+                    model.add(one.begun >= two.there).only_enforce_if(*back)
 
     def _resources(self) -> None:
         """Let what shares a resource take turns, and the run last as long as all of it."""
@@ -260,10 +298,7 @@ class TaskModel:
 
     def solve(self, limit_s: float, workers: int) -> Proof:
         """Return what the solver proves within the limit."""
-        run = self.cp.CpSolver()
-        run.parameters.max_time_in_seconds = limit_s
-        run.parameters.num_workers = workers
-        run.parameters.random_seed = 0
+        run = cp_run(limit_s, workers)
         status = run.solve(self.model)
         value, assigned, tasks = self.value, self.known, self.tasks
         if status in (self.cp.OPTIMAL, self.cp.FEASIBLE):
@@ -299,3 +334,12 @@ def _values(problem: Problem) -> Iterator[tuple[int, int, list[int]]]:
             by_value.setdefault(value, []).append(reader)
         for value, readers in by_value.items():
             yield value, maker, readers
+
+
+def _below(problem: Problem) -> list[set[int]]:
+    """Return, for each node, all that follow it."""
+    below: list[set[int]] = [set() for _ in range(problem.n)]
+    for i in range(problem.n - 1, -1, -1):
+        for j in problem.next[i]:
+            below[i] |= {j, *below[j]}
+    return below
