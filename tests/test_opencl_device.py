@@ -15,6 +15,7 @@ from trireme.builder import GraphBuilder
 from trireme.device import open_device as open_by_name
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.lowering import Lowering, Tensor
+from trireme.devices.opencl.pocl import sweep
 from trireme.devices.opencl.programs import build_error
 from trireme.errors import CompileError, DeviceError
 from trireme.graph import TensorType
@@ -303,3 +304,30 @@ def test_two_threads_share_an_executable(device):
         )
     for found in results:
         assert_right(device, graph, found)
+
+
+def test_folders_of_killed_processes_are_swept(tmp_path):
+    """Those that are old and that nobody holds; never a live process's, or anything else."""
+    folders = {}
+    for name in ("dead", "alive", "fresh"):
+        folders[name] = tmp_path / f"trireme-pocl-{name}"
+        (folders[name] / "sub").mkdir(parents=True)
+    other, link = tmp_path / "other-dead", tmp_path / "trireme-pocl-link"
+    other.mkdir()
+    link.symlink_to(other)
+    for name in ("dead", "alive"):
+        os.utime(folders[name], (0, 0))
+    hold = "import sys, time; from trireme.devices.opencl.pocl import _hold; _hold(sys.argv[1])"
+    hold += "; print('held', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(folders["alive"])], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        try:
+            assert holder.stdout.readline() == "held\n"
+            sweep(tmp_path)
+            assert [name for name in folders if folders[name].exists()] == ["alive", "fresh"]
+            assert other.exists() and link.is_symlink()
+        finally:
+            holder.kill()
+    sweep(tmp_path)
+    assert [name for name in folders if folders[name].exists()] == ["fresh"]

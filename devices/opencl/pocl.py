@@ -14,15 +14,20 @@ import importlib.util
 import logging
 import os
 import shutil
+import stat
 import struct
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 log = logging.getLogger(__name__)
 
 PLATFORM = "Portable Computing Language"
+_PREFIX = "trireme-pocl-"
+_LEFT_S = 3600.0
+"""How long a folder has to be as it is before it may be swept: versions that hold none may run."""
 _VENDORS = Path("/etc/OpenCL/vendors")
 _STRUCT_BYTES = 4096
 _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -51,15 +56,52 @@ def prepare() -> None:
     Variables that are set already stay as they are.
     """
     if "POCL_CACHE_DIR" not in os.environ:
-        folder = tempfile.mkdtemp(prefix="trireme-pocl-")
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
         os.environ["POCL_CACHE_DIR"] = folder
         atexit.register(_remove, folder, os.getpid())
+        _hold(folder)
+        sweep(Path(tempfile.gettempdir()))
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
 
 
 def _remove(folder: str, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hold(folder: str | Path) -> int | None:
+    """Lock a folder for as long as this process lives; return None where another holds it.
+
+    The kernel gives the lock back however the process ends, and needs no number of a process that
+    another may have by then.
+    """
+    try:
+        import fcntl
+
+        held = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def sweep(where: Path) -> None:
+    """Remove this user's folders of processes that were killed: those that nobody has held or
+    written to for a while."""
+    for folder in where.glob(f"{_PREFIX}*"):
+        try:
+            about = folder.lstat()
+            old = time.time() - about.st_mtime > _LEFT_S and stat.S_ISDIR(about.st_mode)
+            held = _hold(folder) if old and about.st_uid == os.getuid() else None
+        except (OSError, AttributeError):
+            continue
+        if held is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(held)
 
 
 def name_cpu(device: Any) -> str:
