@@ -21,7 +21,8 @@ from trireme.graph import Graph, node_names
 from trireme.model_file.atomic import write_atomic
 from trireme.parallel.choose import Splits, place_with, split_as
 from trireme.place import Kept, place
-from trireme.placement import Placement, Splitting
+from trireme.placement import KEPT, Placement, Splitting
+from trireme.placing.doubt import Mixtures
 from trireme.placing.objective import Objective
 
 VERSION = 1
@@ -42,7 +43,8 @@ class LockedNode:
 @dataclass(frozen=True)
 class Lock:
     """A locked placement; devices: name -> description of the very device; splits: what several
-    devices share, in the form that `--split` takes.
+    devices share, in the form that `--split` takes; measured: whether it was chosen by trying it,
+    so that placing the model anew may well say otherwise.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Lock:
     devices: Mapping[str, str]
     nodes: tuple[LockedNode, ...]
     splits: tuple[str, ...] = ()
+    measured: bool = False
 
     def kept(self, graph: Graph) -> Kept:
         """Return where the nodes of a graph are to be.
@@ -89,15 +92,15 @@ Held = Placement | Lock | str | os.PathLike[str]
 
 def place_as(
     graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None,
-    splits: Splits = "off",
+    splits: Splits = "off", mixtures: Mixtures = "any",
 ) -> Placement:  # fmt: skip
     """Return the placement of a graph: searched for, or as it is held, its splits included.
 
-    splits: what to split over devices where nothing is held
+    splits, mixtures: what to split over devices, and to mix of them, where nothing is held
     Errors: those of `place` and `load_lock`; PlacementError, if what is held is of another graph
     """
     if held is None:
-        return place_with(graph, costs, objective, splits=splits)
+        return place_with(graph, costs, objective, splits=splits, mixtures=mixtures)
     if isinstance(held, Placement):
         if {node.id for node in graph.nodes} != {node.id for node in held.source.nodes}:
             graph = split_as(graph, [one.text for one in held.splits], costs.devices)
@@ -122,6 +125,7 @@ def lock(placement: Placement, version: str = "") -> Lock:
     return Lock(
         placement.source.name, version, score.objective, score.value, score.lower_bound,
         score.unit, devices, tuple(nodes), tuple(one.text for one in placement.splits),
+        any(line.endswith(KEPT) for line in placement.measured),
     )  # fmt: skip
 
 
@@ -138,6 +142,7 @@ def lock_text(locked: Lock) -> str:
         f"lower_bound = {locked.lower_bound!r}",
         f"unit = {_quoted(locked.unit)}",
         f"splits = [{', '.join(map(_quoted, locked.splits))}]",
+        f"measured = {str(locked.measured).lower()}",
         "nodes = [",
     ]
     lines += [
@@ -180,6 +185,7 @@ def load_lock(path: Path) -> Lock:
             str(data["model"]), str(data["trireme"]), str(data["objective"]),
             float(data["predicted"]), float(data["lower_bound"]), str(data["unit"]),
             devices, nodes, tuple(str(text) for text in data.get("splits", ())),
+            bool(data.get("measured", False)),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: a placement without its {error}") from error

@@ -8,7 +8,6 @@ always placed alike.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +24,6 @@ from trireme.placing.problem import Assignment, Machine, Problem
 from trireme.placing.search import Search
 from trireme.placing.stages import Tasks, tasks_of
 
-_log = logging.getLogger(__name__)
-
 
 def place(
     graph: Graph,
@@ -42,7 +39,7 @@ def place(
     Errors: PlacementError, if a node can run on no device, a pin or what is kept cannot be, or no
     placement that fits the devices' memory was found; PlanError, if a shape is not known
     """
-    task = Pricing.of(_pinned(graph, pins), costs)
+    task = Pricing.of(pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
     if keep is not None:
         scorer = Scorer(task.problem, objective)
@@ -63,36 +60,13 @@ def place_several(
     Each has at least a twentieth of its nodes elsewhere than each of those before it.
     Errors: as `place`
     """
-    task = Pricing.of(_pinned(graph, pins), costs)
+    task = Pricing.of(pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
     return list(itertools.islice(_searched(task, objective), count))
 
 
-def place_singles(
-    graph: Graph,
-    costs: CostModel,
-    objective: Objective = "makespan",
-    pins: Mapping[int, str] | None = None,
-) -> dict[str, Placement]:
-    """Return, by device, the best placement with all on it that it can run and no pin forbids.
-
-    Left out are devices that would have nothing, or more than their memory holds.
-    Errors: as `place`, of the graph without a choice
-    """
-    free = [node for node in _pinned(graph, pins).nodes if node.pin is None]
-    found = {}
-    for name, device in costs.devices.items():
-        mine = {n.id: name for n in free if device.unsupported_reason(graph, n) is None}
-        if not mine:
-            continue
-        try:
-            found[name] = place(graph, costs, objective, {**mine, **(pins or {})})
-        except PlacementError as error:
-            _log.info("%s alone is no placement: %s", name, error)
-    return found
-
-
-def _pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
+def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
+    """Return the graph with further nodes pinned."""
     if not pins:
         return graph
     nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)

@@ -13,6 +13,9 @@ from trireme.cost import Estimate, Links
 from trireme.device import HOST, DeviceSpec
 from trireme.graph import Graph, Node, Value
 
+KEPT = " <- kept"
+"""How the sentence ends on the placement that was fastest when measured."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -74,6 +77,8 @@ class Placement:
     unused: for each device that got no node, why
     splits: what was split over devices in `source`, in the order in which it was done
     unsplit: why nothing, or nothing more, was; "" where that was not asked
+    unmixed: why one device was kept although a mixture is predicted to be faster; "" where none is
+    measured: what each placement that was tried on this machine took, a sentence each
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves
     """
@@ -94,6 +99,8 @@ class Placement:
     splits: tuple[Splitting, ...] = ()
     unsplit: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
+    unmixed: str = ""
+    measured: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -127,6 +134,8 @@ class Placement:
             "unused": dict(self.unused),
             "splits": [vars(one) for one in self.splits],
             "unsplit": self.unsplit,
+            "unmixed": self.unmixed,
+            "measured": list(self.measured),
             "nodes": [self._node_json(node) for node in self.source.nodes],
             "copies": [self._copy_json(node) for node in self.copies()],
         }
@@ -177,7 +186,7 @@ class Placement:
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits]
-        lines += [f"  {self.unsplit}"] if self.unsplit else []
+        lines += [f"  {text}" for text in (self.unsplit, self.unmixed, *self.measured) if text]
         return "\n".join(lines)
 
 

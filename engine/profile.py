@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.compile import Program
 from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
@@ -169,6 +170,21 @@ class Profile:
 
 def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
+
+
+def memory_rows(program: Program) -> list[MemoryRow]:
+    """Return what a program needs of each memory space."""
+    scratch, constants = program.scratch_bytes(), program.constant_bytes()
+    rows = []
+    for memory, packing in program.plan.arenas.items():
+        mine = [n for n, d in program.devices.items() if d.spec.memory == memory]
+        rows.append(
+            MemoryRow(
+                memory, packing.nbytes, packing.lower_bound,
+                sum(scratch[n] for n in mine), sum(constants[n] for n in mine),
+            )
+        )  # fmt: skip
+    return rows
 
 
 def make_profile(

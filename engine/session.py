@@ -33,6 +33,7 @@ from trireme.errors import CompileError, DeviceError, InternalError, RunError
 from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.locks import taking
+from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.opening import check_cores, options_of
 from trireme.parallel.batch import batched
@@ -40,9 +41,10 @@ from trireme.parallel.choose import Splits
 from trireme.parallel.dealing import Dealer, dealt_or_none
 from trireme.parallel.pipeline import Pipeline, Stream
 from trireme.placement import Placement
+from trireme.placing.doubt import Mixtures
 from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
-from trireme.profile import MemoryRow, Profile, make_profile
+from trireme.profile import Profile, make_profile, memory_rows
 from trireme.running.dispatch import TaskSpan
 from trireme.running.execute import check_order, run_profiled
 from trireme.running.feeds import choice
@@ -72,6 +74,10 @@ class Session(Closing):
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
+    mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
+        than the estimates may be wrong by, or "any" that is predicted to gain (placing/doubt.py)
+    measure: try the best placements and each device alone on this machine and keep the fastest;
+        a second or two, and `placement.measured` tells (measure.py)
     shapes: shapes of inputs that the model leaves open
     batch: make the first axis of all inputs this, where it is 1 (parallel/batch.py)
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
@@ -96,6 +102,8 @@ class Session(Closing):
         objective: Objective = "makespan",
         placement: Held | None = None,
         split: Splits = "auto",
+        mixtures: Mixtures = "sure",
+        measure: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
         batch: int | None = None,
         passes: Sequence[str] | None = None,
@@ -124,8 +132,9 @@ class Session(Closing):
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())
             self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
-            self._placing, self._calibration = (objective, placement, split), calibration
-            self.program = self._compile(opened, calibration, fallback, progress)
+            self._placing, self._calibration = (objective, placement, split, mixtures), calibration
+            self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
+            self.program = self._compile(opened, measure, fallback, progress)
             self._lane = Lane(self.program)
             self._calls, self._ports = self._lane.calls, self._lane.ports
             self.runs = Runs(self.plan, self._calls, mode)
@@ -185,14 +194,19 @@ class Session(Closing):
     def _compile(
         self,
         devices: dict[str, Device],
-        calibration: Calibration | None,
+        measure: bool,
         fallback: bool,
         progress: Progress,
     ) -> Program:
         """Place, plan and compile; with fallback, again without a device that fails to compile."""
+        if measure:
+            check_free(*self._placing)
         while True:
             progress("placing nodes", 0, 0)
-            placement = place_as(self.graph, CostModel(devices, calibration), *self._placing)
+            costs = CostModel(devices, self._calibration)
+            placement = place_as(self.graph, costs, *self._placing)
+            if measure:
+                placement = tried(placement, self.graph, costs, self._holding(devices), progress)
             plan = make_plan(placement, self.subgraphs, self.execution)
             executables: dict[int, Executable] = {}
             failed = ""
@@ -208,6 +222,13 @@ class Session(Closing):
             if not failed:
                 return make_program(plan, devices, executables)
             devices = {name: device for name, device in devices.items() if name != failed}
+
+    def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
+        """Return what opens a session like this one that holds a placement."""
+        return lambda placement: Session(
+            placement.source, devices=list(devices.values()), passes=(), placement=placement,
+            calibration=self._calibration, **self._modes,
+        )  # fmt: skip
 
     @property
     def inputs(self) -> list[Value]:
@@ -288,7 +309,7 @@ class Session(Closing):
         """Return what runs a stream: this placement as a pipeline, or, for throughput and where it
         is predicted to be faster, whole runs dealt out to instances of a device."""
         pipeline = Pipeline(self.program, depth)
-        objective, held, split = self._placing
+        objective, held, split, _ = self._placing
         if objective != "throughput" or held is not None or split not in ("auto", "off"):
             return pipeline
         dealt = dealt_or_none(self.graph, self.program.devices, self._calibration)
@@ -356,7 +377,8 @@ class Session(Closing):
                 if count >= warmup:
                     spans.append(run)
                     wall.append(time.perf_counter() - start)
-            return make_profile(self.plan, spans, wall, self._memory_rows(), self.runs.is_serial)
+            memory = memory_rows(self.program)
+            return make_profile(self.plan, spans, wall, memory, self.runs.is_serial)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
@@ -374,16 +396,3 @@ class Session(Closing):
     def _check_open(self) -> None:
         if self._closed:
             raise RunError("the session is closed")
-
-    def _memory_rows(self) -> list[MemoryRow]:
-        scratch, constants = self.program.scratch_bytes(), self.program.constant_bytes()
-        rows = []
-        for memory, packing in self.plan.arenas.items():
-            mine = [n for n, d in self.program.devices.items() if d.spec.memory == memory]
-            rows.append(
-                MemoryRow(
-                    memory, packing.nbytes, packing.lower_bound,
-                    sum(scratch[n] for n in mine), sum(constants[n] for n in mine),
-                )
-            )  # fmt: skip
-        return rows

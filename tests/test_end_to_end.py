@@ -14,9 +14,9 @@ from zoo import zoo_path
 import trireme
 from trireme.calibration import Calibration
 from trireme.optimise import optimise
+from trireme.running.feeds import random_array
 from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.image import load_image, load_labels
-from trireme.tools.options import random_array
 from trireme.tools.verify import compare_all
 
 DEVICE_SETS = ["cpu", "cpu,opencl", "cpu,npu", "npu,opencl,cpu"]

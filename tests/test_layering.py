@@ -26,14 +26,15 @@ ENGINE_ORDER = [
     "placing.factors", "placing.messages", "placing.search",
     "placing.proof", "placing.prove_stages", "placing.prove_paths",
     "placing.prove", "placing.prove_tasks", "placing.prove_makespan", "place",
+    "placing.singles", "placing.doubt",
     "parallel.rules", "parallel.batch", "parallel.split",
     "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
     "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibration_nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "parallel.dealing", "session", "turns", "calibrate", "parallel.replicas", "parallel.measure",
-    "running.per_node", "eager", "replay",
+    "parallel.dealing", "measure", "session", "turns", "calibrate", "parallel.replicas",
+    "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

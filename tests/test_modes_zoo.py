@@ -13,8 +13,8 @@ from zoo import zoo_path
 import trireme
 from trireme.calibration import Calibration
 from trireme.model_cache import optimised
+from trireme.running.feeds import random_array
 from trireme.running.per_node import gap
-from trireme.tools.options import random_array
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
 MODELS = [

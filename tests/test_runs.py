@@ -18,12 +18,12 @@ from trireme.device import Done
 from trireme.graph import TensorType
 from trireme.interpret import run_reference
 from trireme.model_cache import optimised
+from trireme.running.feeds import random_array
 from trireme.running.runs import TRIES, Runs
 from trireme.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
 from trireme.tools.bench.singles import chosen_over_best, singles_table, time_singles
 from trireme.tools.bench.turns import Match
-from trireme.tools.options import random_array
 
 ZOO = [
     "ad01_fp32", "ad01_int8", "deeplabv3_f32", "kws_dscnn_f32", "kws_dscnn_int8",

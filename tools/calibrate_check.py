@@ -20,13 +20,13 @@ from trireme.errors import RunError
 from trireme.graph import Graph
 from trireme.model_cache import optimised
 from trireme.opening import options_of
+from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.options import (
     Progress,
     calibration_path,
     device_list,
     device_options,
-    random_array,
 )
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05

@@ -17,6 +17,7 @@ from trireme.errors import RunError
 from trireme.graph import Graph, Value
 from trireme.parallel.choose import Splits
 from trireme.placing.objective import OBJECTIVES
+from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.image import load_image
 
@@ -74,6 +75,12 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
                         help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
                         "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
+    parser.add_argument("--mixtures", choices=("sure", "any"), default="sure",
+                        help="mixtures of devices that are taken: those that gain more over the "
+                        "best single device than estimates may be wrong by, or any")  # fmt: skip
+    parser.add_argument("--measure", action="store_true",
+                        help="try the best placements and each device alone on this machine, and "
+                        "keep the fastest")  # fmt: skip
     parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
                         help="what the placement makes small")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
@@ -155,6 +162,8 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         objective=options.objective,
         placement=options.placement,
         split=splits(options),
+        mixtures=options.mixtures,
+        measure=options.measure,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         passes_off=[name for name in options.passes_off.split(",") if name],
     )
@@ -222,19 +231,6 @@ def _from_source(value: Value, source: str, rng: np.random.Generator) -> Array:
     except (OSError, ValueError) as error:
         raise RunError(f"--input {value.name}={source} cannot be read: {error}") from error
     return loaded
-
-
-def random_array(value: Value, rng: np.random.Generator) -> Array:
-    """Return random numbers that suit an input: normal floats, all values of 8-bit integers."""
-    dims, dtype = value.type.dims, value.type.dtype
-    if dtype in ("int8", "uint8"):
-        info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max + 1, dims).astype(dtype)
-    if dtype.startswith(("int", "uint")):
-        return rng.integers(0, 100, dims).astype(dtype)
-    if dtype == "bool":
-        return rng.integers(0, 2, dims).astype(bool)
-    return rng.standard_normal(dims).astype(dtype)
 
 
 class Progress:

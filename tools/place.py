@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,7 @@ from trireme.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Device, open_device
 from trireme.devices.described import load_soc
-from trireme.errors import DeviceError, RunError
+from trireme.errors import DeviceError, PlacementError, RunError
 from trireme.explain import explain
 from trireme.graph import Graph, node_names
 from trireme.lockfile import (
@@ -36,13 +37,14 @@ from trireme.parallel.choose import place_with
 from trireme.parallel.dealing import dealt_or_none
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.measure import flow_text
-from trireme.place import place_several, place_singles
+from trireme.place import pinned
 from trireme.placement import Placement
+from trireme.placing.doubt import surely
 from trireme.placing.proven import proven
 from trireme.placing.shatter import advice_json, advise
 from trireme.plan import make_plan
+from trireme.session import Session
 from trireme.tools.commands import emit, load
-from trireme.tools.measure import fastest
 from trireme.tools.options import (
     Progress,
     calibration_path,
@@ -58,9 +60,6 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
                         help="prove or better it with an exact solver (default: 60 s); splits only "
                         "what --split says")),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
-    (("--measure",), dict(action="store_true",
-                          help="run the three best, and each device alone, on this machine and "
-                          "keep the fastest")),
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
@@ -78,7 +77,7 @@ def place_model(options: argparse.Namespace) -> int:
         graph = batched(graph, options.batch) if options.batch else graph
         measured = Calibration() if options.soc else load_calibration(calibration_path())
         costs = CostModel(devices, measured)
-        placement, remark = _placed(options, graph, costs)
+        placement, remark = _placed(options, graph, costs, before)
         flow = _flow(options, placement, costs)
     finally:
         progress.done()
@@ -138,23 +137,30 @@ def _report(path: str, found: list[str], others: list[str]) -> list[str]:
 
 
 def _placed(
-    options: argparse.Namespace, graph: Graph, costs: CostModel
+    options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None
 ) -> tuple[Placement, list[str]]:
     devices = costs.devices
+    if before is not None and before.measured and not options.measure:
+        with suppress(PlacementError):  # it cannot be held, so what is placed now is compared
+            remark = f"{options.check} was the fastest when measured; --measure tries again"
+            return place_as(graph, costs, options.objective, before), [remark]
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
     pins, asked = _pins(options, graph, devices), splits(options)
-    if options.prove is not None and asked == "auto":
-        asked = "off"
-    placement = place_with(graph, costs, options.objective, pins, asked)
     if options.measure:
-        several = place_several(graph, costs, options.objective, pins)
-        alone = place_singles(graph, costs, options.objective, pins).values()
-        return fastest([placement, *several, *alone], devices, costs.calibration)
+        with Session(
+            pinned(graph, pins), devices=list(devices.values()), passes=(), measure=True,
+            objective=options.objective, split=asked, mixtures=options.mixtures,
+            calibration=costs.calibration,
+        ) as session:  # fmt: skip
+            return session.placement, []
     if options.prove is None:
-        return placement, []
+        return place_with(graph, costs, options.objective, pins, asked, options.mixtures), []
+    asked = "off" if asked == "auto" else asked
+    placement = place_with(graph, costs, options.objective, pins, asked, "any")
     best, lines = proven(placement, costs, options.prove)
-    return replace(best, splits=placement.splits, unsplit=placement.unsplit), lines
+    best = replace(best, splits=placement.splits, unsplit=placement.unsplit)
+    return (surely(best, costs) if options.mixtures == "sure" and not best.splits else best), lines
 
 
 def _pins(

@@ -23,6 +23,7 @@ from trireme.parallel.spec import Request, parse, reach, text_of
 from trireme.parallel.split import KINDS, Split, extent, leaving, split
 from trireme.place import Kept, NodeOptions, Pricing, place
 from trireme.placement import Placement, Splitting
+from trireme.placing.doubt import Mixtures, surely
 from trireme.placing.objective import UNIT, Objective
 
 Splits = Sequence[str] | Literal["auto", "off"]
@@ -44,15 +45,18 @@ def place_with(
     objective: Objective = "makespan",
     pins: Mapping[int, str] | None = None,
     splits: Splits = "off",
+    mixtures: Mixtures = "any",
 ) -> Placement:
     """Return the placement of a graph, split over devices as asked.
 
+    mixtures: of devices, that are taken (placing/doubt.py); a split must gain on what it leaves
     Errors: those of `place`; PlacementError, if a split cannot be made
     """
     if isinstance(splits, str):
-        plain = place(graph, costs, objective, pins)
         if splits not in ("auto", "off"):
             return place_split(graph, costs, [splits], objective, pins)
+        plain = place(graph, costs, objective, pins)
+        plain = surely(plain, costs) if mixtures == "sure" else plain
         return improve(plain, costs, pins) if splits == "auto" else plain
     return place_split(graph, costs, splits, objective, pins)
 
@@ -105,7 +109,7 @@ def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None =
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
         found = _best(tries, plain, value, fixed)
         if found is None or value - found.value < _least_gain(found, value, objective):
-            closest = _closest(graph, found, value, objective)
+            closest = _closest(plain, graph, found, value)
             break
         gain = _gain(value, found.value, objective)
         done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
@@ -165,20 +169,22 @@ def _hopeless(plain: Placement) -> str:
     return ""
 
 
-def _gain(before: float, after: float, objective: Objective) -> str:
+def _gain(before: float, after: float, objective: str) -> str:
     unit = "us" if UNIT[objective] == "s" else "uJ"
     change = (after - before) * 1e6
     verb = "less" if change <= 0 else "more"
     return f"{abs(change):.1f} {unit} {verb} ({before * 1e6:.1f} -> {after * 1e6:.1f})"
 
 
-def _closest(graph: Graph, found: Trial | None, value: float, objective: Objective) -> str:
+def _closest(plain: Placement, graph: Graph, found: Trial | None, value: float) -> str:
     if found is None:
         return "no region can be split so that a second device would help"
-    gain = _gain(value, found.value, objective)
+    gain = _gain(value, found.value, plain.score.objective)
     doubt = ""
     if found.value < value and not found.is_measured:
-        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of devices never measured: trireme calibrate"
+        real = any(plain.specs[name].clock == "wall" for name in found.split.devices)
+        what = "devices never measured: trireme calibrate" if real else "figures of a description"
+        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {what}"
     elif found.value < value:
         doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
     return f"the best split tried, {text_of(graph, found.split)}, would take {gain}{doubt}"

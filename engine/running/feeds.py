@@ -1,9 +1,11 @@
-"""What a session says of options and inputs that do not fit: found, expected, fix."""
+"""Inputs: random ones, and what a session says of options and inputs that do not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, get_args
+
+import numpy as np
 
 from trireme.dtypes import Array, dtype_name
 from trireme.errors import RunError
@@ -33,3 +35,16 @@ def misfit(value: Value, array: Array) -> RunError:
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
     fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
     return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
+
+
+def random_array(value: Value, rng: np.random.Generator) -> Array:
+    """Return random numbers that suit an input: normal floats, all values of 8-bit integers."""
+    dims, dtype = value.type.dims, value.type.dtype
+    if dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, dims).astype(dtype)
+    if dtype.startswith(("int", "uint")):
+        return rng.integers(0, 100, dims).astype(dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, dims).astype(bool)
+    return rng.standard_normal(dims).astype(dtype)

@@ -17,7 +17,7 @@ from trireme.device import Clock
 from trireme.running.runs import Mode
 from trireme.session import Session
 from trireme.subgraphs import Execution, Subgraphs
-from trireme.tools.bench.turns import Entrant, Match, Told, matches, take_turns, text_table
+from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
 Modes = tuple[Mode, Subgraphs, Execution]
 DEFAULT: Modes = ("auto", "merged", "sunk")
@@ -80,7 +80,7 @@ def time_modes(match: Match) -> list[ModeRow]:
     """
     with ExitStack() as stack:
         entrants = _entrants(match, stack)
-        clock = take_turns([entrant for entrant, _ in entrants], match)
+        clock = time_match([entrant for entrant, _ in entrants], match)
         rows = {row[1:4]: row for row in _rows(entrants, match, clock)}
     return [ModeRow(*rows[modes]) for modes in COMBINATIONS]
 

@@ -17,12 +17,12 @@ from typing import cast
 from trireme.calibration import load_calibration
 from trireme.cost import CostModel
 from trireme.device import Clock
-from trireme.place import place_singles
+from trireme.measure import is_same
 from trireme.placement import Placement
 from trireme.placing.objective import Objective
+from trireme.placing.singles import place_singles
 from trireme.session import Session
-from trireme.tools.bench.turns import Entrant, Match, Told, matches, take_turns, text_table
-from trireme.tools.measure import is_same
+from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
 CHOSEN = "as placed"
 
@@ -65,7 +65,7 @@ def time_singles(match: Match) -> list[SingleRow]:
         entrants: dict[str, Entrant] = {}
         for name, placement in placements.items():
             entrants[name] = _entrant(match, placement, list(entrants.values()), stack)
-        clock = take_turns(list({id(e): e for e in entrants.values()}.values()), match)
+        clock = time_match(list({id(e): e for e in entrants.values()}.values()), match)
         first = entrants[CHOSEN]
         return [
             SingleRow(

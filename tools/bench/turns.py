@@ -1,17 +1,12 @@
-"""Programs of one model that take turns in this process: what each takes beside the others.
+"""What `bench --modes` and `--singles` compare: programs of one model that take turns.
 
-They run in fresh random order each round, and what counts is the ratio of best times within a
-round, as in the rest of `trireme bench`. Where a device is simulated, wall time is the simulator's,
-and the ratio is that of virtual times.
+How they are timed: engine/measure.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import random
-import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,11 +17,11 @@ import numpy as np
 from trireme.calibration import Calibration
 from trireme.device import HOST, Clock, Device
 from trireme.dtypes import Array
+from trireme.measure import Timed, take_turns
 from trireme.running.per_node import gap
 from trireme.session import Session
 from trireme.tools.options import make_feeds, session_arguments
 
-LEAST_CALLS, WATCHED_CALLS = 3, 9
 Told = Callable[..., None]
 
 
@@ -55,13 +50,10 @@ class Match:
 
 
 @dataclass
-class Entrant:
-    """A program, its outputs, and the best times of each round."""
+class Entrant(Timed[Session]):
+    """A program of a session, and its outputs."""
 
-    session: Session
-    outputs: Mapping[str, Array]
-    wall_s: list[float] = field(default_factory=list)
-    virtual_s: list[float] = field(default_factory=list)
+    outputs: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def ready(cls, session: Session, feeds: Mapping[str, Array]) -> Entrant:
@@ -70,39 +62,7 @@ class Entrant:
         for _ in range(2):
             session.run(feeds)
         session.runs.settle()
-        return cls(session, outputs)
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether a device that it runs on is simulated."""
-        specs, tasks = self.session.placement.specs, self.session.plan.tasks
-        return any(not t.is_copy and specs[t.device].clock == "virtual" for t in tasks)
-
-    def turn(self, feeds: Mapping[str, Array], turn_s: float, clock: Clock) -> tuple[float, float]:
-        """Return the best wall time of some runs, and the virtual time of some that are watched.
-
-        clock: which of the two counts
-        """
-        if clock == "virtual":
-            runs = LEAST_CALLS if self.is_simulated else WATCHED_CALLS
-            profile = self.session.profile(feeds, runs=runs, warmup=0)
-            return min(profile.wall_s), profile.virtual_s
-        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
-        while calls < LEAST_CALLS or time.perf_counter() < end:
-            start = time.perf_counter()
-            self.session.run(feeds)
-            best_s = min(best_s, time.perf_counter() - start)
-            calls += 1
-        return best_s, self.session.profile(feeds, runs=1, warmup=0).virtual_s
-
-    def ratio(self, other: Entrant, clock: Clock) -> float:
-        """Return this one's time over the other's, the median over the rounds."""
-        rounds = zip(self.seconds(clock), other.seconds(clock), strict=True)
-        return statistics.median(a / b for a, b in rounds)
-
-    def seconds(self, clock: Clock) -> list[float]:
-        """Return the best time of each round, by a clock."""
-        return self.virtual_s if clock == "virtual" else self.wall_s
+        return cls(session, outputs=outputs)
 
     def apart(self, other: Entrant) -> float:
         """Return the largest difference of an output from another's, 0 when bit-identical."""
@@ -114,23 +74,13 @@ def _apart(ours: Array, theirs: Array) -> float:
     return 0.0 if same else float(np.float64(gap(ours, theirs).largest))
 
 
-def take_turns(entrants: Sequence[Entrant], match: Match) -> Clock:
-    """Time every entrant in every round; the first round warms up and is not kept.
+def time_match(entrants: Sequence[Entrant], match: Match) -> Clock:
+    """Time every entrant in every round; return which clock counts."""
 
-    Returns which clock counts: virtual time for all of them, where one is simulated.
-    """
-    clock: Clock = "virtual" if any(one.is_simulated for one in entrants) else "wall"
-    order = random.Random(match.seed)
-    for number in range(match.rounds + 1):
-        match.told(f"{match.label}: round", number, match.rounds)
-        turns = list(entrants)
-        order.shuffle(turns)
-        for entrant in turns:
-            wall_s, virtual_s = entrant.turn(match.feeds, match.turn_s, clock)
-            if number:
-                entrant.wall_s.append(wall_s)
-                entrant.virtual_s.append(virtual_s)
-    return clock
+    def told(done: int, total: int) -> None:
+        match.told(f"{match.label}: round", done, total)
+
+    return take_turns(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
 
 
 def matches(options: argparse.Namespace, counts: Sequence[int], told: Told) -> Iterator[Match]:

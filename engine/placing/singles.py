@@ -1,0 +1,95 @@
+"""Each device alone: all that it can run on it, and what it refuses wherever that costs least.
+
+What a placement must never be worse than. `doubt` compares a mixture with it, `place --measure`
+and `bench --singles` run it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.graph import Graph
+from trireme.place import Pricing, alone, pinned
+from trireme.placement import Placement
+from trireme.placing.bounds import Forest, LoadBound
+from trireme.placing.objective import LINEAR, Objective, Scorer, check_objective
+from trireme.placing.problem import Assignment, Problem
+from trireme.placing.search import Search
+from trireme.placing.stages import Tasks
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Single:
+    """The best placement with all on one device that it can run, as the search knows placements."""
+
+    device: str
+    value: float
+    assigned: Assignment
+    tasks: Tasks
+
+
+def place_singles(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+) -> dict[str, Placement]:
+    """Return, by device, the best placement with all on it that it can run and no pin forbids.
+
+    Left out are devices that would have nothing, or more than their memory holds.
+    Errors: as `place`, of the graph without a choice
+    """
+    pricing = Pricing.of(pinned(graph, pins), costs)
+    check_objective(pricing.problem.machine, objective)
+    found = {}
+    for one in singles(pricing, objective):
+        scorer = Scorer(pricing.problem, objective)
+        try:
+            found[one.device] = pricing.placed(scorer, one.assigned, tasks=one.tasks)
+        except PlacementError as error:
+            _log.info("%s alone is no placement: %s", one.device, error)
+    return found
+
+
+def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
+    """Yield each device alone that has a node to run and could leave it to another; if there is no
+    such, each that can run anything. Some may not fit their memory."""
+    problem = pricing.problem
+    free = [able for node, able in zip(pricing.graph.nodes, problem.able, strict=True)
+            if node.pin is None]  # fmt: skip
+    devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
+    for d in devices:
+        small = _only(pricing, d)
+        forest = Forest(small)
+        load = None if objective in LINEAR or alone(small) else LoadBound(forest)
+        search = Search(small, objective, forest, load)
+        name, value = problem.machine.names[d], search.candidates["search"]
+        yield Single(name, value, search.best, search.tasks)
+
+
+def is_single(problem: Problem, assigned: Assignment) -> bool:
+    """Whether some device has all that it can run, or nothing can be elsewhere at all."""
+    return not choosing(problem) or any(
+        all(where == d or d not in able for where, able in zip(assigned, problem.able, strict=True))
+        for d in choosing(problem)
+    )
+
+
+def choosing(problem: Problem) -> list[int]:
+    """Return the devices with a node that another could run as well."""
+    return [d for d in problem.devices if any(d in a and len(a) > 1 for a in problem.able)]
+
+
+def _only(pricing: Pricing, device: int) -> Problem:
+    """Return the problem in which what a device can run has no other choice."""
+    rows = [
+        [s if d == device else None for d, s in enumerate(row)] if device in able else row
+        for row, able in zip(pricing.problem.seconds, pricing.problem.able, strict=True)
+    ]
+    return Problem.of(pricing.graph, pricing.problem.machine, rows)

@@ -1,0 +1,164 @@
+"""Session(measure=True): placements are tried on this machine, and the fastest is kept."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_device import ToyDevice
+from toy_graphs import feeds_of
+from zoo import zoo_path
+
+from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.explain import explain
+from trireme.graph import TensorType
+from trireme.interpret import run_reference
+from trireme.lockfile import load_lock
+from trireme.measure import LEAST_CALLS, Timed, distinct, take_turns
+from trireme.place import place, place_several
+from trireme.placement import KEPT
+from trireme.placing.singles import place_singles
+from trireme.session import Session
+from trireme.tools.cli import main
+
+
+def branches():
+    b = GraphBuilder("branches")
+    x = b.input("x", TensorType((4000,), "float32"))
+    return b.finish(b.add("add", b.add("exp", x), b.add("tanh", x)))
+
+
+def toys(**slow_gpu):
+    """A gpu that is predicted to be ten times faster."""
+    return [
+        ToyDevice("cpu"),
+        ToyDevice("gpu", memory="host", flops=1e10, bandwidth=1e10, **slow_gpu),
+    ]
+
+
+def opened(graph, devices, **options):
+    return Session(graph, devices=devices, passes=(), calibration=Calibration(), **options)
+
+
+def test_what_is_slower_than_predicted_is_not_kept():
+    graph, feeds = branches(), None
+    with opened(graph, toys(delay_s=5e-3)) as session:
+        assert session.placement.nodes_on("gpu")
+    with opened(graph, toys(delay_s=5e-3), measure=True) as session:
+        placement, feeds = session.placement, feeds_of(graph, 0)
+        assert not placement.nodes_on("gpu"), placement
+        assert sum(KEPT in line for line in placement.measured) == 1
+        assert "slower when measured" in placement.unused["gpu"]
+        assert all(line in str(explain(placement)) for line in placement.measured)
+        assert placement.score.lower_bound <= min(placement.candidates.values())
+        for name, array in session.run(feeds).items():
+            assert array.tobytes() == run_reference(graph, feeds)[name].tobytes()
+    with opened(graph, toys(), placement=placement) as session:
+        assert not session.placement.nodes_on("gpu")
+
+
+def test_each_placement_is_tried_once():
+    graph = branches()
+    costs = CostModel({toy.spec.name: toy for toy in toys()}, Calibration())
+    every = [
+        place(graph, costs),
+        *place_several(graph, costs),
+        *place_singles(graph, costs).values(),
+    ]
+    assert 2 <= len(distinct(every)) < len(every)
+    with opened(graph, toys(), measure=True) as session:
+        assert len(session.placement.measured) == len(distinct(every))
+
+
+def test_what_cannot_be_tried_is_told():
+    graph = branches()
+    with opened(graph, toys(fail_compile=True), measure=True) as session:
+        lines = session.placement.measured
+        assert any("told to fail" in line for line in lines) and not session.dropped
+        assert not session.placement.nodes_on("gpu")
+    with opened(graph, [ToyDevice("cpu")], measure=True) as session:
+        assert "no other placement" in session.placement.measured[0]
+
+
+def test_states_are_left_alone():
+    b = GraphBuilder("count")
+    x = b.input("x", TensorType((2,), "float32"))
+    zero = b.constant("zero", np.zeros(2, np.float32))
+    total = b.add("add", b.add("variable", zero, state="total"), x)
+    b.add("assign", total, state="total")
+    with opened(b.finish(total), toys(), measure=True) as session:
+        assert "would write states" in session.placement.measured[0]
+        assert (session.run({"x": np.ones(2, np.float32)})[session.outputs[0].name] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"objective": "throughput"}, "nothing of throughput"),
+        ({"split": ["exp_1=cpu,gpu:rows"]}, "the splits are asked for"),
+    ],
+)
+def test_nothing_is_measured_against_what_was_asked_for(options, what):
+    with pytest.raises(PlacementError, match=what):
+        opened(branches(), toys(), measure=True, **options)
+
+
+def test_the_last_round_is_the_one_in_which_time_runs_out():
+    """However slow the runs are, one round counts, of one run each once time is over."""
+
+    class Slow:
+        runs = calls = 0
+
+        def __init__(self, session):
+            self.session = session
+
+        def __getattr__(self, name):
+            return getattr(self.session, name)
+
+        def run(self, feeds):
+            self.calls += 1
+            return self.session.run(feeds)
+
+    graph = branches()
+    with opened(graph, toys()) as session:
+        slow = Slow(session)
+        one = Timed(slow)
+        assert take_turns([one], feeds_of(graph, 0), 50, 1e-3, limit_s=0.0) == "wall"
+        assert len(one.wall_s) == 1 and slow.calls == 2
+        take_turns([one], feeds_of(graph, 0), 2, 1e-9)
+        assert len(one.wall_s) == 3 and slow.calls == 2 + 3 * LEAST_CALLS
+
+
+def test_simulated_devices_are_compared_by_virtual_time():
+    devices = toys()
+    devices[1].spec = replace(devices[1].spec, clock="virtual")
+    with opened(branches(), devices, measure=True) as session:
+        assert all(", virtual " in line for line in session.placement.measured)
+
+
+def test_the_command_line_measures_and_locks(tmp_path, capsys):
+    model, lock = str(zoo_path("ad01_int8.tflite")), str(tmp_path / "lock.toml")
+    assert main(["place", model, "--devices", "npu,cpu", "--measure", "--lock", lock]) == 0
+    assert KEPT in capsys.readouterr().out and load_lock(Path(lock)).measured
+    assert main(["explain", model, "--devices", "npu,cpu", "--measure"]) == 0
+    assert KEPT in capsys.readouterr().out
+
+
+def test_a_measured_lock_is_checked_by_holding_it(tmp_path, capsys):
+    """Predictions would place it otherwise; only what cannot be held any more is a difference."""
+    model, path = str(zoo_path("ad01_int8.tflite")), tmp_path / "lock.toml"
+    given = ["place", model, "--devices", "npu,cpu"]
+    assert main([*given, "--lock", str(path)]) == 0
+    text = path.read_text()
+    here, there = ("npu", "cpu") if 'device = "npu"' in text else ("cpu", "npu")
+    text = text.replace(f'device = "{here}"', f'device = "{there}"')
+    path.write_text(text)
+    assert main([*given, "--check", str(path)]) == 1
+    path.write_text(text.replace("measured = false", "measured = true"))
+    assert main([*given, "--check", str(path)]) == 0
+    assert "fastest when measured" in capsys.readouterr().out
+    path.write_text(path.read_text().replace('op = "', 'op = "not_', 1))
+    assert main([*given, "--check", str(path)]) == 1
