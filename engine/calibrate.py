@@ -21,6 +21,7 @@ from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
 from trireme.dtypes import numpy_dtype
 from trireme.fit import fit
 from trireme.graph import Graph
+from trireme.handover import UNKNOWN, Watch, priced
 from trireme.optimise import optimise
 from trireme.session import Session
 from trireme.turns import (
@@ -80,57 +81,78 @@ class Measured:
     """A network that is measured: its name, kernels and call, and what every visit found.
 
     alone: which way the call is to run, where it has the choice (`BoundCall.choose`)
-    visits: the seconds of a launch with its wait, profiling nothing; and of each kernel
+    visits: the seconds of a launch with its wait, profiling nothing; of each kernel; and how far
+        apart the cores were (handover.py)
     """
 
     name: str
     works: Sequence[KernelWork]
     call: BoundCall
     alone: bool = False
-    visits: list[tuple[float, list[float]]] = field(default_factory=list)
+    visits: list[tuple[float, list[float], str]] = field(default_factory=list)
 
-    def visit(self) -> None:
+    def visit(self, watch: Watch) -> None:
         """Measure once more."""
         choose(self.call, self.alone)
+        watch.begin()
         whole_s = timed(self.call)
         found = _kernel_seconds(self.call, self.works)
         if not found and len({work.family for work in self.works}) == 1:
             found = [whole_s / len(self.works)] * len(self.works)
-        self.visits.append((whole_s, found))
+        self.visits.append((whole_s, found, watch.end()))
 
-    @property
-    def whole_s(self) -> float:
-        """The median seconds of a launch."""
-        return statistics.median(whole for whole, _ in self.visits)
+    def found(self, apart: Iterable[str]) -> list[Found]:
+        """Return what was found with the cores so far apart; all together where none were."""
+        groups = {one: [v for v in self.visits if v[2] == one] for one in apart}
+        groups = {one: visits for one, visits in groups.items() if visits}
+        return [
+            Found(
+                self, one, statistics.median(whole for whole, _, _ in visits),
+                [statistics.median(each) for each in zip(*(s for _, s, _ in visits), strict=True)],
+            )
+            for one, visits in (groups or {UNKNOWN: self.visits}).items()
+        ]  # fmt: skip
 
-    @property
-    def seconds(self) -> list[float]:
-        """The median seconds of each kernel; nothing where the device does not tell them."""
-        return [statistics.median(each) for each in zip(*(s for _, s in self.visits), strict=True)]
+
+@dataclass(frozen=True)
+class Found:
+    """Medians of a network's visits while the cores were so far apart.
+
+    seconds: of each kernel; nothing where the device does not tell them
+    """
+
+    net: Measured
+    apart: str
+    whole_s: float
+    seconds: list[float]
 
 
 def _calibrate_device(
     name: str, device: Device, end: float, progress: Progress | None
 ) -> DeviceCalibration:
     begin = time.perf_counter()
-    nets = list(_prepared(name, device, begin + _PREPARING * (end - begin), progress))
+    watch = Watch(device.handover)
+    nets = list(_prepared(name, device, watch, begin + _PREPARING * (end - begin), progress))
     for visit in range(1, _VISITS):
         for net in nets:
             if time.perf_counter() < end:
-                net.visit()
+                net.visit(watch)
         if progress:
             progress(name, visit + 1, _VISITS)
-    known = [net for net in nets if net.seconds]
+    cores = {apart: one for apart, one in watch.known.items() if apart != "shared"}
+    found = [one for net in nets for one in net.found(cores)]
+    known = [one for one in found if one.seconds]
     whole = fit(
-        [{"kernels": float(len(n.works)), "kernels_s": sum(n.seconds)} for n in known],
+        [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
         [net.whole_s for net in known], 0.0, min([net.whole_s for net in known], default=0.0),
     ) if known else Curve(0.0, {})  # fmt: skip
     scale = whole.per.get("kernels_s", 1.0)
     rows: dict[str, list[tuple[Mapping[str, float], float]]] = {}
-    for net in known:
-        for work, seconds in zip(net.works, net.seconds, strict=True):
-            rows.setdefault(work.family, []).append((work.terms, scale * seconds))
-    least_s = min((s for net in known for s in net.seconds), default=0.0)
+    for one in known:
+        for work, seconds in zip(one.net.works, one.seconds, strict=True):
+            terms = priced(work.terms, cores.get(one.apart))
+            rows.setdefault(work.family, []).append((terms, scale * seconds))
+    least_s = min((s for one in known for s in one.seconds), default=0.0)
     curves = {
         family: fit(
             [t for t, _ in mine], [s for _, s in mine], whole.fixed_s / 4, least_s,
@@ -142,8 +164,12 @@ def _calibrate_device(
     launch_s = whole.fixed_s if short_s is None else min(short_s, whole.fixed_s)
     return DeviceCalibration(
         device.spec.name, device.spec.description, launch_s + _run_s(device),
-        whole.per.get("kernels", 0.0), curves, {}, {}, {net.name: net.whole_s for net in nets},
-        measure_issue(device),
+        whole.per.get("kernels", 0.0), curves, {}, {},
+        {
+            apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
+            for apart in dict.fromkeys(one.apart for one in found)
+        },
+        measure_issue(device), cores, next(iter(cores), UNKNOWN),
     )  # fmt: skip
 
 
@@ -184,28 +210,40 @@ def _with_turns(
 class Pace:
     """How fast the machine is, beside when it was calibrated: a few of the networks again.
 
-    They are visited in turns with what is to be compared, so that both see the same machine.
+    They are visited in turns with what is to be compared, so that both see the same machine, and
+    compared with what they took with the cores as far apart.
     """
 
     def __init__(self, device: Device, measured: DeviceCalibration) -> None:
-        self._rows: list[tuple[BoundCall, float, list[float]]] = []
+        self._nets = measured.nets
+        self._rows: list[tuple[BoundCall, str, list[float]]] = []
         for net in NETS:
-            if net.name in _PACE and net.name in measured.nets:
+            if net.name in _PACE and any(net.name in nets for nets in measured.nets.values()):
                 graph = supported_part(optimise(build(net)), device)
                 call = _bind(device, graph)
                 choose(call, False)
-                self._rows.append((call, measured.nets[net.name], []))
+                self._rows.append((call, net.name, []))
 
     def visit(self) -> None:
         """Measure each network once more."""
         for call, _, seconds in self._rows:
             seconds.append(timed(call))
 
-    def since(self) -> float:
+    def forget(self) -> None:
+        """Take back the last visit: the machine was another one meanwhile."""
+        for _, _, seconds in self._rows:
+            del seconds[-1:]
+
+    def since(self, apart: str = UNKNOWN) -> float:
         """Return the seconds of the visits since the last time, of those of the calibration: 1.1
-        is a tenth slower; 1.0 if nothing is known.
+        is a tenth slower; 1.0 if nothing is known of cores so far apart.
         """
-        found = [statistics.median(now) / then for _, then, now in self._rows if now]
+        then = self._nets.get(apart, {})
+        found = [
+            statistics.median(now) / then[name]
+            for _, name, now in self._rows
+            if now and name in then
+        ]
         for _, _, now in self._rows:
             now.clear()
         return statistics.median(found or [1.0])
@@ -218,7 +256,7 @@ def choose(call: BoundCall, alone: bool) -> bool:
 
 
 def _prepared(
-    name: str, device: Device, end: float, progress: Progress | None
+    name: str, device: Device, watch: Watch, end: float, progress: Progress | None
 ) -> Iterator[Measured]:
     """Yield the networks that the device runs, compiled and measured once; in each way."""
     for done, net in enumerate(NETS, 1):
@@ -230,7 +268,7 @@ def _prepared(
             for alone, kernels in ways.items():
                 if not alone or choose(call, True):
                     found = Measured(net.name + " alone" * alone, kernels, call, alone)
-                    found.visit()
+                    found.visit(watch)
                     yield found
         if progress:
             progress(name, done, len(NETS))

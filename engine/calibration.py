@@ -11,15 +11,16 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trireme.device import DeviceSpec
+from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
+from trireme.handover import Cores, Handover, priced
 
 _log = logging.getLogger(__name__)
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,10 @@ class DeviceCalibration:
         by itself; None where the host must wait between them
     curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
     sharing: by the name of another device of the same resource group
-    nets: seconds of the networks that were measured, by name, to tell the machine's pace by
+    nets: seconds of the networks that were measured, by how far apart the cores were ("" where
+        that is not known) and name, to tell the machine's pace by
+    cores: what passing data between the device's threads cost, by how far apart they were
+    apart: of these, what it is priced by; "" where nothing is known
     """
 
     name: str
@@ -76,8 +80,23 @@ class DeviceCalibration:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sharing: Mapping[str, Sharing] = field(default_factory=dict)
-    nets: Mapping[str, float] = field(default_factory=dict)
+    nets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     issue_s: float | None = None
+    cores: Mapping[str, Handover] = field(default_factory=dict)
+    apart: str = ""
+
+    @property
+    def handover(self) -> Handover | None:
+        """What passing data between cores is priced by; None where it was not measured."""
+        return self.cores.get(self.apart)
+
+    def seconds(self, kernel: KernelWork) -> float:
+        """Return the predicted seconds of a kernel of a family that was measured."""
+        return self.curves[kernel.family].seconds(priced(kernel.terms, self.handover))
+
+    def at(self, cores: Handover) -> DeviceCalibration:
+        """Return the figures with data passed between cores at the price given."""
+        return replace(self, cores={**self.cores, cores.apart: cores}, apart=cores.apart)
 
 
 @dataclass(frozen=True)
@@ -102,6 +121,30 @@ class Calibration:
     def with_(self, other: Calibration) -> Calibration:
         """Return this calibration with another's devices added, or in the place of their own."""
         return Calibration({**self.devices, **other.devices})
+
+    def at(self, spec: DeviceSpec, cores: Handover | None) -> Calibration:
+        """Return this calibration with a device priced for how far apart its cores are now.
+
+        It stays as it is where nothing is known, and where threads share a core: what they take
+        from each other then was not measured.
+        """
+        known = self.of(spec)
+        if not known or not known.handover or not cores or cores.apart == "shared":
+            return self
+        return replace(
+            self, devices={**self.devices, **Calibration.of_devices(known.at(cores)).devices}
+        )
+
+    def cores_of(self, devices: Iterable[Device]) -> tuple[Cores, ...]:
+        """Return how far apart the cores of devices are now, beside what they are priced by; it
+        takes a millisecond of a device, and those without cores to tell apart are left out.
+        """
+        found = []
+        for device in devices:
+            known, now = self.of(device.spec), device.handover()
+            then = known.handover if known else None
+            found += [Cores(device.spec.name, then, now)] if then or now else []
+        return tuple(found)
 
     def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
         """Return a sentence for each device whose time is measured, and that was not: its prices
@@ -185,13 +228,18 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     copies = {key: (float(a), float(b)) for key, (a, b) in entry["copies"].items()}
     sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
     launch_s, kernel_s = float(entry["launch_s"]), float(entry["kernel_s"])
-    nets = {name: float(seconds) for name, seconds in entry["nets"].items()}
+    nets = {
+        apart: {name: float(seconds) for name, seconds in nets.items()}
+        for apart, nets in entry["nets"].items()
+    }
+    cores = {apart: Handover(**figures) for apart, figures in entry["cores"].items()}
     issue_s = None if entry["issue_s"] is None else float(entry["issue_s"])
     numbers = [
         launch_s,
         kernel_s,
         issue_s or 0.0,
-        *nets.values(),
+        *(seconds for some in nets.values() for seconds in some.values()),
+        *(figure for one in cores.values() for figure in asdict(one).values()),
         *(v for pair in copies.values() for v in pair),
     ]
     for curve in curves.values():
@@ -204,5 +252,6 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(
-        name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s
+        name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s,
+        cores, str(entry["apart"]),
     )  # fmt: skip

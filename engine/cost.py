@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.calibration import Calibration, Curve
+from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.device import HOST, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
@@ -182,12 +182,12 @@ class CostModel:
         spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
         kernels = self.devices[device].works(part)
         kernels = generic_works(part) if kernels is None else kernels
-        kernels = _fastest(kernels, measured.curves if measured else {})
+        kernels = _fastest(kernels, measured)
         found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
         for kernel in kernels:
             weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
             curve = measured.curves.get(kernel.family) if measured else None
-            seconds = curve.seconds(kernel.terms) if curve else kernel.guess_s
+            seconds = measured.seconds(kernel) if measured and curve else kernel.guess_s
             if seconds is None:
                 seconds = sum(weights)
             low, high = (curve.low, curve.high) if curve else SPREAD["roofline"]
@@ -238,14 +238,16 @@ def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
     return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
 
 
-def _fastest(kernels: Sequence[KernelWork], curves: Mapping[str, Curve]) -> Sequence[KernelWork]:
+def _fastest(
+    kernels: Sequence[KernelWork], measured: DeviceCalibration | None
+) -> Sequence[KernelWork]:
     """Return the kernels of the faster of the ways that were measured."""
+    if measured is None:
+        return kernels
     ways = [
-        way for way in ways_of(kernels).values() if all(kernel.family in curves for kernel in way)
+        way for way in ways_of(kernels).values() if all(k.family in measured.curves for k in way)
     ]
-    return min(
-        ways, key=lambda way: sum(curves[k.family].seconds(k.terms) for k in way), default=kernels
-    )
+    return min(ways, key=lambda way: sum(map(measured.seconds, way)), default=kernels)
 
 
 def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:

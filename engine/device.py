@@ -310,10 +310,7 @@ class Device(ABC):
         return None
 
     def works(self, graph: Graph) -> Sequence[KernelWork] | None:
-        """Return the kernels that a region would run, in order; None where that is not known.
-
-        They are those of `compile`, so that estimates see what is fused and which kernel runs.
-        """
+        """Return the kernels that `compile` makes of a region, in order; None where not known."""
         return None
 
     def handover(self) -> Handover | None:

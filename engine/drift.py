@@ -53,6 +53,7 @@ def drift_of(
     totals: Sequence[tuple[float, float]],
     sources: Iterable[Source],
     command: str,
+    moved: str = "",
 ) -> Drift:
     """Return the drift of a device or a way.
 
@@ -60,11 +61,12 @@ def drift_of(
     totals: predicted and measured seconds of its tasks
     sources: where the estimates of its nodes came from
     command: the one that calibrates it
+    moved: that its cores are no longer as far apart as they are priced to be, which says it all
     """
     worst = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:3]
     return Drift(
         what, sum(p for p, _ in totals), sum(m for _, m in totals), tuple(worst),
-        _remedy(list(sources), command),
+        moved or _remedy(list(sources), command),
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ keeps what it was, estimates are priced by it (`priced`), and profiles say when 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 Apart = Literal["shared", "near", "far"]
@@ -64,14 +65,16 @@ def median_of(found: Sequence[Handover]) -> Handover:
     )
 
 
+USUAL = Handover(56e-9, 0.1e-9)
+"""What is assumed where nobody measured it: cores that share a cache."""
+
+
 def priced(terms: Mapping[str, float], cores: Handover | None) -> Mapping[str, float]:
     """Return a kernel's terms with those that depend on the cores in seconds of them.
 
-    cores: None where nobody measured them; then terms stay as they are
+    cores: the usual ones where nobody measured them
     """
-    if cores is None:
-        return terms
-    return {name: amount * _unit_s(name, cores) for name, amount in terms.items()}
+    return {name: amount * _unit_s(name, cores or USUAL) for name, amount in terms.items()}
 
 
 def _unit_s(name: str, cores: Handover) -> float:
@@ -80,14 +83,69 @@ def _unit_s(name: str, cores: Handover) -> float:
     return cores.byte_s if name.startswith(BYTES) else 1.0
 
 
-def moved(name: str, then: Handover | None, now: Handover | None) -> str:
-    """Return a sentence if cores are no longer as far apart as estimates take them to be, or "".
+@dataclass(frozen=True)
+class Cores:
+    """How far apart a device's cores are, beside what its estimates take them to be.
 
-    name: of the device; then: what it is priced by
+    device: its name; priced, now: None where it was not measured, or cannot be now
     """
-    if then is None or now is None or then.apart == now.apart:
-        return ""
-    return (
-        f"{name}: {now}, and it is priced for when {then}; to price it for now:"
-        " trireme calibrate --cores"
-    )
+
+    device: str
+    priced: Handover | None
+    now: Handover | None
+
+    @property
+    def have_moved(self) -> bool:
+        """Whether the estimates are for cores that are nearer, or further apart."""
+        return bool(self.priced and self.now and self.priced.apart != self.now.apart)
+
+    def __str__(self) -> str:
+        if self.now is None:
+            return f"{self.device}: how far apart its cores are cannot be told: others use them"
+        if not self.have_moved:
+            return f"{self.device}: {self.now}{', as it is priced' if self.priced else ''}"
+        return (
+            f"{self.device}: {self.now}, but it is priced for when {self.priced};"
+            " to price it for now: trireme calibrate --cores"
+        )
+
+
+UNKNOWN, MOVING = "", "moving"
+"""What a watch says where nothing is known, and of a time in which cores moved."""
+_FRESH_S = 2e-3
+
+
+@dataclass
+class Watch:
+    """Tells how far apart cores were from one look to the next.
+
+    look: `Device.handover`; found: what it said, by how far apart
+    """
+
+    look: Callable[[], Handover | None]
+    found: dict[str, list[Handover]] = field(default_factory=dict)
+    _last: Handover | None = None
+    _at: float = float("-inf")
+
+    def begin(self) -> None:
+        """Look, unless that was done just now."""
+        if time.perf_counter() - self._at > _FRESH_S:
+            self._last = self.look()
+            self._at = time.perf_counter()
+
+    def end(self) -> str:
+        """Return how far apart they were since `begin`: an Apart, UNKNOWN or MOVING."""
+        before, self._last = self._last, self.look()
+        self._at, now = time.perf_counter(), self._last
+        if before is None and now is None:
+            return UNKNOWN
+        if before is None or now is None or before.apart != now.apart:
+            return MOVING
+        self.found.setdefault(now.apart, []).append(now)
+        return now.apart
+
+    @property
+    def known(self) -> dict[str, Handover]:
+        """The median of what was found, by how far apart, the most frequent first."""
+        order = sorted(self.found, key=lambda apart: -len(self.found[apart]))
+        return {apart: median_of(self.found[apart]) for apart in order}

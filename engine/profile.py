@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trireme.compile import Program
 from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
+from trireme.handover import Cores
 from trireme.placement import time_text
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan
@@ -76,6 +77,7 @@ class Profile:
     """The profile of some runs of one program; rows hold medians over the runs.
 
     interval_s: between which the prediction expects a run; drift: of each device and way
+    cores: how far apart the cores of devices were after the runs, and are priced to be
     """
 
     model: str
@@ -92,6 +94,7 @@ class Profile:
     last_run: tuple[TaskSpan, ...]
     interval_s: tuple[float, float] = (0.0, 0.0)
     drift: tuple[Drift, ...] = ()
+    cores: tuple[Cores, ...] = ()
 
     @property
     def copied_bytes(self) -> dict[str, int]:
@@ -122,6 +125,9 @@ class Profile:
                 vars(one) | {"change": one.change, "is_reported": one.is_reported}
                 for one in self.drift
             ],
+            "cores": [
+                asdict(one) | {"have_moved": one.have_moved, "text": str(one)} for one in self.cores
+            ],
             "tasks": [vars(row) for row in self.tasks],
             "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
             "memory": [vars(row) for row in self.memory],
@@ -139,6 +145,7 @@ class Profile:
             f"profile of {self.model!r}, {self.runs} runs",
             f"  wall clock     {wall}",
             f"  virtual clock  predicted {predicted}, measured {time_text(self.virtual_s)}",
+            *(f"  cores          {one}" for one in self.cores),
             *(f"  drift          {one}" for one in self.drift if one.is_reported),
             "",
             f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
@@ -193,10 +200,12 @@ def make_profile(
     wall_s: Sequence[float],
     memory: Sequence[MemoryRow],
     serial: bool = False,
+    cores: tuple[Cores, ...] = (),
 ) -> Profile:
     """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds.
 
     serial: whether its tasks ran one after another
+    cores: how far apart the cores of devices are, which explains drift
     """
     took = [took_s(plan, run) for run in runs]
     tasks = [
@@ -220,16 +229,20 @@ def make_profile(
     return Profile(
         plan.graph.name, len(runs), tuple(wall_s), simulating, makespan_s(predicted),
         makespan_s(virtual), tuple(tasks), tuple(nodes), tuple(memory), tuple(predicted),
-        tuple(virtual), tuple(runs[-1]), (ends[0], ends[1]), _drift(plan, tasks, nodes),
+        tuple(virtual), tuple(runs[-1]), (ends[0], ends[1]), _drift(plan, tasks, nodes, cores),
+        cores,
     )  # fmt: skip
 
 
 _ENDS = ("low_s", "high_s")
 
 
-def _drift(plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow]) -> tuple[Drift, ...]:
+def _drift(
+    plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow], cores: Sequence[Cores]
+) -> tuple[Drift, ...]:
     """Return the drift of every device and way whose time is measured."""
     found = []
+    moved = {one.device: str(one) for one in cores if one.have_moved}
     for name in dict.fromkeys(row.device for row in tasks if row.clock == "wall"):
         mine = [row for row in tasks if row.device == name]
         kernels = [row for row in nodes if row.device == name]
@@ -242,6 +255,7 @@ def _drift(plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow]) -> tu
                 [(row.estimate_s, row.seconds) for row in mine],
                 [e.source for row in mine for e in _estimates(plan, plan.tasks[row.task])],
                 f"trireme calibrate --devices {name if spec else away}",
+                moved.get(name, ""),
             )
         )
     return tuple(found)

@@ -19,18 +19,12 @@ from trireme.calibration import Calibration, default_path, load_calibration
 from trireme.closing import Closing
 from trireme.compile import Program, compile_tasks, make_program
 from trireme.cost import CostModel
-from trireme.device import (
-    HOST,
-    Device,
-    Executable,
-    Progress,
-    no_progress,
-    open_device,
-)
+from trireme.device import HOST, Device, Executable, Progress, no_progress, open_device
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, DeviceError, InternalError, RunError
 from trireme.graph import Value
+from trireme.handover import Cores
 from trireme.lockfile import Held, place_as
 from trireme.locks import taking
 from trireme.measure import check_free, tried
@@ -260,6 +254,11 @@ class Session(Closing):
         return self.plan.placement
 
     @property
+    def cores(self) -> tuple[Cores, ...]:
+        """How far apart the cores of devices are now, beside what estimates are priced by."""
+        return (self._calibration or Calibration()).cores_of(self.program.devices.values())
+
+    @property
     def devices(self) -> Mapping[str, Device]:
         """The open devices, by name."""
         return self.program.devices
@@ -377,8 +376,8 @@ class Session(Closing):
                 if count >= warmup:
                     spans.append(run)
                     wall.append(time.perf_counter() - start)
-            memory = memory_rows(self.program)
-            return make_profile(self.plan, spans, wall, memory, self.runs.is_serial)
+            memory, is_serial = memory_rows(self.program), self.runs.is_serial
+            return make_profile(self.plan, spans, wall, memory, is_serial, self.cores)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""

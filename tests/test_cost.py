@@ -25,6 +25,7 @@ from trireme.device import KernelWork, open_device
 from trireme.drift import ALLOWED, drift_of
 from trireme.errors import ModelFileError
 from trireme.graph import TensorType
+from trireme.handover import USUAL
 from trireme.model_file import save
 from trireme.optimise import optimise
 from trireme.place import place
@@ -172,7 +173,7 @@ def test_a_region_is_priced_as_its_faster_way():
     device.works = works
 
     def seconds(join_s, **more):
-        curves = {"map": Curve(0.0, {"bytes": 1e-9, "joins": join_s}), **more}
+        curves = {"map": Curve(0.0, {"bytes": 1e-9, "joins": join_s / USUAL.flag_s}), **more}
         known = DeviceCalibration("cpu", "toy cpu", 0.0, 0.0, curves)
         costs = CostModel({"cpu": device}, Calibration.of_devices(known))
         return sum(costs.node(graph, node, "cpu").seconds for node in graph.nodes)
@@ -337,11 +338,17 @@ def test_a_turn_is_paid_with_the_copy():
 
 def test_pace_is_of_now_to_then(cpu):
     then = calibrate({"cpu": cpu}, limit_s=2.0).of(cpu.spec)
-    nets = {name: 99 * seconds for name, seconds in then.nets.items()}
+    apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
+    nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
     pace = Pace(cpu, replace(then, nets=nets))
     pace.visit()
-    assert 1e-4 < pace.since() < 0.9
-    assert pace.since() == 1.0  # nothing was measured since
+    assert 1e-4 < pace.since(apart) < 0.9
+    assert pace.since(apart) == 1.0  # nothing was measured since
+    pace.visit()
+    assert pace.since("elsewhere") == 1.0
+    pace.visit()
+    pace.forget()
+    assert pace.since(apart) == 1.0
     pace = Pace(cpu, replace(then, nets={}))
     pace.visit()
     assert pace.since() == 1.0

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 
-from trireme.device import open_device
+from trireme.calibration import Calibration, Curve, DeviceCalibration, load_calibration
+from trireme.device import DeviceSpec, KernelWork, open_device
 from trireme.errors import DeviceError
-from trireme.handover import Handover, median_of, moved, priced
+from trireme.handover import MOVING, UNKNOWN, USUAL, Cores, Handover, Watch, median_of, priced
 
 NEAR, FAR = Handover(56e-9, 0.1e-9, 0.98), Handover(245e-9, 0.5e-9, 0.96)
 SHARED = Handover(28e-9, 0.03e-9, 0.5)
@@ -19,19 +20,51 @@ def test_how_far_apart():
 
 
 def test_a_change_is_said_with_what_helps():
-    assert moved("cpu", NEAR, Handover(60e-9, 0.12e-9)) == ""
-    assert moved("cpu", None, FAR) == moved("cpu", NEAR, None) == ""
-    said = moved("cpu", NEAR, FAR)
-    assert said.startswith("cpu: the cores have no cache in common") and "56 ns" in said
-    assert said.endswith("trireme calibrate --cores")
+    assert not Cores("cpu", NEAR, Handover(60e-9, 0.12e-9)).have_moved
+    assert not Cores("cpu", None, FAR).have_moved
+    assert "as it is priced" in str(Cores("cpu", NEAR, NEAR))
+    assert "cannot be told" in str(Cores("cpu", NEAR, None))
+    moved = Cores("cpu", NEAR, FAR)
+    assert moved.have_moved
+    assert str(moved).startswith("cpu: the cores have no cache in common")
+    assert "56 ns" in str(moved) and str(moved).endswith("trireme calibrate --cores")
 
 
 def test_terms_in_seconds_of_the_cores():
     terms = {"bytes": 4.0, "handed_bytes": 1000.0, "joins": 2.0}
-    assert priced(terms, None) == terms
+    assert priced(terms, None) == priced(terms, USUAL)
     found = priced(terms, FAR)
     assert found == pytest.approx({"bytes": 4.0, "handed_bytes": 5e-7, "joins": 4.9e-7})
     assert sum(found.values()) > sum(priced(terms, NEAR).values())
+
+
+def test_a_watch_tells_when_cores_move():
+    seen = iter([NEAR, NEAR, NEAR, FAR, FAR, FAR, None, None])
+    watch = Watch(lambda: next(seen))
+    watch.begin()
+    said = [watch.end() for _ in range(7)]
+    assert said == ["near", "near", MOVING, "far", "far", MOVING, UNKNOWN]
+    assert list(watch.known) == ["near", "far"] and watch.known["far"] == FAR
+
+
+def test_a_calibration_prices_for_the_cores_of_now(tmp_path):
+    """A kernel that hands bytes over takes longer far apart; files keep both, and which counts."""
+    curve = Curve(1e-6, {"bytes": 1e-10, "handed_bytes": 0.2})
+    one = DeviceCalibration(
+        "cpu", "toy", 0.0, 0.0, {"copy": curve}, nets={"near": {"small": 1e-5}},
+        cores={"near": NEAR}, apart="near",
+    )  # fmt: skip
+    kernel = KernelWork((0,), "copy", {"bytes": 1e4, "handed_bytes": 1e4})
+    assert one.seconds(kernel) == pytest.approx(2e-6 + 0.2e-6)
+    spec = DeviceSpec("cpu", "toy", {}, 1e9, 0.0)
+    known = Calibration.of_devices(one)
+    now = known.at(spec, FAR)
+    assert now.of(spec).seconds(kernel) == pytest.approx(2e-6 + 1e-6)
+    assert known.of(spec).apart == "near"  # nothing was changed in place
+    now.save(tmp_path / "c.json")
+    again = load_calibration(tmp_path / "c.json").of(spec)
+    assert again == now.of(spec) and set(again.cores) == {"near", "far"} and again.apart == "far"
+    assert known.at(spec, SHARED) == known.at(spec, None) == known
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ ARGUMENTS: tuple[Argument, ...] = (
              help="measure nothing: compare predictions with measurements on these models"),
     argument("--placements", type=int, default=0, metavar="N",
              help="with --check: rank N random placements of each model over the devices"),
+    argument("--cores", action="store_true",
+             help="measure only how far apart the cores are, and price by that what is known"),
     argument("-o", "--output", help="the calibration file (default: this user's)"),
 )  # fmt: skip
 
@@ -43,6 +46,8 @@ def calibrate(options: argparse.Namespace) -> int:
         lines, data, code = check(options)
         emit(options, data, "\n".join(lines))
         return code
+    if options.cores:
+        return _cores(options)
     progress = Progress()
     target = Path(options.output) if options.output else calibration_path()
     known = _known(target)
@@ -80,6 +85,38 @@ def calibrate(options: argparse.Namespace) -> int:
     lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
     emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return int(bool(empty))
+
+
+def _cores(options: argparse.Namespace) -> int:
+    """Price the devices of this machine's file for how far apart their cores are now.
+
+    Returns 1 where that cannot be told, threads share a core, or a device was not calibrated.
+    """
+    target = Path(options.output) if options.output else calibration_path()
+    known, lines, data, missing = load_calibration(target), [], {}, 0
+    for names in _rounds(options):
+        opened = _open(options, names)
+        try:
+            for cores in known.cores_of(opened.values()):
+                spec = opened[cores.device].spec
+                if cores.now is None or cores.priced is None or cores.now.apart == "shared":
+                    missing += 1
+                    why = "" if cores.priced else f"; fix: trireme calibrate --devices {spec.name}"
+                    lines.append(f"{cores}{why}")
+                    continue
+                known = known.at(spec, cores.now)
+                lines.append(f"{spec.name} ({spec.description}): {cores.now}")
+                data[f"{spec.name}: {spec.description}"] = asdict(cores.now)
+        finally:
+            for device in opened.values():
+                device.close()
+    if not lines:
+        lines.append("no device here has cores to tell apart; fix: --threads 2")
+    elif data:
+        known.save(target)
+        lines.append(f"{target} prices by that now")
+    emit(options, {"file": str(target), "cores": data}, "\n".join(lines))
+    return int(missing > 0 or not data)
 
 
 def _seconds_of(
@@ -132,6 +169,10 @@ def _lines(one: DeviceCalibration) -> list[str]:
         f"{one.name}: {one.description}",
         f"  launch {one.launch_s * 1e6:.1f} us, between kernels {one.kernel_s * 1e6:.2f} us"
         + ("" if one.issue_s is None else f", behind another task {one.issue_s * 1e6:.1f} us"),
+    ]
+    lines += [
+        f"  {'priced for when' if apart == one.apart else 'seen also while'} {cores}"
+        for apart, cores in one.cores.items()
     ]
     for family, curve in sorted(one.curves.items()):
         terms = " + ".join(f"{each:.3g} {name}" for name, each in curve.per.items())

@@ -5,8 +5,9 @@ knows tiles, tails and algorithms. The others are what it leaves out: where oper
 activations cost. Terms shrink by the share of the chunks that the busiest thread has.
 
 Short runs are done with the other threads or without, as is faster (executable.py): their kernels
-have both prices. What another core made is not told apart from what lies near: where it is depends
-on who stole whose chunks, and simulating it predicted no better.
+have both prices. Which bytes pass from core to core depends on who stole whose chunks; simulating
+it at the addresses of the plan predicted no better than a share of all, by family. What they cost
+is the hand-over of the cores, which the device measures (runtime/handover.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trireme.devices.cpu.elementwise import COSTS
 from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
 from trireme.graph import Graph
+from trireme.handover import BYTES, FLAGS
 
 _KNOWN = (
     "conv_f32_winograd", "direct_conv_f32", "conv_f32", "fully_connected_f32", "matmul_f32",
@@ -29,12 +31,15 @@ _KNOWN = (
     "transpose", "table_q8", "copy", "gather",
 )  # fmt: skip
 """Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
+_HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")
 TERM_LIMITS = {
     "bytes": 1e-10, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
-    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 5e-6,
+    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 80.0,
+    **dict.fromkeys([BYTES + name for name in _HANDED], 1.0),
 }  # fmt: skip
-"""The most seconds a byte that lies near (L2 or, of several cores, another's), further or in memory
-can cost, an instruction of an activation for one element, and handing work to other threads."""
+"""The most seconds a byte that lies near (L2), further or in memory can cost, and an instruction of
+an activation for one element; flags that handing work to other threads can take; and how much of
+the bytes can pass from core to core."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
@@ -66,7 +71,8 @@ def works_of(graph: Graph, steps: Sequence[Step], isa: Isa, threads: int) -> lis
 def _alone(work: KernelWork, step: Step, threads: int) -> KernelWork:
     """Return a kernel's work where one of the threads does all chunks."""
     share = _share_of(step, threads)
-    terms = {name: amount / share for name, amount in work.terms.items() if name != "joins"}
+    mine = {n: amount for n, amount in work.terms.items() if n != FLAGS and BYTES not in n}
+    terms = {name: amount / share for name, amount in mine.items()}
     return KernelWork(work.nodes, f"{work.family} alone", terms, step.seconds)
 
 
@@ -97,7 +103,7 @@ def _work(
         far = far[0] * read / nbytes, far[1] * read / nbytes
         nbytes = read
     weights = _weights(step)
-    terms = {
+    terms: dict[str, float] = {
         "model_s": step.seconds * share,
         "bytes": nbytes * share,
         "far_bytes": far[0] * share,
@@ -105,8 +111,9 @@ def _work(
         "cold_bytes": weights * cold[0] * share,
         "remote_cold_bytes": weights * cold[1] * share,
         "activations": _activations(graph, step) * share,
-        "joins": float(share < 1),
     }
+    if threads > 1:
+        terms |= {BYTES + name: terms[name] for name in _HANDED} | {FLAGS: float(share < 1)}
     return KernelWork(step.nodes, family, terms, step.seconds * share)
 
 

@@ -227,4 +227,4 @@ class HandoverProbe:
             return None
         written = float(np.median(np.reshape(moves, (_ROUNDS, 4))[1:, 0]))
         alone = min(one_s, more[0]) / max(min(all_s, more[1]), 1e-9)
-        return Handover(answers / (2 * _ANSWERS), written / _BYTES, min(float(alone), 1.0))
+        return Handover(float(answers) / (2 * _ANSWERS), written / _BYTES, min(float(alone), 1.0))
