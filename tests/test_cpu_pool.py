@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from alarm import Interrupted, alarms, needs_timers
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -141,7 +141,7 @@ def test_a_forked_child_runs(device):
     np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+@needs_timers
 def test_a_long_run_can_be_interrupted(device):
     """A signal is seen between chunks of one long step; the device works afterwards."""
     builder = GraphBuilder("long")
@@ -159,26 +159,16 @@ def test_a_long_run_can_be_interrupted(device):
     call.launch()
     expected = buffers[1].handle.copy()
 
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(signum, frame):
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with alarms() as set_alarm:
         hits = 0
         for delay in (0.001, 0.01, 0.03):
-            signal.setitimer(signal.ITIMER_REAL, delay)
+            set_alarm(delay)
             try:
                 for _ in range(20):
                     call.launch()
             except Interrupted:
                 hits += 1
         assert hits == 3
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     buffers[1].handle[:] = 0
     call.launch()
     np.testing.assert_array_equal(buffers[1].handle, expected)
@@ -187,7 +177,7 @@ def test_a_long_run_can_be_interrupted(device):
 @pytest.mark.parametrize("close", ["device.close()", "pass", "del device, call"])
 def test_the_interpreter_ends(close, tmp_path):
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/support']\n"
         "import test_cpu_pool as t, pathlib\n"
         "device = t.open_device(threads=3, cache_dir=pathlib.Path(sys.argv[2]))\n"
         "call, x, y = t.bound(device)\n"

@@ -2,11 +2,11 @@
 
 import contextlib
 import random
-import signal
 import threading
 
 import numpy as np
 import pytest
+from alarm import Interrupted, alarms, needs_timers
 from toy_device import ToyDevice
 
 from trireme import (
@@ -184,26 +184,18 @@ def test_threads_may_share_a_session():
         assert not wrong
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
+@needs_timers
 def test_a_signal_at_any_moment_leaves_a_session_usable():
     """A handler that raises, as Ctrl-C's does: later runs and `close` must not wait for ever."""
     b = GraphBuilder("tiny")
     graph = b.finish(b.add("neg", b.input("x", TensorType((4,), "float32")), names=["y"]))
     rng, x = random.Random(5), np.ones(4, np.float32)
     print("seed 5")
-
-    class Interrupted(Exception):
-        pass
-
-    def interrupt(signum, frame):
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with alarms() as set_alarm:
         session = Session(graph, threads=1, calibration=Calibration())
         for _ in range(500):
             with contextlib.suppress(Interrupted):
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 1e-4))
+                set_alarm(rng.uniform(2e-5, 1e-4))
                 while True:
                     session.run({"x": x})
             later = threading.Thread(target=session.run, args=({"x": x},), daemon=True)
@@ -212,9 +204,6 @@ def test_a_signal_at_any_moment_leaves_a_session_usable():
             assert not later.is_alive(), "a lock was left taken"
         assert session.run({"x": x})["y"][0] == -1
         session.close()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_given_devices_stay_open_and_own_ones_close():
