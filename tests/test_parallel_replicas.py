@@ -152,3 +152,10 @@ def test_states_and_pins_are_not_dealt_out():
     feeds = [{"x": np.zeros(4, np.float32)}]
     with Session(graph, **options) as session, session.stream(feeds) as stream:
         assert isinstance(stream.runner, Pipeline)
+
+
+def test_replicas_hold_what_the_first_of_them_measured():
+    with Replicas(model(), 2, devices=["npu", "cpu"], measure=True) as opened:
+        first, second = (session.placement for session in opened.sessions)
+        assert first.measured and not second.measured
+        assert first.device_of == second.device_of and first.stage_of == second.stage_of

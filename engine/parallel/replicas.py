@@ -42,6 +42,8 @@ class Replicas(Closing):
             for _ in range(count):
                 session = Session(model, devices=devices, threads=threads, **options)
                 self.sessions.append(session)
+                if options.pop("measure", False):  # once: the others hold what was the fastest
+                    options["placement"] = session.placement
                 if session.states.types:
                     raise RunError(
                         "a model with states cannot be replicated: each replica would keep its own",
