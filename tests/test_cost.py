@@ -2,7 +2,6 @@
 machine is not priced by another's."""
 
 import json
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -182,18 +181,6 @@ def test_a_region_is_priced_as_its_faster_way():
     assert seconds(1e-6, **alone) == pytest.approx(6e-6)
     assert seconds(5e-6, **alone) == pytest.approx(8e-6)
     assert seconds(5e-6) == pytest.approx(14e-6)  # what was not measured is not the faster way
-
-
-def test_short_runs_have_two_prices(cpu):
-    net = next(net for net in NETS if net.name == "tiny")
-    for threads in (1, 2):
-        with closing(open_device("cpu", threads=threads)) as device:
-            works = device.works(optimise(build(net)))
-            assert all((work.alone is not None) == (threads == 2) for work in works)
-            for work in works:
-                if work.alone:
-                    assert work.alone.family == f"{work.family} alone"
-                    assert work.alone.terms["model_s"] >= work.terms["model_s"]
 
 
 def test_what_others_run_is_left_out():

@@ -19,7 +19,6 @@ from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.executable import CpuExecutable
 from trireme.devices.cpu.homes import is_alias
-from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.handover import HandoverProbe
@@ -96,12 +95,9 @@ class CpuDevice(HostMemoryDevice):
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""
         lowered = Lowered(graph)
         recipes = self._jit.recipes
-        items = build(
-            graph, self.isa, self.threads, self.winograd, recipes, lowered, parts=False
-        ).items
+        program = build(graph, self.isa, self.threads, self.winograd, recipes, lowered)
         self._lowered = lowered
-        steps = [item for item in items if isinstance(item, Step)]
-        return works_of(graph, steps, self.isa, self.threads)
+        return works_of(program, self.isa, self.threads)
 
     def handover(self) -> Handover | None:
         """Return what passing data between its threads costs now, measured in a millisecond.

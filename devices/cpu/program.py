@@ -70,6 +70,8 @@ class Program:
     scratch_bytes: int
     local_bytes: int
     kernels: Mapping[int, str]
+    stretches: Sequence[tuple[int, Program, int]] = ()
+    """What is done part by part: its first item, the program of a part, the number of parts."""
     constants: Mapping[int, Array] = field(default_factory=dict)
     """Constants by the identity of the operand that steps name; aligned and contiguous."""
 
@@ -128,10 +130,12 @@ def build(
     homes, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
+    stretches: list[tuple[int, Program, int]] = []
     groups = list(grouped(context))
     for group in cut(graph, groups, isa) if parts else groups:
         if isinstance(group, Stretch):
             one = build(group.graph, isa, threads, winograd, recipes, parts=False)
+            stretches.append((len(items), one, group.parts))
             items += _repeated(one, group.parts)
             kernels |= one.kernels
             continue
@@ -152,7 +156,7 @@ def build(
         graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
         homes, offsets, nbytes,
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
-        kernels,
+        kernels, stretches,
     )  # fmt: skip
 
 

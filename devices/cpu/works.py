@@ -13,14 +13,15 @@ is the hand-over of the cores, which the device measures (runtime/handover.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from trireme.device import KernelWork
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import COSTS
 from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
+from trireme.devices.cpu.program import Item, Program
 from trireme.graph import Graph
 from trireme.handover import BYTES, FLAGS
 
@@ -40,32 +41,104 @@ TERM_LIMITS = {
 """The most seconds a byte that lies near (L2), further or in memory can cost, and an instruction of
 an activation for one element; flags that handing work to other threads can take; and how much of
 the bytes can pass from core to core."""
+_OF_ONE_ROW = {"conv_f32": "fully_connected_f32", "gemm_q8": "gemm_q8 row"}
+"""Families of products of one row, which wait for weights rather than multiply: a convolution on
+one pixel takes what a fully connected layer takes, int8 twice what its multiplications do."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
 
 
-def works_of(graph: Graph, steps: Sequence[Step], isa: Isa, threads: int) -> list[KernelWork]:
+@dataclass(frozen=True)
+class Section:
+    """Steps of a graph that are done one after another, over and over for the parts of a batch.
+
+    graph: of one part
+    """
+
+    graph: Graph
+    steps: Sequence[Step]
+    parts: int = 1
+
+
+def sections_of(program: Program) -> Iterator[Section]:
+    """Yield a program's native steps: what is done part by part, and what lies between."""
+    at = 0
+    for start, stretch, parts in program.stretches:
+        yield Section(program.graph, _native(program.items[at:start]))
+        steps = _native(stretch.items)
+        yield Section(stretch.graph, steps, parts)
+        at = start + parts * len(steps)
+    yield Section(program.graph, _native(program.items[at:]))
+
+
+def _native(items: Sequence[Item]) -> list[Step]:
+    return [item for item in items if isinstance(item, Step)]
+
+
+def works_of(program: Program, isa: Isa, threads: int) -> list[KernelWork]:
     """Return the work of native steps that run one after another on so many threads."""
-    constants = {id(o): o.nbytes for s in steps for o in s.reads if isinstance(o, CONSTANTS)}
-    values = max((sum(_nbytes(graph, o) for o in _values(s)) for s in steps), default=0)
-    footprint = sum(constants.values()) + values
-    cold = _beyond(footprint, isa)
-    touched: dict[Operand, int] = {}
-    total, works = 0, []
-    has_choice = threads > 1 and 0 < sum(s.seconds for s in steps if s.chunks > 1) < TRY_S
-    for step in steps:
-        far = remote = 0.0
-        for operand in _values(step):
-            size = _nbytes(graph, operand)
-            since = total - touched.get(operand, total if operand in step.writes else 0)
-            shares = _beyond(min(size + since, footprint), isa)
-            far, remote = far + size * shares[0], remote + size * shares[1]
-        total += sum(_nbytes(graph, o) for o in _values(step)) + _weights(step)
-        touched.update(dict.fromkeys(_values(step), total))
-        work = _work(graph, step, threads, (far, remote), cold)
-        works.append(replace(work, alone=_alone(work, step, threads)) if has_choice else work)
-    return works
+    sections = list(sections_of(program))
+    shared = sum(x.parts * s.seconds for x in sections for s in x.steps if s.chunks > 1)
+    touches = _Touches(isa, max(map(_footprint, sections)))
+    works = [
+        (step, _work(section.graph, step, threads, *found))
+        for section in sections
+        for step, found in touches.of(section)
+    ]
+    if threads < 2 or not 0 < shared < TRY_S:
+        return [work for _, work in works]
+    return [replace(work, alone=_alone(work, step, threads)) for step, work in works]
+
+
+def _footprint(section: Section) -> int:
+    """Return the bytes of all constants of some steps, and of the values of one."""
+    operands = (o for step in section.steps for o in step.reads if isinstance(o, CONSTANTS))
+    values = (sum(_nbytes(section.graph, o) for o in _values(s)) for s in section.steps)
+    return sum({id(o): o.nbytes for o in operands}.values()) + max(values, default=0)
+
+
+Shares = tuple[float, float]
+"""How much of some bytes has left the L2 cache, and a core's share of the next."""
+
+
+class _Touches:
+    """What was touched when, in bytes of operands: which tells where it lies by now."""
+
+    def __init__(self, isa: Isa, footprint: int) -> None:
+        self._isa, self._footprint, self._total = isa, footprint, 0
+        self._touched: dict[Operand, int] = {}
+
+    def of(self, section: Section) -> Iterator[tuple[Step, tuple[Shares, Shares]]]:
+        """Yield the steps of a section, parts and all, each with where its values and weights lie.
+
+        Weights of a part are still where the part before it left them. All parts after the first
+        are alike.
+        """
+        whole = self._footprint
+        yield from self._part(section, _beyond(whole, self._isa))
+        if section.parts > 1:
+            before, cold = self._total, _beyond(_footprint(section), self._isa)
+            again = list(self._part(section, cold))
+            self._total += (section.parts - 2) * (self._total - before)
+            for _ in range(section.parts - 1):
+                yield from again
+
+    def _part(self, section: Section, cold: Shares) -> Iterator[tuple[Step, tuple[Shares, Shares]]]:
+        entering = set(section.graph.inputs) if section.parts > 1 else set()
+        for step in section.steps:
+            far = remote = 0.0
+            values = _values(step)
+            for operand in values:
+                size = _nbytes(section.graph, operand)
+                fresh = self._total if operand in step.writes else 0
+                since = self._total - self._touched.get(operand, fresh)
+                shares = _beyond(min(size + since, self._footprint), self._isa)
+                far, remote = far + size * shares[0], remote + size * shares[1]
+            self._total += sum(_nbytes(section.graph, o) for o in values) + _weights(step)
+            again = [operand for operand in values if operand not in entering]
+            self._touched.update(dict.fromkeys(again, self._total))
+            yield step, ((far, remote), cold)
 
 
 def _alone(work: KernelWork, step: Step, threads: int) -> KernelWork:
@@ -139,6 +212,9 @@ def family_of(graph: Graph, step: Step) -> str:
         found += " bytes" * ("b8" in name)
     if "pool" in found or "depthwise" in found:
         found += " strided" * (max(first.attrs.get("strides", (1,))) > 1)
+    made = graph.type(first.outputs[0])
+    if made.dims and made.elements == made.dims[-1]:
+        found = _OF_ONE_ROW.get(found, found)
     is_unsigned = bool(first.used) and graph.type(first.used[0]).dtype == "uint8"
     return f"{found} uint8" if is_unsigned else found
 

@@ -1,0 +1,70 @@
+"""What the cpu device says of its kernels: amounts, families, and the parts of a large batch."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from trireme.builder import GraphBuilder
+from trireme.calibration_nets import NETS, Net, build
+from trireme.device import open_device
+from trireme.graph import TensorType
+from trireme.handover import BYTES, FLAGS
+from trireme.optimise import optimise
+from trireme.parallel.batch import batched
+
+_WIDE = Net("wide", "float32", (1, 96, 96, 16), [("separable", 48), ("separable", 48)])
+
+
+def works(graph, threads):
+    with closing(open_device("cpu", threads=threads)) as device:
+        return device.works(graph)
+
+
+def test_short_runs_have_two_prices():
+    net = next(net for net in NETS if net.name == "tiny")
+    for threads in (1, 2):
+        for work in works(optimise(build(net)), threads):
+            assert (work.alone is not None) == (threads == 2)
+            if work.alone:
+                assert work.alone.family == f"{work.family} alone"
+                assert work.alone.terms["model_s"] >= work.terms["model_s"]
+
+
+def test_bytes_pass_between_cores_where_there_are_several():
+    graph = optimise(build(_WIDE))
+    for work in works(graph, 1):
+        assert FLAGS not in work.terms and not any(name.startswith(BYTES) for name in work.terms)
+    for work in works(graph, 2):
+        assert work.terms[BYTES + "bytes"] == work.terms["bytes"] > 0
+        assert not any(name.startswith(BYTES) for name in work.alone.terms)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_large_batch_is_priced_by_the_parts_that_run(threads):
+    """Each part counts, its values stay near, and weights are where the part before left them."""
+    graph = optimise(build(_WIDE))
+    with closing(open_device("cpu", threads=threads)) as device:
+        one, many = device.works(graph), device.works(batched(graph, 32))
+        (executable,) = device.compile([batched(graph, 32)])
+    assert len(many) % len(one) == 0 and len(many) > len(one)
+    parts = len(many) // len(one)
+    assert len(executable.codes) == len(many)
+    assert [work.family for work in many] == [work.family for work in one] * parts
+    for name in ("model_s", "bytes", "activations"):
+        whole = sum(work.terms[name] for work in many)
+        assert whole == pytest.approx(32 * sum(work.terms[name] for work in one), rel=0.1)
+    later = many[-len(one) :]
+    assert sum(w.terms["cold_bytes"] for w in later) <= sum(w.terms["cold_bytes"] for w in one)
+
+
+@pytest.mark.parametrize(("dtype", "family"), [("float32", ""), ("int8", "gemm_q8 row")])
+def test_products_of_one_row_are_a_family(dtype, family):
+    layers = [("conv", 64), ("mean", True), ("conv", 64)]
+    *_, last = works(optimise(build(Net("n", dtype, (1, 16, 16, 32), layers))), 1)
+    assert last.family == (family or "fully_connected_f32")
+    b = GraphBuilder("rows")
+    x = b.input("x", TensorType((4, 64), "float32"))
+    w = b.constant("w", np.ones((32, 64), np.float32))
+    (work,) = works(b.finish(b.add("fully_connected", x, w)), 1)
+    assert work.family == "fully_connected_f32"
