@@ -65,12 +65,19 @@ def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
             if node.pin is None]  # fmt: skip
     devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
     for d in devices:
-        small = _only(pricing, d)
-        forest = Forest(small)
-        load = None if objective in LINEAR or alone(small) else LoadBound(forest)
-        search = Search(small, objective, forest, load)
-        name, value = problem.machine.names[d], search.candidates["search"]
-        yield Single(name, value, search.best, search.tasks)
+        yield Single(problem.machine.names[d], *_best(_only(pricing, d), objective))
+
+
+def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Tasks]:
+    """Return the score, assignment and tasks of a search; of the only assignment, without one."""
+    if all(len(able) == 1 for able in problem.able):
+        assigned = tuple(able[0] for able in problem.able)
+        value, tasks = Scorer(problem, objective).settle(assigned)
+        return value, assigned, tasks
+    forest = Forest(problem)
+    load = None if objective in LINEAR or alone(problem) else LoadBound(forest)
+    search = Search(problem, objective, forest, load)
+    return search.candidates["search"], search.best, search.tasks
 
 
 def is_single(problem: Problem, assigned: Assignment) -> bool:
