@@ -211,7 +211,8 @@ class Pace:
     """How fast the machine is, beside when it was calibrated: a few of the networks again.
 
     They are visited in turns with what is to be compared, so that both see the same machine, and
-    compared with what they took with the cores as far apart.
+    compared with what they took with the cores as far apart; where that was not seen, alone, which
+    does not depend on it.
     """
 
     def __init__(self, device: Device, measured: DeviceCalibration) -> None:
@@ -220,32 +221,32 @@ class Pace:
         for net in NETS:
             if net.name in _PACE and any(net.name in nets for nets in measured.nets.values()):
                 graph = supported_part(optimise(build(net)), device)
-                call = _bind(device, graph)
-                choose(call, False)
-                self._rows.append((call, net.name, []))
+                self._rows.append((_bind(device, graph), net.name, []))
 
-    def visit(self) -> None:
-        """Measure each network once more."""
-        for call, _, seconds in self._rows:
-            seconds.append(timed(call))
+    def visit(self, apart: str = UNKNOWN) -> None:
+        """Measure each network once more, with the cores so far apart."""
+        for call, name, ratios in self._rows:
+            then = self._nets.get(apart, {}).get(name)
+            is_alone = then is None
+            if then is None:
+                alone = (nets.get(f"{name} alone") for nets in self._nets.values())
+                then = next((seconds for seconds in alone if seconds), None)
+            if then is not None:
+                choose(call, is_alone)
+                ratios.append(timed(call) / then)
 
     def forget(self) -> None:
         """Take back the last visit: the machine was another one meanwhile."""
-        for _, _, seconds in self._rows:
-            del seconds[-1:]
+        for _, _, ratios in self._rows:
+            del ratios[-1:]
 
-    def since(self, apart: str = UNKNOWN) -> float:
+    def since(self) -> float:
         """Return the seconds of the visits since the last time, of those of the calibration: 1.1
-        is a tenth slower; 1.0 if nothing is known of cores so far apart.
+        is a tenth slower; 1.0 if nothing is known.
         """
-        then = self._nets.get(apart, {})
-        found = [
-            statistics.median(now) / then[name]
-            for _, name, now in self._rows
-            if now and name in then
-        ]
-        for _, _, now in self._rows:
-            now.clear()
+        found = [statistics.median(ratios) for _, _, ratios in self._rows if ratios]
+        for _, _, ratios in self._rows:
+            ratios.clear()
         return statistics.median(found or [1.0])
 
 

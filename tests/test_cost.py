@@ -328,14 +328,16 @@ def test_pace_is_of_now_to_then(cpu):
     apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
     nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
     pace = Pace(cpu, replace(then, nets=nets))
-    pace.visit()
-    assert 1e-4 < pace.since(apart) < 0.9
-    assert pace.since(apart) == 1.0  # nothing was measured since
-    pace.visit()
-    assert pace.since("elsewhere") == 1.0
-    pace.visit()
+    pace.visit(apart)
+    assert 1e-4 < pace.since() < 0.9
+    assert pace.since() == 1.0  # nothing was measured since
+    pace.visit(apart)
     pace.forget()
-    assert pace.since(apart) == 1.0
+    assert pace.since() == 1.0
+    then_alone = {f"{name} alone": 99 * seconds for name, seconds in then.nets[apart].items()}
+    elsewhere = Pace(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
+    elsewhere.visit("near")
+    assert elsewhere.since() < 0.9
     pace = Pace(cpu, replace(then, nets={}))
     pace.visit()
     assert pace.since() == 1.0

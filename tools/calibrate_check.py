@@ -311,7 +311,7 @@ def _measured(
             turns = list(_turns(session, feeds, paces, watch, apart))
         if len(turns) < _TURNS // 2 and trial < _TRIALS - 1:
             continue
-        now, run_s = max(pace.since(apart) for pace in paces), statistics.median(turns or [0.0])
+        now, run_s = max(pace.since() for pace in paces), statistics.median(turns or [0.0])
         filed_s = place(pinned, CostModel(devices, calibration)).makespan_s
         for task in profile.tasks if len(profile.tasks) > 1 else ():
             yield Row(
@@ -336,7 +336,7 @@ def _turns(
         watch.begin()
         seconds = run_seconds(session, feeds, _TURN_S, _TURN_RUNS)
         for pace in paces:
-            pace.visit()
+            pace.visit(apart)
         if watch.end() == apart:
             yield seconds
         else:
