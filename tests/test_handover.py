@@ -1,13 +1,20 @@
 """What passing data between cores costs: measured, said in words, and in estimates."""
 
 import threading
+from contextlib import closing
 
+import numpy as np
 import pytest
 
+from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration, load_calibration
 from trireme.device import DeviceSpec, KernelWork, open_device
+from trireme.devices.cpu.device import CpuDevice
 from trireme.errors import DeviceError
+from trireme.graph import TensorType
 from trireme.handover import MOVING, UNKNOWN, USUAL, Cores, Handover, Watch, median_of, priced
+from trireme.session import Session
+from trireme.tools.cli import main
 
 NEAR, FAR = Handover(56e-9, 0.1e-9, 0.98), Handover(245e-9, 0.5e-9, 0.96)
 SHARED = Handover(28e-9, 0.03e-9, 0.5)
@@ -113,3 +120,50 @@ def test_every_instruction_set(isa):
     one = device.handover()
     device.close()
     assert one is None or one.flag_s > 0
+
+
+@pytest.fixture
+def far(monkeypatch, tmp_path):
+    """A calibration file of near cores, on a machine whose cores are now far apart."""
+    monkeypatch.setattr(CpuDevice, "handover", lambda device: FAR if device.threads > 1 else None)
+    path = tmp_path / "c.json"
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(path))
+    curves = {"elementwise_f32": Curve(1e-6, {"handed_bytes": 0.2})}
+    with closing(open_device("cpu", threads=2)) as device:
+        Calibration.of_devices(
+            DeviceCalibration(
+                "cpu", device.spec.description, 0.0, 0.0, curves, cores={"near": NEAR}, apart="near"
+            ),
+        ).save(path)
+    return path
+
+
+def small():
+    b = GraphBuilder("small")
+    return b.finish(b.add("relu", b.input("x", TensorType((64, 64), "float32"))))
+
+
+def test_a_session_and_its_profile_say_that_cores_moved(far):
+    with Session(small(), threads=2, calibration=far) as session:
+        (cores,) = session.cores
+        before = session.placement.makespan_s
+        profile = session.profile({"x": np.zeros((64, 64), np.float32)}, runs=2, warmup=0)
+    assert cores.have_moved and profile.cores == (cores,)
+    assert profile.predicted_s == before  # said, and nothing rescaled
+    assert str(cores) in str(profile) and profile.to_json()["cores"][0]["have_moved"]
+    assert profile.drift[0].remedy == str(cores)
+    with Session(small(), threads=1, calibration=far) as session:
+        assert session.cores == ()
+
+
+def test_the_file_is_priced_for_now_when_asked_to(far, capsys):
+    given = ["calibrate", "--cores", "--devices", "cpu", "--threads", "2"]
+    with Session(small(), threads=2, calibration=far) as session:
+        before = session.placement.makespan_s
+    assert main(given) == 0
+    assert "the cores have no cache in common" in capsys.readouterr().out
+    with Session(small(), threads=2, calibration=far) as session:
+        assert session.placement.makespan_s > before
+        assert not session.cores[0].have_moved
+    assert main([*given[:-1], "1"]) == 1
+    assert "--threads 2" in capsys.readouterr().out
