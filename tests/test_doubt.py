@@ -16,6 +16,7 @@ from trireme.lockfile import differences, lock, place_as
 from trireme.parallel.choose import place_with
 from trireme.place import place
 from trireme.placing.doubt import doubt_s, surely
+from trireme.placing.proven import proven
 from trireme.placing.singles import place_singles
 from trireme.session import Session
 
@@ -121,3 +122,13 @@ def test_a_session_keeps_to_one_device_unless_told_otherwise():
         assert session.placement.unmixed and not session.placement.nodes_on("gpu")
     with Session(graph, **given, mixtures="any") as session:
         assert session.placement.nodes_on("gpu") and not session.placement.unmixed
+
+
+def test_a_proven_mixture_is_given_up_with_its_bound():
+    pytest.importorskip("ortools")
+    graph, costs = chain_of_two(95.0)
+    best, _ = proven(place(graph, costs), costs, 10.0)
+    kept = surely(best, costs)
+    assert best.nodes_on("gpu") and not kept.nodes_on("gpu") and kept.unmixed
+    assert kept.score.lower_bound == best.score.lower_bound == best.score.value
+    assert kept.candidates["proof"] == best.score.value

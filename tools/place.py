@@ -160,7 +160,10 @@ def _placed(
     placement = place_with(graph, costs, options.objective, pins, asked, "any")
     best, lines = proven(placement, costs, options.prove)
     best = replace(best, splits=placement.splits, unsplit=placement.unsplit)
-    return (surely(best, costs) if options.mixtures == "sure" and not best.splits else best), lines
+    kept = surely(best, costs) if options.mixtures == "sure" and not best.splits else best
+    if kept.unmixed:
+        lines = [f"{line}; it is the mixture that was given up" for line in lines]
+    return kept, lines
 
 
 def _pins(
