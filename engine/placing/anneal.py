@@ -3,8 +3,9 @@
 The local search of `search` moves nodes and lets a rule make the tasks; this one has the tasks
 themselves in hand, each with its place in the order, and accepts a little worse on the way to
 better. Several walks go on at once, each at a heat of its own, and exchange what they have: the
-hot ones leave a placement for quite another, the cold ones make the best of it. What is random is
-seeded, so that the same problem is always answered alike.
+hot ones leave a placement for quite another, the cold ones make the best of it. A last walk, cold
+and colder, starts from the best of them. What is random is seeded, so that the same problem is
+always answered alike.
 Source: Geyer, "Markov chain Monte Carlo maximum likelihood" (1991); Hukushima, Nemoto, "Exchange
 Monte Carlo method" (1996)
 """
@@ -20,8 +21,13 @@ from trireme.placing.objective import Scorer
 from trireme.placing.problem import Assignment, Problem
 from trireme.placing.stages import Tasks
 
-_COLDEST, _RATIO, _WALKS = 0.003, 3.0, 5
-"""The lowest temperature as a share of the score, from each walk's to the next, and how many."""
+_SMALL = 20
+_HEATS = ((0.003, 0.009, 0.027, 0.081, 0.243), (0.002, 0.006, 0.018, 0.054))
+"""Temperatures of the walks as shares of the score, up to _SMALL nodes and for more."""
+_LAST = (1 / 6, 1 / 3)
+"""The last walk's part of all steps, likewise."""
+_COLD, _COLDEST = 0.01, 0.001
+"""Temperatures at the beginning and the end of the last walk."""
 _TURN = 20
 """Steps of each walk between exchanges."""
 _NEEDED, _ALL = 0.35, 0.1
@@ -36,21 +42,34 @@ def anneal(
     able: of each node, the devices that it may move to
     """
     problem, rng, tails = scorer.problem, random.Random(seed), to_end(scorer.problem)
-    heats = [_COLDEST * _RATIO**i for i in range(_WALKS)]
+    steps = visits // max(problem.n, 1)
+    last = int(steps * _LAST[problem.n > _SMALL])
+    tasks = _exchanged(scorer, tasks, able, tails, steps - last, rng)
+    walk = _Walk(scorer, tasks, able, tails, rng)
+    for step in range(last):
+        walk.step(walk.best * _COLD * (_COLDEST / _COLD) ** (step / last))
+    return walk.best, tuple(assigned_of(problem, walk.kept)), walk.kept
+
+
+def _exchanged(
+    scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], tails: Sequence[Sequence[float]],
+    steps: int, rng: random.Random,
+) -> Tasks:  # fmt: skip
+    """Return the best tasks met by walks at several heats that exchange what they have."""
+    heats = _HEATS[scorer.problem.n > _SMALL]
     walks = [_Walk(scorer, tasks, able, tails, rng) for _ in heats]
     best = walks[0].best
-    for _ in range(visits // (max(problem.n, 1) * _TURN * _WALKS)):
+    for _ in range(steps // (_TURN * len(heats))):
         for walk, heat in zip(walks, heats, strict=True):
             for _ in range(_TURN):
                 walk.step(best * heat)
             best = min(best, walk.best)
-        for i in range(_WALKS - 1):
+        for i in range(len(heats) - 1):
             one, two = walks[i : i + 2]
             gain = (one.score - two.score) / best * (1 / heats[i] - 1 / heats[i + 1])
             if gain >= 0 or rng.random() < math.exp(gain):
                 walks[i], walks[i + 1] = two, one
-    found = min(walks, key=lambda walk: walk.best)
-    return found.best, tuple(assigned_of(problem, found.kept)), found.kept
+    return min(walks, key=lambda walk: walk.best).kept
 
 
 def assigned_of(problem: Problem, tasks: Tasks) -> list[int]:

@@ -28,7 +28,7 @@ _ALL = 2500
 """So many assignments, or fewer, are all tried."""
 _POLISHED = 8
 """Assignments whose tasks are improved."""
-_ANNEALED, _STEPS = 400, 200
+_ANNEALED, _STEPS = 400, 250
 """Nodes up to which tasks are annealed, and steps of that for each node squared, at most."""
 _SETTLED = 10
 """Node visits that settling an assignment counts as, by all rules, for each of its nodes."""
@@ -136,7 +136,7 @@ class Search:
         n = self.problem.n
         left = within(self.problem, value) if n <= _ANNEALED else None
         if left is not None:
-            visits = min(self.visits, _STEPS * n**3) // (3 if self.scorer.tight else 1)
+            visits = min(self.visits * 3 // 2, _STEPS * n**3) // (3 if self.scorer.tight else 1)
             score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits)
             if score < value * (1 - 1e-9):
                 value, self.best, self.tasks = score, assigned, tasks
