@@ -29,7 +29,6 @@ from trireme.turns import (
     measure_issue,
     measure_launch,
     measure_overlap,
-    sharing_of,
 )
 
 Progress = Callable[[str, int, int], None]
@@ -41,7 +40,7 @@ _VISITS = 15
 """How often every network is visited, if there is time: in turns, as machines have phases."""
 _PREPARING = 0.7
 """Of a device's time: what compiling and measuring all networks once may take."""
-_TURNING = 0.15
+_TURNING = 0.2
 """Of all time: what is left for turns with other devices, if there are others."""
 _PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
 """The networks that tell how fast the machine is: of several kinds, and short."""
@@ -191,20 +190,21 @@ def _with_turns(
     """Return a device's calibration with its copies, and with what turns with others cost it."""
     copies: dict[str, tuple[float, float]] = {}
     sharing: dict[str, Sharing] = {}
-    alone = measure_crossings(device, None, _bind) if device.spec.memory != HOST else None
-    if alone:
-        copies = {"read": alone, "write": alone}
+    if device.spec.memory != HOST:
+        alone = measure_crossings(device, None)
+        if alone:
+            copies = dict.fromkeys(("read", "write"), alone[:2])
+        return replace(measured, copies=copies)
     graph = supported_part(build(_TURNS), device)
     for other in others:
+        shares = device.spec.resource_group == other.spec.resource_group != ""
         theirs = supported_part(build(_TURNS), other)
-        if device.spec.resource_group == other.spec.resource_group != "" and graph.nodes:
-            beside = None
-            if device.spec.memory != HOST == other.spec.memory:
-                beside = measure_crossings(device, other, _bind)
-            if theirs.nodes:
+        if shares and other.spec.memory != HOST and graph.nodes and theirs.nodes:
+            crossing = measure_crossings(other, device)
+            if crossing:
                 overlap = measure_overlap(_bind(device, graph), _bind(other, theirs))
-                sharing[other.spec.name] = sharing_of(alone, beside, overlap)
-    return replace(measured, copies=copies, sharing=sharing)
+                sharing[other.spec.name] = Sharing(*crossing, overlap)
+    return replace(measured, sharing=sharing)
 
 
 class Pace:

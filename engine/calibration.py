@@ -20,7 +20,7 @@ from trireme.errors import ModelFileError
 from trireme.handover import Cores, Handover, priced
 
 _log = logging.getLogger(__name__)
-VERSION = 6
+VERSION = 7
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,16 @@ class Curve:
 class Sharing:
     """What it costs two devices to take turns on silicon that they share, measured.
 
-    switch_s: seconds that a copy between them takes longer than one of the device alone; negative
-        where it takes less, as cores are awake
+    latency_s, bandwidth: of a copy between them in a run over both, in place of one of the device
+        alone: (seconds, bytes a second)
+    awake_s: seconds that a kernel of the other device, of which a second core takes a part, takes
+        less than in a row of its own kind, as cores are awake
     overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
 
-    switch_s: float
+    latency_s: float
+    bandwidth: float
+    awake_s: float
     overlap: float
 
 
@@ -66,7 +70,7 @@ class DeviceCalibration:
     issue_s: seconds in which the host launches a task behind another of the device, which starts it
         by itself; None where the host must wait between them
     curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
-    sharing: by the name of another device of the same resource group
+    sharing: of a device on host memory, by the name of another of the same resource group
     nets: seconds of the networks that were measured, by how far apart the cores were ("" where
         that is not known) and name, to tell the machine's pace by
     cores: what passing data between the device's threads cost, by how far apart they were
@@ -119,8 +123,15 @@ class Calibration:
         return self.devices.get(f"{spec.kind}: {spec.description}")
 
     def with_(self, other: Calibration) -> Calibration:
-        """Return this calibration with another's devices added, or in the place of their own."""
-        return Calibration({**self.devices, **other.devices})
+        """Return this calibration with another's devices added, or in the place of their own.
+
+        What turns with a device cost stays, where the other did not measure that again.
+        """
+        devices = {**self.devices, **other.devices}
+        for key in self.devices.keys() & other.devices.keys():
+            sharing = {**self.devices[key].sharing, **other.devices[key].sharing}
+            devices[key] = replace(other.devices[key], sharing=sharing)
+        return Calibration(devices)
 
     def at(self, spec: DeviceSpec, cores: Handover | None) -> Calibration:
         """Return this calibration with a device priced for how far apart its cores are now.
@@ -245,10 +256,11 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     for curve in curves.values():
         numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
     for shared in sharing.values():
-        numbers += [abs(shared.switch_s), shared.overlap]
+        numbers += asdict(shared).values()
     if not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise ValueError("a figure is negative or not finite")
-    if any(bandwidth == 0 for _, bandwidth in copies.values()):
+    bandwidths = [pair[1] for pair in copies.values()] + [s.bandwidth for s in sharing.values()]
+    if not all(bandwidths):
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(

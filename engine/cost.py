@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.calibration import Calibration, Curve, DeviceCalibration
-from trireme.device import HOST, Device, DeviceSpec, KernelWork
+from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.device import HOST, WAKES, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
@@ -183,6 +183,8 @@ class CostModel:
         kernels = self.devices[device].works(part)
         kernels = generic_works(part) if kernels is None else kernels
         kernels = _fastest(kernels, measured)
+        turns = self._turns(spec)
+        awake_s = turns.awake_s if turns else 0.0
         found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
         for kernel in kernels:
             weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
@@ -192,6 +194,7 @@ class CostModel:
                 seconds = sum(weights)
             low, high = (curve.low, curve.high) if curve else SPREAD["roofline"]
             seconds += measured.kernel_s if measured else 0.0
+            seconds = max(seconds - awake_s * kernel.terms.get(WAKES, 0.0), seconds / 2)
             whole = sum(weights) or 1.0
             for node, weight in zip(kernel.nodes, weights, strict=True):
                 mine = seconds * weight / whole
@@ -217,19 +220,23 @@ class CostModel:
             if spec.memory == HOST:
                 continue
             default = (spec.link_latency_s, spec.link_bandwidth)
-            read = self.calibration.copy(spec, "read") or default
-            write = self.calibration.copy(spec, "write") or default
-            switch_s = self._switch_s(spec)
-            to_host[spec.memory] = Link(max(read[0] + switch_s, 0.0), read[1])
-            from_host[spec.memory] = Link(max(write[0] + switch_s, 0.0), write[1])
+            turns = self._turns(spec)
+            crossing = (turns.latency_s, turns.bandwidth) if turns else None
+            read = crossing or self.calibration.copy(spec, "read") or default
+            write = crossing or self.calibration.copy(spec, "write") or default
+            to_host[spec.memory] = Link(*read)
+            from_host[spec.memory] = Link(*write)
         return Links(to_host, from_host)
 
-    def _switch_s(self, spec: DeviceSpec) -> float:
-        """Return how much longer a copy takes between devices that share silicon, if any do."""
-        measured = self.calibration.of(spec)
-        sharing = measured.sharing if measured else {}
-        beside = [d.spec.name for d in self.devices.values() if d.spec.memory == HOST]
-        return max((sharing[name].switch_s for name in beside if name in sharing), default=0.0)
+    def _turns(self, spec: DeviceSpec) -> Sharing | None:
+        """Return what turns cost a device with a host device on the same silicon, if there is one;
+        of several, where copies take longest.
+        """
+        if spec.memory == HOST:
+            return None
+        here = [self.calibration.of(d.spec) for d in self.devices.values() if d.spec.memory == HOST]
+        shared = [one.sharing[spec.kind] for one in here if one and spec.kind in one.sharing]
+        return max(shared, key=lambda one: one.latency_s, default=None)
 
 
 def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:

@@ -131,6 +131,10 @@ def held_s(spans: Sequence[NodeSpan]) -> list[float]:
     ]
 
 
+WAKES = "wakes"
+"""The term of a kernel for which a second core has to be woken: 1, a part, or 0."""
+
+
 @dataclass(frozen=True)
 class KernelWork:
     """What one kernel of a region does, in amounts that its time grows with.

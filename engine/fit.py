@@ -59,7 +59,7 @@ def fit(
     factors = usual
     robust = np.ones(len(measured))
     for _ in range(_ROUNDS):
-        factors = _least_squares(terms, measured, weight * robust, usual, limits)
+        factors = least_squares(terms, measured, weight * robust, usual, limits)
         off = np.abs(terms @ factors - measured) * weight
         robust = np.sqrt(_OUTLIER / np.maximum(off, _OUTLIER))
     count = len(samples)
@@ -74,11 +74,10 @@ def fit(
     )
 
 
-def _least_squares(
-    terms: Array, target: Array, weight: Array, usual: Array, limits: Array
-) -> Array:
+def least_squares(terms: Array, target: Array, weight: Array, usual: Array, limits: Array) -> Array:
     """Return the factors within limits of least weighted squares that stay near the usual ones.
 
+    terms: a row a measurement; weight: of each row's error
     Coordinate descent on the normal equations, each column scaled to length 1.
     """
     scaled, wanted = terms * weight[:, None], target * weight

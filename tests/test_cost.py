@@ -38,7 +38,7 @@ def sample():
     return Calibration.of_devices(
         DeviceCalibration(
             "cpu", "toy cpu", 2e-6, 1e-7, {"elementwise/float32": curve}, {"read": (1e-5, 1e9)},
-            {"gpu": Sharing(1e-5, 1.1)},
+            {"gpu": Sharing(1e-5, 1e9, 1e-6, 1.1)},
         )
     )  # fmt: skip
 
@@ -71,7 +71,8 @@ KEY = "cpu: toy cpu"
         lambda d: d["devices"][KEY]["curves"]["elementwise/float32"].update(high=float("nan")),
         lambda d: d["devices"][KEY]["curves"]["elementwise/float32"].update(colour="red"),
         lambda d: d["devices"][KEY]["copies"].update(read=[1e-5, 0.0]),
-        lambda d: d["devices"][KEY]["sharing"]["gpu"].update(switch_s=None),
+        lambda d: d["devices"][KEY]["sharing"]["gpu"].update(latency_s=None),
+        lambda d: d["devices"][KEY]["sharing"]["gpu"].update(bandwidth=0.0),
         lambda d: d.update(devices=[]),
     ],
 )
@@ -291,36 +292,6 @@ def _known(name, threads):
     device = open_device(name, threads=threads)
     device.close()
     return DeviceCalibration(name, device.spec.description, 1e-6)
-
-
-def test_turns_and_copies_of_devices_on_the_same_silicon():
-    ops = {"reduce_mean", "relu"}  # numpy is slow at others
-    cpu, gpu = (ToyDevice(name, resource_group="chip", ops=ops) for name in ("cpu", "gpu"))
-    found = calibrate({"cpu": cpu}, limit_s=2.0, beside=[gpu]).of(cpu.spec)
-    assert set(found.sharing) == {"gpu"} and not found.copies
-    assert np.isfinite(found.sharing["gpu"].switch_s) and found.sharing["gpu"].overlap > 0
-    found = calibrate({"gpu": gpu}, limit_s=2.0, beside=[cpu]).of(gpu.spec)
-    assert set(found.copies) == {"read", "write"} and set(found.sharing) == {"cpu"}
-    apart = ToyDevice("cpu", resource_group="another", ops=ops)
-    assert not calibrate({"cpu": apart}, limit_s=1.0, beside=[gpu]).of(apart.spec).sharing
-
-
-def test_a_turn_is_paid_with_the_copy():
-    cpu, gpu = (ToyDevice(name, resource_group="chip") for name in ("cpu", "gpu"))
-    lines = {"read": (1e-5, 1e9), "write": (2e-5, 1e9)}
-
-    def links(switch_s, *devices):
-        known = Calibration.of_devices(
-            DeviceCalibration(
-                "gpu", "toy gpu", 0.0, copies=lines, sharing={"cpu": Sharing(switch_s, 1.0)}
-            ),
-        )
-        return CostModel({device.spec.name: device for device in devices}, known).links
-
-    assert links(0, cpu, gpu).seconds(1000, "gpu", "host") == pytest.approx(1.1e-5)
-    assert links(3e-5, cpu, gpu).seconds(1000, "gpu", "host") == pytest.approx(4.1e-5)
-    assert links(3e-5, cpu, gpu).seconds(1000, "host", "gpu") == pytest.approx(5.1e-5)
-    assert links(3e-5, gpu).seconds(1000, "host", "gpu") == pytest.approx(2.1e-5)
 
 
 def test_pace_is_of_now_to_then(cpu):

@@ -185,7 +185,9 @@ def _lines(one: DeviceCalibration) -> list[str]:
         lines.append(f"  copy {way:23} {latency * 1e6:6.1f} us + {bandwidth / 1e9:.2f} GB/s")
     for other, shared in one.sharing.items():
         lines.append(
-            f"  beside {other:21} {shared.switch_s * 1e6:6.1f} us more a copy; both at once take"
-            f" {shared.overlap:.0%} of one after the other"
+            f"  copy to or from {other:12} {shared.latency_s * 1e6:6.1f} us +"
+            f" {shared.bandwidth / 1e9:.2f} GB/s, kernels that wake a core"
+            f" {shared.awake_s * 1e6:.1f} us less; both at once take {shared.overlap:.0%} of one"
+            " after the other"
         )
     return lines

@@ -4,9 +4,10 @@ measured when the curves were made."""
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ from trireme.handover import UNKNOWN, Watch
 from trireme.model_cache import optimised
 from trireme.opening import options_of
 from trireme.place import place
+from trireme.running.execute import flights
 from trireme.running.feeds import random_array
+from trireme.running.lane import Lane
 from trireme.session import Session
 from trireme.tools.options import (
     Progress,
@@ -31,6 +34,7 @@ from trireme.tools.options import (
     device_list,
     device_options,
 )
+from trireme.turns import in_stretches
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
 """What is asked: so many of the runs so near, and a median error of so much."""
@@ -50,7 +54,7 @@ _PARTS = 4
 class Row:
     """One model on one set of devices: seconds predicted, their interval, seconds measured.
 
-    what: "run" for the whole, else the task's label
+    what: "run" for the whole, else the first task and the device of what is waited for at once
     pace: what the calibration's networks took in turns with the model, of what they took then
     apart: how far apart the cores were, which the prediction is for; "" where nobody can tell
     filed_s: the prediction for cores as far apart as the file has it
@@ -113,7 +117,7 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
         f"{'model':30} {'devices':11} thr {'what':14} {'predicted':>9} (interval)  measured ms"
         "   error  pace at pace", *map(str, rows),
     ]  # fmt: skip
-    for what, mine in (("runs", runs), ("regions and copies", regions)):
+    for what, mine in (("runs", runs), ("regions", regions)):
         lines += summary_of(what, mine) if mine else []
     ranks = _ranks(options, progress) if options.placements else {}
     lines += [
@@ -275,16 +279,6 @@ def _runs(graph: Graph, device: Device) -> bool:
     return all(device.unsupported_reason(graph, node) is None for node in graph.nodes)
 
 
-def in_stretches(graph: Graph, devices: Sequence[str], parts: int = _PARTS) -> Graph:
-    """Return the graph with its nodes pinned, in stretches, to the devices in turn."""
-    if len(devices) < 2:
-        return graph
-    size = -(-len(graph.nodes) // parts)
-    pins = (devices[k // size % len(devices)] for k in range(len(graph.nodes)))
-    nodes = (replace(node, pin=pin) for node, pin in zip(graph.nodes, pins, strict=False))
-    return replace(graph, nodes=tuple(nodes))
-
-
 def _measured(
     name: str,
     graph: Graph,
@@ -297,7 +291,7 @@ def _measured(
 
     Estimates are for cores as far apart as they are now; should they move meanwhile, again.
     """
-    pinned, label = in_stretches(graph, list(devices)), "+".join(devices)
+    pinned, label = in_stretches(graph, list(devices), _PARTS), "+".join(devices)
     watch = Watch(lambda: next((c for d in devices.values() if (c := d.handover())), None))
     for trial in range(_TRIALS):
         at = calibration
@@ -306,35 +300,48 @@ def _measured(
         known = [at.of(device.spec) for device in devices.values()]
         apart = next((one.apart for one in known if one and one.apart), UNKNOWN)
         with Session(pinned, devices=list(devices.values()), passes=(), calibration=at) as session:
-            feeds = random_feeds(session)
-            profile = session.profile(feeds, runs=_LEAST)
-            turns = list(_turns(session, feeds, paces, watch, apart))
+            profile = session.profile(random_feeds(session), runs=_TURN_RUNS)
+            lane = Lane(session.program)
+            parts = flights(session.plan, lane.calls)
+            turns = list(_turns(session, parts, paces, watch, apart))
         if len(turns) < _TURNS // 2 and trial < _TRIALS - 1:
             continue
-        now, run_s = max(pace.since() for pace in paces), statistics.median(turns or [0.0])
+        now = max(pace.since() for pace in paces)
+        if not turns:
+            return
+        run_s, *own = (statistics.median(each) for each in zip(*turns, strict=True))
         filed_s = place(pinned, CostModel(devices, calibration)).makespan_s
-        for task in profile.tasks if len(profile.tasks) > 1 else ():
+        for (tasks, _), seconds in zip(parts, own, strict=True) if len(parts) > 1 else ():
+            rows = [profile.tasks[task] for task in tasks]
+            where = next((row.device for row in rows if not row.nbytes), rows[0].device)
             yield Row(
-                name, label, threads, task.label, task.estimate_s, task.low_s, task.high_s,
-                task.seconds, now, apart,
+                name, label, threads, f"{tasks[0]}: {where}", sum(row.estimate_s for row in rows),
+                sum(row.low_s for row in rows), sum(row.high_s for row in rows), seconds, now,
+                apart,
             )  # fmt: skip
-        if turns:
-            yield Row(
-                name, label, threads, "run", profile.predicted_s, *profile.interval_s, run_s, now,
-                apart, filed_s,
-            )  # fmt: skip
+        yield Row(
+            name, label, threads, "run", profile.predicted_s, *profile.interval_s, run_s, now,
+            apart, filed_s,
+        )  # fmt: skip
         return
 
 
+Part = tuple[Sequence[int], Callable[[], None]]
+"""What a serial run launches and waits for at once: its tasks, and what runs them."""
+
+
 def _turns(
-    session: Session, feeds: dict[str, Any], paces: Sequence[Pace], watch: Watch, apart: str
-) -> Iterator[float]:
-    """Yield the seconds of a run in each turn in which the cores stayed so far apart."""
+    session: Session, parts: Sequence[Part], paces: Sequence[Pace], watch: Watch, apart: str
+) -> Iterator[list[float]]:
+    """Yield the seconds of a run, and of each of its parts, in each turn in which the cores stayed
+    so far apart.
+    """
+    feeds = random_feeds(session)
     for pace in paces:
         pace.since()
     for _ in range(_TURNS):
         watch.begin()
-        seconds = run_seconds(session, feeds, _TURN_S, _TURN_RUNS)
+        seconds = [run_seconds(session, feeds, _TURN_S, _TURN_RUNS), *part_seconds(parts)]
         for pace in paces:
             pace.visit(apart)
         if watch.end() == apart:
@@ -342,6 +349,19 @@ def _turns(
         else:
             for pace in paces:
                 pace.forget()
+
+
+def part_seconds(parts: Sequence[Part]) -> list[float]:
+    """Return the median seconds of each part of a run, in runs of all of them."""
+    runs: list[list[float]] = []
+    end = time.perf_counter() + _TURN_S
+    while len(runs) < _TURN_RUNS or (len(runs) < _MOST and time.perf_counter() < end):
+        stamps = [time.perf_counter()]
+        for _, run in parts:
+            run()
+            stamps.append(time.perf_counter())
+        runs.append([after - before for before, after in itertools.pairwise(stamps)])
+    return [statistics.median(each) for each in zip(*runs, strict=True)]
 
 
 def random_feeds(session: Session) -> dict[str, Any]:

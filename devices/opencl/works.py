@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from trireme.device import KernelWork
+from trireme.device import WAKES, KernelWork
 from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
@@ -50,7 +50,7 @@ def _work(low: Lowering, step: Step, units: int) -> KernelWork:
     terms = {name: each * (1 if "bytes" in name else rounds) for name, each in terms.items()}
     guess_s = sum(_GUESS_S.get(name, 0.0) * each for name, each in terms.items())
     shared = min(max((guess_s - _ALONE_S) / (_SHARED_S - _ALONE_S), 0.0), 1.0)
-    terms["wakes"] = shared if groups > 1 else 0.0
+    terms[WAKES] = shared if groups > 1 else 0.0
     family = family_of(step.label)
     if family.startswith("matmul") and not any(tensor.name == "table" for tensor in step.tensors):
         family = family_of(step.label.replace("matmul", "fully_connected", 1))

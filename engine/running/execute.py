@@ -22,10 +22,7 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
 
     Where a task and the next are of one chain, it is the device that waits, not the host.
     """
-    each = [
-        _chain([calls[i] for i in group]) if len(group) > 1 else _alone(calls[group[0]])
-        for group in _groups(serial_order(plan, calls), calls)
-    ]
+    each = [run for _, run in flights(plan, calls)]
     if len(each) == 1:
         return each[0]
 
@@ -34,6 +31,14 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
             call()
 
     return run
+
+
+def flights(plan: Plan, calls: Sequence[BoundCall]) -> list[tuple[list[int], Callable[[], None]]]:
+    """Return the tasks of each launch and wait of a serial run, in order, and what runs them."""
+    return [
+        (group, _chain([calls[i] for i in group]) if len(group) > 1 else _alone(calls[group[0]]))
+        for group in _groups(serial_order(plan, calls), calls)
+    ]
 
 
 def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
