@@ -1,16 +1,56 @@
-"""Which options a device of a list is opened with, and which devices can be open together.
-
-Called by sessions and tools, which open the devices one by one, as some may be absent.
-"""
+"""The devices of a list: the options each is opened with, and which can be open together."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from trireme.device import DeviceSpec, kind_of
+from trireme.device import Device, DeviceSpec, kind_of, open_device
 from trireme.errors import DeviceError
+
+
+def open_devices(
+    wanted: Sequence[str | Device],
+    options: Mapping[str, Mapping[str, Any]],
+    threads: int | None,
+    fallback: bool = False,
+) -> tuple[dict[str, Device], dict[str, DeviceError]]:
+    """Return the devices by name, opened where a name is given, and why others are not there.
+
+    options, threads: as in `options_of`
+    fallback: leave out devices that cannot be opened
+    Errors: DeviceError, if one cannot, if none can, or if two cannot be open together; what was
+    opened is closed again
+    """
+    opened: dict[str, Device] = {}
+    absent: dict[str, DeviceError] = {}
+    if not wanted:
+        raise DeviceError("no device was asked for", fix='devices=["cpu"]')
+    names = [one if isinstance(one, str) else one.spec.name for one in wanted]
+    with ExitStack() as closing:
+        for one, name in zip(wanted, names, strict=True):
+            if name in opened or name in absent:
+                raise DeviceError(f"device {name!r} is listed twice")
+            if not isinstance(one, str):
+                opened[name] = one
+                continue
+            try:
+                opened[name] = open_device(name, **options_of(name, names, options, threads))
+                closing.callback(opened[name].close)
+            except DeviceError as error:
+                if not fallback:
+                    raise
+                absent[name] = error
+        if not opened:
+            raise DeviceError(
+                "none of the devices could be opened",
+                facts=[f"{name}: {error}" for name, error in absent.items()],
+            )
+        check_cores(device.spec for device in opened.values())
+        closing.pop_all()
+    return opened, absent
 
 
 def options_of(

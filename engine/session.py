@@ -22,14 +22,14 @@ from trireme.cost import CostModel
 from trireme.device import HOST, Device, Executable, Progress, no_progress, open_device
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
-from trireme.errors import CompileError, DeviceError, InternalError, RunError
+from trireme.errors import CompileError, InternalError, RunError
 from trireme.graph import Value
 from trireme.handover import Cores
 from trireme.lockfile import Held, place_as
 from trireme.locks import taking
 from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
-from trireme.opening import check_cores, options_of
+from trireme.opening import open_devices
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
 from trireme.parallel.dealing import Dealer, dealt_or_none
@@ -145,32 +145,12 @@ class Session(Closing):
         fallback: bool,
         options: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Device]:
-        opened: dict[str, Device] = {}
-        if not devices:
-            raise DeviceError("no device was asked for", fix='devices=["cpu"]')
-        names = [one if isinstance(one, str) else one.spec.name for one in devices]
-        for wanted, name in zip(devices, names, strict=True):
-            if name in opened or name in self.dropped:
-                raise DeviceError(f"device {name!r} is listed twice")
-            try:
-                if isinstance(wanted, str):
-                    given = options_of(name, names, options, threads)
-                    if name == HOST:
-                        given.setdefault("states", self.states)
-                    opened[name] = open_device(name, **given)
-                    self._closing.append(opened[name].close)
-                else:
-                    opened[name] = wanted
-            except DeviceError as error:
-                if not fallback:
-                    raise
-                self._drop(name, error)
-        if not opened:
-            raise DeviceError(
-                "none of the devices could be opened",
-                facts=[f"{name}: {why}" for name, why in self.dropped.items()],
-            )
-        check_cores(device.spec for device in opened.values())
+        given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
+        opened, absent = open_devices(devices, given, threads, fallback)
+        names = [one for one in devices if isinstance(one, str) and one in opened]
+        self._closing += [opened[name].close for name in names]
+        for name, error in absent.items():
+            self._drop(name, error)
         return opened
 
     def _keep_states(self, opened: dict[str, Device]) -> None:

@@ -17,12 +17,12 @@ import numpy as np
 from trireme.calibrate import Pace
 from trireme.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.cost import CostModel
-from trireme.device import Device, open_device
+from trireme.device import Device
 from trireme.errors import RunError
 from trireme.graph import Graph
 from trireme.handover import UNKNOWN, Watch
 from trireme.model_cache import optimised
-from trireme.opening import options_of
+from trireme.opening import open_devices
 from trireme.place import place
 from trireme.running.execute import flights
 from trireme.running.feeds import random_array
@@ -195,7 +195,7 @@ def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
     calibration = load_calibration(calibration_path())
     for devices in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
         for threads in counts if "cpu" in devices else [None]:
-            opened = _opened(options, devices, threads)
+            opened, _ = open_devices(devices, device_options(options), threads)
             try:
                 paces = [Pace(d, _known(calibration, d)) for d in opened.values()]
                 for model, graph in graphs.items():
@@ -212,21 +212,11 @@ def _counts(options: argparse.Namespace) -> list[int | None]:
     return [int(n) for n in options.threads.split(",")] if options.threads else [None]
 
 
-def _opened(
-    options: argparse.Namespace, devices: Sequence[str], threads: int | None
-) -> dict[str, Device]:
-    opened: dict[str, Device] = {}
-    for name in devices:
-        given = options_of(name, devices, device_options(options), threads)
-        opened[name] = open_device(name, **given)
-    return opened
-
-
 def _ranks(options: argparse.Namespace, progress: Progress) -> dict[str, tuple[float, int]]:
     """Return, for each model, how predictions rank random placements beside measurements."""
     found = {}
     calibration = load_calibration(calibration_path())
-    opened = _opened(options, device_list(options), _counts(options)[0])
+    opened, _ = open_devices(device_list(options), device_options(options), _counts(options)[0])
     try:
         for model in options.models:
             graph, times = optimised(model), []

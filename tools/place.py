@@ -16,9 +16,9 @@ from typing import Any
 
 from trireme.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
-from trireme.device import Device, open_device
+from trireme.device import Device
 from trireme.devices.described import load_soc
-from trireme.errors import DeviceError, PlacementError, RunError
+from trireme.errors import PlacementError, RunError
 from trireme.explain import explain
 from trireme.graph import Graph, node_names
 from trireme.lockfile import (
@@ -30,7 +30,7 @@ from trireme.lockfile import (
     remarks,
     save_lock,
 )
-from trireme.opening import check_cores, options_of
+from trireme.opening import open_devices
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
@@ -205,22 +205,9 @@ def _open(
     names = device_list(options)
     if before is not None and options.devices == "cpu":
         names = list(before.devices)
-    opened: dict[str, Device] = {}
-    absent: dict[str, str] = {}
-    for name in names:
-        given = options_of(name, names, device_options(options), options.threads)
-        try:
-            opened[name] = open_device(name, **given)
-        except DeviceError as error:
-            if not options.fallback and before is None:
-                for device in opened.values():
-                    device.close()
-                raise
-            absent[name] = str(error)
-    if not opened:
-        raise DeviceError("none of the devices could be opened", facts=list(absent.values()))
-    check_cores(device.spec for device in opened.values())
-    return opened, absent
+    fallback = options.fallback or before is not None
+    opened, absent = open_devices(names, device_options(options), options.threads, fallback)
+    return opened, {name: str(error) for name, error in absent.items()}
 
 
 def _version() -> str:
