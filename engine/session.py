@@ -255,15 +255,20 @@ class Session(Closing):
         """
         for _ in self._taken:  # as `with self._lock`, quicker
             try:
-                if self._direct is not None and not out:
-                    return self._direct(feeds)
-                self._check_open()
-                results = self._ports.give(feeds, out)
-                self.runs.run()
-                return self._ports.take(results)
+                return self._run(feeds, out)
             finally:
                 self._lock.release()
         raise InternalError("a lock cannot be taken")
+
+    def _run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        if self._direct is not None and not out:
+            return self._direct(feeds)
+        self._check_open()
+        results = self._ports.give(feeds, out)
+        self.runs.run()
+        return self._ports.take(results)
 
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
         """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
@@ -338,6 +343,8 @@ class Session(Closing):
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 
+        Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
+        says what every task and node took. States go on by both.
         Errors: as `run`
         """
         if runs < 1 or warmup < 0:
@@ -346,18 +353,16 @@ class Session(Closing):
             self._check_open()
             self._ports.give(feeds)
             self.runs.settle()
-            spans: list[list[TaskSpan]] = []
-            wall: list[float] = []
-            for count in range(warmup + runs):
+            spans, wall = [], []
+            for _ in range(warmup + runs):
                 start = time.perf_counter()
+                self._run(feeds)
+                wall.append(time.perf_counter() - start)
                 results = self._ports.give(feeds)
-                run = self.runs.profiled()
+                spans.append(self.runs.profiled())
                 self._ports.take(results)
-                if count >= warmup:
-                    spans.append(run)
-                    wall.append(time.perf_counter() - start)
-            memory, is_serial = memory_rows(self.program), self.runs.is_serial
-            return make_profile(self.plan, spans, wall, memory, is_serial, self.cores)
+            seen, memory = (spans[warmup:], wall[warmup:]), memory_rows(self.program)
+            return make_profile(self.plan, *seen, memory, self.runs.is_serial, self.cores)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
