@@ -186,8 +186,7 @@ def _fastest(
                 session = open_one(placement)
                 stack.callback(session.close)
                 feeds = _feeds(session)
-                session.run(feeds)
-                session.runs.settle()
+                session.profile(feeds, runs=1, warmup=0)  # which also has the mode chosen
             except TriremeError as error:
                 lines.append(f"not measured: {_counts(placement)}: {error}")
                 continue

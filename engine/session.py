@@ -306,8 +306,7 @@ class Session(Closing):
         """
         with self._lock:
             self._check_open()
-            self._ports.give(feeds)
-            self.runs.settle()
+            self._settle(feeds)
             results = self._ports.give(feeds)
             spans = self.runs.profiled()
             return self._ports.take(results), spans
@@ -351,8 +350,7 @@ class Session(Closing):
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         with self._lock:
             self._check_open()
-            self._ports.give(feeds)
-            self.runs.settle()
+            self._settle(feeds)
             spans, wall = [], []
             for _ in range(warmup + runs):
                 start = time.perf_counter()
@@ -363,6 +361,12 @@ class Session(Closing):
                 self._ports.take(results)
             seen, memory = (spans[warmup:], wall[warmup:]), memory_rows(self.program)
             return make_profile(self.plan, *seen, memory, self.runs.is_serial, self.cores)
+
+    def _settle(self, feeds: Mapping[str, Any]) -> None:
+        """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
+        given = self._ports.give(feeds)
+        self.runs.settle()
+        self._ports.take(given)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""

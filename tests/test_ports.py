@@ -1,5 +1,7 @@
 """Large arrays are used where they are: when, and what must not change by it."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -134,3 +136,25 @@ def test_watched_runs_see_every_value():
         made.run_nodes({"x": x}, steps.append)
         (y,) = steps[-1].values.values()
         np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("call", ["profile", "run_traced"])
+def test_what_the_tries_of_a_mode_write_into_is_alive(call, monkeypatch):
+    """Large outputs are written where they will be handed out, by every try: never into arrays that
+    are gone (it damaged the heap), nor into those that the user has."""
+    b = GraphBuilder("large")
+    x = b.input("x", TensorType((300, 300), "float32"))
+    with Session(b.finish(b.add("exp", x)), threads=1, calibration=Calibration()) as session:
+        feeds = {"x": np.zeros((300, 300), np.float32)}
+        given, alive = [], []
+        give = session._ports.give
+
+        def watched(*args, **named):
+            targets = give(*args, **named)
+            given[:] = [weakref.ref(array) for array, _ in targets[0] if array is not None]
+            return targets
+
+        monkeypatch.setattr(session._ports, "give", watched)
+        monkeypatch.setattr(session.runs, "settle", lambda: alive.extend(r() for r in given))
+        getattr(session, call)(feeds)
+        assert len(alive) == 1 and alive[0] is not None

@@ -61,7 +61,7 @@ class Entrant(Timed[Session]):
         outputs = session.run(feeds)
         for _ in range(2):
             session.run(feeds)
-        session.runs.settle()
+        session.profile(feeds, runs=1, warmup=0)  # which also has the mode chosen
         return cls(session, outputs=outputs)
 
     def apart(self, other: Entrant) -> float:
