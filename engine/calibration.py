@@ -20,7 +20,7 @@ from trireme.errors import ModelFileError
 from trireme.handover import Cores, Handover, priced
 
 _log = logging.getLogger(__name__)
-VERSION = 7
+VERSION = 8
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ def test_short_runs_have_two_prices():
         for work in works(optimise(build(net)), threads):
             assert (work.alone is not None) == (threads == 2)
             if work.alone:
-                assert work.alone.family == f"{work.family} alone"
+                family = work.family.removesuffix(" columns")
+                assert work.alone.family == f"{family} alone"
                 assert work.alone.terms["model_s"] >= work.terms["model_s"]
 
 
@@ -68,3 +69,25 @@ def test_products_of_one_row_are_a_family(dtype, family):
     w = b.constant("w", np.ones((32, 64), np.float32))
     (work,) = works(b.finish(b.add("fully_connected", x, w)), 1)
     assert work.family == "fully_connected_f32"
+
+
+@pytest.mark.parametrize("isa", ["auto", "generic"])
+@pytest.mark.parametrize(
+    ("shape", "layer", "family"),
+    [
+        ((1, 2, 4, 256), ("conv", 2048), "conv_f32 columns"),
+        ((1, 128, 128, 16), ("conv", 16), "conv_f32"),
+        ((1, 8, 8, 256), ("conv", 256, 3), "conv_f32_winograd columns"),
+        ((1, 1, 1, 512), ("conv", 1000), "fully_connected_f32 columns"),
+        ((1, 2, 2, 4), ("conv", 4), "conv_f32"),
+    ],
+)
+def test_products_dealt_out_by_columns_are_families_of_several_threads(isa, shape, layer, family):
+    """Few rows of many channels are cut by columns, many rows of few by rows, small ones not."""
+    graph = optimise(build(Net("n", "float32", shape, [layer])))
+    plain = family.removesuffix(" columns")
+    for threads, said in ((1, plain), (2, family)):
+        with closing(open_device("cpu", threads=threads, isa=isa)) as device:
+            (work,) = device.works(graph)
+        assert work.family == said
+        assert work.alone is None or work.alone.family == f"{plain} alone"

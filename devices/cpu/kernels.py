@@ -90,6 +90,8 @@ class Step:
     local_bytes: memory of its own that each thread needs meanwhile
     seconds: an estimate for one thread, within a factor of two where it matters: it decides the
         number of chunks, whether workers are woken, and how often Python looks after signals
+    columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
+        does all of its rows, or where that is not known
     """
 
     code: Code
@@ -99,6 +101,12 @@ class Step:
     local_bytes: int = 0
     seconds: float = 1e-5
     nodes: tuple[int, ...] = ()
+    columns: int = 1
+
+    @property
+    def is_dealt_by_columns(self) -> bool:
+        """Whether each chunk reads all rows, and makes a part of each."""
+        return self.columns == self.chunks > 1
 
 
 @dataclass(frozen=True)

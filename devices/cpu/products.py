@@ -44,7 +44,7 @@ def product_step(
     b = operands.b(cut.width) if callable(operands.b) else operands.b
     return Step(
         code, (operands.a, b, *operands.extra), (operands.c,), chunks, local_bytes,
-        seconds=_seconds(context.isa, product), nodes=(node.id,),
+        seconds=_seconds(context.isa, product), nodes=(node.id,), columns=cut.groups,
     )  # fmt: skip
 
 

@@ -44,6 +44,9 @@ the bytes can pass from core to core."""
 _OF_ONE_ROW = {"conv_f32": "fully_connected_f32", "gemm_q8": "gemm_q8 row"}
 """Families of products of one row, which wait for weights rather than multiply: a convolution on
 one pixel takes what a fully connected layer takes, int8 twice what its multiplications do."""
+_COLUMNS = " columns"
+"""Ends families of products whose threads each make some columns of all rows: they read what the
+other cores made, where products dealt out by rows mostly read what their own core did."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
@@ -146,7 +149,8 @@ def _alone(work: KernelWork, step: Step, threads: int) -> KernelWork:
     share = _share_of(step, threads)
     mine = {n: amount for n, amount in work.terms.items() if n != FLAGS and BYTES not in n}
     terms = {name: amount / share for name, amount in mine.items()}
-    return KernelWork(work.nodes, f"{work.family} alone", terms, step.seconds)
+    family = work.family.removesuffix(_COLUMNS)
+    return KernelWork(work.nodes, f"{family} alone", terms, step.seconds)
 
 
 def _share_of(step: Step, threads: int) -> float:
@@ -187,6 +191,7 @@ def _work(
     }
     if threads > 1:
         terms |= {BYTES + name: terms[name] for name in _HANDED} | {FLAGS: float(share < 1)}
+        family += _COLUMNS * step.is_dealt_by_columns
     return KernelWork(step.nodes, family, terms, step.seconds * share)
 
 

@@ -72,7 +72,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     return [
         Step(
             code, reads, (node.outputs[0],), chunks, local_bytes,
-            seconds=flops / (3e9 * isa.lanes), nodes=(node.id,),
+            seconds=flops / (3e9 * isa.lanes), nodes=(node.id,), columns=cut.groups,
         )
     ]  # fmt: skip
 
