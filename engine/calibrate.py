@@ -211,8 +211,8 @@ class Pace:
     """How fast the machine is, beside when it was calibrated: a few of the networks again.
 
     They are visited in turns with what is to be compared, so that both see the same machine, and
-    compared with what they took with the cores as far apart; where that was not seen, alone, which
-    does not depend on it.
+    compared with what they took with the cores as far apart; where the device has but one, with
+    what they took; where that was not seen, alone, which does not depend on it.
     """
 
     def __init__(self, device: Device, measured: DeviceCalibration) -> None:
@@ -226,7 +226,7 @@ class Pace:
     def visit(self, apart: str = UNKNOWN) -> None:
         """Measure each network once more, with the cores so far apart."""
         for call, name, ratios in self._rows:
-            then = self._nets.get(apart, {}).get(name)
+            then = (self._nets.get(apart) or self._nets.get(UNKNOWN, {})).get(name)
             is_alone = then is None
             if then is None:
                 alone = (nets.get(f"{name} alone") for nets in self._nets.values())

@@ -309,6 +309,9 @@ def test_pace_is_of_now_to_then(cpu):
     elsewhere = Pace(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
     elsewhere.visit("near")
     assert elsewhere.since() < 0.9
+    of_one_core = Pace(cpu, replace(then, nets={"": nets[apart]}))
+    of_one_core.visit("near")  # as another device says
+    assert of_one_core.since() < 0.9
     pace = Pace(cpu, replace(then, nets={}))
     pace.visit()
     assert pace.since() == 1.0
