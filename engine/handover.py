@@ -1,6 +1,7 @@
 """How far apart the cores of a device's threads are: what passing data between them costs.
 
-A device whose threads share work measures it in a millisecond (`Device.handover`). A virtual
+A device whose threads share work measures it in a millisecond (`Device.handover`), or asks one that
+has threads on the same cores, as an OpenCL driver on the CPU does. A virtual
 machine's cores are moved by its host: two virtual CPUs may be threads of one core, cores of one
 cache, or cores with a cache each, and change from one to the other within seconds. `calibrate`
 keeps what it was, estimates are priced by it (`priced`), and profiles say when it is no longer so.
@@ -106,7 +107,7 @@ class Cores:
             return f"{self.device}: {self.now}{', as it is priced' if self.priced else ''}"
         return (
             f"{self.device}: {self.now}, but it is priced for when {self.priced};"
-            " to price it for now: trireme calibrate --cores"
+            f" to price it for now: trireme calibrate --cores --devices {self.device}"
         )
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import opencl
@@ -12,14 +13,20 @@ import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.device import open_device as open_by_name
+from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.devices.opencl.pocl import sweep
 from trireme.devices.opencl.programs import build_error
+from trireme.devices.opencl.works import TERM_LIMITS
 from trireme.errors import CompileError, DeviceError
 from trireme.graph import TensorType
+from trireme.handover import Handover
 from trireme.interpret import interpret
+from trireme.session import Session
+from trireme.tools.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +179,51 @@ def test_the_spec_says_whether_cores_are_shared(device):
     assert device.spec.flops["float32"] > 0
 
 
+FAR = Handover(245e-9, 0.5e-9)
+
+
+def test_on_the_cpus_cores_it_says_how_far_apart_they_are(device, monkeypatch):
+    """What the cpu device measures; a GPU has none, nor counts its kernels by them."""
+    monkeypatch.setattr(CpuDevice, "handover", lambda cpu: FAR)
+    if not device.spec.cores:
+        assert device.handover() is None
+        pytest.skip("no driver on the CPU")
+    assert device.handover() == FAR and device.handover() == FAR
+    assert all(work.terms.keys() >= TERM_LIMITS.keys() for work in device.works(region()))
+    monkeypatch.setattr(device, "spec", replace(device.spec, cores=frozenset()))
+    assert device.handover() is None
+    assert not any(work.terms.keys() & TERM_LIMITS.keys() for work in device.works(region()))
+
+
+def test_it_is_priced_for_how_far_apart_they_are(device, monkeypatch, tmp_path, capsys):
+    """Session, profile and `calibrate --cores` treat it as they do the cpu device."""
+    if not device.spec.cores:
+        pytest.skip("no driver on the CPU")
+    monkeypatch.setattr(CpuDevice, "handover", lambda cpu: FAR)
+    path = tmp_path / "c.json"
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(path))
+    curves = {"elementwise": Curve(1e-6, {"handed_bytes": 0.2})}
+    cores = {"near": Handover(56e-9, 0.1e-9)}
+    Calibration.of_devices(
+        DeviceCalibration(
+            "opencl", device.spec.description, 0.0, 0.0, curves, cores=cores, apart="near"
+        )
+    ).save(path)
+
+    def opened():
+        return Session(region(), devices=[device], calibration=path)
+
+    with opened() as session:
+        before, (said,) = session.placement.makespan_s, session.cores
+        profile = session.profile({"x": np.zeros((3, 5, 7), np.float32)}, runs=2, warmup=0)
+    assert said.have_moved and profile.cores == (said,)
+    assert str(said).endswith("trireme calibrate --cores --devices opencl")
+    assert main(["calibrate", "--cores", "--devices", "opencl"]) == 0
+    assert "the cores have no cache in common" in capsys.readouterr().out
+    with opened() as session:
+        assert session.placement.makespan_s > before and not session.cores[0].have_moved
+
+
 def test_a_closed_device_refuses(cache):
     opencl.need_opencl()
     closed = open_device(cache_dir=cache)
@@ -225,6 +277,7 @@ _RUN = """
 import numpy as np
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
+from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.graph import TensorType
 import trireme.ops
 b = GraphBuilder("g")

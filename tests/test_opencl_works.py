@@ -9,14 +9,15 @@ from trireme.device import NodeSpan, held_s
 from trireme.devices.opencl.kernels import lower
 from trireme.devices.opencl.lowering import Lowering
 from trireme.devices.opencl.tuning import Tuning
-from trireme.devices.opencl.works import family_of, works_of
+from trireme.devices.opencl.works import TERM_LIMITS, family_of, works_of
 from trireme.graph import TensorType
+from trireme.handover import BYTES, FLAGS
 from trireme.optimise import optimise
 
 CPU = Tuning("cpu", 16, 12, 2, 16, (1, 1))
 
 
-def conv(size, inside, out, kernel=1, units=2, activation=""):
+def conv(size, inside, out, kernel=1, units=2, activation="", on_cores=False):
     b = GraphBuilder("conv")
     x = b.input("x", TensorType((1, size, size, inside), "float32"))
     w = b.constant("w", np.zeros((out, kernel, kernel, inside), np.float32))
@@ -25,7 +26,7 @@ def conv(size, inside, out, kernel=1, units=2, activation=""):
         "conv", x, w, bias, strides=(1, 1), pads=(kernel // 2,) * 4, dilations=(1, 1), groups=1,
         layout="NHWC", activation=activation,
     )  # fmt: skip
-    (work,) = works_of(lower(Lowering(b.finish(y), CPU)), units)
+    (work,) = works_of(lower(Lowering(b.finish(y), CPU)), units, on_cores)
     return work
 
 
@@ -64,6 +65,23 @@ def test_work_grows_and_so_do_wake_ups():
     assert conv(1, 2048, 16).terms["wakes"] == 0, "one work-group needs one core"
 
 
+def test_cores_of_the_cpu_hand_over_values():
+    """Constants lie in the caches of all cores; a flag counts where a second core takes a part."""
+    short, long = conv(2, 20, 33, on_cores=True), conv(40, 20, 33, on_cores=True)
+    for size, work in ((2, short), (40, long)):
+        made = size * size * 33 * 4
+        assert work.terms[BYTES + "made_bytes"] == made
+        assert work.terms[BYTES + "bytes"] == made + size * size * 20 * 4
+    assert short.terms[FLAGS] == 0 and long.terms[FLAGS] > 0
+    assert set(TERM_LIMITS) == {name for name in long.terms if name.startswith((BYTES, FLAGS))}
+
+
+@pytest.mark.parametrize("given", [{"units": 1, "on_cores": True}, {"units": 40}])
+def test_one_core_and_a_gpu_hand_nothing_over(given):
+    terms = conv(40, 20, 33, **given).terms
+    assert not [name for name in terms if name.startswith((BYTES, FLAGS))]
+
+
 def test_activations_are_work_per_vector():
     plain, relu, swish = (conv(12, 16, 32, activation=a) for a in ("", "relu", "swish"))
     assert plain.terms["finish"] < relu.terms["finish"] < swish.terms["finish"]
@@ -86,7 +104,7 @@ def test_kernels_that_grow_alike_are_one_family(label, family):
 def test_every_kernel_of_the_networks_is_counted():
     for net in NETS:
         graph = optimise(build(net))
-        works = works_of(lower(Lowering(graph, CPU)), 2)
+        works = works_of(lower(Lowering(graph, CPU)), 2, on_cores=True)
         by_family = {}
         for work in works:
             assert all(np.isfinite(each) and each >= 0 for each in work.terms.values()), work

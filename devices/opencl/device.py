@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
+from trireme.device import (
+    Buffer,
+    Device,
+    DeviceSpec,
+    Done,
+    Event,
+    Executable,
+    KernelWork,
+    open_device,
+)
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -21,10 +30,11 @@ from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs, default_folder
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
-from trireme.devices.opencl.works import works_of
+from trireme.devices.opencl.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
+from trireme.handover import Handover
 
 _PRECISIONS = ("float32", "float16")
 _CORRECTLY_ROUNDED = 1 << 7
@@ -48,6 +58,8 @@ class OpenCLDevice(Device):
 
     kernel_table = TABLE
 
+    term_limits = TERM_LIMITS
+
     def __init__(
         self, found: Found, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
     ) -> None:
@@ -57,6 +69,7 @@ class OpenCLDevice(Device):
         self.owner = os.getpid()
         self.closed = False
         self.lock = threading.Lock()
+        self._cores: Device | None = None
         try:
             self.context = cl.Context([found.handle])
             self.chain = self.context
@@ -96,7 +109,25 @@ class OpenCLDevice(Device):
     def works(self, graph: Graph) -> list[KernelWork]:
         """Return the kernels that the graph is lowered to."""
         lowered = lower(Lowering(graph, self.tuning, self.half_weights))
-        return works_of(lowered, max(int(self.found.handle.max_compute_units), 1))
+        return works_of(lowered, self._units, on_cores=bool(self.spec.cores))
+
+    @property
+    def _units(self) -> int:
+        return max(int(self.found.handle.max_compute_units), 1)
+
+    def handover(self) -> Handover | None:
+        """Return what passing data between the CPU's cores costs now, if the kernels run on them.
+
+        The cpu device measures it, as it does for its own threads, in a millisecond. OpenCL cannot:
+        nothing makes two work-groups run at once.
+        """
+        self.check_open()
+        if not self.spec.cores or self._units < 2:
+            return None
+        with self.lock:
+            if self._cores is None:
+                self._cores = open_device("cpu")
+            return self._cores.handover()
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new device memory; raise DeviceError when the driver has none."""
@@ -194,6 +225,8 @@ class OpenCLDevice(Device):
             return
         for queue in self.queues.values():
             queue.finish()
+        if self._cores is not None:
+            self._cores.close()
         self.closed = True
 
 

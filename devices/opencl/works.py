@@ -3,6 +3,10 @@
 What a kernel is counted in: multiply-adds of vectors, as its tiles make them (what they make twice
 counts twice), image places looked up, vectors finished and stored, elements and bytes. Work that a
 whole round of the compute units is needed for, although only some are busy, counts in full.
+
+A driver that runs work-groups on the CPU's cores passes data from core to core, as the cpu's
+threads do, and pays what they pay for it: a share of the bytes of values, which differs for what
+is written, and flags where a second core takes a part. A GPU's kernels have no such terms.
 """
 
 from __future__ import annotations
@@ -10,17 +14,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from trireme.device import WAKES, KernelWork
 from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
 from trireme.graph import Node
+from trireme.handover import BYTES, FLAGS
 from trireme.op import get_op
 from trireme.ops.activation import ACTIVATIONS
 
 _NEAR_BYTES = 512 << 10
 """An operand of more is taken to come from beyond the caches of a core."""
+TERM_LIMITS: Mapping[str, float] = {BYTES + "bytes": 1.0, BYTES + "made_bytes": 1.0, FLAGS: 25.0}
+"""How much of the bytes of values, and of those written, can pass from core to core; and how often
+the flags of a wake-up can pass."""
+_WAKE_FLAGS = 8.0
+"""Flags of waking a second core and sharing out work-groups with it, beside one of those that work
+handed over in a pool of threads takes: 30 where that takes 4 (PoCL, cores near and far). So curves
+that saw one state only tell what of a wake-up depends on it about right."""
 _TILE = re.compile(r"_(\d+)x(\d+)")
 _ALIKE = (
     (re.compile(r"^(conv|fully_connected)_"), "product_"), (re.compile(r"^reduce_.*"), "reduce"),
@@ -38,9 +51,31 @@ _ALONE_S, _SHARED_S = 4e-6, 12e-6
 when it always takes one. A driver on a CPU then wakes it once more for the next kernel."""
 
 
-def works_of(lowering: Lowering, units: int) -> list[KernelWork]:
-    """Return the work of every launch, in order, on a device of so many compute units."""
-    return [_work(lowering, step, units) for step in lowering.steps]
+def works_of(lowering: Lowering, units: int, on_cores: bool = False) -> list[KernelWork]:
+    """Return the work of every launch, in order, on a device of so many compute units.
+
+    on_cores: whether the units are cores of the CPU, which hand data over to each other
+    """
+    works = [_work(lowering, step, units) for step in lowering.steps]
+    if not on_cores or units < 2:
+        return works
+    return [
+        replace(work, terms={**work.terms, **_handed(lowering, step, work.terms[WAKES])})
+        for work, step in zip(works, lowering.steps, strict=True)
+    ]
+
+
+def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
+    """Return what may pass between cores: bytes of values, as constants lie in all caches, and the
+    flags of a wake-up.
+    """
+    values = [tensor for tensor in step.tensors if tensor.ref.space != "constant"]
+    made = sum(_nbytes(low, tensor.ref) for tensor in values if tensor.writes)
+    read = sum(_nbytes(low, tensor.ref) for tensor in values if not tensor.writes)
+    return {
+        BYTES + "bytes": float(made + read), BYTES + "made_bytes": float(made),
+        FLAGS: _WAKE_FLAGS * wakes,
+    }  # fmt: skip
 
 
 def _work(low: Lowering, step: Step, units: int) -> KernelWork:
