@@ -68,15 +68,25 @@ def test_random_graphs_on_the_devices(devices, seed, quantised):
 
 
 def test_runs_overlap():
+    """The second run is on the first device while the first run is on the second."""
+    begun, seen = threading.Event(), []
+    one, two, three = toys()
+    one.on_launch = lambda: begun.set() if one.launches == 2 else None
+    two.on_launch = lambda: seen.append(begun.wait(30)) if two.launches == 1 else None
+    with Session(chain(), devices=[one, two, three], passes=(), split="off") as session:
+        assert len(list(session.stream(items(4)))) == 4
+    assert seen == [True]
+
+
+@pytest.mark.timed
+def test_runs_that_overlap_take_less():
     """Three devices of 20 ms each: a run alone takes 60, the next one comes 20 later."""
     with open_chain(delay_s=0.02) as session:
         list(session.stream(items(3)))
-        seconds = []
-        while min(seconds, default=1.0) > 0.45 and len(seconds) < 5:  # a busy machine may be late
-            start = time.perf_counter()
-            list(session.stream(items(10)))
-            seconds.append(time.perf_counter() - start)
-    assert 0.2 < min(seconds) < 0.45, f"10 runs took {seconds} s, one after another 0.6"
+        start = time.perf_counter()
+        list(session.stream(items(10)))
+        seconds = time.perf_counter() - start
+    assert 0.2 < seconds < 0.45, f"10 runs took {seconds:.3f} s, one after another 0.6"
 
 
 def counter():
@@ -239,13 +249,16 @@ def test_the_plan_of_throughput_is_what_runs():
 
 def test_a_stream_is_profiled():
     with open_chain(delay_s=0.003) as session:
-        for _ in range(5):  # a busy machine may be late
-            found = profile_stream(session, items(1)[0], runs=24)
-            if found.wall_s < 0.7 * found.wall_alone_s:
-                break
+        found = profile_stream(session, items(1)[0], runs=24)
     assert 2 <= found.predicted.depth == found.virtual.depth
     assert not found.simulated
     assert found.virtual.steady_s < 0.6 * found.virtual.alone_s
-    assert found.wall_s < 0.7 * found.wall_alone_s
     text = str(found)
     assert "in flight" in text and "times)" in text and "lanes" in text
+
+
+@pytest.mark.timed
+def test_a_profiled_stream_takes_less_than_its_runs_alone():
+    with open_chain(delay_s=0.003) as session:
+        found = profile_stream(session, items(1)[0], runs=24)
+    assert found.wall_s < 0.7 * found.wall_alone_s

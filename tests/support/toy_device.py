@@ -40,6 +40,7 @@ class ToyDevice(Device):
         self.delay_s = delay_s
         self.fail_compile, self.fail_launch = fail_compile, fail_launch
         self.launches = 0
+        self.on_launch = lambda: None
         self.closed = False
         self.busy = threading.Lock()
 
@@ -97,6 +98,7 @@ class _ToyCall:
             raise DeviceError(f"two tasks at once on {device.spec.name}")
         try:
             device.launches += 1
+            device.on_launch()
             start = time.perf_counter()
             ids = (*graph.inputs, *graph.outputs)
             views = {
