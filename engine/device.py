@@ -2,14 +2,11 @@
 
 A device compiles Graphs, one node or many, into Executables. The session allocates one arena a
 device, binds each executable once to places in the arenas, and launches the bound calls run after
-run. Devices are found by name in a table of "module:factory" strings, so that nothing is imported
-(and no driver touched) before a device is asked for.
+run.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +23,11 @@ from trireme.kernel_table import KernelTable
 Clock = Literal["wall", "virtual"]
 HOST = "host"
 """The memory space of numpy arrays; the handle of its buffers is a 1-D uint8 array."""
+
+
+def kind_of(name: str) -> str:
+    """Return what a device is an instance of: "cpu" of "cpu#2", the name itself of others."""
+    return name.partition("#")[0]
 
 
 @dataclass(frozen=True)
@@ -340,62 +342,3 @@ class HostMemoryDevice(Device):
         """Copy memory into a C-contiguous array."""
         end = source.offset + target.nbytes
         target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]
-
-
-Factory = Callable[..., Device]
-_FACTORIES: dict[str, str] = {
-    "cpu": "trireme.devices.cpu:open_device",
-    "opencl": "trireme.devices.opencl:open_device",
-    "npu": "trireme.devices.npu:open_device",
-    "host": "trireme.devices.host:open_device",
-}
-
-
-def register_device(name: str, factory: str) -> None:
-    """Make "module:factory" the device called `name`, for devices that live outside trireme."""
-    _FACTORIES[name] = factory
-
-
-def device_names() -> tuple[str, ...]:
-    """Return the names that `open_device` knows."""
-    return tuple(_FACTORIES)
-
-
-def kind_of(name: str) -> str:
-    """Return what a device is an instance of: "cpu" of "cpu#2", the name itself of others."""
-    return name.partition("#")[0]
-
-
-def open_device(name: str, **options: Any) -> Device:
-    """Open the device called `name`: a kind, or an instance of it by number ("cpu#2").
-
-    A kind has instances if its factory takes a `name`; it may take how many there are, `instances`.
-    Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
-    """
-    kind = kind_of(name)
-    if kind not in _FACTORIES:
-        raise DeviceError(
-            f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_FACTORIES))}"]
-        )
-    module, _, attribute = _FACTORIES[kind].partition(":")
-    try:
-        factory: Factory = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
-    return factory(**_of_instance(name, factory, options))
-
-
-def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a factory, with what it must know of an instance."""
-    kind, hash, number = name.partition("#")
-    given = {key: value for key, value in options.items() if key != "instances"}
-    if not hash:
-        return given
-    takes = inspect.signature(factory).parameters
-    if "name" not in takes:
-        raise DeviceError(f"{name}: {kind} has no instances", fix=kind)
-    if not number.isdecimal() or number[0] == "0":
-        raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind}#1")
-    if "instances" in takes:
-        given["instances"] = max(int(options.get("instances", 0)), int(number))
-    return {**given, "name": name}

@@ -23,13 +23,13 @@ import numpy as np
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
-from trireme.device import HOST, Buffer, Device, open_device
+from trireme.device import HOST, Buffer, Device
 from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import GraphError, PlacementError, TriremeError
 from trireme.graph import Graph, Quant, TensorType, Value
 from trireme.interpret import evaluate
 from trireme.op import OpDef, get_op, has_op
-from trireme.opening import options_of
+from trireme.opening import open_device, options_of
 from trireme.running.interactive import summary
 
 MOST_KEPT = 512

@@ -1,14 +1,73 @@
-"""The devices of a list: the options each is opened with, and which can be open together."""
+"""Devices by name: how one is opened, with which options, and which can be open together.
+
+They are found in a table of "module:factory" strings, so that nothing is imported (and no driver
+touched) before a device is asked for.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from trireme.device import Device, DeviceSpec, kind_of, open_device
+from trireme.device import Device, DeviceSpec, kind_of
 from trireme.errors import DeviceError
+
+Factory = Callable[..., Device]
+_FACTORIES: dict[str, str] = {
+    "cpu": "trireme.devices.cpu:open_device",
+    "opencl": "trireme.devices.opencl:open_device",
+    "npu": "trireme.devices.npu:open_device",
+    "host": "trireme.devices.host:open_device",
+}
+
+
+def register_device(name: str, factory: str) -> None:
+    """Make "module:factory" the device called `name`, for devices that live outside trireme."""
+    _FACTORIES[name] = factory
+
+
+def device_names() -> tuple[str, ...]:
+    """Return the names that `open_device` knows."""
+    return tuple(_FACTORIES)
+
+
+def open_device(name: str, **options: Any) -> Device:
+    """Open the device called `name`: a kind, or an instance of it by number ("cpu#2").
+
+    A kind has instances if its factory takes a `name`; it may take how many there are, `instances`.
+    Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
+    """
+    kind = kind_of(name)
+    if kind not in _FACTORIES:
+        raise DeviceError(
+            f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_FACTORIES))}"]
+        )
+    module, _, attribute = _FACTORIES[kind].partition(":")
+    try:
+        factory: Factory = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
+    return factory(**_of_instance(name, factory, options))
+
+
+def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of a factory, with what it must know of an instance."""
+    kind, hash, number = name.partition("#")
+    given = {key: value for key, value in options.items() if key != "instances"}
+    if not hash:
+        return given
+    takes = inspect.signature(factory).parameters
+    if "name" not in takes:
+        raise DeviceError(f"{name}: {kind} has no instances", fix=kind)
+    if not number.isdecimal() or number[0] == "0":
+        raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind}#1")
+    if "instances" in takes:
+        given["instances"] = max(int(options.get("instances", 0)), int(number))
+    return {**given, "name": name}
 
 
 def open_devices(

@@ -19,7 +19,7 @@ from trireme.calibration import Calibration, default_path, load_calibration
 from trireme.closing import Closing
 from trireme.compile import Program, compile_tasks, make_program
 from trireme.cost import CostModel
-from trireme.device import HOST, Device, Executable, Progress, no_progress, open_device
+from trireme.device import HOST, Device, Executable, Progress, no_progress
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, InternalError, RunError
@@ -29,7 +29,7 @@ from trireme.lockfile import Held, place_as
 from trireme.locks import taking
 from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
-from trireme.opening import open_devices
+from trireme.opening import open_device, open_devices
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
 from trireme.parallel.dealing import Dealer, dealt_or_none

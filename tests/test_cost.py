@@ -20,12 +20,13 @@ from trireme.calibration import (
 )
 from trireme.calibration_nets import NETS, Net, build
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
-from trireme.device import KernelWork, open_device
+from trireme.device import KernelWork
 from trireme.drift import ALLOWED, drift_of
 from trireme.errors import ModelFileError
 from trireme.graph import TensorType
 from trireme.handover import USUAL
 from trireme.model_file import save
+from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session

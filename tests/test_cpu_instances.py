@@ -13,12 +13,11 @@ import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost import CostModel
-from trireme.device import open_device
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import RING, has_futex
 from trireme.errors import DeviceError, RunError
 from trireme.graph import TensorType
-from trireme.opening import options_of
+from trireme.opening import open_device, options_of
 from trireme.plan import make_plan
 from trireme.session import Session
 from trireme.virtual import timeline

@@ -7,9 +7,9 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.calibration_nets import NETS, Net, build
-from trireme.device import open_device
 from trireme.graph import TensorType
 from trireme.handover import BYTES, FLAGS
+from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
 

@@ -11,11 +11,11 @@ from toy_graphs import any_order
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
-from trireme.device import open_device
 from trireme.errors import GraphError, PlacementError, PlanError, RunError
 from trireme.graph import TensorType
 from trireme.interpret import interpret, run_reference
 from trireme.model_file import dumps, loads
+from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.plan_check import check_plan
 from trireme.session import Session

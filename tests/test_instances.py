@@ -4,12 +4,12 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.device import DeviceSpec, _of_instance, open_device
+from trireme.device import DeviceSpec
 from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.errors import DeviceError, TriremeError
 from trireme.graph import TensorType
-from trireme.opening import check_cores, options_of
+from trireme.opening import _of_instance, check_cores, open_device, options_of
 from trireme.session import Session
 
 pytestmark = pytest.mark.skipif(

@@ -14,7 +14,6 @@ import pytest
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration, Curve, DeviceCalibration
-from trireme.device import open_device as open_by_name
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.lowering import Lowering, Tensor
@@ -25,6 +24,7 @@ from trireme.errors import CompileError, DeviceError
 from trireme.graph import TensorType
 from trireme.handover import Handover
 from trireme.interpret import interpret
+from trireme.opening import open_device as open_by_name
 from trireme.session import Session
 from trireme.tools.cli import main
 

@@ -7,11 +7,12 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
-from trireme.device import DeviceSpec, open_device
+from trireme.device import DeviceSpec
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.errors import RunError
 from trireme.graph import TensorType
+from trireme.opening import open_device
 from trireme.parallel.dealing import Dealer, alike
 from trireme.parallel.measure import profile_stream
 from trireme.parallel.pipeline import Pipeline

@@ -14,10 +14,11 @@ from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
 from trireme.calibration import Calibration
-from trireme.device import Done, open_device
+from trireme.device import Done
 from trireme.graph import TensorType
 from trireme.interpret import run_reference
 from trireme.model_cache import optimised
+from trireme.opening import open_device
 from trireme.running.feeds import random_array
 from trireme.running.runs import TRIES, Runs
 from trireme.session import Session

@@ -11,8 +11,9 @@ from typing import Any
 from trireme.calibrate import LIMIT_S
 from trireme.calibrate import calibrate as measure
 from trireme.calibration import Calibration, DeviceCalibration, load_calibration
-from trireme.device import Device, kind_of, open_device
+from trireme.device import Device, kind_of
 from trireme.errors import ModelFileError, RunError
+from trireme.opening import open_device
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
 from trireme.tools.options import (

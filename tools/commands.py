@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from trireme import convert as convert_model
-from trireme.device import device_names, open_device
 from trireme.devices.opencl import list_devices
 from trireme.errors import DeviceError
 from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
 from trireme.model_file import save
+from trireme.opening import device_names, open_device
 from trireme.optimise import optimise
 from trireme.parallel.measure import profile_stream, streamed_s
 from trireme.parallel.replicas import Replicas

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trireme.builder import GraphBuilder
-from trireme.device import Device, open_device
+from trireme.device import Device
 from trireme.devices.npu.constraints import constraints
 from trireme.dtypes import dtype_name
 from trireme.errors import DeviceError, TriremeError
 from trireme.graph import Graph, TensorType
 from trireme.op import OpDef, Sample, all_ops
+from trireme.opening import open_device
 
 DEVICES = ("cpu", "opencl", "npu")
 _HEADER = """# Supported ops

@@ -12,16 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.device import (
-    Buffer,
-    Device,
-    DeviceSpec,
-    Done,
-    Event,
-    Executable,
-    KernelWork,
-    open_device,
-)
+from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -35,6 +26,7 @@ from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
 from trireme.handover import Handover
+from trireme.opening import open_device
 
 _PRECISIONS = ("float32", "float16")
 _CORRECTLY_ROUNDED = 1 << 7

@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
-from trireme.device import open_device
 from trireme.errors import DeviceError
+from trireme.opening import open_device
 
 OPTIONS = {"cpu": {"threads": 2}}
 
