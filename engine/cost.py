@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.device import HOST, WAKES, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from trireme.calibrating.handover import Handover
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node, TensorType
-from trireme.handover import Handover
 from trireme.kernel_table import KernelTable
 
 Clock = Literal["wall", "virtual"]

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trireme.calibrating.handover import Cores
 from trireme.compile import Program
 from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import Clock, held_s
 from trireme.drift import Drift, drift_of
-from trireme.handover import Cores
 from trireme.placement import time_text
 from trireme.plan import Plan, Task
 from trireme.running.dispatch import TaskSpan

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trireme.calibration import Calibration, default_path, load_calibration
+from trireme.calibrating.calibration import Calibration, default_path, load_calibration
+from trireme.calibrating.handover import Cores
 from trireme.closing import Closing
 from trireme.compile import Program, compile_tasks, make_program
 from trireme.cost import CostModel
@@ -24,7 +25,6 @@ from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, InternalError, RunError
 from trireme.graph import Value
-from trireme.handover import Cores
 from trireme.lockfile import Held, place_as
 from trireme.locks import taking
 from trireme.measure import check_free, tried

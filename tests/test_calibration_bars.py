@@ -13,7 +13,7 @@ import pytest
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
-from trireme.calibration_nets import NETS
+from trireme.calibrating.nets import NETS
 from trireme.graph import TensorType
 from trireme.model_file import save
 from trireme.tools.calibrate_check import SHARE, Row, summary_of, verdict

@@ -13,7 +13,7 @@ from forced import open_all
 from recorded_calls import Call, planned
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
 from trireme.running.dispatch import ParallelRunner

@@ -9,8 +9,8 @@ import pytest
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibrate import Pace, calibrate
-from trireme.calibration import (
+from trireme.calibrating.calibrate import Pace, calibrate
+from trireme.calibrating.calibration import (
     VERSION,
     Calibration,
     Curve,
@@ -18,13 +18,13 @@ from trireme.calibration import (
     Sharing,
     load_calibration,
 )
-from trireme.calibration_nets import NETS, Net, build
+from trireme.calibrating.handover import USUAL
+from trireme.calibrating.nets import NETS, Net, build
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
 from trireme.device import KernelWork
 from trireme.drift import ALLOWED, drift_of
 from trireme.errors import ModelFileError
 from trireme.graph import TensorType
-from trireme.handover import USUAL
 from trireme.model_file import save
 from trireme.opening import open_device
 from trireme.optimise import optimise

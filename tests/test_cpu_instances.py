@@ -11,7 +11,7 @@ from random_graphs import random_feeds, random_graph
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost import CostModel
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import RING, has_futex

@@ -11,7 +11,7 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.devices.cpu import open_device
 from trireme.graph import TensorType
 from trireme.session import Session

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trireme.builder import GraphBuilder
-from trireme.calibration_nets import NETS, Net, build
+from trireme.calibrating.handover import BYTES, FLAGS
+from trireme.calibrating.nets import NETS, Net, build
 from trireme.graph import TensorType
-from trireme.handover import BYTES, FLAGS
 from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched

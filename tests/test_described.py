@@ -12,7 +12,7 @@ from zoo import zoo_path
 
 import trireme
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.convert import convert
 from trireme.cost import CostModel
 from trireme.devices.described import load_soc, soc_names

@@ -8,7 +8,7 @@ from placement_cases import to_graph
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost import CostModel
 from trireme.explain import explain
 from trireme.graph import TensorType

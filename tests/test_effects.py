@@ -10,7 +10,7 @@ from toy_device import ToyDevice
 from toy_graphs import any_order
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import GraphError, PlacementError, PlanError, RunError
 from trireme.graph import TensorType
 from trireme.interpret import interpret, run_reference

@@ -12,7 +12,7 @@ from forced import open_all, pinned_where_supported
 from zoo import zoo_path
 
 import trireme
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.optimise import optimise
 from trireme.running.feeds import random_array
 from trireme.tools.bench.peers import peer_of, run_peer

@@ -8,7 +8,7 @@ from placement_cases import to_graph
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain

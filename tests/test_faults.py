@@ -7,7 +7,7 @@ import pytest
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import CompileError, DeviceError, TriremeError
 from trireme.graph import TensorType
 from trireme.interpret import run_reference

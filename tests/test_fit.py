@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trireme.calibration import Curve
-from trireme.fit import fit
+from trireme.calibrating.calibration import Curve
+from trireme.calibrating.fit import fit
 
 
 def synthetic(count=60, noise=0.02, seed=0):

@@ -7,7 +7,7 @@ import pytest
 from forced import open_all
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.graph import TensorType
 from trireme.running.dispatch import TaskSpan
 from trireme.running.flights import took_s

@@ -7,12 +7,21 @@ import numpy as np
 import pytest
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, Curve, DeviceCalibration, load_calibration
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, load_calibration
+from trireme.calibrating.handover import (
+    MOVING,
+    UNKNOWN,
+    USUAL,
+    Cores,
+    Handover,
+    Watch,
+    median_of,
+    priced,
+)
 from trireme.device import DeviceSpec, KernelWork
 from trireme.devices.cpu.device import CpuDevice
 from trireme.errors import DeviceError
 from trireme.graph import TensorType
-from trireme.handover import MOVING, UNKNOWN, USUAL, Cores, Handover, Watch, median_of, priced
 from trireme.opening import open_device
 from trireme.session import Session
 from trireme.tools.cli import main

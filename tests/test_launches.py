@@ -9,7 +9,7 @@ from placement_cases import random_problem
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.cost import CostModel
 from trireme.graph import TensorType
 from trireme.place import place

@@ -18,8 +18,9 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "closing", "locks", "dtypes", "mapped", "disk_cache", "graph", "op", "effects",
     "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
-    "model_file", "convert", "model_cache", "kernel_table", "handover", "device", "opening",
-    "calibration", "fit", "cost", "memory", "placement",
+    "model_file", "convert", "model_cache", "kernel_table", "calibrating.handover",
+    "device", "opening", "calibrating.calibration", "calibrating.fit", "cost",
+    "memory", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts",
     "placing.contract", "placing.objective", "placing.polish", "placing.anneal", "placing.starts",
@@ -31,10 +32,10 @@ ENGINE_ORDER = [
     "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
-    "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibration_nets",
+    "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibrating.nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "parallel.dealing", "measure", "session", "turns", "calibrate", "parallel.replicas",
-    "parallel.measure", "running.per_node", "eager", "replay",
+    "parallel.dealing", "measure", "session", "calibrating.turns", "calibrating.calibrate",
+    "parallel.replicas", "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
     path

@@ -10,7 +10,7 @@ from toy_graphs import feeds_of
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.explain import explain

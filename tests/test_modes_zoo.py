@@ -11,7 +11,7 @@ from forced import open_all, pinned_at_random
 from zoo import zoo_path
 
 import trireme
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.model_cache import optimised
 from trireme.running.feeds import random_array
 from trireme.running.per_node import gap

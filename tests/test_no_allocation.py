@@ -9,7 +9,7 @@ import pytest
 from forced import open_all
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.graph import TensorType
 from trireme.session import Session
 

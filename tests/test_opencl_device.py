@@ -13,7 +13,8 @@ import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.handover import Handover
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.lowering import Lowering, Tensor
@@ -22,7 +23,6 @@ from trireme.devices.opencl.programs import build_error
 from trireme.devices.opencl.works import TERM_LIMITS
 from trireme.errors import CompileError, DeviceError
 from trireme.graph import TensorType
-from trireme.handover import Handover
 from trireme.interpret import interpret
 from trireme.opening import open_device as open_by_name
 from trireme.session import Session
@@ -277,7 +277,7 @@ _RUN = """
 import numpy as np
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
 from trireme.graph import TensorType
 import trireme.ops
 b = GraphBuilder("g")

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from trireme.builder import GraphBuilder
-from trireme.calibration_nets import NETS, build
+from trireme.calibrating.handover import BYTES, FLAGS
+from trireme.calibrating.nets import NETS, build
 from trireme.device import NodeSpan, held_s
 from trireme.devices.opencl.kernels import lower
 from trireme.devices.opencl.lowering import Lowering
 from trireme.devices.opencl.tuning import Tuning
 from trireme.devices.opencl.works import TERM_LIMITS, family_of, works_of
 from trireme.graph import TensorType
-from trireme.handover import BYTES, FLAGS
 from trireme.optimise import optimise
 
 CPU = Tuning("cpu", 16, 12, 2, 16, (1, 1))

@@ -7,7 +7,7 @@ from toy_device import ToyDevice
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.graph import TensorType

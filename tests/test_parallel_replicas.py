@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.device import DeviceSpec
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex

@@ -10,7 +10,7 @@ from toy_device import ToyDevice
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel, roofline_s, work_of
 from trireme.errors import PlacementError, TriremeError
 from trireme.explain import explain

@@ -10,7 +10,7 @@ from random_graphs import random_feeds, random_graph
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder, scalar
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import DeviceError, PlanError, RunError
 from trireme.graph import TensorType
 from trireme.parallel.flow import flow_of, state_waits, steady_s

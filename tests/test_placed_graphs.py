@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import random_feeds, random_graph
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.interpret import run_reference
 from trireme.plan_check import check_plan
 from trireme.session import Session

@@ -15,7 +15,7 @@ from baselines import BASELINES
 from placement_cases import KINDS, cases, random_problem, to_graph
 from toy_device import ToyDevice
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel, Link, Links
 from trireme.errors import PlacementError
 from trireme.place import place

@@ -13,7 +13,7 @@ import pytest
 from baselines import BASELINES
 from placement_cases import KINDS, cases, random_problem, to_graph
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel, Links
 from trireme.errors import PlacementError
 from trireme.place import place

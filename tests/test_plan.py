@@ -10,7 +10,7 @@ from toy_graphs import F32, any_order, devices, feeds_of, random_graph
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.compile import compile_plan
 from trireme.cost import CostModel
 from trireme.errors import PlacementError, PlanError

@@ -7,7 +7,7 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import RunError
 from trireme.graph import TensorType
 from trireme.session import Session

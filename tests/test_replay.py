@@ -9,7 +9,7 @@ from toy_device import ToyDevice
 from toy_graphs import devices, feeds_of, random_graph
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.errors import RunError
 from trireme.graph import TensorType
 from trireme.replay import first_divergence, record, rerun

@@ -13,7 +13,7 @@ from toy_graphs import devices, feeds_of, random_graph
 from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.device import Done
 from trireme.graph import TensorType
 from trireme.interpret import run_reference

@@ -16,7 +16,7 @@ from trireme import (
     Session,
 )
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.interpret import run_reference

@@ -5,12 +5,12 @@ import pytest
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibrate import calibrate
-from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.calibrating.calibrate import calibrate
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.calibrating.turns import crossing_of, typical
 from trireme.cost import CostModel
 from trireme.device import WAKES, KernelWork
 from trireme.graph import TensorType
-from trireme.turns import crossing_of, typical
 
 
 def test_turns_and_copies_of_devices_on_the_same_silicon():

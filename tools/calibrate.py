@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrate import LIMIT_S
-from trireme.calibrate import calibrate as measure
-from trireme.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.calibrate import LIMIT_S
+from trireme.calibrating.calibrate import calibrate as measure
+from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.device import Device, kind_of
 from trireme.errors import ModelFileError, RunError
 from trireme.opening import open_device

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from trireme.calibrate import Pace
-from trireme.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.calibrate import Pace
+from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.handover import UNKNOWN, Watch
+from trireme.calibrating.turns import in_stretches
 from trireme.cost import CostModel
 from trireme.device import Device
 from trireme.errors import RunError
 from trireme.graph import Graph
-from trireme.handover import UNKNOWN, Watch
 from trireme.model_cache import optimised
 from trireme.opening import open_devices
 from trireme.place import place
@@ -34,7 +35,6 @@ from trireme.tools.options import (
     device_list,
     device_options,
 )
-from trireme.turns import in_stretches
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
 """What is asked: so many of the runs so near, and a median error of so much."""

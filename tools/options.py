@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.calibration import default_path
+from trireme.calibrating.calibration import default_path
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value

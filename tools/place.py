@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trireme.calibration import Calibration, load_calibration
+from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Device
 from trireme.devices.described import load_soc

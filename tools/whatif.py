@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.devices.described import Soc, load_soc
 from trireme.errors import RunError

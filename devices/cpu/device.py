@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
+from trireme.calibrating.handover import Handover
 from trireme.device import (
     DeviceSpec,
     Executable,
@@ -27,7 +28,6 @@ from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
-from trireme.handover import Handover
 from trireme.op import get_op
 
 NO_CACHE = pathlib.Path()

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from trireme.calibrating.handover import BYTES, FLAGS
 from trireme.device import KernelWork
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.elementwise import COSTS
@@ -23,7 +24,6 @@ from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
 from trireme.devices.cpu.program import Item, Program
 from trireme.graph import Graph
-from trireme.handover import BYTES, FLAGS
 
 _KNOWN = (
     "conv_f32_winograd", "direct_conv_f32", "conv_f32", "fully_connected_f32", "matmul_f32",

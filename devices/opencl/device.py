@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trireme.calibrating.handover import Handover
 from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import TABLE, lower, reason
@@ -25,7 +26,6 @@ from trireme.devices.opencl.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
-from trireme.handover import Handover
 from trireme.opening import open_device
 
 _PRECISIONS = ("float32", "float16")

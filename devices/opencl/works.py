@@ -16,12 +16,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from trireme.calibrating.handover import BYTES, FLAGS
 from trireme.device import WAKES, KernelWork
 from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
 from trireme.graph import Node
-from trireme.handover import BYTES, FLAGS
 from trireme.op import get_op
 from trireme.ops.activation import ACTIVATIONS
 

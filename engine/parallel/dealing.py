@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.compile import Program, compile_plan
 from trireme.cost import CostModel
 from trireme.device import HOST, ChainedCall, Device, DeviceSpec, Event, chain_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from trireme.calibration import load_calibration
+from trireme.calibrating.calibration import load_calibration
 from trireme.cost import CostModel
 from trireme.device import Clock
 from trireme.measure import is_same

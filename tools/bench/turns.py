@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trireme.calibration import Calibration
+from trireme.calibrating.calibration import Calibration
 from trireme.device import HOST, Clock, Device
 from trireme.dtypes import Array
 from trireme.measure import Timed, take_turns

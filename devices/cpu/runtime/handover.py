@@ -13,13 +13,13 @@ from string import Template
 
 import numpy as np
 
+from trireme.calibrating.handover import Handover, median_of
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.recipes import Code, code_of
 from trireme.devices.cpu.runtime import native
 from trireme.devices.cpu.runtime.pool import Call, Pool
-from trireme.handover import Handover, median_of
 
 _BYTES = 16 << 10
 """Of a stretch: some of what the first cache holds."""

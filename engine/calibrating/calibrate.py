@@ -1,6 +1,6 @@
 """Measure what kernels, launches and copies take on this machine's real devices.
 
-Small networks (`calibration_nets`) are compiled, bound and launched as real runs are, and every
+Small networks (`nets`) are compiled, bound and launched as real runs are, and every
 kernel in them is timed where it stands, with the caches as they are within a model. A family of
 kernels makes a curve. Simulated devices are not measured: their own model is their clock.
 """
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trireme.calibration import Calibration, Curve, DeviceCalibration, Sharing
-from trireme.calibration_nets import NETS, Net, build
-from trireme.cost import generic_works, supported_part, ways_of
-from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
-from trireme.dtypes import numpy_dtype
-from trireme.fit import fit
-from trireme.graph import Graph
-from trireme.handover import UNKNOWN, Watch, priced
-from trireme.optimise import optimise
-from trireme.session import Session
-from trireme.turns import (
+from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.calibrating.fit import fit
+from trireme.calibrating.handover import UNKNOWN, Watch, priced
+from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.turns import (
     measure_crossings,
     measure_issue,
     measure_launch,
     measure_overlap,
 )
+from trireme.cost import generic_works, supported_part, ways_of
+from trireme.device import HOST, BoundCall, Device, KernelWork, held_s
+from trireme.dtypes import numpy_dtype
+from trireme.graph import Graph
+from trireme.optimise import optimise
+from trireme.session import Session
 
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trireme.calibration import Curve
+from trireme.calibrating.calibration import Curve
 from trireme.dtypes import Array
 
 _ROUNDS = 6

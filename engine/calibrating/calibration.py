@@ -1,7 +1,7 @@
 """Cost curves measured on this machine, as data: a readable JSON file a machine.
 
-`trireme.calibrate` measures them, `fit` fits them, `cost` reads them. A curve belongs to one device
-as its spec describes it (driver, threads, instruction set), so a changed machine is never priced by
+`calibrate` measures them, `fit` fits them, `cost` reads them. A curve belongs to one device as its
+spec describes it (driver, threads, instruction set), so a changed machine is never priced by
 another's figures.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trireme.calibrating.handover import Cores, Handover, priced
 from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
-from trireme.handover import Cores, Handover, priced
 
 _log = logging.getLogger(__name__)
 VERSION = 8

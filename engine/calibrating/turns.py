@@ -16,12 +16,12 @@ from functools import partial
 import numpy as np
 
 from trireme.builder import GraphBuilder
-from trireme.calibration import Calibration
-from trireme.calibration_nets import NETS, build
+from trireme.calibrating.calibration import Calibration
+from trireme.calibrating.fit import least_squares
+from trireme.calibrating.nets import NETS, build
 from trireme.cost import supported_part
 from trireme.device import WAKES, BoundCall, Device, held_s
 from trireme.dtypes import numpy_dtype
-from trireme.fit import least_squares
 from trireme.graph import Graph, TensorType
 from trireme.optimise import optimise
 from trireme.running.lane import Lane
