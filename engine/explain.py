@@ -153,7 +153,7 @@ def _chosen(repricer: Repricer, node: Node, trials: Mapping[str, Trial]) -> Alte
     else:
         near = min(trials, key=lambda name: trials[name].value)
         more = trials[near].value - repricer.value
-        why = f"next best is {near}, {repricer.text(abs(more))} {'more' if more >= 0 else 'less'}"
+        why = f"next best is {near}, {repricer.change(more)}"
         why += f", for {trials[near].binding}" if more > 0 else ""
     note = choice.notes.get(choice.device)
     remark = f" ({own.source}{'; ' + note if note else ''})"
@@ -164,14 +164,11 @@ def _alternative(
     repricer: Repricer, estimate_s: float, name: str, trial: Trial, free: float | None
 ) -> Alternative:
     change = trial.value - repricer.value
-    verb = "more" if change >= 0 else "less"
-    why = f"the run would take {repricer.text(abs(change))} {verb} with it here"
+    why = f"the run would take {repricer.change(change)} with it here"
     if change > 0:
         why += f", for {trial.binding}"
     if free is not None:
-        again = free - repricer.value
-        verb = "more" if again >= 0 else "less"
-        why += f"; {repricer.text(abs(again))} {verb} with all others placed anew"
+        why += f"; {repricer.change(free - repricer.value)} with all others placed anew"
     return Alternative(
         name, estimate_s, trial.value, why, free, trial.appears, trial.vanishes, trial.binding
     )
@@ -212,6 +209,4 @@ def _way(repricer: Repricer, nodes: list[int], space: int, who: str) -> str:
     )
     if best is None:
         return f"{who} ({labels}) cannot all run in {where}"
-    change = best.value - repricer.value
-    verb = "more" if change >= 0 else "less"
-    return f"with {who} ({labels}) in {where}: {repricer.text(abs(change))} {verb}"
+    return f"with {who} ({labels}) in {where}: {repricer.change(best.value - repricer.value)}"

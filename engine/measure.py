@@ -220,8 +220,7 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ..
     score = replace(best.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     used = {name for one in placements for name in one.specs if one.nodes_on(name)}
     unused = {
-        name: "what uses it was slower when measured" if name in used
-        else first.unused.get(name, why)
+        name: "what uses it was slower when measured" if name in used else why
         for name, why in best.unused.items()
     }  # fmt: skip
     return replace(

@@ -8,7 +8,7 @@ always placed alike.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trireme.cost import CostModel, Estimate
@@ -17,6 +17,7 @@ from trireme.errors import PlacementError, PlanError
 from trireme.graph import Graph, Node
 from trireme.placement import Choice, Placement, Score, insert_copies
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.idle import Use, least_uses
 from trireme.placing.makespan import makespan_s
 from trireme.placing.messages import Messages, price_bound
 from trireme.placing.objective import LINEAR, UNIT, Objective, Scorer, check_objective
@@ -182,14 +183,28 @@ class Pricing:
         stage_of = {graph.nodes[i].id: t for t, (_, mine) in enumerate(tasks) for i in mine}
         messages = search.messages if search else None
         bound, origin = lower_bound(scorer, assigned, value, forest, load, messages)
+        score = Score(scorer.objective, UNIT[scorer.objective], value, bound, origin)
+        uses = least_uses(scorer, assigned, search.best_using if search else {})
         return Placement(
             graph, placed, specs, self.costs.links,
             dict(zip(names, problem.machine.launch_s, strict=True)),
-            choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks),
-            Score(scorer.objective, UNIT[scorer.objective], value, bound, origin),
-            search.candidates if search else {}, _unused(names, where, choices, search, value),
+            choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks), score,
+            search.candidates if search else {}, self._unused(assigned, score, uses),
             issue_s=self.costs.issue_s(),
         )  # fmt: skip
+
+    def _unused(self, assigned: Assignment, score: Score, uses: Iterable[Use]) -> dict[str, str]:
+        """Return, for each device without a node, the sentence that says why."""
+        names, unused = self.problem.machine.names, {}
+        for name in (name for d, name in enumerate(names) if d not in assigned):
+            refused = [refusals[name] for _, refusals, _ in self.options.values()
+                       if name in refusals]  # fmt: skip
+            common = max(set(refused), key=lambda r: (refused.count(r), r), default="")
+            unused[name] = f"it refuses all {self.problem.n} nodes ({common})"
+        for use in uses:
+            what = self.graph.nodes[use.node].label if use.node is not None else None
+            unused[names[use.device]] = use.text(what, score.change(use.value - score.value))
+        return unused
 
     def _check_fits(self, scorer: Scorer, assigned: Assignment, tasks: Tasks) -> None:
         sizes = scorer.overfull(assigned, tasks)
@@ -279,32 +294,3 @@ def _refusal(graph: Graph, node: Node, name: str, device: Device) -> str | None:
     if node.pin is not None and node.pin != name:
         return f"the node is pinned to {node.pin}"
     return device.unsupported_reason(graph, node)
-
-
-def _unused(
-    names: Sequence[str],
-    where: Mapping[int, str],
-    choices: Mapping[int, Choice],
-    search: Search | None,
-    best: float,
-) -> dict[str, str]:
-    """Return, for each device without a node, the sentence that says why."""
-    unused = {}
-    for index, name in enumerate(names):
-        if name in where.values():
-            continue
-        refusals = [c.refusals[name] for c in choices.values() if name in c.refusals]
-        if len(refusals) == len(choices):
-            common = max(set(refusals), key=lambda r: (refusals.count(r), r), default="")
-            unused[name] = f"it refuses all {len(choices)} nodes ({common})"
-        elif search is not None and index in search.best_using:
-            with_it = search.best_using[index]
-            unit, scale = ("mJ", 1e3) if search.scorer.objective == "energy" else ("us", 1e6)
-            verb = "takes" if unit == "us" else "costs"
-            unused[name] = (
-                f"the best placement found that uses it {verb} {with_it * scale:.1f} {unit}, "
-                f"{abs(with_it - best) * scale:.1f} {unit} {'more' if with_it >= best else 'less'}"
-            )
-        else:
-            unused[name] = "no placement that uses it was worth trying"
-    return unused

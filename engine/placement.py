@@ -46,6 +46,10 @@ class Score:
         """Return a value of this objective with its unit."""
         return time_text(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
 
+    def change(self, by: float) -> str:
+        """Return how much more or less a value of this objective is: "48.0 us more"."""
+        return f"{self.text(abs(by))} {'more' if by >= 0 else 'less'}"
+
     def __str__(self) -> str:
         origin = f", from {self.bound_from}" if self.bound_from else ""
         return (

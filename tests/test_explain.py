@@ -58,6 +58,28 @@ def test_with_all_others_free_it_is_exact_too(seed):
                 assert other.free_s >= placement.score.value * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
+    """No dearer than any single node that `explain` would list; what a node is said to take is what
+    a pin makes of it.
+    """
+    graph, costs, placement = placed(seed, 10)
+    reasons = explain(placement).nodes
+    for device, why in placement.unused.items():
+        runs = {n.label: a.run_s for n, ways in reasons for a in ways if a.device == device}
+        runs = {label: run_s for label, run_s in runs.items() if run_s is not None}
+        if not runs:
+            assert f"refuses all {len(graph.nodes)} nodes" in why
+            continue
+        least = min(runs.values())
+        named = [label for label in runs if f" {label} alone" in why]
+        if named:
+            assert runs[named[0]] <= least * 1.02
+            assert placement.score.change(runs[named[0]] - placement.score.value) in why
+        else:
+            assert why.startswith("the best placement found that uses it takes")
+
+
 def test_each_copy_is_explained():
     for seed in range(6):
         _, _, placement = placed(seed, 20)

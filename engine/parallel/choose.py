@@ -151,7 +151,7 @@ def _settled(
         return kept
     devices = {node: choice.device for node, choice in searched.choices.items()}
     free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
-    return replace(free, candidates=searched.candidates, unused=searched.unused)
+    return replace(free, candidates=searched.candidates)
 
 
 def _hopeless(plain: Placement) -> str:

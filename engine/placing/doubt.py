@@ -72,7 +72,7 @@ def _instead(kept: Placement, device: str, mixture: Placement, doubt: float) -> 
     )
     unused = {
         name: f"{device} was kept to, as a mixture is not surely better"
-        if mixture.nodes_on(name) else mixture.unused.get(name, why)
+        if mixture.nodes_on(name) else why
         for name, why in kept.unused.items()
     }  # fmt: skip
     score = replace(mine, lower_bound=bound.lower_bound, bound_from=bound.bound_from)

@@ -60,6 +60,10 @@ class Repricer:
         """Return a value of the placement's objective with its unit."""
         return self.placement.score.text(value)
 
+    def change(self, by: float) -> str:
+        """Return how much more or less a value of it is: "48.0 us more"."""
+        return self.placement.score.change(by)
+
     def moved(self, changes: Mapping[int, int]) -> Trial:
         """Return what comes of moving nodes (by position) to devices, all others held."""
         where = list(self.assigned)
