@@ -26,10 +26,10 @@ def machine(sram_bytes):
     return replace(spec, sram=replace(spec.sram, bytes=sram_bytes))
 
 
-def net(channels=16):
+def net(channels=16, images=1):
     """A net with a long skip, so that something has to leave a small SRAM."""
     b = Int8Builder(np.random.default_rng(SEED))
-    x = b.conv(b.feed(1, 24, 20, 3), channels, activation="relu")
+    x = b.conv(b.feed(images, 24, 20, 3), channels, activation="relu")
     y = b.conv(x, channels, groups=channels)
     y = b.conv(y, 2 * channels, kernel=1)
     y = b.conv(y, channels, kernel=1)
@@ -72,6 +72,28 @@ def test_no_two_commands_race(name, sram_bytes):
     made = compile_graph(spec, net()[1]).task
     assert conflicts(made, spec) == []
     assert verify(spec, made).regions[0].nbytes <= sram_bytes
+
+
+@pytest.mark.parametrize("sram_bytes", [16 << 10, 64 << 10])
+def test_tiles_of_several_images_do_not_race(sram_bytes):
+    made = compile_graph(machine(sram_bytes), net(images=5)[1]).task
+    assert conflicts(made, machine(sram_bytes)) == []
+
+
+@pytest.mark.parametrize("name", ["mobile", "systolic_32x32", "ethos_u55_256"])
+def test_a_command_takes_as_many_images_as_fit(name):
+    """So that a batch is no more commands than an image, and no more cycles than its images."""
+
+    def batch(images):
+        b = Int8Builder(np.random.default_rng(SEED))
+        graph = b.finish(b.conv(b.feed(images, 8, 8, 3), 16))
+        task = compile_graph(load_spec(name), graph, arguments_inside=True).task
+        matrix = sum(isinstance(command.work, Matrix) for command in task.commands)
+        return matrix, simulate_cycles(load_spec(name), task).cycles
+
+    (one, cycles), (many, most) = batch(1), batch(50)
+    assert many <= 2 and one <= 2
+    assert cycles < most <= 50 * cycles
 
 
 def test_barriers_are_what_prevents_races(task):

@@ -36,6 +36,8 @@ from trireme.quantize import divide_rounding, multiply_by_quantized, requantize
 Memory = Sequence[Array]
 """One 1-D uint8 array a region."""
 
+_UNFOLDED = 1 << 22
+"""Elements of windows that are written out at once."""
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -129,8 +131,13 @@ def _product(x: Array, w: Array, work: Matrix) -> Array:
         return _depthwise(x, w, work)
     windows = sliding(x, work.window, oh, ow, 0)
     kh, kw, ic, _ = w.shape
-    flat = windows.reshape(n * oh * ow, kh * kw * ic)
-    return np.asarray((flat @ w.reshape(kh * kw * ic, oc)).reshape(n, oh, ow, oc))
+    taps, some = kh * kw * ic, max(_UNFOLDED // (oh * ow * kh * kw * ic), 1)
+    flat = w.reshape(taps, oc)
+    rows = (windows[i : i + some] for i in range(0, n, some))
+    sums = [part.reshape(len(part), oh * ow, taps) @ flat for part in rows]  # image by image
+    return np.concatenate(sums).reshape(n, oh, ow, oc) if len(sums) > 1 else (
+        sums[0].reshape(n, oh, ow, oc)
+    )  # fmt: skip
 
 
 def _depthwise(x: Array, w: Array, work: Matrix) -> Array:

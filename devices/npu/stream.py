@@ -26,6 +26,8 @@ FUNCTIONS = (
     "swish", "gelu", "gelu_tanh", "clip", "leaky_relu", "elu", "exp", "log", "sqrt", "rsqrt",
     "reciprocal", "abs", "neg", "erf", "square",
 )  # fmt: skip
+LARGEST_WINDOWS = 1 << 30
+"""Elements that the windows of one command may have: its outputs times the taps of one."""
 ITEMSIZE = {"int8": 1, "uint8": 1, "int32": 4, "float16": 2, "float32": 4}
 Dims = tuple[int, int, int, int]
 

@@ -14,7 +14,7 @@ from math import ceil, prod
 from trireme.devices.npu.cycles import conv_cycles, depthwise_cycles
 from trireme.devices.npu.emit import ALIGN
 from trireme.devices.npu.spec import NpuSpec
-from trireme.devices.npu.stream import Dims, Window
+from trireme.devices.npu.stream import LARGEST_WINDOWS, Dims, Window
 from trireme.memory import align_up
 
 STEP_CYCLES = 24
@@ -50,9 +50,11 @@ class WindowShape:
 class Tiles:
     """Tile sizes; `weights_outer` loops over output channels outside of space.
 
+    n: images of a tile, more than one only where it holds them whole
     copies: tile buffers of each kind, 1 or 2
     """
 
+    n: int
     h: int
     w: int
     oc: int
@@ -89,11 +91,11 @@ def tile_sizes(op: WindowShape, tiles: Tiles) -> tuple[int, int, int, int]:
     cols = span(w, tiles.w, op.window.kernel_w, op.window.stride_w, op.window.dilation_w)
     depth = ceil(tiles.oc / op.channels) if op.channels else tiles.ic
     taps = op.window.kernel_h * op.window.kernel_w
-    outputs = tiles.h * tiles.w * tiles.oc
+    outputs = tiles.n * tiles.h * tiles.w * tiles.oc
     weights = taps * tiles.oc * (1 if op.channels else depth) * op.w_width
     sums = 4 * outputs if not op.channels and tiles.ic < ic else 0
     return (
-        rows * cols * depth * op.x_width,
+        tiles.n * rows * cols * depth * op.x_width,
         weights + tiles.oc * op.scale_width,
         outputs * op.y_width,
         sums + outputs * op.residual_width,
@@ -119,7 +121,7 @@ def workspace_bytes(op: WindowShape, tiles: Tiles) -> int:
 def _steps(op: WindowShape, tiles: Tiles) -> tuple[int, int, int]:
     """Tiles over space, over output channels and over input channels, of all parts."""
     n, oh, ow, oc = op.out
-    space = n * ceil(oh / tiles.h) * ceil(ow / tiles.w)
+    space = ceil(n / tiles.n) * ceil(oh / tiles.h) * ceil(ow / tiles.w)
     depth = 1 if op.channels else ceil(op.size[2] / tiles.ic)
     return space * op.parts, ceil(oc / tiles.oc), depth
 
@@ -147,34 +149,37 @@ def choose_tiles(spec: NpuSpec, op: WindowShape, budget: int) -> Tiles | None:
 
 def _candidates(spec: NpuSpec, op: WindowShape) -> Iterator[Tiles]:
     """Yield tiles to try; those that split the reduction come last."""
-    _, oh, ow, oc = op.out
+    n, oh, ow, oc = op.out
     depths = [op.size[2]] if op.channels else splits(op.size[2], 16)
     unit = spec.matrix.block[2] if spec.matrix.block else spec.matrix.rows
     channels = splits(oc, unit)
     if op.channels > 1:
         channels = sorted({align_up(c, op.channels) for c in channels}, reverse=True)
     side = spec.matrix.block[0] if spec.matrix.block else 1
-    spaces = [(h, ow) for h in splits(oh, side)] + [(1, w) for w in splits(ow)[1:]]
+    taps = oh * ow * oc * op.window.kernel_h * op.window.kernel_w
+    spaces = [(images, oh, ow) for images in splits(n) if images * taps <= LARGEST_WINDOWS]
+    spaces = spaces or [(1, oh, ow)]
+    spaces += [(1, h, ow) for h in splits(oh, side)[1:]] + [(1, 1, w) for w in splits(ow)[1:]]
     for ic in depths:
-        for h, w in spaces:
+        for images, h, w in spaces:
             for tile in channels:
                 for copies in (2, 1):
-                    yield Tiles(h, w, tile, ic, True, copies)
+                    yield Tiles(images, h, w, tile, ic, True, copies)
                     if not op.channels:
-                        yield Tiles(h, w, tile, ic, False, copies)
+                        yield Tiles(images, h, w, tile, ic, False, copies)
 
 
 def _predict(spec: NpuSpec, op: WindowShape, tiles: Tiles) -> float:
     space, outs, depth = _steps(op, tiles)
     x, w, y, _ = tile_sizes(op, tiles)
-    out = (1, tiles.h, tiles.w, tiles.oc)
+    out = (tiles.n, tiles.h, tiles.w, tiles.oc)
     if op.channels:
         cycles = depthwise_cycles(spec.matrix, out, op.window)
     else:
         cycles = conv_cycles(spec.matrix, out, op.window, tiles.ic)
     compute = space * outs * depth * cycles / op.rate
     whole = prod(op.out[:3]) * op.out[3] * op.parts
-    compute *= min(1.0, whole / (space * outs * tiles.h * tiles.w * tiles.oc))
+    compute *= min(1.0, whole / (space * outs * tiles.n * tiles.h * tiles.w * tiles.oc))
     again_x = outs if tiles.weights_outer and space * depth > op.parts or depth > 1 else 1
     if op.channels:
         again_x = outs

@@ -12,6 +12,7 @@ from trireme.devices.npu.stream import (
     ARGUMENTS,
     ENGINE_OF,
     KINDS,
+    LARGEST_WINDOWS,
     SRAM,
     Barrier,
     Binary,
@@ -32,9 +33,8 @@ from trireme.devices.npu.stream import (
 from trireme.errors import DeviceError
 
 LARGEST_COPY = 1 << 32
-LARGEST_WINDOWS = 1 << 30
-"""Elements that one command may touch: far above what real ones do, so that a damaged stream fails
-here and not for want of memory.
+"""Elements that one copy may touch: far above what real ones do, so that a damaged stream fails
+here and not for want of memory, as with LARGEST_WINDOWS.
 """
 FLOATS = ("float16", "float32")
 

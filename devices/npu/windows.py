@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,17 @@ class Part:
     w: Operand | None = None
 
 
+class Space(NamedTuple):
+    """A tile of the output, but for its channels: the first of each axis, and how many."""
+
+    n: int
+    images: int
+    h: int
+    rows: int
+    w: int
+    cols: int
+
+
 @dataclass
 class WindowJob(Job):
     """What matrix ops and pools share: parts of one shape under one window.
@@ -76,26 +87,25 @@ class WindowJob(Job):
     def least_bytes(self, site: Site) -> int:
         """Tiles of one output element."""
         shape = self.shape(site)
-        return workspace_bytes(shape, Tiles(1, 1, max(self.channels, 1), 1, True, 1))
+        return workspace_bytes(shape, Tiles(1, 1, 1, max(self.channels, 1), 1, True, 1))
 
     def wanted_bytes(self, site: Site) -> int:
         """Everything that is not in SRAM at once."""
         shape = self.shape(site)
-        _, oh, ow, oc = shape.out
-        return workspace_bytes(shape, Tiles(oh, ow, oc, shape.size[2], True, 1))
+        return workspace_bytes(shape, Tiles(*shape.out, shape.size[2], True, 1))
 
-    def space(self, tiles: Tiles, out: Dims) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield (n, first row, rows, first column, columns) of the tiles over space."""
-        for n in range(out[0]):
+    def space(self, tiles: Tiles, out: Dims) -> Iterator[Space]:
+        """Yield the tiles over images and space."""
+        for n in range(0, out[0], tiles.n):
             for h in range(0, out[1], tiles.h):
                 for w in range(0, out[2], tiles.w):
-                    yield n, h, min(tiles.h, out[1] - h), w, min(tiles.w, out[2] - w)
+                    sizes = zip((tiles.n, tiles.h, tiles.w), out, (n, h, w), strict=False)
+                    images, rows, cols = (min(tile, size - at) for tile, size, at in sizes)
+                    yield Space(n, images, h, rows, w, cols)
 
-    def input_box(
-        self, x: View, space: tuple[int, int, int, int, int], channels: slice
-    ) -> tuple[View, Window]:
+    def input_box(self, x: View, space: Space, channels: slice) -> tuple[View, Window]:
         """Return the input that an output tile needs, and the window as that tile sees it."""
-        n, h, rows, w, cols = space
+        n, images, h, rows, w, cols = space
         win = self.window
         top, size_h, pad_top = reach(
             x.shape[1], h, rows, win.kernel_h, win.stride_h, win.dilation_h, win.pad_top
@@ -104,7 +114,7 @@ class WindowJob(Job):
             x.shape[2], w, cols, win.kernel_w, win.stride_w, win.dilation_w, win.pad_left
         )
         depth = channels.stop - channels.start
-        box = x.box((n, top, left, channels.start), (1, size_h, size_w, depth))
+        box = x.box((n, top, left, channels.start), (images, size_h, size_w, depth))
         return box, replace(win, pad_top=pad_top, pad_left=pad_left)
 
 
@@ -166,23 +176,23 @@ class MatrixJob(WindowJob):
             rings["scales"] = out.ring(scales, copies_w)
         else:
             rings["w"] = out.ring(align_up(scales, ALIGN) + w - scales, copies_w)
-        residual = tiles.h * tiles.w * tiles.oc * shape.residual_width
+        residual = tiles.n * tiles.h * tiles.w * tiles.oc * shape.residual_width
         rings["residual"] = out.ring(residual)
         rings["sums"] = out.ring(rest - residual)
         return rings
 
     def _emit_output(
-        self, out: Emitter, site: Site, index: int, where: tuple[int, int, int, int, int],
-        channels: slice, tiles: Tiles, rings: dict[str, Ring],
+        self, out: Emitter, site: Site, index: int, where: Space, channels: slice, tiles: Tiles,
+        rings: dict[str, Ring],
     ) -> None:  # fmt: skip
         """Emit what one output tile takes: one command for each tile of input channels."""
         part = self.parts[index]
-        n, h, rows, w, cols = where
-        box = ((n, h, w, channels.start), (1, rows, cols, channels.stop - channels.start))
-        target = part.y.view(site).box(*box)
+        start = (where.n, where.h, where.w, channels.start)
+        size = (where.images, where.rows, where.cols, channels.stop - channels.start)
+        target = part.y.view(site).box(start, size)
         work_fields = dict(self.fields)
         if part.residual is not None:
-            source = part.residual.view(site).box(*box)
+            source = part.residual.view(site).box(start, size)
             work_fields["residual"] = out.fetch(
                 rings["residual"], source, site.dtype(part.residual.value)
             )
@@ -262,10 +272,10 @@ class PoolJob(WindowJob):
         for first in range(0, shape.out[3], tiles.oc):
             channels = slice(first, min(first + tiles.oc, shape.out[3]))
             for where in self.space(tiles, shape.out):
-                n, h, rows, w, cols = where
                 tile, window = self.input_box(x, where, channels)
                 ifm = out.fetch(ring_x, tile, site.dtype(part.x.value))
-                target = y.box((n, h, w, first), (1, rows, cols, channels.stop - first))
+                size = (where.images, where.rows, where.cols, channels.stop - first)
+                target = y.box((where.n, where.h, where.w, first), size)
                 staged = out.stage(ring_y, target, site.dtype(part.y.value))
                 out.add(Pool(ifm, staged, window, **self.fields))
                 out.commit(staged, target)
