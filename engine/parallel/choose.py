@@ -17,9 +17,10 @@ from typing import Literal
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.graph import Graph
+from trireme.naming import reach
 from trireme.parallel.evaluate import Evaluator, Trial, balanced
 from trireme.parallel.rules import splittable
-from trireme.parallel.spec import Request, parse, reach, text_of
+from trireme.parallel.spec import Request, parse, text_of
 from trireme.parallel.split import KINDS, Split, extent, leaving, split
 from trireme.place import Kept, NodeOptions, Pricing, place
 from trireme.placement import Placement, Splitting

@@ -1,0 +1,61 @@
+"""Nodes as people name them: by a node's first output, FIRST..LAST, or `*` for all.
+
+`--split` and `--pin` take such names, and lockfiles hold those of single nodes.
+"""
+
+from __future__ import annotations
+
+from trireme.errors import PlacementError
+from trireme.graph import Graph, node_names
+
+
+def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
+    """Return the ids of the nodes of that name, in order.
+
+    asked: what named them, for errors: "split 'conv1=cpu,npu:rows'"
+    Errors: PlacementError, if there are none
+    """
+    if name == "*":
+        return tuple(node.id for node in graph.nodes)
+    by_name = {known: node for node, known in node_names(graph).items()}
+    if name in by_name:
+        return (by_name[name],)
+    ends = [part for part in name.split("..") if part] or [name]
+    for end in ends:
+        if end not in by_name:
+            near = [known for known in by_name if end and end in known][:5] or list(by_name)[:5]
+            raise PlacementError(
+                f"{asked}: no node is called {end!r}", facts=[f"there is {n}" for n in near]
+            )
+    found = between(graph, by_name[ends[0]], by_name[ends[-1]])
+    if not found:
+        raise PlacementError(f"{asked}: no path leads from {ends[0]!r} to {ends[-1]!r}")
+    return found
+
+
+def between(graph: Graph, first: int, last: int) -> tuple[int, ...]:
+    """Return the nodes on the paths from one node to another, both included; () if there is none.
+
+    Such a set is convex: a path that leaves it would be on a path from the first to the last.
+    """
+    above, below = reach(graph)
+    both = below[first] & above[last]
+    return tuple(n.id for i, n in enumerate(graph.nodes) if both >> i & 1)
+
+
+def reach(graph: Graph) -> tuple[dict[int, int], dict[int, int]]:
+    """Return, by node id, the nodes from which a path leads to it, and those to which one leads
+    from it, itself among both: as bits, by place in the graph.
+    """
+    above: dict[int, int] = {}
+    below: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        makers = (graph.producer(value) for value in node.used)
+        above[node.id] = 1 << i
+        for maker in makers:
+            above[node.id] |= above[maker.id] if maker is not None else 0
+    for i, node in reversed(list(enumerate(graph.nodes))):
+        below[node.id] = 1 << i
+        for user in (user for value in node.outputs for user in graph.users(value)):
+            below[node.id] |= below[user.id]
+    return above, below
