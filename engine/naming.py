@@ -5,8 +5,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
 from trireme.errors import PlacementError
 from trireme.graph import Graph, node_names
+
+_OP = "op:"
+
+
+def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
+    """Return the graph with further nodes pinned; pins: node id -> device."""
+    if not pins:
+        return graph
+    nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def pins_called(graph: Graph, pins: Mapping[str, str], devices: Collection[str]) -> dict[int, str]:
+    """Return pins by node id; where two name a node, the later holds.
+
+    pins: a node's name, FIRST..LAST, `*`, or `op:softmax` for all nodes of an op -> device
+    Errors: PlacementError, if there is no such node, or the device is not among `devices`
+    """
+    found: dict[int, str] = {}
+    for name, device in pins.items():
+        asked = f"pin {name}={device}"
+        if device not in devices:
+            raise PlacementError(
+                f"{asked}: {device!r} is not among the devices {', '.join(devices)}"
+            )
+        if name.startswith(_OP):
+            nodes = _of_op(graph, name.removeprefix(_OP), asked)
+        else:
+            nodes = region_called(graph, name, asked)
+        found.update(dict.fromkeys(nodes, device))
+    return found
+
+
+def _of_op(graph: Graph, op: str, asked: str) -> tuple[int, ...]:
+    nodes = tuple(node.id for node in graph.nodes if node.op == op)
+    if not nodes:
+        ops = sorted({node.op for node in graph.nodes})
+        raise PlacementError(f"{asked}: no node is of op {op!r}", facts=[f"ops: {', '.join(ops)}"])
+    return nodes
 
 
 def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:

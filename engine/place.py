@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trireme.cost import CostModel, Estimate
 from trireme.device import Device
 from trireme.errors import PlacementError, PlanError
 from trireme.graph import Graph, Node
+from trireme.naming import pinned
 from trireme.placement import Choice, Placement, Score, insert_copies
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.idle import Use, least_uses
@@ -64,14 +65,6 @@ def place_several(
     task = Pricing.of(pinned(graph, pins), costs)
     check_objective(task.problem.machine, objective)
     return list(itertools.islice(_searched(task, objective), count))
-
-
-def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
-    """Return the graph with further nodes pinned."""
-    if not pins:
-        return graph
-    nodes = (replace(node, pin=pins.get(node.id, node.pin)) for node in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:

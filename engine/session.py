@@ -29,6 +29,7 @@ from trireme.lockfile import Held, place_as
 from trireme.locks import taking
 from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
+from trireme.naming import pinned, pins_called
 from trireme.opening import open_device, open_devices
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
@@ -66,6 +67,8 @@ class Session(Closing):
         `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
     objective, placement: what is made small, or what to hold: a lockfile or a Placement
+    pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name, as
+        FIRST..LAST, "*" or by op; the later holds (naming.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
     mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
@@ -95,6 +98,7 @@ class Session(Closing):
         calibration: Calibration | Path | None = None,
         objective: Objective = "makespan",
         placement: Held | None = None,
+        pins: Mapping[str, str] | None = None,
         split: Splits = "auto",
         mixtures: Mixtures = "sure",
         measure: bool = False,
@@ -122,6 +126,7 @@ class Session(Closing):
             self.states: States = States(state_types(self.graph))
             progress("opening devices", 0, 0)
             opened = self._open(devices, threads, fallback, device_options or {})
+            self.graph = pinned(self.graph, pins_called(self.graph, pins or {}, opened))
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration or default_path())

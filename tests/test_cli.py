@@ -260,9 +260,19 @@ def test_place_pins_by_name(model, capsys):
     code, out, _ = call(capsys, "place", model, "--pin", "z=cpu", "--objective", "serial")
     assert code == 0 and "serial" in out
     code, _, err = call(capsys, "place", model, "--pin", "w=cpu")
-    assert code == 2 and "no node is called 'w'" in err and "there is z" in err
+    assert code == 3 and "no node is called 'w'" in err and "there is z" in err
     code, _, err = call(capsys, "place", model, "--pin", "z=npu")
-    assert code == 2 and "not among the devices" in err
+    assert code == 3 and "not among the devices" in err
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "explain", "verify", "place"])
+def test_pins_are_taken_wherever_a_model_is_placed(model, capsys, command):
+    extra = ["--per-node"] if command == "verify" else []
+    pins = ["--devices", "cpu,host", "--pin", "op:conv=cpu", "--pin", "*=host"]
+    code, out, _ = call(capsys, command, model, *pins, *extra)
+    assert code == 0 and "cpu has nothing to do: it refuses all" in out or command == "verify"
+    code, _, err = call(capsys, command, model, "--pin", "conv", *extra)
+    assert code == 2 and "expected NODE=DEVICE" in err
 
 
 def test_place_measures(model, capsys):

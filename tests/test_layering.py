@@ -20,7 +20,7 @@ ENGINE_ORDER = [
     "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "convert", "model_cache", "kernel_table", "calibrating.handover",
     "device", "opening", "calibrating.calibration", "calibrating.fit", "cost",
-    "memory", "placement", "naming",
+    "memory", "naming", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts", "placing.contract", "placing.objective", "placing.idle", "placing.polish",
     "placing.anneal", "placing.starts", "placing.factors", "placing.messages", "placing.search",

@@ -12,6 +12,7 @@ from toy_device import ToyDevice
 from trireme import (
     CompileError,
     DeviceError,
+    PlacementError,
     RunError,
     Session,
 )
@@ -247,6 +248,50 @@ def pinned(graph, pins):
     from dataclasses import replace
 
     return replace(graph, nodes=tuple(replace(n, pin=pins[n.id]) for n in graph.nodes))
+
+
+@pytest.mark.parametrize(
+    ("pins", "where"),
+    [
+        ({"op:tanh": "npu", "op:relu": "cpu"}, ["npu", "cpu", None]),
+        ({"*": "npu"}, ["npu", "npu", "npu"]),
+        ({"*": "npu", "op:tanh": "cpu"}, ["cpu", "npu", "npu"]),
+        ({"op:tanh": "cpu", "*": "npu"}, ["npu", "npu", "npu"]),
+        ({"tanh..y": "cpu", "op:relu": "npu", "y": "npu"}, ["cpu", "npu", "npu"]),
+    ],
+)
+def test_nodes_are_where_pins_say(pins, where):
+    """By name, stretch, op or all; the later pin holds; every value as the reference has it."""
+    b = GraphBuilder("branches")
+    x = b.input("x", F32)
+    one, two = b.add("tanh", x, names=["tanh"]), b.add("relu", x, names=["relu"])
+    graph = b.finish(b.add("add", one, two, names=["y"]))
+    with open_toys(graph, pins=pins) as session:
+        for node, device in zip(session.graph.nodes, where, strict=True):
+            assert node.pin == device
+            assert device in (None, session.placement.choices[node.id].device)
+        found = session.run({"x": X})["y"]
+    assert found.tobytes() == run_reference(graph, {"x": X})["y"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ({"op:softmax": "cpu"}, "no node is of op 'softmax'"),
+        ({"w": "cpu"}, "no node is called 'w'"),
+        ({"y": "gpu"}, "'gpu' is not among the devices cpu, npu"),
+    ],
+)
+def test_pins_of_nothing_are_refused(pins, said):
+    with pytest.raises(PlacementError, match=said):
+        open_toys(pins=pins)
+
+
+def test_a_pin_that_a_device_refuses_is_an_error():
+    npu = ToyDevice("npu", ops={"tanh"})
+    with pytest.raises(PlacementError, match="no device can run relu") as error:
+        open_toys(two_branches(pins=(None, None)), [ToyDevice("cpu"), npu], pins={"op:relu": "npu"})
+    assert "pinned to npu" in str(error.value)
 
 
 def test_constant_output():

@@ -22,6 +22,7 @@ from trireme.tools.options import (
     add_inputs,
     add_json,
     add_model,
+    add_placing,
 )
 from trireme.tools.options import argument as _arg
 
@@ -128,7 +129,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench": Command(
         bench, "time models side by side with other runtimes",
-        (add_device_choice, add_inputs), BENCH_ARGUMENTS,
+        (add_device_choice, add_placing, add_inputs), BENCH_ARGUMENTS,
     ),
     "replay": Command(
         replay.replay, "record a run, or run one again bit for bit", (*_ON_DEVICES, add_inputs),

@@ -50,6 +50,7 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--dump-{form}", metavar="DIR",
                             help=f"write the {what} of every kernel here, a file each")  # fmt: skip
     add_device_choice(parser)
+    add_placing(parser)
 
 
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,10 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
     parser.add_argument("--fallback", action="store_true",
                         help="leave out devices that fail, and say so")  # fmt: skip
+
+
+def add_placing(parser: argparse.ArgumentParser) -> None:
+    """Add what decides which node runs where, and in which way it all runs."""
     parser.add_argument("--mode", choices=("auto", "parallel", "serial"), default="auto",
                         help="tasks when they can run, one by one, or the faster")  # fmt: skip
     parser.add_argument("--subgraphs", choices=("merged", "split"), default="merged",
@@ -72,6 +77,10 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
     parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="NODE=DEVICE",
+        help="hold nodes on a device: NODE, FIRST..LAST, * or op:softmax",
+    )  # fmt: skip
     parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
                         help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
                         "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
@@ -119,6 +128,18 @@ def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_pins(rows: Sequence[str]) -> dict[str, str]:
+    """Return the pins given as NODE=DEVICE, in their order."""
+    pins: dict[str, str] = {}
+    for row in rows:
+        name, _, device = row.rpartition("=")
+        if not name or not device:
+            raise RunError(f"--pin {row}: expected NODE=DEVICE, such as op:softmax=cpu")
+        pins.pop(name, None)
+        pins[name] = device
+    return pins
+
+
 def calibration_path() -> Path:
     """Return the file of this machine's calibration; TRIREME_CALIBRATION overrides it."""
     given = os.environ.get("TRIREME_CALIBRATION")
@@ -161,6 +182,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         calibration=str(calibration_path()),
         objective=options.objective,
         placement=options.placement,
+        pins=parse_pins(options.pin),
         split=splits(options),
         mixtures=options.mixtures,
         measure=options.measure,

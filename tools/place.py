@@ -7,7 +7,6 @@ before (--check, which ends with 1 if it would be another).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -18,9 +17,9 @@ from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Device
 from trireme.devices.described import load_soc
-from trireme.errors import PlacementError, RunError
+from trireme.errors import PlacementError
 from trireme.explain import explain
-from trireme.graph import Graph, node_names
+from trireme.graph import Graph
 from trireme.lockfile import (
     Lock,
     differences,
@@ -30,6 +29,7 @@ from trireme.lockfile import (
     remarks,
     save_lock,
 )
+from trireme.naming import pinned, pins_called
 from trireme.opening import open_devices
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
@@ -37,7 +37,6 @@ from trireme.parallel.choose import place_with
 from trireme.parallel.dealing import dealt_or_none
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.measure import flow_text
-from trireme.place import pinned
 from trireme.placement import Placement
 from trireme.placing.doubt import surely
 from trireme.placing.proven import proven
@@ -50,12 +49,11 @@ from trireme.tools.options import (
     calibration_path,
     device_list,
     device_options,
+    parse_pins,
     splits,
 )
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--pin",), dict(action="append", default=[], metavar="NODE=DEVICE",
-                      help="hold a node, named by its first output, on a device")),
     (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
                         help="prove or better it with an exact solver (default: 60 s); splits only "
                         "what --split says")),
@@ -146,7 +144,7 @@ def _placed(
             return place_as(graph, costs, options.objective, before), [remark]
     if options.placement:
         return place_as(graph, costs, options.objective, options.placement), []
-    pins, asked = _pins(options, graph, devices), splits(options)
+    pins, asked = pins_called(graph, parse_pins(options.pin), devices), splits(options)
     if options.measure:
         with Session(
             pinned(graph, pins), devices=list(devices.values()), passes=(), measure=True,
@@ -164,25 +162,6 @@ def _placed(
     if kept.unmixed:
         lines = [f"{line}; it is the mixture that was given up" for line in lines]
     return kept, lines
-
-
-def _pins(
-    options: argparse.Namespace, graph: Graph, devices: Mapping[str, Device]
-) -> dict[int, str]:
-    """Return the pins given as NODE=DEVICE, by node id."""
-    names = {name: node for node, name in node_names(graph).items()}
-    pins = {}
-    for row in options.pin:
-        name, _, device = row.rpartition("=")
-        if name not in names:
-            near = [one for one in names if name and name in one][:5] or list(names)[:5]
-            raise RunError(
-                f"--pin {row}: no node is called {name!r}", facts=[f"there is {n}" for n in near]
-            )
-        if device not in devices:
-            raise RunError(f"--pin {row}: {device!r} is not among the devices {', '.join(devices)}")
-        pins[names[name]] = device
-    return pins
 
 
 def _devices(

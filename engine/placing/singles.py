@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.graph import Graph
-from trireme.place import Pricing, alone, pinned
+from trireme.naming import pinned
+from trireme.place import Pricing, alone
 from trireme.placement import Placement
 from trireme.placing.bounds import Forest, LoadBound
 from trireme.placing.objective import LINEAR, Objective, Scorer, check_objective
