@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -11,14 +12,18 @@ from zoo import zoo_path
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
+from trireme.convert import convert
 from trireme.cost import CostModel, roofline_s, work_of
+from trireme.devices.npu import estimate, open_device
 from trireme.errors import PlacementError, TriremeError
 from trireme.explain import explain
 from trireme.graph import Quant, TensorType, node_names
 from trireme.interpret import run_reference
 from trireme.lockfile import load_lock, lock, place_as, save_lock
 from trireme.model_cache import optimised
-from trireme.parallel.choose import improve, place_split
+from trireme.optimise import optimise
+from trireme.parallel.choose import improve, place_split, place_with
+from trireme.parallel.evaluate import Evaluator
 from trireme.parallel.split import KINDS, Split, extent, split
 from trireme.place import place
 from trireme.plan import make_plan
@@ -316,3 +321,24 @@ def test_explain_prices_the_parts():
             if other.run_s is not None:
                 moved = place(found.source, costs, pins={node.id: other.device}, keep=found)
                 assert moved.score.value == pytest.approx(other.run_s), chosen
+
+
+def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
+    """The NPU compiles a part to say what it takes: it was asked for 850 parts here."""
+    counted = []
+    inner = estimate.compile_graph
+    monkeypatch.setattr(
+        estimate, "compile_graph", lambda *a, **k: counted.append(1) or inner(*a, **k)
+    )
+    tried = []
+    trial = Evaluator._tried
+    monkeypatch.setattr(Evaluator, "_tried", lambda self, one: tried.append(1) or trial(self, one))
+    model = (files("trireme.tools") / "demo" / "digits.onnx").read_bytes()
+    fresh = {**devices, "npu": open_device()}
+    found = place_with(
+        optimise(convert(model)), CostModel(fresh, Calibration()), splits="auto", mixtures="sure"
+    )
+    fresh["npu"].close()
+    assert found.unsplit and next(found.source.input_values()).shape[0] == 360
+    assert 6 <= len(counted) <= 100
+    assert 1 <= len(tried) <= 30

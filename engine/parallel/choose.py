@@ -37,7 +37,8 @@ LEAST_GAIN_S = 10e-6
 """And the seconds: what the host takes to start parts one after another is in no price."""
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
-"""A split that comes to more than this at shares by speed is not balanced further."""
+"""A split that at shares by speed comes to more than this times what is asked of it is not balanced
+further: that gains a few percent."""
 
 
 def place_with(
@@ -193,21 +194,26 @@ def _closest(plain: Placement, graph: Graph, found: Trial | None, value: float) 
 
 def _least_gain(found: Trial, value: float, objective: Objective) -> float:
     """Return what a split must gain, in the objective's unit."""
-    share = value * (LEAST_GAIN if found.is_measured else UNMEASURED_GAIN)
+    return _asked(found.is_measured, value, objective)
+
+
+def _asked(is_measured: bool, value: float, objective: Objective) -> float:
+    share = value * (LEAST_GAIN if is_measured else UNMEASURED_GAIN)
     return max(share, LEAST_GAIN_S) if UNIT[objective] == "s" else share
 
 
 @dataclass(frozen=True)
 class _Hope:
-    """A candidate, and the seconds that it could gain at most."""
+    """A candidate, the seconds that it could gain at most, and what it must gain to be done."""
 
     seconds: float
+    asked: float
     request: Request
 
 
 def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> Trial | None:
     """Return the best trial of the most promising candidates; None if none can be made."""
-    hopes = sorted(_hopes(tries, plain, fixed), key=lambda h: -h.seconds)
+    hopes = sorted(_hopes(tries, plain, value, fixed), key=lambda h: -h.seconds)
     best: Trial | None = None
     tried = 0
     seen: dict[tuple[int, str], int] = {}
@@ -218,7 +224,7 @@ def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> 
         if seen.get(alike, 0) >= 3:
             continue
         try:
-            found = balanced(tries, hope.request, value * _FAR)
+            found = balanced(tries, hope.request, (value - hope.asked) * _FAR)
         except PlacementError:
             continue
         seen[alike] = seen.get(alike, 0) + 1
@@ -228,7 +234,7 @@ def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> 
     return best
 
 
-def _hopes(tries: Evaluator, plain: Placement, fixed: set[int]) -> Iterator[_Hope]:
+def _hopes(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> Iterator[_Hope]:
     """Yield every candidate with the most it could gain: its time shared out by speed, with the
     copies of what a part reads and makes, and their launches."""
     sets = list(_device_sets(plain))
@@ -242,7 +248,8 @@ def _hopes(tries: Evaluator, plain: Placement, fixed: set[int]) -> Iterator[_Hop
                 if size // step >= len(devices):
                     gain = _ideal(tries, plain, nodes, devices)
                     if gain > 0:
-                        yield _Hope(gain, Request(nodes, kind, devices, ()))
+                        asked = _asked(tries.is_measured(nodes, devices), value, tries.objective)
+                        yield _Hope(gain, asked, Request(nodes, kind, devices, ()))
 
 
 def _ideal(

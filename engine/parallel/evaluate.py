@@ -16,6 +16,9 @@ from trireme.parallel.split import Kind, Parts, Split, extent, split
 from trireme.place import NodeOptions, Pricing, node_options
 from trireme.placing.objective import Objective, Scorer
 
+SURE = ("calibration", "device")
+"""Sources of estimates that are measured or modelled, not read off a data sheet."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -49,6 +52,12 @@ class Evaluator:
         self.memo: dict[Hashable, NodeOptions] = {} if memo is None else memo
         self.tried: dict[Split, Trial | PlacementError] = {}
 
+    def is_measured(self, nodes: Sequence[int], devices: Sequence[str]) -> bool:
+        """Whether what nodes take, on devices that all run them, is no data sheet's figure."""
+        return all(
+            self.known[node][0][device].source in SURE for node in nodes for device in devices
+        )
+
     def trial(self, wanted: Split) -> Trial:
         """Return what a split comes to.
 
@@ -68,7 +77,7 @@ class Evaluator:
         parts = split(self.graph, wanted)
         pricing = self.priced(parts)
         measured = all(
-            pricing.options[node][0][device].source in ("calibration", "device")
+            pricing.options[node][0][device].source in SURE
             for node, device in parts.device_of.items()
         )
         best: Trial | None = None
