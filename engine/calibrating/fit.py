@@ -25,7 +25,8 @@ measurements do not tell apart then stays as usual."""
 _USUAL = {"model_s": 1.0, "kernels_s": 1.0, "handed_bytes": 0.3, "joins": 4.0}
 """What a factor is where measurements say nothing: of seconds 1, of other amounts 0. Of the bytes,
 three tenths pass between cores, and four flags (of many networks, with cores near and far)."""
-_SWEEPS = 400
+_PIVOTS, _PATIENCE = 500, 3
+"""The most solutions of a fit, and how often unknowns change together that are not fewer."""
 
 
 def fit(
@@ -78,22 +79,45 @@ def least_squares(terms: Array, target: Array, weight: Array, usual: Array, limi
     """Return the factors within limits of least weighted squares that stay near the usual ones.
 
     terms: a row a measurement; weight: of each row's error
-    Coordinate descent on the normal equations, each column scaled to length 1.
+    Normal equations, each column scaled to length 1.
     """
     scaled, wanted = terms * weight[:, None], target * weight
     size = np.maximum(np.sqrt((scaled**2).sum(axis=0)), 1e-300)
     scaled = scaled / size
     square = scaled.T @ scaled + _SHRINK**2 * np.eye(len(size))
     right = scaled.T @ wanted + _SHRINK**2 * usual * size
-    found = usual * size
-    for _ in range(_SWEEPS):
-        before = found.copy()
-        for k in range(len(size)):
-            left = right[k] - square[k] @ found + square[k, k] * found[k]
-            found[k] = min(max(left / square[k, k], 0.0), limits[k] * size[k])
-        if np.abs(found - before).max() < 1e-9 * max(np.abs(found).max(), 1e-300):
+    return np.asarray(_within(square, right, limits * size) / size)
+
+
+def _within(square: Array, right: Array, most: Array) -> Array:
+    """Return the x from 0 to the most that makes x' square x / 2 - right' x least.
+
+    Unknowns are free or held at an end; those on the wrong side change, all at once while that
+    makes them fewer, else the last one alone, which ends.
+    Source: Judice and Pires, "A block principal pivoting algorithm for large-scale strictly
+    monotone linear complementarity problems" (1994)
+    """
+    held = np.zeros(len(right), np.int8)  # -1 at 0, 1 at the most, 0 free
+    found, fewest, patience = np.zeros(len(right)), len(right) + 1, _PATIENCE
+    slack = 1e-12 * max(float(np.abs(right).max()), 1e-300)
+    for _ in range(_PIVOTS):
+        free = held == 0
+        found = np.where(held == 1, most, 0.0)
+        rest = right[free] - square[np.ix_(free, ~free)] @ found[~free]
+        found[free] = np.linalg.solve(square[np.ix_(free, free)], rest)
+        slope = square @ found - right
+        low, high = free & (found < -slack), free & (found > most + slack)
+        loose = ((held == -1) & (slope < -slack)) | ((held == 1) & (slope > slack))
+        wrong = np.flatnonzero(low | high | loose)
+        if not len(wrong):
             break
-    return np.asarray(found / size)
+        if len(wrong) < fewest:
+            fewest, patience = len(wrong), _PATIENCE
+        else:
+            patience -= 1
+        change = wrong if patience >= 0 else wrong[-1:]
+        held[change] = np.where(loose[change], 0, np.where(low[change], -1, 1))
+    return np.asarray(np.clip(found, 0.0, most))
 
 
 def _interval(predicted: Array, measured: Array, floor_s: float) -> tuple[float, float]:
