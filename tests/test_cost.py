@@ -9,7 +9,7 @@ import pytest
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
-from trireme.calibrating.calibrate import Pace, calibrate
+from trireme.calibrating.calibrate import calibrate
 from trireme.calibrating.calibration import (
     VERSION,
     Calibration,
@@ -20,6 +20,7 @@ from trireme.calibrating.calibration import (
 )
 from trireme.calibrating.handover import USUAL
 from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.pace import Pace
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
 from trireme.device import KernelWork
 from trireme.drift import ALLOWED, drift_of

@@ -33,7 +33,8 @@ ENGINE_ORDER = [
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
     "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibrating.nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "parallel.dealing", "measure", "session", "calibrating.turns", "calibrating.calibrate",
+    "parallel.dealing", "measure", "session", "calibrating.visits",
+    "calibrating.pace", "calibrating.turns", "calibrating.calibrate",
     "parallel.replicas", "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.calibrating.calibrate import Pace
 from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.calibrating.handover import UNKNOWN, Watch
+from trireme.calibrating.pace import Pace
 from trireme.calibrating.turns import in_stretches
 from trireme.cost import CostModel
 from trireme.device import Device
