@@ -232,9 +232,7 @@ def test_a_profile_tells_drift():
 def test_calibrate_measures_real_devices_only():
     toy = ToyDevice("cpu", ops={"add", "relu", "mul"})
     seen = []
-    result = calibrate(
-        {"cpu": toy}, lambda name, done, total: seen.append((name, done, total)), 3.0
-    )
+    result = calibrate([toy], lambda what, done, total: seen.append((what, done, total)), 3.0)
     (found,) = result.devices.values()
     assert "elementwise/float32" in found.curves
     assert seen[-1][1] == seen[-1][2]
@@ -297,7 +295,7 @@ def _known(name, threads):
 
 
 def test_pace_is_of_now_to_then(cpu):
-    then = calibrate({"cpu": cpu}, limit_s=2.0).of(cpu.spec)
+    then = calibrate([cpu], limit_s=2.0).of(cpu.spec)
     apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
     nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
     pace = Pace(cpu, replace(then, nets=nets))

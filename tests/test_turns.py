@@ -16,14 +16,15 @@ from trireme.graph import TensorType
 def test_turns_and_copies_of_devices_on_the_same_silicon():
     ops = {"reduce_mean", "relu"}  # numpy is slow at others
     cpu, gpu = (ToyDevice(name, resource_group="chip", ops=ops) for name in ("cpu", "gpu"))
-    found = calibrate({"cpu": cpu}, limit_s=2.0, beside=[gpu]).of(cpu.spec)
+    known = calibrate([cpu, gpu], limit_s=4.0)
+    found = known.of(cpu.spec)
     assert set(found.sharing) == {"gpu"} and not found.copies
     turns = found.sharing["gpu"]
     assert np.isfinite(turns.latency_s) and turns.bandwidth > 0 and turns.overlap > 0
-    found = calibrate({"gpu": gpu}, limit_s=2.0, beside=[cpu]).of(gpu.spec)
+    found = known.of(gpu.spec)
     assert set(found.copies) == {"read", "write"} and not found.sharing
     apart = ToyDevice("cpu", resource_group="another", ops=ops)
-    assert not calibrate({"cpu": apart}, limit_s=1.0, beside=[gpu]).of(apart.spec).sharing
+    assert not calibrate([apart, gpu], limit_s=2.0).of(apart.spec).sharing
 
 
 def test_what_turns_cost_stays_where_it_is_not_measured_again():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from trireme.tools.options import (
 )
 
 ARGUMENTS: tuple[Argument, ...] = (
-    argument("--threads", help="of the cpu device, measured one after another: 1,2 (default: all)"),
+    argument("--threads", help="of the cpu device, measured in turns: 1,2 (default: all)"),
     argument("--limit", type=float, default=LIMIT_S, help="seconds it may take"),
     argument("--check", nargs="+", default=[], dest="models", metavar="MODEL",
              help="measure nothing: compare predictions with measurements on these models"),
@@ -43,6 +44,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
     Returns 1 where the bars of a check are missed, or a device was not measured in the time.
     """
+    start = time.perf_counter()
     if options.models:
         lines, data, code = check(options)
         emit(options, data, "\n".join(lines))
@@ -52,26 +54,12 @@ def calibrate(options: argparse.Namespace) -> int:
     progress = Progress()
     target = Path(options.output) if options.output else calibration_path()
     known = _known(target)
-    rounds, start = _rounds(options), time.perf_counter()
-    measured: list[DeviceCalibration] = []
-    try:
-        for done, names in enumerate(rounds):
-            opened = _open(options, names)
-            beside = _open(options, [one for one in rounds[0] if one[0] != "cpu" and done])
-            try:
-                found = measure(
-                    opened, lambda what, now, total: progress(f"measuring {what}", now, total),
-                    _seconds_of(rounds, done, options.limit, time.perf_counter() - start),
-                    list(beside.values()),
-                )  # fmt: skip
-                measured += found.devices.values()
-                if done == 0:
-                    skipped = [n for n, d in opened.items() if d.spec.clock != "wall"]
-            finally:
-                for device in (*opened.values(), *beside.values()):
-                    device.close()
-    finally:
-        progress.done()
+    with ExitStack() as stack:
+        stack.callback(progress.done)
+        opened = _opened(options, stack)
+        left_s = options.limit - (time.perf_counter() - start)
+        measured = list(measure(opened, progress, left_s).devices.values())
+        skipped = [one.spec.name for one in opened if one.spec.clock != "wall"]
     empty = [one for one in measured if not one.curves]
     result = Calibration.of_devices(*(one for one in measured if one.curves))
     known.with_(result).save(target)
@@ -95,11 +83,10 @@ def _cores(options: argparse.Namespace) -> int:
     """
     target = Path(options.output) if options.output else calibration_path()
     known, lines, data, missing = load_calibration(target), [], {}, 0
-    for names in _rounds(options):
-        opened = _open(options, names)
-        try:
-            for cores in known.cores_of(opened.values()):
-                spec = opened[cores.device].spec
+    with ExitStack() as stack:
+        for device in _opened(options, stack):
+            spec = device.spec
+            for cores in known.cores_of([device]):
                 if cores.now is None or cores.priced is None or cores.now.apart == "shared":
                     missing += 1
                     why = "" if cores.priced else f"; fix: trireme calibrate --devices {spec.name}"
@@ -108,9 +95,6 @@ def _cores(options: argparse.Namespace) -> int:
                 known = known.at(spec, cores.now)
                 lines.append(f"{spec.name} ({spec.description}): {cores.now}")
                 data[f"{spec.name}: {spec.description}"] = asdict(cores.now)
-        finally:
-            for device in opened.values():
-                device.close()
     if not lines:
         lines.append("no device here has cores to tell apart; fix: --threads 2")
     elif data:
@@ -118,19 +102,6 @@ def _cores(options: argparse.Namespace) -> int:
         lines.append(f"{target} prices by that now")
     emit(options, {"file": str(target), "cores": data}, "\n".join(lines))
     return int(missing > 0 or not data)
-
-
-def _seconds_of(
-    rounds: list[list[tuple[str, int | None]]], done: int, limit_s: float, spent_s: float
-) -> float:
-    """Return a round's part of what is left of the limit; never much less than its even share.
-
-    A twenty-fifth of the limit is kept for what is not measuring: opening devices, fits, the file.
-    """
-    limit_s *= 0.96
-    left = len(rounds[done]) / sum(map(len, rounds[done:]))
-    share = len(rounds[done]) / sum(map(len, rounds))
-    return max((limit_s - spent_s) * left, 0.8 * limit_s * share)
 
 
 def _known(target: Path) -> Calibration:
@@ -141,31 +112,25 @@ def _known(target: Path) -> Calibration:
         return Calibration()
 
 
-def _rounds(options: argparse.Namespace) -> list[list[tuple[str, int | None]]]:
-    """Return the devices to measure together: all, then the cpu's further numbers of threads."""
+def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
+    """Return the devices asked for, the cpu with each number of threads, open until the stack
+    closes.
+    """
     try:
         threads = [int(n) for n in options.threads.split(",")] if options.threads else [None]
     except ValueError:
         raise RunError(f"--threads {options.threads}: expected numbers, as in 1,2") from None
-    names = device_list(options)
+    names, opened = device_list(options), []
     for name in names:
         if kind_of(name) != name:
             raise RunError(
                 f"{name} is priced by what was measured of {kind_of(name)} with as many threads",
                 fix="trireme calibrate --devices cpu --threads 1,2",
             )
-    first = [(name, threads[0] if name == "cpu" else None) for name in names]
-    more = threads[1:] if "cpu" in names else []
-    return [first, *([("cpu", count)] for count in more)]
-
-
-def _open(options: argparse.Namespace, wanted: list[tuple[str, int | None]]) -> dict[str, Device]:
-    opened: dict[str, Device] = {}
-    for name, threads in wanted:
+    for name, count in [(n, c) for n in names for c in (threads if n == "cpu" else [None])]:
         given: dict[str, Any] = dict(device_options(options).get(name, {}))
-        if threads is not None:
-            given["threads"] = threads
-        opened[name] = open_device(name, **given)
+        opened.append(open_device(name, **given, **({} if count is None else {"threads": count})))
+        stack.callback(opened[-1].close)
     return opened
 
 

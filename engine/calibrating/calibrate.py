@@ -3,168 +3,267 @@
 Small networks (`nets`) are compiled, bound and launched as real runs are, and every
 kernel in them is timed where it stands, with the caches as they are within a model. A family of
 kernels makes a curve. Simulated devices are not measured: their own model is their clock.
+
+All devices, and the cpu with each number of threads, take turns over the whole time, so that one
+calibration sees one machine: its pace drifts by a tenth within a minute.
 """
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import numpy as np
 
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibrating.fit import fit
-from trireme.calibrating.handover import UNKNOWN, Watch, priced
+from trireme.calibrating.handover import UNKNOWN, Handover, Watch, priced
 from trireme.calibrating.nets import NETS, Net, build
-from trireme.calibrating.turns import (
-    measure_crossings,
-    measure_issue,
-    measure_launch,
-    measure_overlap,
-)
-from trireme.calibrating.visits import Measured, bind, choose, seconds_of, timed
+from trireme.calibrating.turns import Crossings, measure_issue, measure_launch, measure_overlap
+from trireme.calibrating.visits import Found, Measured, bind, choose, seconds_of, timed
 from trireme.cost import generic_works, supported_part, ways_of
 from trireme.device import HOST, Device
+from trireme.graph import Graph
 from trireme.optimise import optimise
 from trireme.session import Session
 
+_log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
 """Seconds that all devices together may take; what is then not measured is left out."""
-_VISITS = 15
+_ROUNDS = 15
 """How often every network is visited, if there is time: in turns, as machines have phases."""
-_PREPARING = 0.7
-"""Of a device's time: what compiling and measuring all networks once may take."""
-_TURNING = 0.2
-"""Of all time: what is left for turns with other devices, if there are others."""
+_PREPARING, _FIRST, _MEASURING = 0.55, 0.75, 0.93
+"""Of the time, when no more networks are compiled; when the first round ends, if there are turns
+to measure; when measuring ends. The rest is for fits, and for what the caller does."""
+_EVERY = 2
+"""Crossings take part in every so-manyth round."""
 _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
 _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
 
 def calibrate(
-    devices: Mapping[str, Device],
-    progress: Progress | None = None,
-    limit_s: float = LIMIT_S,
-    beside: Sequence[Device] = (),
+    devices: Sequence[Device], progress: Progress | None = None, limit_s: float = LIMIT_S
 ) -> Calibration:
-    """Return the measured calibration of the open devices.
+    """Return the measured calibration of the open devices, among them the cpu device with several
+    numbers of threads, and what turns of two of them cost.
 
-    `progress(device, done, total)` is called after each network.
-    beside: further open devices, not measured but for what turns with them cost
+    `progress(what, done, total)` is called as networks are compiled and rounds measured.
     """
-    real = {name: device for name, device in devices.items() if device.spec.clock == "wall"}
-    together = [*real.values(), *(one for one in beside if one.spec.clock == "wall")]
-    if len(together) > 1:
-        limit_s *= 1 - _TURNING
-    end, measured = time.perf_counter() + limit_s, []
-    for done, (name, device) in enumerate(real.items()):
-        left = (end - time.perf_counter()) / (len(real) - done)
-        measured.append(_calibrate_device(name, device, time.perf_counter() + left, progress))
-    return Calibration.of_devices(
-        *(
-            _with_turns(one, device, [other for other in together if other is not device])
-            for one, device in zip(measured, real.values(), strict=True)
-        )
+    begin, tell = time.perf_counter(), progress or (lambda what, done, total: None)
+    end = begin + _MEASURING * limit_s
+    mine = [_OneDevice(device) for device in devices if device.spec.clock == "wall"]
+    _compile(mine, begin + _PREPARING * limit_s, limit_s > 0, tell)
+    with ExitStack() as stack:
+        crossings: list[_Turns] = []
+        for round in range(_ROUNDS):
+            tell("measuring: round", round, _ROUNDS)
+            _visit(mine, end if round else begin + _FIRST * limit_s)
+            if not round and time.perf_counter() < end:
+                crossings = [*_turns_of(mine, stack)]
+                for device in mine:
+                    device.prepare_launches(stack)
+            if time.perf_counter() > end:
+                break
+            _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
+        tell("measuring: round", _ROUNDS, _ROUNDS)
+        known = [turns for turns in crossings if turns.crossings.is_visited]
+        return Calibration.of_devices(*(one.calibration(known) for one in mine))
+
+
+@dataclass
+class _OneDevice:
+    """A device that is measured: its networks, how far apart its cores were, and its launches.
+
+    session: measures what a session adds to a launch; session_s: what it found
+    short_s, issue_s: see `turns`; None where a device does not start one task after another by
+        itself
+    """
+
+    device: Device
+    nets: list[list[Measured]] = field(default_factory=list)
+    session: Callable[[], float] | None = None
+    session_s: list[float] = field(default_factory=list)
+    short_s: float | None = None
+    issue_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.device.handover)
+
+    def compile(self, graph: Graph) -> None:
+        """Compile a network, to be measured in each way in which it can run."""
+        graph = supported_part(graph, self.device)
+        if graph.nodes:
+            works = self.device.works(graph)
+            ways = ways_of(generic_works(graph) if works is None else works)
+            call = bind(self.device, graph)
+            self.nets.append(
+                [
+                    Measured(graph.name + " alone" * alone, kernels, call, alone)
+                    for alone, kernels in ways.items()
+                    if not alone or choose(call, True)
+                ]
+            )
+
+    def prepare_launches(self, stack: ExitStack) -> None:
+        """Measure launches behind others, and be ready to measure what a session adds to one."""
+        if self.nets:
+            self.session = _session_on(self.device, stack)
+            self.short_s = measure_launch(self.device, bind)
+            self.issue_s = measure_issue(self.device)
+
+    def calibration(self, crossings: Sequence[_Turns]) -> DeviceCalibration:
+        """Return what the visits say; no curves where there were none."""
+        cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
+        found = [one for net in self.nets for way in net for one in way.found(cores)]
+        launch, curves = _curves(found, cores, self.device.term_limits)
+        alone_s = launch.fixed_s if self.short_s is None else min(self.short_s, launch.fixed_s)
+        more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
+        copies = next((x.copies for x in crossings if (x.here, x.there) == (None, self.device)), {})
+        sharing = {x.there.spec.name: x.sharing for x in crossings if x.here is self.device}
+        return DeviceCalibration(
+            self.device.spec.name, self.device.spec.description, alone_s + more_s,
+            launch.per.get("kernels", 0.0), curves, copies, sharing,
+            {
+                apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
+                for apart in dict.fromkeys(one.apart for one in found)
+            },
+            self.issue_s, cores, next(iter(cores), UNKNOWN),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Two devices that take turns, or one that takes them with the host: `here` is None.
+
+    overlap: what both at once take, of one after the other
+    """
+
+    there: Device
+    here: Device | None
+    crossings: Crossings
+    overlap: float = 1.0
+
+    @property
+    def copies(self) -> dict[str, tuple[float, float]]:
+        """The latency and bandwidth of copies either way."""
+        return dict.fromkeys(("read", "write"), self.crossings.figures[:2])
+
+    @property
+    def sharing(self) -> Sharing:
+        """What the turns cost."""
+        return Sharing(*self.crossings.figures, self.overlap)
+
+
+def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
+    """Compile the networks for all devices, those of a kind one after another: they share code.
+
+    some: whether the first is compiled in any case
+    """
+    kinds: dict[str, list[_OneDevice]] = {}
+    for one in mine:
+        kinds.setdefault(one.device.spec.kind, []).append(one)
+
+    def compile_kind(kind: str) -> None:
+        for done, net in enumerate(NETS):
+            if time.perf_counter() > end and (done or not some):
+                _log.warning(
+                    "%s: there was time to compile %d of %d networks; what is compiled is kept, so"
+                    " calibrate again to measure all", kind, done, len(NETS),
+                )  # fmt: skip
+                return
+            tell(f"compiling for {kind}", done, len(NETS))
+            graph = optimise(build(net))
+            for one in kinds[kind]:
+                one.compile(graph)
+
+    with ThreadPoolExecutor(max(len(kinds), 1)) as pool:
+        for compiled in [pool.submit(compile_kind, kind) for kind in kinds]:
+            compiled.result()
+
+
+def _visit(mine: Sequence[_OneDevice], end: float) -> None:
+    """Visit every network once on every device, network by network, while there is time: the first
+    in any case.
+    """
+    for done, same in enumerate(zip_longest(*(one.nets for one in mine), fillvalue=())):
+        for one, ways in zip(mine, same, strict=True):
+            for way in ways:
+                if not done or time.perf_counter() < end:
+                    way.visit(one.watch)
+
+
+def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end: float) -> None:
+    """Visit what is not a network: what sessions add to launches, and turns of two devices."""
+    for one in mine:
+        if one.session:
+            one.session_s.append(one.session())
+    for turns in crossings:
+        if not turns.crossings.is_visited or time.perf_counter() < end:
+            turns.crossings.visit()
+
+
+def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack) -> Iterator[_Turns]:
+    """Yield the devices that take turns, ready to be measured, until the stack closes."""
+    for there in (one.device for one in mine if one.device.spec.memory != HOST):
+        theirs = supported_part(build(_TURNS), there)
+        for here in (None, *(one.device for one in mine if one.device.spec.memory == HOST)):
+            if here is None:
+                yield from _ready(_Turns(there, None, Crossings(there, None, stack)))
+            elif here.spec.resource_group == there.spec.resource_group != "":
+                ours = supported_part(build(_TURNS), here)
+                if ours.nodes and theirs.nodes:
+                    overlap = measure_overlap(bind(here, ours), bind(there, theirs))
+                    yield from _ready(_Turns(there, here, Crossings(there, here, stack), overlap))
+
+
+def _ready(turns: _Turns) -> Iterator[_Turns]:
+    if turns.crossings.runs:
+        yield turns
+
+
+def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
+    """Return what measures the seconds that a session adds to a launch where values are passed by
+    address: on the host; None elsewhere.
+    """
+    graph = supported_part(build(_EMPTY), device)
+    if device.spec.memory != HOST or not graph.nodes:
+        return None
+    call = bind(device, graph)
+    feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
+    session = stack.enter_context(
+        Session(graph, devices=[device], passes=(), calibration=Calibration())
     )
+    return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
 
 
-def _calibrate_device(
-    name: str, device: Device, end: float, progress: Progress | None
-) -> DeviceCalibration:
-    begin = time.perf_counter()
-    watch = Watch(device.handover)
-    nets = list(_prepared(name, device, watch, begin + _PREPARING * (end - begin), progress))
-    for visit in range(1, _VISITS):
-        for net in nets:
-            if time.perf_counter() < end:
-                net.visit(watch)
-        if progress:
-            progress(name, visit + 1, _VISITS)
-    cores = {apart: one for apart, one in watch.known.items() if apart != "shared"}
-    found = [one for net in nets for one in net.found(cores)]
+def _curves(
+    found: Sequence[Found], cores: Mapping[str, Handover], limits: Mapping[str, float]
+) -> tuple[Curve, dict[str, Curve]]:
+    """Return the curve of a launch, of its kernels, and those of the families of kernels."""
     known = [one for one in found if one.seconds]
-    whole = fit(
+    if not known:
+        return Curve(0.0, {}), {}
+    launch = fit(
         [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
-        [net.whole_s for net in known], 0.0, min([net.whole_s for net in known], default=0.0),
-    ) if known else Curve(0.0, {})  # fmt: skip
-    scale = whole.per.get("kernels_s", 1.0)
+        [net.whole_s for net in known], 0.0, min(net.whole_s for net in known),
+    )  # fmt: skip
+    scale, least_s = launch.per.get("kernels_s", 1.0), min(s for n in known for s in n.seconds)
     rows: dict[str, list[tuple[Mapping[str, float], float]]] = {}
     for one in known:
         for work, seconds in zip(one.net.works, one.seconds, strict=True):
             terms = priced(work.terms, cores.get(one.apart))
             rows.setdefault(work.family, []).append((terms, scale * seconds))
-    least_s = min((s for one in known for s in one.seconds), default=0.0)
-    curves = {
+    return launch, {
         family: fit(
-            [t for t, _ in mine], [s for _, s in mine], whole.fixed_s / 4, least_s,
-            device.term_limits,
+            [terms for terms, _ in mine], [seconds for _, seconds in mine], launch.fixed_s / 4,
+            least_s, limits,
         )
         for family, mine in rows.items()
     }  # fmt: skip
-    short_s = measure_launch(device, bind)
-    launch_s = whole.fixed_s if short_s is None else min(short_s, whole.fixed_s)
-    return DeviceCalibration(
-        device.spec.name, device.spec.description, launch_s + _run_s(device),
-        whole.per.get("kernels", 0.0), curves, {}, {},
-        {
-            apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
-            for apart in dict.fromkeys(one.apart for one in found)
-        },
-        measure_issue(device), cores, next(iter(cores), UNKNOWN),
-    )  # fmt: skip
-
-
-def _run_s(device: Device) -> float:
-    """Return what a session adds to a launch where values are passed by address: on the host."""
-    graph = supported_part(build(_EMPTY), device)
-    if device.spec.memory != HOST or not graph.nodes:
-        return 0.0
-    call = bind(device, graph)
-    feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
-    with Session(graph, devices=[device], passes=(), calibration=Calibration()) as session:
-        more = [seconds_of(lambda: session.run(feeds)) - timed(call) for _ in range(_VISITS)]
-    return max(statistics.median(more), 0.0)
-
-
-def _with_turns(
-    measured: DeviceCalibration, device: Device, others: Sequence[Device]
-) -> DeviceCalibration:
-    """Return a device's calibration with its copies, and with what turns with others cost it."""
-    copies: dict[str, tuple[float, float]] = {}
-    sharing: dict[str, Sharing] = {}
-    if device.spec.memory != HOST:
-        alone = measure_crossings(device, None)
-        if alone:
-            copies = dict.fromkeys(("read", "write"), alone[:2])
-        return replace(measured, copies=copies)
-    graph = supported_part(build(_TURNS), device)
-    for other in others:
-        shares = device.spec.resource_group == other.spec.resource_group != ""
-        theirs = supported_part(build(_TURNS), other)
-        if shares and other.spec.memory != HOST and graph.nodes and theirs.nodes:
-            crossing = measure_crossings(other, device)
-            if crossing:
-                overlap = measure_overlap(bind(device, graph), bind(other, theirs))
-                sharing[other.spec.name] = Sharing(*crossing, overlap)
-    return replace(measured, sharing=sharing)
-
-
-def _prepared(
-    name: str, device: Device, watch: Watch, end: float, progress: Progress | None
-) -> Iterator[Measured]:
-    """Yield the networks that the device runs, compiled and measured once; in each way."""
-    for done, net in enumerate(NETS, 1):
-        graph = supported_part(optimise(build(net)), device)
-        if graph.nodes and time.perf_counter() < end:
-            works = device.works(graph)
-            ways = ways_of(generic_works(graph) if works is None else works)
-            call = bind(device, graph)
-            for alone, kernels in ways.items():
-                if not alone or choose(call, True):
-                    found = Measured(net.name + " alone" * alone, kernels, call, alone)
-                    found.visit(watch)
-                    yield found
-        if progress:
-            progress(name, done, len(NETS))

@@ -44,27 +44,42 @@ _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
 """Those that run on one device, their inputs and outputs on the host."""
-_VISITS, _VISIT_S, _LEAST_RUNS = 5, 0.004, 3
-"""How often each is visited, in turns; of a visit, the seconds and the least runs of each thing."""
+_VISIT_S, _LEAST_RUNS = 0.004, 3
+"""Of a visit, the seconds and the least runs of each thing."""
 _LEAST_S_PER_BYTE, _MOST_AWAKE_S = 1e-12, 1e-5
 _OFTEN, _WITHIN = 0.25, 0.10
 """Of measurements, the share that makes a state, and how far apart those of one state are."""
 
 
-def measure_crossings(there: Device, here: Device | None) -> Crossing | None:
-    """Return what a copy to a device with memory of its own, or from it, adds to a run.
+class Crossings:
+    """Runs that cross between devices, measured in turns with what else is measured.
 
-    here: a device on host memory that takes turns with it; without it, the whole network runs there
-    What is added to the tasks' own time, measured in turns: waking and telling of the end, what the
-    host does meanwhile, and caches that then hold another core's values.
-    None if the devices run none of the networks.
+    there: a device with memory of its own; here: one on host memory that takes turns with it;
+        without it, the whole network runs there
+    stack: what the runs' sessions are open until
     """
-    with ExitStack() as stack:
-        found = [_Crossing.of(graph, there, here, stack) for graph in _cut(there, here)]
-        for _ in range(_VISITS):
-            for crossing in found:
-                crossing.visit()
-        return crossing_of([crossing.row for crossing in found]) if found else None
+
+    def __init__(self, there: Device, here: Device | None, stack: ExitStack) -> None:
+        self.runs = [_Crossing.of(graph, there, here, stack) for graph in _cut(there, here)]
+
+    def visit(self) -> None:
+        """Measure each run once more."""
+        for run in self.runs:
+            run.visit()
+
+    @property
+    def is_visited(self) -> bool:
+        """Whether there is anything to tell."""
+        return all(run.visits for run in self.runs)
+
+    @property
+    def figures(self) -> Crossing:
+        """What a copy to the device with memory of its own, or from it, adds to a run.
+
+        What is added to the tasks' own time: waking and telling of the end, what the host does
+        meanwhile, and caches that then hold another core's values.
+        """
+        return crossing_of([run.row for run in self.runs])
 
 
 def crossing_of(rows: Sequence[tuple[float, float, float, float, float]]) -> Crossing:
