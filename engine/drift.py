@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.cost import Source
+from trireme.placement import time_text
 
 ALLOWED = 0.15
 """Of the prediction: what a measurement may be off before it is reported."""
@@ -37,13 +38,13 @@ class Drift:
 
     def __str__(self) -> str:
         off = "; ".join(
-            f"{label} {measured * 1e6:.0f} us for {predicted * 1e6:.0f}"
+            f"{label} {time_text(measured)} for {time_text(predicted)}"
             for label, predicted, measured in self.worst
         )
         return (
-            f"{self.what} took {self.change:+.0%} of its prediction ({self.measured_s * 1e3:.3f} ms"
-            f" for {self.predicted_s * 1e3:.3f}), over {ALLOWED:.0%}: {self.remedy}"
-            + (f"\n    furthest off: {off}" if off else "")
+            f"{self.what} took {abs(self.change):.0%} {'more' if self.change > 0 else 'less'} than "
+            f"predicted ({time_text(self.measured_s)} for {time_text(self.predicted_s)}), over "
+            f"{ALLOWED:.0%}: {self.remedy}" + (f"\n    furthest off: {off}" if off else "")
         )
 
 
@@ -59,7 +60,7 @@ def drift_of(
 
     rows: of its kernels, or of its copies: label, predicted and measured seconds
     totals: predicted and measured seconds of its tasks
-    sources: where the estimates of its nodes came from
+    sources: where the estimates of its nodes came from; of a way, those at its ends
     command: the one that calibrates it
     moved: that its cores are no longer as far apart as they are priced to be, which says it all
     """

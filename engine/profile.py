@@ -15,7 +15,7 @@ from typing import Any
 from trireme.calibrating.handover import Cores
 from trireme.compile import Program
 from trireme.cost import SPREAD, Estimate, interval
-from trireme.device import Clock, held_s
+from trireme.device import HOST, Clock, held_s
 from trireme.drift import Drift, drift_of
 from trireme.placement import time_text
 from trireme.plan import Plan, Task
@@ -247,16 +247,21 @@ def _drift(
         mine = [row for row in tasks if row.device == name]
         kernels = [row for row in nodes if row.device == name]
         spec = plan.placement.specs.get(name)
-        away = name.replace("host", "").strip(">")
+        ends = [name] if spec else [end for end in name.split(">") if end != HOST]
         found.append(
             drift_of(
                 name if spec else f"copies {name}",
                 [(row.label, row.estimate_s, row.seconds) for row in kernels or mine],
                 [(row.estimate_s, row.seconds) for row in mine],
-                [e.source for row in mine for e in _estimates(plan, plan.tasks[row.task])],
-                f"trireme calibrate --devices {name if spec else away}",
+                [
+                    e.source
+                    for row in tasks
+                    if row.device in ends
+                    for e in _estimates(plan, plan.tasks[row.task])
+                ],
+                f"trireme calibrate --devices {','.join(ends)}",
                 moved.get(name, ""),
-            )
+            )  # fmt: skip
         )
     return tuple(found)
 

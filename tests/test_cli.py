@@ -304,6 +304,10 @@ def test_replay(model, tmp_path, capsys):
     assert code == 0 and "tensors" in out, err
     code, out, err = call(capsys, "replay", model, one)
     assert code == 0 and "the same, bit for bit" in out, err
+    on_host = ["--devices", "cpu,host", "--pin", "op:conv=host"]
+    code, out, err = call(capsys, "replay", model, two, "--record", *on_host)
+    code, out, err = call(capsys, "replay", model, two)
+    assert code == 0 and "the same, bit for bit" in out, err
     call(capsys, "replay", model, two, "--record", "--seed", "1", *node_by_node)
     code, out, err = call(capsys, "replay", model, one, "--against", two)
     assert code == 1 and "first divergent tensor" in out, err

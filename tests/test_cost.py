@@ -214,7 +214,8 @@ def test_drift_is_reported_with_its_remedy():
     assert not drift(1e-3 * (1 + ALLOWED - 0.01), ["calibration"]).is_reported
     slow = drift(1.5e-3, ["calibration"])
     assert slow.is_reported and slow.change == pytest.approx(0.5)
-    assert "+50%" in str(slow) and "conv 1500 us for 1000" in str(slow)
+    assert "took 50% more than predicted (1.500 ms for 1.000 ms)" in str(slow)
+    assert "took 20% less than" in str(drift(0.8e-3, ["calibration"]))
     assert "when it is quiet: trireme calibrate" in str(slow)
     assert "never measured" in str(drift(0.5e-3, ["roofline"]))
 
@@ -227,6 +228,17 @@ def test_a_profile_tells_drift():
     assert drift.is_reported and "drift" in str(profile)
     assert profile.interval_s[0] < profile.predicted_s < profile.interval_s[1]
     assert profile.to_json()["drift"][0]["change"] > ALLOWED
+
+
+def test_drift_of_copies_says_what_its_device_is_priced_by():
+    """Copies to a device that was never measured are not said to have been."""
+    far = ToyDevice("far", link_bandwidth=1e3)
+    with Session(relu(), devices=[far], passes=(), calibration=Calibration()) as session:
+        profile = session.profile({"x": np.ones(100, np.float32)}, runs=2)
+    ways = [one for one in profile.drift if one.what.startswith("copies")]
+    assert [one.what for one in ways] == ["copies host>far", "copies far>host"]
+    for one in ways:
+        assert "never measured" in one.remedy and one.remedy.endswith("--devices far")
 
 
 def test_calibrate_measures_real_devices_only():

@@ -42,6 +42,20 @@ def test_states_of_earlier_runs_do_not_enter_a_bundle():
         assert first_divergence(recorded, rerun(session, feeds, recorded)) is None
 
 
+def test_a_run_with_pins_is_repeated_without_them(tmp_path):
+    """What is recorded is the model and its placement, however the placement came to be."""
+    graph = random_graph(random.Random(5), 12)
+    graph = replace(graph, nodes=tuple(replace(node, pin=None) for node in graph.nodes))
+    feeds, name = feeds_of(graph, 5), list(devices())[-1]
+    free = [n.op for n in graph.nodes if devices()[name].unsupported_reason(graph, n) is None]
+    with open_session(graph, pins={f"op:{free[0]}": name}) as session:
+        recorded = record(session, feeds)
+        placement = session.placement
+        assert placement.nodes_on(name)
+    with open_session(graph, placement=placement) as session:
+        assert first_divergence(recorded, rerun(session, feeds, recorded)) is None
+
+
 @pytest.mark.parametrize("execution", ["sunk", "interactive"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_parallel_run_is_repeated_in_its_order(seed, execution):

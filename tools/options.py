@@ -15,12 +15,15 @@ from trireme.calibrating.calibration import default_path
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
+from trireme.lockfile import Lock
 from trireme.parallel.choose import Splits
 from trireme.placing.objective import OBJECTIVES
 from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.image import load_image
 
+_DEVICES = "cpu"
+"""What --devices is where it is not given."""
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
@@ -55,7 +58,7 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
-    parser.add_argument("--devices", default="cpu",
+    parser.add_argument("--devices", default=_DEVICES,
                         help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
                         "with its half of the cores")  # fmt: skip
     parser.add_argument("--isa",
@@ -161,6 +164,11 @@ def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def device_list(options: argparse.Namespace) -> list[str]:
     """Return the names given with --devices."""
     return [name.strip() for name in options.devices.split(",") if name.strip()]
+
+
+def devices_held(options: argparse.Namespace, locked: Lock) -> list[str]:
+    """Return the names given with --devices, else those of a lock."""
+    return list(locked.devices) if options.devices == _DEVICES else device_list(options)
 
 
 def splits(options: argparse.Namespace) -> Splits:

@@ -49,6 +49,7 @@ from trireme.tools.options import (
     calibration_path,
     device_list,
     device_options,
+    devices_held,
     parse_pins,
     splits,
 )
@@ -181,9 +182,7 @@ def _open(
     With a lock to check, its devices are opened where none are asked for, and one that is missing
     is a difference.
     """
-    names = device_list(options)
-    if before is not None and options.devices == "cpu":
-        names = list(before.devices)
+    names = device_list(options) if before is None else devices_held(options, before)
     fallback = options.fallback or before is not None
     opened, absent = open_devices(names, device_options(options), options.threads, fallback)
     return opened, {name: str(error) for name, error in absent.items()}

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from trireme.lockfile import load_lock
 from trireme.replay import first_divergence, load_bundle, record, rerun, save_bundle
 from trireme.tools.commands import emit
-from trireme.tools.options import make_feeds, open_session
+from trireme.tools.options import devices_held, make_feeds, open_session
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -26,9 +27,11 @@ def replay(options: argparse.Namespace) -> int:
     if options.against:
         other, _ = load_bundle(Path(options.against))
     else:
-        modes = {"mode": recorded.mode, "subgraphs": recorded.subgraphs,
-                 "execution": recorded.execution}  # fmt: skip
-        with open_session(options, placement=folder / "placement.toml", **modes) as session:
+        locked = load_lock(folder / "placement.toml")
+        with open_session(
+            options, placement=locked, devices=devices_held(options, locked), mode=recorded.mode,
+            subgraphs=recorded.subgraphs, execution=recorded.execution,
+        ) as session:  # fmt: skip
             other = rerun(session, feeds, recorded)
     parted = first_divergence(recorded, other)
     data: dict[str, Any] = {"same": parted is None, "tensors": len(recorded.digests)}
