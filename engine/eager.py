@@ -28,7 +28,7 @@ from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import GraphError, PlacementError, TriremeError
 from trireme.graph import Graph, Quant, TensorType, Value
 from trireme.interpret import evaluate
-from trireme.op import OpDef, get_op, has_op
+from trireme.op import OpDef, all_ops, get_op, has_op
 from trireme.opening import open_device, options_of
 from trireme.running.interactive import summary
 
@@ -309,3 +309,8 @@ def __getattr__(name: str) -> Callable[..., Any]:
     if not has_op(name):
         raise AttributeError(f"module 'trireme.eager' has no op {name!r}")
     return partial(run, name)
+
+
+def __dir__() -> list[str]:
+    """Return what the module is for, the ops included."""
+    return sorted({"Eager", "Tensor", "run", "tensor", *(op.name for op in all_ops())})

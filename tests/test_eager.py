@@ -170,3 +170,8 @@ def test_only_so_many_calls_are_kept(monkeypatch):
     for n in range(1, 9):
         context("relu", np.zeros(n, np.float32), device=(toy := ToyDevice("gpu")))
     assert toy.launches == 1 and context.compiled == 8 and len(context._calls) == 4
+
+
+def test_its_names_are_the_ops():
+    assert {"softmax", "conv", "tensor", "Eager"} <= set(dir(eager)) and "np" not in dir(eager)
+    assert all(callable(getattr(eager, name)) for name in dir(eager))

@@ -112,6 +112,13 @@ def test_advice_names_what_breaks_a_region():
     assert advise(with_it) == []
 
 
+def test_advice_does_not_count_the_gain_of_a_mixture_that_was_given_up():
+    graph, costs = shattered()
+    mixture, alone = place(graph, costs), place_singles(graph, costs)["cpu"]
+    assert alone.score.value > mixture.score.value * 1.01
+    assert [one.saved for one in advise(alone)] == pytest.approx([advise(mixture)[0].saved])
+
+
 def test_locks_survive_a_file(tmp_path):
     graph, costs, placement = placed(1)
     locked = lock(placement, "1.2.3")

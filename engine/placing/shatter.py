@@ -11,15 +11,17 @@ from typing import Any
 
 from trireme.cost import roofline_s, work_of
 from trireme.graph import Node
-from trireme.placement import Placement
+from trireme.placement import Placement, time_text
 from trireme.placing.reprice import Repricer
+from trireme.placing.stages import Tasks
 
 
 @dataclass(frozen=True)
 class Advice:
     """One kind of refusal, and what the placement would be without it.
 
-    regions: tasks of the device now and then; saved: of the objective, in seconds or joules
+    regions: tasks of the device without and with the nodes; saved: of the objective, in seconds or
+        joules, of the best that is found without them
     assumed_s: what the nodes are assumed to take there in all, by the roofline
     """
 
@@ -50,7 +52,8 @@ def advise(placement: Placement, least: float = 0.005, most: int = 12) -> list[A
         return []
     repricer = Repricer(placement)
     commonest = sorted(kinds, key=lambda kind: (-len(kinds[kind]), kind))[:most]
-    found = [_advice(repricer, kind, kinds[kind]) for kind in commonest]
+    base = _best(repricer)
+    found = [_advice(repricer, base, kind, kinds[kind]) for kind in commonest]
     worth = [advice for advice in found if advice.saved > least * repricer.value]
     return sorted(worth, key=lambda advice: -advice.saved)
 
@@ -60,7 +63,17 @@ def _general(reason: str) -> str:
     return reason.split(" (here")[0]
 
 
-def _advice(repricer: Repricer, kind: tuple[str, str, str], nodes: list[int]) -> Advice:
+def _best(repricer: Repricer) -> tuple[float, Tasks]:
+    """Return the score and tasks of the placement, or of a search where that finds better: of a
+    mixture that was given up. Advice does not count its gain as an op's.
+    """
+    value, _, tasks = repricer.searched(repricer.seconds)
+    return min((repricer.value, repricer.tasks), (value, tasks), key=lambda one: one[0])
+
+
+def _advice(
+    repricer: Repricer, base: tuple[float, Tasks], kind: tuple[str, str, str], nodes: list[int]
+) -> Advice:
     device, op, reason = kind
     placement = repricer.placement
     index = repricer.names.index(device)
@@ -69,17 +82,24 @@ def _advice(repricer: Repricer, kind: tuple[str, str, str], nodes: list[int]) ->
         seconds[i][index] = _assumed_s(placement, placement.source.nodes[i], device)
     assumed_s = sum(seconds[i][index] or 0.0 for i in nodes)
     value, _, tasks = repricer.searched(seconds)
-    now = sum(d == index for d, _ in repricer.tasks)
+    now = sum(d == index for d, _ in base[1])
     then = sum(d == index for d, _ in tasks)
-    saved = repricer.value - value
-    joined = f"its {now} regions would be {then}" if now else f"it would get {then} regions"
+    saved = base[0] - value
     text = (
-        f"{device} refuses {len(nodes)} {op} ({reason}): with them {joined}, and the run would "
-        f"take {repricer.text(saved)} less ({saved / repricer.value:.0%}), at an assumed "
-        f"{assumed_s * 1e6:.1f} us for all of them"
+        f"{device} refuses {len(nodes)} {op} ({reason}): with them {_joined(now, then)}, and the "
+        f"run would take {repricer.change(-saved)} ({saved / base[0]:.0%}), at an assumed "
+        f"{time_text(assumed_s)} for all of them"
     )
     labels = tuple(placement.source.nodes[i].label for i in nodes)
     return Advice(device, op, reason, labels, (now, then), saved, assumed_s, text)
+
+
+def _joined(now: int, then: int) -> str:
+    """Return what becomes of a device's regions."""
+    if not now:
+        return f"it would get {then} region{'s' * (then != 1)}"
+    regions = f"{now} region{'s' * (now != 1)}"
+    return f"its {regions} would be {then}" if now != then else f"it would keep its {regions}"
 
 
 def _assumed_s(placement: Placement, node: Node, device: str) -> float:
