@@ -14,9 +14,9 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 
 import numpy as np
@@ -162,30 +162,29 @@ class _Turns:
 
 
 def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
-    """Compile the networks for all devices, those of a kind one after another: they share code.
+    """Compile the networks for all devices; those of one kind share code, and kinds the time.
 
     some: whether the first is compiled in any case
     """
     kinds: dict[str, list[_OneDevice]] = {}
     for one in mine:
         kinds.setdefault(one.device.spec.kind, []).append(one)
-
-    def compile_kind(kind: str) -> None:
-        for done, net in enumerate(NETS):
-            if time.perf_counter() > end and (done or not some):
-                _log.warning(
-                    "%s: there was time to compile %d of %d networks; what is compiled is kept, so"
-                    " calibrate again to measure all", kind, done, len(NETS),
-                )  # fmt: skip
-                return
-            tell(f"compiling for {kind}", done, len(NETS))
-            graph = optimise(build(net))
-            for one in kinds[kind]:
-                one.compile(graph)
-
-    with ThreadPoolExecutor(max(len(kinds), 1)) as pool:
-        for compiled in [pool.submit(compile_kind, kind) for kind in kinds]:
-            compiled.result()
+    spent_s, done = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
+    graphs = cache(lambda number: optimise(build(NETS[number])))
+    while open := [kind for kind in kinds if done[kind] < len(NETS)]:
+        kind, begin = min(open, key=spent_s.__getitem__), time.perf_counter()
+        if begin > end and (done[kind] or not some):
+            break
+        tell(f"compiling for {kind}", done[kind], len(NETS))
+        for one in kinds[kind]:
+            one.compile(graphs(done[kind]))
+        done[kind] += 1
+        spent_s[kind] += time.perf_counter() - begin
+    for kind in open:
+        _log.warning(
+            "%s: there was time to compile %d of %d networks; what is compiled is kept, so"
+            " calibrate again to measure all", kind, done[kind], len(NETS),
+        )  # fmt: skip
 
 
 def _visit(mine: Sequence[_OneDevice], end: float) -> None:
