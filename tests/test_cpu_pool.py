@@ -228,3 +228,26 @@ def test_options_are_checked():
     with pytest.raises(DeviceError, match="unknown instruction set"):
         open_device(isa="sse9")
     open_device(threads=1, cache_dir=NO_CACHE).close()
+
+
+def test_a_parked_worker_sleeps_as_soon_as_the_run_is_over(tmp_path):
+    """With spins that never end, only parking lets it sleep; the next run wakes it."""
+    device = open_device(threads=2, cache_dir=tmp_path / "cache", spins=1 << 60)
+    if not device._pool._futex:
+        pytest.skip("workers sleep in Python here")
+    try:
+        call, x, y = bound(device)
+        call.park()
+        (native,) = call._parts
+        native.call.words[runtime.CALL_WAKES] = 1
+        assert call.choose(False)
+        for run in range(50):
+            x[:] = run / 50
+            call.launch()
+            np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
+            deadline = time.monotonic() + 20  # a hang guard
+            while device._pool._context[runtime.SLEEPERS] != 1:
+                assert time.monotonic() < deadline, f"run {run}: the worker does not sleep"
+                time.sleep(0.0005)
+    finally:
+        device.close()

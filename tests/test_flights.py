@@ -8,6 +8,7 @@ from forced import open_all
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
+from trireme.devices.cpu.runtime.native import CALL_PARKS
 from trireme.graph import TensorType
 from trireme.running.dispatch import TaskSpan
 from trireme.running.flights import took_s
@@ -86,3 +87,23 @@ def share(flight, took):
     """What the tasks of a flight are said to take, of the time from its launch to its wait."""
     launched_s = min(span.flight[0] for span in flight)
     return sum(took[span.task] for span in flight) / (flight[0].flight[1] - launched_s)
+
+
+def test_workers_are_parked_only_where_another_device_needs_their_cores():
+    """Idle workers that look for work take a core from a driver's kernels."""
+    opened, absent = open_all(("opencl", "cpu"))
+    if absent or opened["opencl"].spec.resource_group != "cpu":
+        pytest.skip(str(absent) or "opencl has silicon of its own here")
+    for pins, parked in ((("cpu", "cpu"), 0), (("opencl", "cpu"), 1), (("opencl", "opencl"), None)):
+        b = GraphBuilder("turns")
+        x = b.input("x", TensorType((64, 64), "float32"))
+        for pin in pins:
+            x = b.add("relu", x, pin=pin)
+        with Session(
+            b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration()
+        ) as session:
+            calls = [call for call in session._lane.calls if hasattr(call, "park")]
+            words = [part.call.words[CALL_PARKS] for call in calls for part in call._parts]
+            assert set(words) == (set() if parked is None else {parked})
+    for device in opened.values():
+        device.close()

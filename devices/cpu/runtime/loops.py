@@ -38,6 +38,14 @@ try:
   %together = or i1 %first, %later
   br i1 %together, label %team, label %alone
 team:
+  %pstop = getelementptr i64, ptr %c, i64 $STOP
+  %stop = load atomic i64, ptr %pstop monotonic, align 8
+  %parked = icmp eq i64 %stop, $PARKED
+  br i1 %parked, label %unpark, label %gather
+unpark:
+  %unparked = cmpxchg ptr %pstop, i64 $PARKED, i64 0 seq_cst seq_cst
+  br label %gather
+gather:
   %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
   %was = atomicrmw xchg ptr %pactive, i64 1 seq_cst
   %psl = getelementptr i64, ptr %c, i64 $SLEEPERS
@@ -269,6 +277,15 @@ end:
   store i64 0, ptr %pmode
   %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
   store atomic i64 0, ptr %pactive release, align 8
+  %pparks = getelementptr i64, ptr %call, i64 $CALL_PARKS
+  %parks = load i64, ptr %pparks
+  %to_park = icmp ne i64 %parks, 0
+  br i1 %to_park, label %park, label %ended
+park:
+  %pstop = getelementptr i64, ptr %c, i64 $STOP
+  %was_stop = cmpxchg ptr %pstop, i64 0, i64 $PARKED seq_cst seq_cst
+  br label %ended
+ended:
   br i1 %trying, label %note, label %return
 note:
   %t9 = call i64 @now()
@@ -284,8 +301,8 @@ return:
 """
 
 WORKER = r"""
-; Serve chunks as worker `who`: spin `spins` times without work, then sleep. Returns 0 when told to
-; stop, 1 when it wants to sleep and can only do so in Python.
+; Serve chunks as worker `who`: spin `spins` times without work, or until parked, then sleep.
+; Returns 0 when told to stop, 1 when it wants to sleep and can only do so in Python.
 define i64 @trireme_cpu_worker(ptr %c, i64 %who, i64 %spins) {
 entry:
   %pstop = getelementptr i64, ptr %c, i64 $STOP
@@ -329,12 +346,14 @@ stolen:
 rest:
   %k0 = phi i64 [ %k, %looked ], [ %again, %others ]
   %stop = load atomic i64, ptr %pstop acquire, align 8
-  %quit = icmp ne i64 %stop, 0
+  %quit = icmp eq i64 %stop, $STOPPED
   br i1 %quit, label %out, label %wait
 wait:
   $PAUSE
   %k1 = add i64 %k0, 1
-  %long = icmp sgt i64 %k1, %spins
+  %spun = icmp sgt i64 %k1, %spins
+  %parked = icmp eq i64 %stop, $PARKED
+  %long = or i1 %spun, %parked
   br i1 %long, label %tired, label %idle
 idle:
   br label %look
@@ -347,8 +366,9 @@ doze:
   %n = atomicrmw add ptr %psl, i64 1 seq_cst
   %busy2 = load atomic i64, ptr %pactive seq_cst, align 8
   %stop2 = load atomic i64, ptr %pstop seq_cst, align 8
-  %either = or i64 %busy2, %stop2
-  %stay = icmp ne i64 %either, 0
+  %runs2 = icmp ne i64 %busy2, 0
+  %quit2 = icmp eq i64 %stop2, $STOPPED
+  %stay = or i1 %runs2, %quit2
   br i1 %stay, label %awake, label %sleep
 sleep:
   $SLEEP
@@ -366,7 +386,7 @@ out:
 ; Tell every worker to return.
 define void @trireme_cpu_stop(ptr %c) {
   %pstop = getelementptr i64, ptr %c, i64 $STOP
-  store atomic i64 1, ptr %pstop seq_cst, align 8
+  store atomic i64 $STOPPED, ptr %pstop seq_cst, align 8
   %epoch = getelementptr i64, ptr %c, i64 $EPOCH
   %e = atomicrmw add ptr %epoch, i32 1 seq_cst
   $WAKE

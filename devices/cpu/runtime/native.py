@@ -8,9 +8,9 @@ from the back of the others', each with a compare-and-swap, so a chunk is only e
 step now published. A worker that sleeps, or does not exist, is never waited for: the caller does
 all chunks nobody else took.
 
-Workers spin while a run has chunks for them and for a while after, then sleep on a futex (Linux) or
-return to Python (elsewhere). A run wakes them when it is long, or when runs follow one another;
-a short run after a pause is over before they would be there.
+Workers spin while a run has chunks for them and, unless the run parks them, for a while after, then
+sleep on a futex (Linux) or return to Python (elsewhere). A run wakes them when it is long, or when
+runs follow one another; a short run after a pause is over before they would be there.
 
 Every slot that two threads write is on a cache line of its own.
 """
@@ -32,13 +32,16 @@ ACTIVE, DONE, EPOCH, SLEEPERS, STOP = (LINE * k for k in range(5))
 GENERATION, THREADS, LOCALS, LOCAL_BYTES, LAST_RUN = (LINE * 5 + k for k in range(5))
 SHARES = LINE * 6
 """The line of thread 0; each has its word, then the step."""
+STOPPED, PARKED = 1, 2
+"""What STOP says: workers are to return; they are to sleep at once, until a run calls them."""
 # Slots of a call. AT, MINE and MODE are 0 but while a run is interrupted.
 CALL_CONTEXT, CALL_STEPS, CALL_COUNT, CALL_BUDGET, CALL_STAMPS, CALL_WAKES = range(6)
 CALL_AT, CALL_MINE, CALL_MODE = 6, 7, 8
 # TRIES says that a short call tries both modes now and then; RUNS counts its runs, below 0 none: it
 # stays with the faster; START is when this run began; WITH and ALONE are what a run took lately
 # with the workers and without.
-CALL_TRIES, CALL_RUNS, CALL_START, CALL_WITH, CALL_ALONE = 9, 10, 11, 12, 13
+# PARKS says that workers are to sleep as soon as the run is over: another device needs their cores.
+CALL_TRIES, CALL_RUNS, CALL_START, CALL_WITH, CALL_ALONE, CALL_PARKS = 9, 10, 11, 12, 13, 14
 CALL_WORDS = 16
 # Slots of a step: CHUNKS chunks from number BASE on; POLL says to look at the clock.
 STEP_FN, STEP_ARGS, STEP_CHUNKS, STEP_BASE, STEP_POLL = range(5)
