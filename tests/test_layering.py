@@ -28,7 +28,7 @@ ENGINE_ORDER = [
     "placing.prove", "placing.prove_tasks", "placing.prove_makespan", "place",
     "placing.singles", "placing.doubt",
     "parallel.rules", "parallel.batch", "parallel.split",
-    "parallel.spec", "parallel.evaluate", "parallel.choose", "placing.proven", "placing.reprice",
+    "parallel.spec", "parallel.evaluate", "parallel.hopes", "parallel.choose", "placing.proven", "placing.reprice",
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan", "plan_check", "virtual",
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
     "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibrating.nets",
