@@ -81,7 +81,8 @@ class Placement:
     unused: for each device that got no node, why
     splits: what was split over devices in `source`, in the order in which it was done
     unsplit: why nothing, or nothing more, was; "" where that was not asked
-    unmixed: why one device was kept although a mixture is predicted to be faster; "" where none is
+    unmixed: why one device, or what a split left, was kept although a mixture is predicted to be
+        faster; "" where none is
     measured: what each placement that was tried on this machine took, a sentence each
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves

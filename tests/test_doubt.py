@@ -3,18 +3,19 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from placement_cases import to_graph
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.cost import CostModel
+from trireme.cost import CostModel, work_of
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.lockfile import differences, lock, place_as
-from trireme.parallel.choose import place_with
-from trireme.place import place
+from trireme.parallel.choose import improve, place_with
+from trireme.place import Kept, place
 from trireme.placing.doubt import doubt_s, surely
 from trireme.placing.proven import proven
 from trireme.placing.singles import place_singles
@@ -132,3 +133,39 @@ def test_a_proven_mixture_is_given_up_with_its_bound():
     assert best.nodes_on("gpu") and not kept.nodes_on("gpu") and kept.unmixed
     assert kept.score.lower_bound == best.score.lower_bound == best.score.value
     assert kept.candidates["proof"] == best.score.value
+
+
+def conv_and_lrn(gpu_us):
+    """A convolution of 100 us on the cpu and 120 on the gpu, and an lrn of 100 us and of gpu_us."""
+    b = GraphBuilder("conv and lrn")
+    x = b.input("x", TensorType((1, 40, 40, 16), "float32"))
+    w = b.constant("w", np.ones((24, 3, 3, 16), np.float32))
+    sizes = dict(strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=1)
+    y = b.add_node("conv", [x, w], sizes, names=["y"])[0]
+    graph = b.finish(b.add("lrn", y, size=5))
+    conv = work_of(graph, graph.nodes[0]).flops
+    fast = dict(memory="host", launch_s=0.0, flops=1e13, bandwidth=1e13)
+    toys = {name: ToyDevice(name, **fast) for name in ("cpu", "gpu")}
+    entries = []
+    for name, first, second in (("cpu", 100.0, 100.0), ("gpu", 120.0, gpu_us)):
+        curves = {
+            "conv/float32": Curve(0.0, {"flops": first * US / conv}, 0.8, 1.25),
+            "normalize/float32": Curve(second * US, {}, 0.8, 1.25),
+        }
+        entries.append(DeviceCalibration(name, f"toy {name}", 0.0, 0.0, curves))
+    return graph, CostModel(toys, Calibration.of_devices(*entries))
+
+
+@pytest.mark.parametrize(("gpu_us", "mixtures", "where"), [
+    (95.0, "any", "gpu"), (95.0, "sure", "cpu"), (30.0, "sure", "gpu"),
+])  # fmt: skip
+def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, mixtures, where):
+    graph, costs = conv_and_lrn(gpu_us)
+    plain = place(graph, costs, keep=Kept({n.id: "cpu" for n in graph.nodes}, {}))
+    found = improve(plain, costs, mixtures=mixtures)
+    (one,) = found.splits
+    assert one.text.startswith("y=cpu,gpu:")
+    (lrn,) = (n for n in found.source.nodes if n.op == "lrn")
+    assert found.choices[lrn.id].device == where
+    assert ("kept around the parts" in found.unmixed) == (gpu_us == 95.0 and mixtures == "sure")
+    assert found.score.value < 0.95 * plain.score.value

@@ -342,3 +342,18 @@ def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
     assert found.unsplit and next(found.source.input_values()).shape[0] == 360
     assert 6 <= len(counted) <= 100
     assert 1 <= len(tried) <= 30
+
+
+def test_what_is_known_is_not_left_for_a_device_never_measured():
+    """A modelled device beside one of a data sheet: half the time, if that were true."""
+    graph, made = wide_conv(), {"cpu": ToyDevice("cpu"), "npu": ToyDevice("npu", memory="host")}
+    spec = replace(made["npu"].spec, clock="virtual")
+    made["npu"].spec = spec
+    made["npu"].estimate_s = lambda g, n: roofline_s(work_of(g, n), spec) / 1.01
+    costs = CostModel(made, Calibration())
+    plain = place(graph, costs)
+    assert plain.nodes_on("npu")
+    assert len(improve(plain, costs).splits) == 1
+    found = improve(plain, costs, mixtures="sure")
+    assert not found.splits and "less" in found.unsplit
+    assert "left for devices never measured: trireme calibrate" in found.unsplit

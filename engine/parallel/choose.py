@@ -8,6 +8,7 @@ with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -16,18 +17,18 @@ from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.graph import Graph
 from trireme.parallel.evaluate import Evaluator, Trial, balanced
-from trireme.parallel.hopes import LEAST_GAIN, LEAST_GAIN_S, UNMEASURED_GAIN, asked, hopes
+from trireme.parallel.hopes import LEAST_GAIN, LEAST_GAIN_S, UNMEASURED_GAIN, Hope, asked, hopes
 from trireme.parallel.spec import parse, text_of
 from trireme.parallel.split import Split, split
 from trireme.place import Kept, NodeOptions, Pricing, place
 from trireme.placement import Placement, Splitting
-from trireme.placing.doubt import Mixtures, surely
+from trireme.placing.doubt import Mixtures, surely, surer
 from trireme.placing.objective import UNIT, Objective
 
 Splits = Sequence[str] | Literal["auto", "off"]
 """What to split: where it is predicted to gain, nothing, or what these texts say."""
 
-_ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
+_ROUNDS, _TRIED, _TOLD, _MOST_NODES = 4, 12, 3, 400
 _FAR = 1.15
 """A split that at shares by speed comes to more than this times what is asked of it is not balanced
 further: that gains a few percent."""
@@ -51,7 +52,7 @@ def place_with(
             return place_split(graph, costs, [splits], objective, pins)
         plain = place(graph, costs, objective, pins)
         plain = surely(plain, costs) if mixtures == "sure" else plain
-        return improve(plain, costs, pins) if splits == "auto" else plain
+        return improve(plain, costs, pins, mixtures) if splits == "auto" else plain
     return place_split(graph, costs, splits, objective, pins)
 
 
@@ -85,9 +86,15 @@ def place_split(
     return replace(placed, splits=(*done[:-1], last))
 
 
-def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None) -> Placement:
+def improve(
+    plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None,
+    mixtures: Mixtures = "any",
+) -> Placement:  # fmt: skip
     """Return a placement with regions split over devices, where that is predicted to gain
     LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `unsplit` why no more.
+
+    mixtures: with "sure", what is known of the run is not left for a device never measured, and
+        around the parts nothing is placed anew that does not surely gain
     """
     objective: Objective = plain.score.objective  # type: ignore[assignment]
     reason = _hopeless(plain)
@@ -101,9 +108,9 @@ def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None =
     closest = ""
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
-        found = _best(tries, plain, value, fixed)
-        if found is None or value - found.value < _least_gain(found, value, objective):
-            closest = _closest(plain, graph, found, value)
+        hope, found = _best(tries, plain, value, fixed, mixtures)
+        if hope is None or found is None or not _pays(hope, found, value, objective):
+            closest = _closest(plain, graph, hope, found, value)
             break
         gain = _gain(value, found.value, objective)
         done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
@@ -112,7 +119,7 @@ def improve(plain: Placement, costs: CostModel, pins: Mapping[int, str] | None =
         held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
     if not done:
         return replace(plain, unsplit=f"nothing is split: {closest}")
-    placed = _settled(graph, costs, objective, held, where)
+    placed = _settled(graph, costs, objective, held, where, mixtures)
     if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
         return replace(plain, unsplit="nothing is split: no split fits the devices' memory")
     more = f"nothing more is split: {closest}" if closest else ""
@@ -134,10 +141,12 @@ def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Gr
 
 def _settled(
     graph: Graph, costs: CostModel, objective: Objective, held: Mapping[int, str],
-    where: Mapping[int, str],
+    where: Mapping[int, str], mixtures: Mixtures = "any",
 ) -> Placement:  # fmt: skip
     """Return the better of a search around the parts and of everything held where it is; without
     the pins, so that the alternatives of the parts are priced too.
+
+    mixtures: with "sure", what the search moves must surely gain over what is held
     """
     searched = place(graph, costs, objective, pins=held)
     kept = place(graph, costs, objective, keep=Kept(where, {}))
@@ -145,7 +154,8 @@ def _settled(
         return kept
     devices = {node: choice.device for node, choice in searched.choices.items()}
     free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
-    return replace(free, candidates=searched.candidates)
+    found = replace(free, candidates=searched.candidates, unused=searched.unused)
+    return surer(kept, found, costs) if mixtures == "sure" else found
 
 
 def _hopeless(plain: Placement) -> str:
@@ -170,33 +180,41 @@ def _gain(before: float, after: float, objective: str) -> str:
     return f"{abs(change):.1f} {unit} {verb} ({before * 1e6:.1f} -> {after * 1e6:.1f})"
 
 
-def _closest(plain: Placement, graph: Graph, found: Trial | None, value: float) -> str:
-    if found is None:
+def _closest(
+    plain: Placement, graph: Graph, hope: Hope | None, found: Trial | None, value: float
+) -> str:
+    if hope is None or found is None:
         return "no region can be split so that a second device would help"
     gain = _gain(value, found.value, plain.score.objective)
+    real = any(plain.specs[name].clock == "wall" for name in found.split.devices)
+    what = "devices never measured: trireme calibrate" if real else "figures of a description"
     doubt = ""
-    if found.value < value and not found.is_measured:
-        real = any(plain.specs[name].clock == "wall" for name in found.split.devices)
-        what = "devices never measured: trireme calibrate" if real else "figures of a description"
+    if hope.asked == math.inf:
+        doubt = f"; the run as it is would be left for {what}"
+    elif found.value < value and not found.is_measured:
         doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {what}"
     elif found.value < value:
         doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
     return f"the best split tried, {text_of(graph, found.split)}, would take {gain}{doubt}"
 
 
-def _least_gain(found: Trial, value: float, objective: Objective) -> float:
-    """Return what a split must gain, in the objective's unit."""
-    return asked(found.is_measured, value, objective)
+def _pays(hope: Hope, found: Trial, value: float, objective: Objective) -> bool:
+    least = max(hope.asked, asked(found.is_measured, value, objective))
+    return value - found.value >= least
 
 
-def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> Trial | None:
-    """Return the best trial of the most promising candidates; None if none can be made."""
-    promising = sorted(hopes(tries, plain, value, fixed), key=lambda h: -h.seconds)
-    best: Trial | None = None
-    tried = 0
+def _best(
+    tries: Evaluator, plain: Placement, value: float, fixed: set[int], mixtures: Mixtures
+) -> tuple[Hope, Trial] | tuple[None, None]:
+    """Return the best trial of the most promising candidates, one that pays before all others; if
+    none could pay, that of the most promising, so that there is something to tell."""
+    promising = sorted(hopes(tries, plain, value, fixed, mixtures), key=lambda h: -h.seconds)
+    able = [hope for hope in promising if hope.seconds >= hope.asked]
+    most = _TRIED if able else _TOLD
+    rows: list[tuple[Hope, Trial]] = []
     seen: dict[tuple[int, str], int] = {}
-    for hope in promising:
-        if hope.seconds < value * LEAST_GAIN or tried >= _TRIED:
+    for hope in able or promising:
+        if hope.seconds < value * LEAST_GAIN or len(rows) >= most:
             break
         alike = (len(hope.request.nodes).bit_length(), hope.request.kind)
         if seen.get(alike, 0) >= 3:
@@ -206,7 +224,6 @@ def _best(tries: Evaluator, plain: Placement, value: float, fixed: set[int]) -> 
         except PlacementError:
             continue
         seen[alike] = seen.get(alike, 0) + 1
-        tried += 1
-        if best is None or found.value < best.value:
-            best = found
-    return best
+        rows.append((hope, found))
+    paying = [row for row in rows if _pays(*row, value, tries.objective)]
+    return min(paying or rows, key=lambda row: row[1].value, default=(None, None))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -59,26 +59,48 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     return _instead(kept, best.device, placement, doubt)
 
 
+def surer(held: Placement, found: Placement, costs: CostModel) -> Placement:
+    """Return what was found, or what is held of the same graph if what was found moves gains less
+    than the estimates of what differs may be wrong by; `unmixed` says so.
+    """
+    if found.score.unit != "s" or found.device_of == held.device_of:
+        return found
+    doubt = doubt_s(held, found, costs)
+    if held.score.value - found.score.value >= doubt:
+        return found
+    why = _why("kept around the parts: the best placement found", held, found, doubt)
+    return _known(held, found, held.unused, why)
+
+
 def _instead(kept: Placement, device: str, mixture: Placement, doubt: float) -> Placement:
     """Return a device alone with what is known of the mixture: its bound, what it would gain."""
-    mine, theirs = kept.score, mixture.score
-    bound = max((mine, theirs), key=lambda score: score.lower_bound)
-    gain = mine.value - theirs.value
-    counts = ", ".join(f"{name} {len(mixture.nodes_on(name))}" for name in mixture.specs)
-    why = (
-        f"kept on {device}: the best mixture found ({counts} nodes in {mixture.tasks} tasks) is "
-        f"predicted to take {mine.text(gain)} less ({gain / mine.value:.1%}), and the estimates of "
-        f"what differs may be wrong by {mine.text(doubt)} ({doubt / mine.value:.1%})"
-    )
+    why = _why(f"kept on {device}: the best mixture found", kept, mixture, doubt)
     unused = {
         name: f"{device} was kept to, as a mixture is not surely better"
         if mixture.nodes_on(name) else why
         for name, why in kept.unused.items()
     }  # fmt: skip
-    score = replace(mine, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
+    return _known(kept, mixture, unused, why)
+
+
+def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: str) -> Placement:
+    """Return a placement with what is known of another, for which it was kept."""
+    bound = max((kept.score, found.score), key=lambda score: score.lower_bound)
+    score = replace(kept.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     return replace(
-        kept, score=score, candidates=mixture.candidates, unused=unused, unmixed=why
+        kept, score=score, candidates=found.candidates, unused=dict(unused), unmixed=why
     )  # fmt: skip
+
+
+def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
+    """Return the sentence that says why something is kept to, and not to a mixture."""
+    mine, gain = kept.score, kept.score.value - mixture.score.value
+    counts = ", ".join(f"{name} {len(mixture.nodes_on(name))}" for name in mixture.specs)
+    return (
+        f"{what} ({counts} nodes in {mixture.tasks} tasks) is predicted to take {mine.text(gain)} "
+        f"less ({gain / mine.value:.1%}), and the estimates of what differs may be wrong by "
+        f"{mine.text(doubt)} ({doubt / mine.value:.1%})"
+    )
 
 
 def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
