@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trireme.calibrating.handover import Cores
+from trireme.calibrating.remedy import command
 from trireme.compile import Program
 from trireme.cost import SPREAD, Estimate, interval
 from trireme.device import HOST, Clock, held_s
@@ -259,7 +260,7 @@ def _drift(
                     if row.device in ends
                     for e in _estimates(plan, plan.tasks[row.task])
                 ],
-                f"trireme calibrate --devices {','.join(ends)}",
+                command(ends),
                 moved.get(name, ""),
             )  # fmt: skip
         )

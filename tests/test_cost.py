@@ -21,6 +21,7 @@ from trireme.calibrating.calibration import (
 from trireme.calibrating.handover import USUAL
 from trireme.calibrating.nets import NETS, Net, build
 from trireme.calibrating.pace import Pace
+from trireme.calibrating.remedy import command
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
 from trireme.device import KernelWork
 from trireme.drift import ALLOWED, drift_of
@@ -239,6 +240,11 @@ def test_drift_of_copies_says_what_its_device_is_priced_by():
     assert [one.what for one in ways] == ["copies host>far", "copies far>host"]
     for one in ways:
         assert "never measured" in one.remedy and one.remedy.endswith("--devices far")
+
+
+def test_instances_are_measured_as_their_kind():
+    assert command(["cpu#1", "opencl", "cpu#2"]) == "trireme calibrate --devices cpu,opencl"
+    assert command(["cpu#1"], "--cores") == "trireme calibrate --cores --devices cpu"
 
 
 def test_calibrate_measures_real_devices_only():

@@ -1,5 +1,6 @@
 """Instances of the cpu device at work: threads and cores of their own, queues, splits, errors."""
 
+import itertools
 import os
 import signal
 import threading
@@ -173,6 +174,27 @@ def test_what_python_runs_raises_where_it_is_waited_for(pair):
     pair["cpu#1"].close()
     with pytest.raises(DeviceError, match="cpu#1: the device is closed"):
         call.launch()
+
+
+def test_a_profile_of_native_calls_waits_natively(pair):
+    """No Python between two tasks of a profile: neither server has a job for it."""
+    one, x, y = bound(pair["cpu#1"], ["matmul"] * 3)
+    two, _, _ = bound(pair["cpu#2"], ["matmul"] * 2)
+    for call in (one, two):  # the pools are up, the servers have their threads
+        call.launch().wait()
+    jobs = [call._server._state.jobs for call in (one, two)]
+    floats(x)[:] = 0
+    first = one.launch(profile=True)
+    second = two.launch(profile=True, after=[first])
+    assert not any(jobs)
+    second.wait()
+    first.wait()
+    assert not floats(y).any()
+    for event, steps in ((first, 3), (second, 2)):
+        spans = event.spans()
+        assert len(spans) == steps
+        assert all(a.end_s <= b.start_s for a, b in itertools.pairwise(spans))
+    assert first.spans()[-1].end_s <= second.spans()[0].start_s
 
 
 def test_an_interrupt_comes_out_when_the_call_is_over(pair):

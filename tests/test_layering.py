@@ -18,9 +18,9 @@ MAY_IMPORT = {
 ENGINE_ORDER = [
     "errors", "closing", "locks", "dtypes", "mapped", "disk_cache", "graph", "op", "effects",
     "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
-    "model_file", "convert", "model_cache", "kernel_table", "calibrating.handover",
-    "device", "opening", "calibrating.calibration", "calibrating.fit", "cost",
-    "memory", "naming", "placement",
+    "model_file", "convert", "model_cache", "kernel_table", "calibrating.remedy",
+    "calibrating.handover", "device", "opening", "calibrating.calibration", "calibrating.fit",
+    "cost", "memory", "naming", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts", "placing.contract", "placing.objective", "placing.idle", "placing.polish",
     "placing.anneal", "placing.starts", "placing.factors", "placing.messages", "placing.search",

@@ -12,6 +12,7 @@ from typing import Any
 from trireme.calibrating.calibrate import LIMIT_S
 from trireme.calibrating.calibrate import calibrate as measure
 from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.remedy import command
 from trireme.device import Device, kind_of
 from trireme.errors import ModelFileError, RunError
 from trireme.opening import open_device
@@ -89,7 +90,7 @@ def _cores(options: argparse.Namespace) -> int:
             for cores in known.cores_of([device]):
                 if cores.now is None or cores.priced is None or cores.now.apart == "shared":
                     missing += 1
-                    why = "" if cores.priced else f"; fix: trireme calibrate --devices {spec.name}"
+                    why = "" if cores.priced else f"; fix: {command([spec.name])}"
                     lines.append(f"{cores}{why}")
                     continue
                 known = known.at(spec, cores.now)

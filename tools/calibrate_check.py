@@ -17,6 +17,7 @@ import numpy as np
 from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.calibrating.handover import UNKNOWN, Watch
 from trireme.calibrating.pace import Pace
+from trireme.calibrating.remedy import command
 from trireme.calibrating.turns import in_stretches
 from trireme.cost import CostModel
 from trireme.device import Device
@@ -260,7 +261,7 @@ def _known(calibration: Calibration, device: Device) -> DeviceCalibration:
     if found is None:
         raise RunError(
             f"{device.spec.name} ({device.spec.description}) was not measured",
-            fix=f"trireme calibrate --devices {device.spec.name}",
+            fix=command([device.spec.name]),
         )
     return found
 

@@ -30,7 +30,7 @@ from trireme.devices.cpu.program import REFERENCE, Program
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Call, Pool
-from trireme.devices.cpu.runtime.server import ServedCall, Server
+from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.dtypes import Array
 from trireme.errors import InternalError, RunError
 from trireme.graph import Node
@@ -86,7 +86,7 @@ class CpuExecutable(Executable):
         bound = Bound(self._program, self._code, self._pool, args, scratch)
         if self._server is None:
             return bound
-        return ServedCall(bound, self._server, bound.pointer)
+        return ServedCall(bound, self._server, bound.pointer, bound.stamped)
 
 
 class Bound:
@@ -115,11 +115,15 @@ class Bound:
         calls += [self._check] if self._faults else []
         self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
         sole = self._parts[0] if len(calls) == 1 else None
-        self._sole = sole.call if isinstance(sole, _Native) else None
+        self._sole = sole if isinstance(sole, _Native) else None
 
     def pointer(self) -> int:
         """Return the call that native code may run by itself, 0 while or where it needs Python."""
-        return self._sole.pointer if self._sole is not None and self._pool.ready else 0
+        return self._sole.call.pointer if self._sole is not None and self._pool.ready else 0
+
+    def stamped(self) -> Stamped:
+        """Return the same of a call that notes when each step ran, and what tells it then."""
+        return self._sole.stamped() if self._sole is not None and self._pool.ready else (0, None)
 
     def launch(self, profile: bool = False) -> Event:
         """Run the program; it is complete when this returns."""
@@ -315,11 +319,22 @@ class _Native:
 
     def profile(self) -> Told:
         """Run, in the way that runs without stamps found faster; tell when each step ran."""
+        self.stamped()
+        self._stamped()
+        return self._told()
+
+    def stamped(self) -> Stamped:
+        """Return the call that writes stamps, in the way that runs without them found faster, and
+        what takes its stamps when it has run.
+        """
         plain, stamped = self.call.words, self._stamping.words
         if not 0 <= plain[runtime.CALL_RUNS] < _TRIALS:
             learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
             stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
-        self._stamped()
+        return self._stamping.pointer, self._told
+
+    def _told(self) -> Told:
+        """Return what tells when each step of the last run with stamps ran."""
         stamps = self._stamps.copy()  # the next run writes them anew
         return lambda: [
             NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)

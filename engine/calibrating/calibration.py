@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.calibrating.handover import Cores, Handover, priced
+from trireme.calibrating.remedy import command
 from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
 
@@ -168,9 +169,7 @@ class Calibration:
         ]
         why = self.stale or "it was never measured here"
         return [
-            f"{name} is priced by its description: {why}; fix: trireme calibrate --devices"
-            f" {name.partition('#')[0]}"
-            for name in names
+            f"{name} is priced by its description: {why}; fix: {command([name])}" for name in names
         ]
 
     def launch_s(self, spec: DeviceSpec) -> float | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trireme.calibrating.remedy import command
+
 Apart = Literal["shared", "near", "far"]
 FAR_S = 120e-9
 """A flag takes longer between cores without a cache in common: 20 to 60 ns inside of one cache and
@@ -107,7 +109,7 @@ class Cores:
             return f"{self.device}: {self.now}{', as it is priced' if self.priced else ''}"
         return (
             f"{self.device}: {self.now}, but it is priced for when {self.priced};"
-            f" to price it for now: trireme calibrate --cores --devices {self.device}"
+            f" to price it for now: {command([self.device], '--cores')}"
         )
 
 

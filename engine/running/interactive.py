@@ -40,7 +40,7 @@ class Step:
         what = nodes[0].label if len(nodes) == 1 else f"{len(nodes)} nodes to {nodes[-1].label}"
         lines = [f"{self.task.index:4} {self.device}: {what}"]
         for value, array in self.values.items():
-            name, type = self.graph.values[value].name, self.graph.type(value)
+            name, type = self.graph.values[value].first_name, self.graph.type(value)
             lines.append(f"       %{value} {name} {type}: {summary(array)}")
         return "\n".join(lines)
 

@@ -2,8 +2,7 @@
 
 The thread of a session passes a call on and goes its way; what a call must wait for, calls of
 other servers among it, native code waits for (jobs.py), so a whole plan is under way after
-some microseconds. Calls that need Python (nodes on the numpy reference, profiles) run on the same
-thread.
+some microseconds. Calls that need Python (nodes on the numpy reference) run on the same thread.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from trireme.device import BoundCall, Event, NodeSpan
+from trireme.device import BoundCall, Event, NodeSpan, Told
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
@@ -44,13 +44,19 @@ _LOOK_AT = ctypes.addressof(_LOOK)
 class Launched:
     """A call that was passed to a server: over when the server's count has come to `goal`."""
 
-    __slots__ = ("_keep", "_native", "done", "error", "found", "goal")
+    __slots__ = ("_keep", "_native", "_take", "_told", "done", "error", "goal")
 
     def __init__(self, native: Native, done: int, goal: int, keep: object) -> None:
         self._native, self.done, self.goal = native, done, goal
         self._keep: object = keep
         self.error: BaseException | None = None
-        self.found: Sequence[NodeSpan] = ()
+        self._take: Callable[[], Told] | None = None
+        self._told: Told = tuple
+
+    def telling(self, take: Callable[[], Told] | None) -> Launched:
+        """Have `take` called when the call is over: what it returns tells what ran when."""
+        self._take = take
+        return self
 
     def wait(self) -> None:
         """Return when the call is over; raise what it raised. An interrupt comes out after it."""
@@ -61,16 +67,22 @@ class Launched:
                     break
             except BaseException as error:
                 interrupt = error
-        self._keep = None
+        self._keep, take, self._take = None, self._take, None
+        if take is not None and self.error is None:
+            self._told = take()
         if interrupt is not None or self.error is not None:
             raise interrupt or self.error  # type: ignore[misc]
 
     def spans(self) -> Sequence[NodeSpan]:
         """Return what ran when, of a launch that was profiled."""
-        return self.found
+        return self._told()
 
 
-Job = Callable[[], Sequence[NodeSpan] | None]
+Job = Callable[[], object]
+Stamped = tuple[int, Callable[[], Told] | None]
+"""A call that notes when its steps run, by its pointer, and what takes its notes when it is over;
+(0, None) where Python is needed.
+"""
 
 
 class _State:
@@ -193,7 +205,7 @@ def _serve(state: _State, native: Native) -> None:
         number = int(state.words[runtime.JOBS_DONE])
         job, event = state.jobs.pop(number)
         try:
-            event.found = job() or ()
+            job()
         except BaseException as error:
             event.error = error
         del job, event
@@ -210,28 +222,38 @@ def _shut(state: _State, native: Native, thread: threading.Thread | None) -> Non
 class ServedCall:
     """A bound call that a server runs. Launches return at once, and start in their order.
 
-    pointer: returns the call for native code, 0 where Python is needed
+    pointer: returns the call for native code, 0 where Python is needed; stamped: the same of a call
+        that notes when its steps run
     """
 
     chain: object = CHAIN
 
-    def __init__(self, bound: BoundCall, server: Server, pointer: Callable[[], int]) -> None:
-        self._bound, self._server, self._pointer = bound, server, pointer
+    def __init__(
+        self, bound: BoundCall, server: Server, pointer: Callable[[], int],
+        stamped: Callable[[], Stamped],
+    ) -> None:  # fmt: skip
+        self._bound, self._server, self._pointer, self._stamped = bound, server, pointer, stamped
         self.point: Any = getattr(bound, "point", None)
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         """Pass the call on; it begins when `after`, events of the chain, are over."""
-        if profile:
-            return self._server.submit(self._profiled, self, after)
-        return self._server.submit(self._pointer() or self._run, self, after)
+        if not profile:
+            return self._server.submit(self._pointer() or self._run, self, after)
+        pointer, take = self._stamped()
+        if pointer:
+            return self._server.submit(pointer, self, after).telling(take)
+        told: list[Sequence[NodeSpan]] = []
+        return self._server.submit(partial(self._profiled, told), self, after).telling(
+            lambda: lambda: told[0]
+        )
 
     def _run(self) -> None:
         self._bound.launch().wait()
 
-    def _profiled(self) -> Sequence[NodeSpan]:
+    def _profiled(self, told: list[Sequence[NodeSpan]]) -> None:
         event = self._bound.launch(profile=True)
         event.wait()
-        return event.spans()
+        told.append(event.spans())
 
 
 _SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
