@@ -92,6 +92,7 @@ class Step:
         number of chunks, whether workers are woken, and how often Python looks after signals
     columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
         does all of its rows, or where that is not known
+    stores_s: of the seconds, those in which outputs are finished and stored, where that is known
     """
 
     code: Code
@@ -102,6 +103,7 @@ class Step:
     seconds: float = 1e-5
     nodes: tuple[int, ...] = ()
     columns: int = 1
+    stores_s: float = 0.0
 
     @property
     def is_dealt_by_columns(self) -> bool:

@@ -47,6 +47,9 @@ one pixel takes what a fully connected layer takes, int8 twice what its multipli
 _COLUMNS = " columns"
 """Ends families of products whose threads each make some columns of all rows: they read what the
 other cores made, where products dealt out by rows mostly read what their own core did."""
+_PRODUCTS = ("conv_f32", "direct_conv_f32", "fully_connected_f32", "matmul_f32", "attention_f32",
+             "gemm_q8")  # fmt: skip
+"""Starts of families whose authors' estimates count what tiles read and write in the L2 cache."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
 _APART = re.compile(r"_?\d+x\d+|__.*")
@@ -181,7 +184,7 @@ def _work(
         nbytes = read
     weights = _weights(step)
     terms: dict[str, float] = {
-        "model_s": step.seconds * share,
+        "model_s": (step.seconds - step.stores_s) * share,
         "bytes": nbytes * share,
         "far_bytes": far[0] * share,
         "remote_bytes": far[1] * share,
@@ -189,9 +192,13 @@ def _work(
         "remote_cold_bytes": weights * cold[1] * share,
         "activations": _activations(graph, step) * share,
     }
+    if step.stores_s:
+        terms["stores_s"] = step.stores_s * share
     if threads > 1:
         terms |= {BYTES + name: terms[name] for name in _HANDED} | {FLAGS: float(share < 1)}
         family += _COLUMNS * step.is_dealt_by_columns
+    if family.startswith(_PRODUCTS):
+        del terms["bytes"]
     return KernelWork(step.nodes, family, terms, step.seconds * share)
 
 

@@ -44,6 +44,9 @@ _PREPARING, _FIRST, _MEASURING = 0.55, 0.75, 0.93
 to measure; when measuring ends. The rest is for fits, and for what the caller does."""
 _EVERY = 2
 """Crossings take part in every so-manyth round."""
+_SHORT, _SCALES = 0.1, (0.85, 1.2)
+"""The share of launching above which a network does not tell what its kernels take in all, and how
+far that may be from their sum."""
 _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
 _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
@@ -65,13 +68,13 @@ def calibrate(
         for round in range(_ROUNDS):
             tell("measuring: round", round, _ROUNDS)
             _visit(mine, end if round else begin + _FIRST * limit_s)
-            if not round and time.perf_counter() < end:
+            if not round and limit_s > 0:
                 crossings = [*_turns_of(mine, stack)]
                 for device in mine:
                     device.prepare_launches(stack)
+            _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
             if time.perf_counter() > end:
                 break
-            _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
         tell("measuring: round", _ROUNDS, _ROUNDS)
         known = [turns for turns in crossings if turns.crossings.is_visited]
         return Calibration.of_devices(*(one.calibration(known) for one in mine))
@@ -199,9 +202,11 @@ def _visit(mine: Sequence[_OneDevice], end: float) -> None:
 
 
 def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end: float) -> None:
-    """Visit what is not a network: what sessions add to launches, and turns of two devices."""
+    """Visit what is not a network, while there is time, each once in any case: what sessions add to
+    launches, and turns of two devices.
+    """
     for one in mine:
-        if one.session:
+        if one.session and (not one.session_s or time.perf_counter() < end):
             one.session_s.append(one.session())
     for turns in crossings:
         if not turns.crossings.is_visited or time.perf_counter() < end:
@@ -242,6 +247,16 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
     return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
 
 
+def _scale(one: Found, launch: Curve) -> float:
+    """Return what a network's kernels take in a launch that nobody watches, of what they take in
+    one that is: medians of kernels add up to less than the median of all.
+    """
+    own_s = one.whole_s - launch.fixed_s - launch.per.get("kernels", 0.0) * len(one.seconds)
+    if launch.fixed_s > _SHORT * one.whole_s:
+        return launch.per.get("kernels_s", 1.0)
+    return min(max(own_s / sum(one.seconds), _SCALES[0]), _SCALES[1])
+
+
 def _curves(
     found: Sequence[Found], cores: Mapping[str, Handover], limits: Mapping[str, float]
 ) -> tuple[Curve, dict[str, Curve]]:
@@ -253,12 +268,12 @@ def _curves(
         [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
         [net.whole_s for net in known], 0.0, min(net.whole_s for net in known),
     )  # fmt: skip
-    scale, least_s = launch.per.get("kernels_s", 1.0), min(s for n in known for s in n.seconds)
+    least_s = min(s for n in known for s in n.seconds)
     rows: dict[str, list[tuple[Mapping[str, float], float]]] = {}
     for one in known:
         for work, seconds in zip(one.net.works, one.seconds, strict=True):
             terms = priced(work.terms, cores.get(one.apart))
-            rows.setdefault(work.family, []).append((terms, scale * seconds))
+            rows.setdefault(work.family, []).append((terms, _scale(one, launch) * seconds))
     return launch, {
         family: fit(
             [terms for terms, _ in mine], [seconds for _, seconds in mine], launch.fixed_s / 4,

@@ -21,7 +21,7 @@ from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
 
 _log = logging.getLogger(__name__)
-VERSION = 8
+VERSION = 9
 
 
 @dataclass(frozen=True)

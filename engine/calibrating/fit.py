@@ -19,10 +19,12 @@ _COVERED = 0.9
 """Of the samples, how many the interval holds."""
 _LEAST = 0.05
 """Of the seconds: the interval is never narrower, to either side."""
-_SHRINK = 0.03
+_SHRINK = 0.1
 """How strongly factors are held: so much, of what a change of them would add, is a residual. What
 measurements do not tell apart then stays as usual."""
-_USUAL = {"model_s": 1.0, "kernels_s": 1.0, "handed_bytes": 0.3, "joins": 4.0}
+_USUAL = {
+    "model_s": 1.0, "stores_s": 1.0, "kernels_s": 1.0, "handed_bytes": 0.3, "joins": 4.0,
+}  # fmt: skip
 """What a factor is where measurements say nothing: of seconds 1, of other amounts 0. Of the bytes,
 three tenths pass between cores, and four flags (of many networks, with cores near and far)."""
 _PIVOTS, _PATIENCE = 500, 3

@@ -335,6 +335,13 @@ NETS: tuple[Net, ...] = (
         ("pool", "max_pool", 2, 1), ("pool", "average_pool", 3, 2), ("mean",)]),
     Net("first", "float32", (1, 120, 120, 3), _FIRST),
     Net("small first", "float32", (1, 44, 44, 1), _FIRST),
+    Net("middle", "float32", (1, 80, 80, 3), [("conv", 12, 3, 2), ("separable", 24),
+        ("separable", 56, 2), ("basic", 56), ("separable", 104, 2), ("separable", 104),
+        ("separable", 216, 2), ("separable", 216), ("mean",), ("dense_to", 20)]),
+    Net("wide middle", "float32", (1, 144, 144, 3), [("conv", 20, 3, 2), ("separable", 40),
+        ("separable", 88, 2), ("separable", 88), ("separable", 168, 2), ("separable", 168),
+        ("separable", 168), ("separable", 328, 2), ("separable", 328), ("mean",),
+        ("dense_to", 400)]),
     Net("tiny uint8", "uint8", (1, 20, 20, 16), _TINY),
     Net("small uint8", "uint8", (1, 56, 56, 16), _SMALL),
 )  # fmt: skip

@@ -36,6 +36,7 @@ from trireme.devices.cpu.int8.pack import (
     constant_terms,
     kernel_order,
     pack_weights,
+    store_cycles,
     sum_bounds,
 )
 from trireme.devices.cpu.int8.prepare import MOST_LOCAL_BYTES, Image, View
@@ -261,7 +262,8 @@ def product_step(
     offsets = () if product.offsets is None else (product.offsets,)
     again = () if repeats is None else (repeats.index, repeats.weights)
     reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
-    return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds)
+    stores_s = product.groups * store_cycles(context.isa, product, tile) / CYCLES_PER_S
+    return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds, stores_s=stores_s)
 
 
 def lane_channels(product: Product, order: Array) -> Array:

@@ -109,6 +109,14 @@ def _tile_cycles(isa: Isa, tile: Tile, steps: int, dot: Dot) -> float:
     return steps * _step_cycles(isa, tile, dot.cycles) + tile.rows * store + 10
 
 
+def store_cycles(isa: Isa, product: Product, tile: Tile) -> float:
+    """Return the modelled cycles in which one group's outputs are requantised and stored."""
+    panels, last = divmod(-(-product.channels // isa.lanes), tile.vectors)
+    vectors = [*groups_of(tile.vectors) * panels, *(groups_of(last) if last else ())]
+    rows = -(-product.rows // tile.rows) * tile.rows
+    return rows * sum(_STORE_CYCLES[group] for group in vectors)
+
+
 def kernel_order(isa: Isa, tile: Tile, channels: int) -> Array:
     """Return the channel in each lane of all panels of a group of the conv; padding included."""
     wanted = -(-channels // isa.lanes)
