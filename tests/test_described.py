@@ -275,10 +275,13 @@ def test_whatif_finds_the_flip(tmp_path):
 
 def test_figures_are_named_in_full_or_short(tmp_path):
     soc = soc_of(tmp_path)
-    assert parse_axis(soc, "bandwidth=1e9,2e9", 2).values == (1e9, 2e9)
+    axis = parse_axis(soc, "bandwidth=1e9,2e9", 2)
+    assert axis.values == (1e9, 2e9) and not axis.multiples
+    axis = parse_axis(soc, "bandwidth=x0.5,x2", 2)
+    assert axis.values == (0.5, 2.0) and axis.multiples
     assert set(soc.named("bandwidth")) == {"cpu.bandwidth", "far.bandwidth"}
     assert soc.named("far.flops.float32") == ["far.flops.float32"]
-    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth"):
+    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth", "bandwidth=x1,2"):
         with pytest.raises(RunError, match="cache|expected"):
             parse_axis(soc, row, 3)
 
@@ -294,6 +297,7 @@ def test_the_commands(tmp_path, capsys):
                  "--vary", "far.launch_s=1e-5,1e-4", "--steps", "4"]) == 0  # fmt: skip
     out = capsys.readouterr().out
     assert "flip between link_bandwidth x" in out and "far.launch_s 0.0001" in out
+    assert "far.launch_s is " in out and "link_bandwidth is " not in out
     assert main(["whatif", model, "--soc", soc, "--vary", "launch_s=1..9", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["variants"]) == 11
     assert main(["whatif", model, "--soc", "nope"]) == 4

@@ -31,7 +31,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--soc",), dict(required=True, metavar="FILE",
                       help="the described machine: a name or a .toml file")),
     (("--vary",), dict(action="append", default=[], metavar="FIGURE=A..B",
-                       help="multiples of a figure, evenly in ratio; or =x,y,z: its values")),
+                       help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
+                       "=x0.5,x2: multiples")),
     (("--steps",), dict(type=int, default=11, help="values of each A..B")),
     (("--objective",), dict(choices=OBJECTIVES, default="makespan",
                             help="what the placement makes small")),
@@ -59,6 +60,11 @@ class Axis:
         """Return the figure and value as they are shown."""
         return f"{self.figure} {'x ' if self.multiples else ''}{value:.4g}"
 
+    def described(self, soc: Soc) -> str:
+        """Return the figure as the description has it, where it is set to values."""
+        known = ", ".join(f"{soc.figures()[name]:.4g}" for name in self.names)
+        return f"{self.figure} is {known} as described"
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -82,7 +88,7 @@ class Flip:
 
 
 def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
-    """Return an axis from FIGURE=A..B or FIGURE=x,y,z.
+    """Return an axis from FIGURE=A..B, FIGURE=1e9,2e9 or FIGURE=x0.5,x2.
 
     Errors: RunError, if it is neither, or there is no such figure
     """
@@ -94,12 +100,16 @@ def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
             if first <= 0 or last <= 0 or steps < 2:
                 raise ValueError
             ratio = (last / first) ** (1 / (steps - 1))
-            values = tuple(first * ratio**i for i in range(steps))
+            values, multiples = tuple(first * ratio**i for i in range(steps)), True
         else:
-            values = tuple(float(one) for one in text.split(","))
+            rows = text.split(",")
+            multiples = all(one.startswith("x") for one in rows)
+            values = tuple(float(one.removeprefix("x") if multiples else one) for one in rows)
     except ValueError:
-        raise RunError(f"--vary {row}: expected FIGURE=0.5..16 or FIGURE=1e9,2e9") from None
-    return Axis(figure, tuple(soc.named(figure)), values, bool(dots))
+        raise RunError(
+            f"--vary {row}: expected FIGURE=0.5..16, FIGURE=1e9,2e9 or FIGURE=x0.5,x2"
+        ) from None
+    return Axis(figure, tuple(soc.named(figure)), values, multiples)
 
 
 def variants(
@@ -177,6 +187,7 @@ def whatif(options: argparse.Namespace) -> int:
     unit, scale = ("mJ", 1e3) if UNIT[options.objective] == "J" else ("us", 1e6)
     names = list(soc.devices())
     lines = [f"{graph.name!r} on {soc.name}, {options.objective}, the best first:"]
+    lines += [axis.described(soc) for axis in axes if not axis.multiples]
     for one in sorted(found, key=lambda variant: variant.score):
         where = ", ".join(axis.text(v) for axis, v in zip(axes, one.values, strict=True))
         counts = ", ".join(f"{n} {one.assigned.count(d)}" for d, n in enumerate(names))
