@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
-from trireme.device import HOST, WAKES, Device, DeviceSpec, KernelWork
+from trireme.device import HOST, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
 from trireme.op import call_of, get_op
 
@@ -183,8 +183,6 @@ class CostModel:
         kernels = self.devices[device].works(part)
         kernels = generic_works(part) if kernels is None else kernels
         kernels = _fastest(kernels, measured)
-        turns = self._turns(spec)
-        awake_s = turns.awake_s if turns else 0.0
         found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
         for kernel in kernels:
             weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
@@ -194,7 +192,6 @@ class CostModel:
                 seconds = sum(weights)
             low, high = (curve.low, curve.high) if curve else SPREAD["roofline"]
             seconds += measured.kernel_s if measured else 0.0
-            seconds = max(seconds - awake_s * kernel.terms.get(WAKES, 0.0), seconds / 2)
             whole = sum(weights) or 1.0
             for node, weight in zip(kernel.nodes, weights, strict=True):
                 mine = seconds * weight / whole
@@ -220,8 +217,8 @@ class CostModel:
             if spec.memory == HOST:
                 continue
             default = (spec.link_latency_s, spec.link_bandwidth)
-            turns = self._turns(spec)
-            crossing = (turns.latency_s, turns.bandwidth) if turns else None
+            turns, measured = self._turns(spec), self.calibration.of(spec)
+            crossing = turns.link(measured.handover if measured else None) if turns else None
             read = crossing or self.calibration.copy(spec, "read") or default
             write = crossing or self.calibration.copy(spec, "write") or default
             to_host[spec.memory] = Link(*read)

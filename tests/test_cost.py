@@ -41,7 +41,7 @@ def sample():
     return Calibration.of_devices(
         DeviceCalibration(
             "cpu", "toy cpu", 2e-6, 1e-7, {"elementwise/float32": curve}, {"read": (1e-5, 1e9)},
-            {"gpu": Sharing(1e-5, 1e9, 1e-6, 1.1)},
+            {"gpu": Sharing(1e-5, 1e9, 100.0, 0.1, 1.1)},
         )
     )  # fmt: skip
 

@@ -157,8 +157,8 @@ def _lines(one: DeviceCalibration) -> list[str]:
     for other, shared in one.sharing.items():
         lines.append(
             f"  copy to or from {other:12} {shared.latency_s * 1e6:6.1f} us +"
-            f" {shared.bandwidth / 1e9:.2f} GB/s, kernels that wake a core"
-            f" {shared.awake_s * 1e6:.1f} us less; both at once take {shared.overlap:.0%} of one"
-            " after the other"
+            f" {shared.bandwidth / 1e9:.2f} GB/s + {shared.flags:.0f} flags + {shared.handed:.2f}"
+            f" of its bytes between cores; both at once take {shared.overlap:.0%} of one after the"
+            " other"
         )
     return lines

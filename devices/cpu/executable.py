@@ -140,11 +140,11 @@ class Bound:
         chosen = [part.choose(alone) for part in self._parts if isinstance(part, _Native)]
         return any(chosen)
 
-    def park(self) -> None:
+    def park(self, parks: bool = True) -> None:
         """Let workers sleep as soon as a run is over, as another device then needs their cores."""
         for part in self._parts:
             if isinstance(part, _Native):
-                part.park()
+                part.park(parks)
 
     def point(self, argument: int) -> Callable[[int], None] | None:
         """Return a function that moves an argument to another address; None where it must stay."""
@@ -312,10 +312,10 @@ class _Native:
             call.words[[runtime.CALL_WITH, runtime.CALL_ALONE]] = bool(alone), not alone
         return bool(calls)
 
-    def park(self) -> None:
+    def park(self, parks: bool) -> None:
         """See `Bound.park`."""
         for call in (self.call, self._stamping):
-            call.words[runtime.CALL_PARKS] = 1
+            call.words[runtime.CALL_PARKS] = parks
 
     def profile(self) -> Told:
         """Run, in the way that runs without stamps found faster; tell when each step ran."""

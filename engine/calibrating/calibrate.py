@@ -156,7 +156,8 @@ class _Turns:
     @property
     def copies(self) -> dict[str, tuple[float, float]]:
         """The latency and bandwidth of copies either way."""
-        return dict.fromkeys(("read", "write"), self.crossings.figures[:2])
+        latency_s, bandwidth, *_ = self.crossings.figures
+        return dict.fromkeys(("read", "write"), (latency_s, bandwidth))
 
     @property
     def sharing(self) -> Sharing:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrating.handover import Cores, Handover, priced
+from trireme.calibrating.handover import USUAL, Cores, Handover, priced
 from trireme.calibrating.remedy import command
 from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
@@ -49,16 +49,23 @@ class Sharing:
     """What it costs two devices to take turns on silicon that they share, measured.
 
     latency_s, bandwidth: of a copy between them in a run over both, in place of one of the device
-        alone: (seconds, bytes a second)
-    awake_s: seconds that a kernel of the other device, of which a second core takes a part, takes
-        less than in a row of its own kind, as cores are awake
+        alone: (seconds, bytes a second), where cores hand nothing over
+    flags, handed: what each copy, and each byte of it, take more, in flags and in bytes that pass
+        between cores (handover.py)
     overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
 
     latency_s: float
     bandwidth: float
-    awake_s: float
+    flags: float
+    handed: float
     overlap: float
+
+    def link(self, cores: Handover | None) -> tuple[float, float]:
+        """Return the latency, and the bytes a second, of a copy while cores are so far apart."""
+        known = cores or USUAL
+        latency_s = self.latency_s + self.flags * known.flag_s
+        return latency_s, 1 / (1 / self.bandwidth + self.handed * known.byte_s)
 
 
 @dataclass(frozen=True)

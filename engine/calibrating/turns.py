@@ -18,9 +18,10 @@ import numpy as np
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
 from trireme.calibrating.fit import least_squares
+from trireme.calibrating.handover import UNKNOWN, Handover, Watch
 from trireme.calibrating.nets import NETS, build
 from trireme.cost import supported_part
-from trireme.device import WAKES, BoundCall, Device, held_s
+from trireme.device import BoundCall, Device, held_s
 from trireme.dtypes import numpy_dtype
 from trireme.graph import Graph, TensorType
 from trireme.optimise import optimise
@@ -29,9 +30,9 @@ from trireme.session import Session
 
 Bind = Callable[[Device, Graph], BoundCall]
 """What compiles a graph for a device and puts it on memory."""
-Crossing = tuple[float, float, float]
-"""Of a copy the latency in seconds, and bytes a second; seconds that a kernel which wakes a core
-takes less in turns (`calibration.Sharing`)."""
+Crossing = tuple[float, float, float, float]
+"""Of a copy the latency in seconds, and bytes a second; what it takes more, in flags and in bytes
+that pass between cores (`calibration.Sharing`)."""
 _ROUNDS, _PAIRS = 25, 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
@@ -46,9 +47,10 @@ _WHOLE: Mapping[str, tuple[int, ...]] = {
 """Those that run on one device, their inputs and outputs on the host."""
 _VISIT_S, _LEAST_RUNS = 0.004, 3
 """Of a visit, the seconds and the least runs of each thing."""
-_LEAST_S_PER_BYTE, _MOST_AWAKE_S = 1e-12, 1e-5
-_OFTEN, _WITHIN = 0.25, 0.10
-"""Of measurements, the share that makes a state, and how far apart those of one state are."""
+_LEAST_S_PER_BYTE = 1e-12
+_USUAL = (15e-6, 1e-10, 130.0, 0.2)
+"""About what was found with the cores near and far: which part depends on them cannot be told where
+one state alone was seen."""
 
 
 class Crossings:
@@ -60,12 +62,13 @@ class Crossings:
     """
 
     def __init__(self, there: Device, here: Device | None, stack: ExitStack) -> None:
+        self.watch = Watch(there.handover if here else lambda: None)
         self.runs = [_Crossing.of(graph, there, here, stack) for graph in _cut(there, here)]
 
     def visit(self) -> None:
         """Measure each run once more."""
         for run in self.runs:
-            run.visit()
+            run.visit(self.watch)
 
     @property
     def is_visited(self) -> bool:
@@ -79,20 +82,27 @@ class Crossings:
         What is added to the tasks' own time: waking and telling of the end, what the host does
         meanwhile, and caches that then hold another core's values.
         """
-        return crossing_of([run.row for run in self.runs])
+        cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
+        rows = [row for run in self.runs for row in run.rows(cores)]
+        return crossing_of(rows or [row for run in self.runs for row in run.rows({UNKNOWN: None})])
 
 
-def crossing_of(rows: Sequence[tuple[float, float, float, float, float]]) -> Crossing:
-    """Return the figures that fit runs best, none negative.
+Row = tuple[float, float, float, float, Handover | None]
+"""Of a run the copies, their bytes, the seconds more than the tasks take, the whole seconds, of
+which errors are parts; and how far apart the cores were, None where nobody can tell."""
 
-    rows: of each run the copies, their bytes, the kernels that wake a core, the seconds more than
-        the tasks take, and the whole seconds, of which errors are parts
-    """
-    table = np.array(rows, np.float64)
-    terms = table[:, :3] * (1, 1, -1)
-    limits = np.array([np.inf, np.inf, _MOST_AWAKE_S])
-    found = least_squares(terms, table[:, 3], 1 / table[:, 4], np.zeros(3), limits)
-    return float(found[0]), float(1 / max(found[1], _LEAST_S_PER_BYTE)), float(found[2])
+
+def crossing_of(rows: Sequence[Row]) -> Crossing:
+    """Return the figures that fit runs best, none negative."""
+    cores = [row[4] or Handover(0.0, 0.0) for row in rows]
+    table = np.array([row[:4] for row in rows], np.float64)
+    flags, handed = np.array([(one.flag_s, one.byte_s) for one in cores]).T
+    copies, nbytes, more_s, whole_s = table.T
+    terms = np.stack([copies, nbytes, copies * flags, nbytes * handed], axis=1)
+    usual = np.array(_USUAL) if flags.any() else np.zeros(4)
+    found = least_squares(terms, more_s, 1 / whole_s, usual, np.full(4, np.inf))
+    latency_s, s_per_byte, *more = found.tolist()
+    return latency_s, 1 / max(s_per_byte, _LEAST_S_PER_BYTE), more[0], more[1]
 
 
 @dataclass
@@ -100,7 +110,7 @@ class _Crossing:
     """A session on a network over one or two devices, and its tasks to run by themselves.
 
     lane: the memory of those tasks
-    visits: of each, the seconds of a run, and those of its tasks alone
+    visits: of each, the seconds of a run, of its tasks alone, and how far apart the cores were
     """
 
     run: Callable[[], object]
@@ -108,12 +118,14 @@ class _Crossing:
     lane: Lane
     copies: int
     nbytes: int
-    wakes: float
-    visits: list[tuple[float, float]] = field(default_factory=list)
+    visits: list[tuple[float, float, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, graph: Graph, there: Device, here: Device | None, stack: ExitStack) -> _Crossing:
-        """Return it on memory, until the stack closes."""
+        """Return it on memory, until the stack closes.
+
+        By themselves tasks are not parked: that workers have to be woken is a part of crossing.
+        """
         devices = [one for one in (here, there) if one is not None]
         session = stack.enter_context(
             Session(graph, devices=devices, passes=(), calibration=Calibration())
@@ -123,41 +135,27 @@ class _Crossing:
             for value in session.inputs
         }
         lane = Lane(session.program)
+        lane.park(False)
         calls = zip(session.plan.tasks, lane.calls, strict=True)
         own = [_runner(call) for task, call in calls if not task.is_copy]
         moved = [task.outputs[0] for task in session.plan.tasks if task.is_copy]
         nbytes = sum(session.plan.graph.type(value).nbytes for value in moved)
-        wakes = _wakes(session, there) if here else 0.0
-        return cls(partial(session.run, feeds), own, lane, len(moved), nbytes, wakes)
+        return cls(partial(session.run, feeds), own, lane, len(moved), nbytes)
 
-    def visit(self) -> None:
+    def visit(self, watch: Watch) -> None:
         """Measure once more."""
+        watch.begin()
         whole_s = _seconds(self.run, _VISIT_S)
-        self.visits.append((whole_s, sum(_seconds(task, _VISIT_S) for task in self.tasks)))
+        own_s = sum(_seconds(task, _VISIT_S) for task in self.tasks)
+        self.visits.append((whole_s, own_s, watch.end()))
 
-    @property
-    def row(self) -> tuple[float, float, float, float, float]:
-        """Copies, bytes, waking kernels, the seconds beside the tasks' own, the seconds of all."""
-        whole_s, own_s = (typical(each) for each in zip(*self.visits, strict=True))
-        return self.copies, self.nbytes, self.wakes, whole_s - own_s, whole_s
-
-
-def _wakes(session: Session, device: Device) -> float:
-    """Return how many kernels of a device wake a core in a session."""
-    placement = session.placement
-    mine = {n for n, choice in placement.choices.items() if choice.device == device.spec.name}
-    works = device.works(placement.source) or []
-    return sum(work.terms.get(WAKES, 0.0) for work in works if mine.issuperset(work.nodes))
-
-
-def typical(seconds: Sequence[float]) -> float:
-    """Return the typical seconds in the faster of the states that were seen often enough.
-
-    A virtual machine's cores may move apart for seconds (data passes between them in 160 ns, or in
-    30), so that the median of what two cores do would be of neither state.
-    """
-    often = sorted(seconds)[int(_OFTEN * (len(seconds) - 1))]
-    return statistics.median(each for each in seconds if each <= often * (1 + _WITHIN))
+    def rows(self, cores: Mapping[str, Handover | None]) -> Iterator[Row]:
+        """Yield what the visits found, for each of the states of the cores."""
+        for apart, handover in cores.items():
+            mine = [visit[:2] for visit in self.visits if visit[2] == apart or apart == UNKNOWN]
+            if mine:
+                whole_s, own_s = (statistics.median(each) for each in zip(*mine, strict=True))
+                yield self.copies, self.nbytes, whole_s - own_s, whole_s, handover
 
 
 def _cut(there: Device, here: Device | None) -> Iterator[Graph]:

@@ -43,13 +43,13 @@ class Lane:
                 self.calls.append(copy_call(task, args[0], args[1], type, devices))
             else:
                 self.calls.append(executable.bind(args, self.scratch[task.device]))
-        self._park()
+        self.park(True)
         views = {v: self._result(v) for v in plan.graph.outputs}
         views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
         self.ports = Ports(plan, self.calls, views)
 
-    def _park(self) -> None:
-        """Let a device's idle threads sleep at once where another works on the same silicon.
+    def park(self, parks: bool) -> None:
+        """Let idle threads of a device sleep at once where another works on its silicon; or not.
 
         Threads that go on looking for work take the core from it, for as long as they look.
         """
@@ -59,7 +59,7 @@ class Lane:
         for task, call in zip(plan.tasks, self.calls, strict=True):
             spec, park = specs[task.device], getattr(call, "park", None)
             if spec and park and spec.resource_group and groups.count(spec.resource_group) > 1:
-                park()
+                park(parks)
 
     def read(self, value: int) -> Array:
         """Return a value as an array of its own, from whatever memory it lives in."""
