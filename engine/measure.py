@@ -27,7 +27,7 @@ from trireme.graph import Graph, Value
 from trireme.place import place_several
 from trireme.placement import KEPT, Placement, time_text
 from trireme.placing.objective import Objective
-from trireme.placing.singles import place_singles
+from trireme.placing.singles import alone_on, place_singles
 from trireme.plan import Plan
 from trireme.profile import Profile
 from trireme.running.feeds import random_array
@@ -37,8 +37,11 @@ LEAST_CALLS, WATCHED_CALLS = 3, 9
 ROUNDS, TURN_S, LIMIT_S = 7, 0.02, 2.0
 """Rounds in which placements are tried and the least seconds of a turn; after LIMIT_S no further
 round begins."""
-LEAST_GAIN = 0.01
-"""A share of the time below which another placement is not taken for faster than the first."""
+LEAST_GAIN, MIXTURE_GAIN = 0.01, 0.03
+"""Shares of the time below which another placement is not taken for faster than the first, and a
+mixture of devices not for faster than one device."""
+OFTEN = 0.75
+"""And the share of the rounds in which the mixture must be faster."""
 TIMED = ("makespan", "serial")
 """Objectives that are the time of a run."""
 
@@ -155,8 +158,9 @@ def tried(
 ) -> Placement:
     """Return the fastest of a placement, two others and each device alone, as measured here.
 
-    `measured` says what each took; the first is kept unless another gains LEAST_GAIN. Inputs are
-    random, the seed always the same.
+    `measured` says what each took; the first is kept unless another gains LEAST_GAIN. A mixture of
+    devices must gain MIXTURE_GAIN over the fastest device alone, and once more in further rounds of
+    the two. Inputs are random, the seed always the same.
     graph: what was placed, before it was split
     open_one: opens a session that holds a placement
     Errors: those of placing
@@ -199,9 +203,7 @@ def _fastest(
             progress("trying placements", done, total)
 
         clock = take_turns(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
-    slower = [one.ratio(entrants[0], clock) for one in entrants]
-    best = min(range(len(tried)), key=lambda i: slower[i])
-    best = best if slower[best] < 1 - LEAST_GAIN else 0
+        best = _best(entrants, feeds, clock)
     rows = [
         f"measured: {_counts(placement)}: predicted {time_text(placement.makespan_s)}, "
         f"{clock} {time_text(statistics.median(one.seconds(clock)))}"
@@ -211,11 +213,39 @@ def _fastest(
     return _kept(tried[best], placements, (*rows, *lines))
 
 
+def _best(entrants: Sequence[Timed[Opened]], feeds: Mapping[str, Array], clock: Clock) -> int:
+    """Return which program is the fastest, after a further match where that is a mixture."""
+    alone = [i for i, one in enumerate(entrants) if alone_on(one.session.placement)]
+    mixed = [i for i in range(len(entrants)) if i not in alone]
+    if not alone or not mixed:
+        return _fastest_of(range(len(entrants)), entrants, clock)
+    single, mixture = (_fastest_of(some, entrants, clock) for some in (alone, mixed))
+    if not _surely_faster(entrants[mixture], entrants[single], clock):
+        return single
+    one, other = Timed(entrants[mixture].session), Timed(entrants[single].session)
+    take_turns([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
+    return mixture if _surely_faster(one, other, clock) else single
+
+
+def _fastest_of(some: Iterable[int], entrants: Sequence[Timed[Opened]], clock: Clock) -> int:
+    """Return the fastest of some programs: the first unless another gains LEAST_GAIN over it."""
+    first, *others = some
+    gains = {i: entrants[i].ratio(entrants[first], clock) for i in others}
+    best = min(gains, key=lambda i: gains[i], default=first)
+    return best if gains.get(best, 1.0) < 1 - LEAST_GAIN else first
+
+
+def _surely_faster(mixture: Timed[S], single: Timed[S], clock: Clock) -> bool:
+    rounds = list(zip(mixture.seconds(clock), single.seconds(clock), strict=True))
+    often = sum(a < b for a, b in rounds) >= OFTEN * len(rounds)
+    return often and mixture.ratio(single, clock) < 1 - MIXTURE_GAIN
+
+
 def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ...]) -> Placement:
     """Return a placement with what the first knows: the bound, the candidates, who was tried."""
     first = placements[0]
     if best is first:
-        return replace(first, measured=lines)
+        return replace(first, measured=lines, undecided="")
     bound = max((best.score, first.score), key=lambda score: score.lower_bound)
     score = replace(best.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     used = {name for one in placements for name in one.specs if one.nodes_on(name)}
@@ -224,7 +254,8 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ..
         for name, why in best.unused.items()
     }  # fmt: skip
     return replace(
-        best, score=score, candidates=first.candidates, unused=unused, measured=lines
+        best, score=score, candidates=first.candidates, unused=unused, measured=lines,
+        undecided="",
     )  # fmt: skip
 
 

@@ -83,6 +83,8 @@ class Placement:
     unsplit: why nothing, or nothing more, was; "" where that was not asked
     unmixed: why one device, or what a split left, was kept although a mixture is predicted to be
         faster; "" where none is
+    undecided: which other device alone may as well be faster than the one that was kept to, as far
+        as estimates tell; "" where none may
     measured: what each placement that was tried on this machine took, a sentence each
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves
@@ -105,6 +107,7 @@ class Placement:
     unsplit: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
     unmixed: str = ""
+    undecided: str = ""
     measured: tuple[str, ...] = ()
 
     @property
@@ -140,6 +143,7 @@ class Placement:
             "splits": [vars(one) for one in self.splits],
             "unsplit": self.unsplit,
             "unmixed": self.unmixed,
+            "undecided": self.undecided,
             "measured": list(self.measured),
             "nodes": [self._node_json(node) for node in self.source.nodes],
             "copies": [self._copy_json(node) for node in self.copies()],
@@ -191,7 +195,8 @@ class Placement:
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits]
-        lines += [f"  {text}" for text in (self.unsplit, self.unmixed, *self.measured) if text]
+        told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
+        lines += [f"  {text}" for text in told if text]
         return "\n".join(lines)
 
 

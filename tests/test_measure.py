@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from toy_device import ToyDevice
 from toy_graphs import feeds_of
 from zoo import zoo_path
 
+from trireme import measure
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
@@ -18,9 +20,9 @@ from trireme.graph import TensorType
 from trireme.interpret import run_reference
 from trireme.lockfile import load_lock
 from trireme.measure import LEAST_CALLS, Timed, distinct, take_turns
-from trireme.place import place, place_several
+from trireme.place import Kept, place, place_several
 from trireme.placement import KEPT
-from trireme.placing.singles import place_singles
+from trireme.placing.singles import alone_on, place_singles
 from trireme.session import Session
 from trireme.tools.cli import main
 
@@ -162,3 +164,35 @@ def test_a_measured_lock_is_checked_by_holding_it(tmp_path, capsys):
     assert "fastest when measured" in capsys.readouterr().out
     path.write_text(path.read_text().replace('op = "', 'op = "not_', 1))
     assert main([*given, "--check", str(path)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "mixed"),
+    [
+        ([0.96] * 7, [0.96] * 7, True),
+        ([0.98] * 7, None, False),
+        ([0.96] * 7, [0.98] * 7, False),
+        ([0.5] * 5 + [1.2] * 2, [0.96] * 7, False),
+        ([0.96] * 7, [1.5, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9], True),
+    ],
+)
+def test_a_mixture_must_be_faster_for_sure_and_again(monkeypatch, first, second, mixed):
+    """Seconds of the mixture in the rounds of both matches, where the device alone takes one."""
+    graph, devices = branches(), {toy.spec.name: toy for toy in toys()}
+    costs = CostModel(devices, Calibration())
+    one, other = (node.id for node in graph.nodes[:2])
+    where = {node.id: "cpu" for node in graph.nodes}
+    placements = [
+        place(graph, costs, keep=Kept({**where, **moved}, {}))
+        for moved in ({one: "gpu"}, {}, {one: "gpu", other: "gpu"})
+    ]
+    assert [alone_on(placement) for placement in placements] == [False, True, False]
+    entrants = [Timed(SimpleNamespace(placement=placement)) for placement in placements]
+    for entrant, wall_s in zip(entrants, (first, [1.0] * 7, [2.0] * 7), strict=True):
+        entrant.wall_s = wall_s
+
+    def again(pair, *args, **kwargs):
+        pair[0].wall_s, pair[1].wall_s = second, [1.0] * 7
+
+    monkeypatch.setattr(measure, "take_turns", again)
+    assert measure._best(entrants, {}, "wall") == (0 if mixed else 1)

@@ -20,43 +20,75 @@ from typing import Literal, cast
 from trireme.cost import CostModel, Estimate, Source, interval
 from trireme.device import HOST, DeviceSpec
 from trireme.place import Pricing
-from trireme.placement import Placement
-from trireme.placing.objective import Objective, Scorer
-from trireme.placing.singles import is_single, singles
+from trireme.placement import Placement, Score
+from trireme.placing.makespan import copies_of
+from trireme.placing.objective import UNIT, Objective, Scorer
+from trireme.placing.problem import Assignment
+from trireme.placing.singles import choosing, is_single, singles
+from trireme.placing.stages import Tasks
 
 Mixtures = Literal["sure", "any"]
 """Which mixtures of devices are taken: those that gain more than the estimates may be wrong by, or
 all that are predicted to gain."""
 
+Side = tuple[Assignment, Tasks]
+"""A placement as the search knows it: a device for every node, and the tasks."""
+
 
 def surely(placement: Placement, costs: CostModel) -> Placement:
     """Return a placement, or the best single device (what it refuses elsewhere) if it is a mixture
-    that gains less over it than the estimates of what differs may be wrong by; `unmixed` says so.
+    that gains less over it than the estimates of what differs may be wrong by; `unmixed` says so,
+    and `undecided` if another device alone may as well be the better one.
 
     Pins hold. Joules are a description's, and left as they are.
     """
     if placement.score.unit != "s":
         return placement
     objective = cast(Objective, placement.score.objective)
-    known = {
-        node: (dict(choice.estimates), dict(choice.refusals), dict(choice.notes))
-        for node, choice in placement.choices.items()
-    }
-    pricing = Pricing.of(placement.source, costs, known)
-    assigned, _ = pricing.kept(placement)
-    if is_single(pricing.problem, assigned):
-        return placement
+    pricing = _priced(placement, costs)
     scorer = Scorer(pricing.problem, objective)
+    assigned, tasks = pricing.kept(placement)
+    if is_single(pricing.problem, assigned):
+        return replace(placement, undecided=_undecided(pricing, scorer, (assigned, tasks or [])))
     fitting = (one for one in singles(pricing, objective)
                if not scorer.overfull(one.assigned, one.tasks))  # fmt: skip
     best = min(fitting, key=lambda one: one.value, default=None)
     if best is None:
         return placement
-    kept = pricing.placed(scorer, best.assigned, tasks=best.tasks)
-    doubt = doubt_s(kept, placement, costs)
+    kept, mixed = (best.assigned, best.tasks), (assigned, tasks or [])
+    doubt = _doubt_s(pricing, kept, mixed)
     if best.value - placement.score.value >= doubt:
         return placement
-    return _instead(kept, best.device, placement, doubt)
+    alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
+    found = _instead(alone, best.device, placement, doubt)
+    return replace(found, undecided=_undecided(pricing, scorer, kept))
+
+
+def _undecided(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
+    """Return which other device alone may take less than what is kept on one, as far as estimates
+    tell; "" if none may. What a device refuses is left where it is kept, if it can be there.
+    """
+    problem, names = pricing.problem, pricing.problem.machine.names
+    value, near = scorer.value(*kept), list[tuple[float, float, str]]()
+    for d in choosing(problem):
+        other = tuple(
+            d if d in able else where for where, able in zip(kept[0], problem.able, strict=True)
+        )
+        theirs, tasks = scorer.settle(other)
+        if other == kept[0] or scorer.overfull(other, tasks):
+            continue
+        doubt = _doubt_s(pricing, kept, (other, tasks))
+        if theirs - value < doubt:
+            near.append((theirs - value, doubt, names[d]))
+    if not near:
+        return ""
+    more, doubt, name = min(near)
+    text = Score(scorer.objective, UNIT[scorer.objective], value, 0.0).text
+    return (
+        f"{name} alone is predicted to take {text(more)} more ({more / value:.1%}), and the "
+        f"estimates of the two may be wrong by {text(doubt)} ({doubt / value:.1%}): which is "
+        "faster is told by measuring both (--measure)"
+    )
 
 
 def surer(held: Placement, found: Placement, costs: CostModel) -> Placement:
@@ -104,12 +136,28 @@ def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
 
 
 def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
-    """Return by how many seconds the difference between two placements may be predicted wrongly.
+    """Return by how many seconds the difference between two placements of a graph may be predicted
+    wrongly.
 
     Each side's own tasks, copies and nodes have the interval of their sum (cost.py), and the two
     sides are wrong independently of each other.
     """
-    ours, theirs = Counter(_parts(one, costs)), Counter(_parts(other, costs))
+    pricing = _priced(one, costs)
+    ours, theirs = ((assigned, tasks or []) for assigned, tasks in map(pricing.kept, (one, other)))
+    return _doubt_s(pricing, ours, theirs)
+
+
+def _priced(placement: Placement, costs: CostModel) -> Pricing:
+    """Return the prices that a placement was made with."""
+    known = {
+        node: (dict(choice.estimates), dict(choice.refusals), dict(choice.notes))
+        for node, choice in placement.choices.items()
+    }
+    return Pricing.of(placement.source, costs, known)
+
+
+def _doubt_s(pricing: Pricing, one: Side, other: Side) -> float:
+    ours, theirs = Counter(_parts(pricing, *one)), Counter(_parts(pricing, *other))
     gone, added = list((ours - theirs).elements()), list((theirs - ours).elements())
     low = sum(part.own.seconds for part in gone) - interval(part.own for part in gone)[0]
     high = interval(part.own for part in added)[1] - sum(part.own.seconds for part in added)
@@ -126,25 +174,23 @@ class _Part:
     own: Estimate
 
 
-def _parts(placement: Placement, costs: CostModel) -> Iterator[_Part]:
+def _parts(pricing: Pricing, assigned: Assignment, tasks: Tasks) -> Iterator[_Part]:
     """Yield what a placement does on the wall clock: nodes, launches and copies."""
-    wall = {name: spec for name, spec in placement.specs.items() if spec.clock == "wall"}
-    for id, choice in placement.choices.items():
-        if choice.device in wall:
-            yield _Part(id, _kind(wall[choice.device]), choice.estimates[choice.device])
-    tasks = {placement.stage_of[id]: one.device for id, one in placement.choices.items()}
-    for device in tasks.values():
-        if device in wall:
-            own = Estimate(placement.launch_s[device], _source([wall[device]], costs))
-            yield _Part("launch", _kind(wall[device]), own)
-    for copy in placement.copies():
-        way = placement.device_of[copy.id]
-        source, target = way.split(">")
-        ends = [s for s in placement.specs.values() if s.memory in {source, target} - {HOST}]
+    machine, problem, costs = pricing.problem.machine, pricing.problem, pricing.costs
+    specs = [device.spec for device in costs.devices.values()]
+    for node, d in zip(pricing.graph.nodes, assigned, strict=True):
+        if specs[d].clock == "wall":
+            yield _Part(node.id, _kind(specs[d]), pricing.options[node.id][0][machine.names[d]])
+    for d in (d for d, _ in tasks if specs[d].clock == "wall"):
+        own = Estimate(machine.launch_s[d], _source([specs[d]], costs))
+        yield _Part("launch", _kind(specs[d]), own)
+    for value, source, target in copies_of(problem, assigned):
+        spaces = {machine.spaces[source], machine.spaces[target]} - {HOST}
+        ends = [spec for spec in specs if spec.memory in spaces]
         if all(spec.clock == "wall" for spec in ends):
-            nbytes = placement.graph.type(copy.outputs[0]).nbytes
-            own = Estimate(placement.links.seconds(nbytes, source, target), _source(ends, costs))
-            yield _Part(copy.used[0], way, own)
+            way = f"{machine.spaces[source]}>{machine.spaces[target]}"
+            own = Estimate(problem.copy_s(value, source, target), _source(ends, costs))
+            yield _Part(value, way, own)
 
 
 def _kind(spec: DeviceSpec) -> str:

@@ -89,6 +89,14 @@ def is_single(problem: Problem, assigned: Assignment) -> bool:
     )
 
 
+def alone_on(placement: Placement) -> bool:
+    """Whether a placement has all that some device can run on it."""
+    return any(
+        all(name in (choice.device, *choice.refusals) for choice in placement.choices.values())
+        for name in placement.specs if placement.nodes_on(name)
+    )  # fmt: skip
+
+
 def choosing(problem: Problem) -> list[int]:
     """Return the devices with a node that another could run as well."""
     return [d for d in problem.devices if any(d in a and len(a) > 1 for a in problem.able)]
