@@ -164,7 +164,7 @@ def test_it_declines_with_a_sentence():
     costs = CostModel(made, Calibration())
     plain = place(graph, costs)
     found = improve(plain, costs)
-    assert not found.splits and "more" in found.unsplit
+    assert not found.splits and "at most; 25% is asked" in found.unsplit
     assert found.score == plain.score
 
 
@@ -341,7 +341,7 @@ def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
     fresh["npu"].close()
     assert found.unsplit and next(found.source.input_values()).shape[0] == 360
     assert 6 <= len(counted) <= 100
-    assert 1 <= len(tried) <= 30
+    assert len(tried) <= 30
 
 
 def test_what_is_known_is_not_left_for_a_device_never_measured():

@@ -28,7 +28,7 @@ from trireme.placing.objective import UNIT, Objective
 Splits = Sequence[str] | Literal["auto", "off"]
 """What to split: where it is predicted to gain, nothing, or what these texts say."""
 
-_ROUNDS, _TRIED, _TOLD, _MOST_NODES = 4, 12, 3, 400
+_ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
 """A split that at shares by speed comes to more than this times what is asked of it is not balanced
 further: that gains a few percent."""
@@ -183,19 +183,28 @@ def _gain(before: float, after: float, objective: str) -> str:
 def _closest(
     plain: Placement, graph: Graph, hope: Hope | None, found: Trial | None, value: float
 ) -> str:
-    if hope is None or found is None:
+    """Return why nothing, or nothing more, is split: what the best that was tried comes to, or what
+    the most promising could, where none was worth a try."""
+    if hope is None:
         return "no region can be split so that a second device would help"
-    gain = _gain(value, found.value, plain.score.objective)
-    real = any(plain.specs[name].clock == "wall" for name in found.split.devices)
-    what = "devices never measured: trireme calibrate" if real else "figures of a description"
+    after, wanted, objective = value - hope.seconds, hope.request, plain.score.objective
+    what = Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
+    said, is_measured = "the most promising split", hope.is_measured
+    if found is not None:
+        after, what = found.value, found.split
+        said, is_measured = "the best split tried", found.is_measured
+    real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
+    whose = "devices never measured: trireme calibrate" if real else "figures of a description"
     doubt = ""
     if hope.asked == math.inf:
-        doubt = f"; the run as it is would be left for {what}"
-    elif found.value < value and not found.is_measured:
-        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {what}"
-    elif found.value < value:
+        doubt = f"; the run as it is would be left for {whose}"
+    elif after < value and not is_measured:
+        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
+    elif after < value:
         doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
-    return f"the best split tried, {text_of(graph, found.split)}, would take {gain}{doubt}"
+    most = "" if found is not None else " at most"
+    gain = _gain(value, after, objective)
+    return f"{said}, {text_of(graph, what)}, would take {gain}{most}{doubt}"
 
 
 def _pays(hope: Hope, found: Trial, value: float, objective: Objective) -> bool:
@@ -205,19 +214,16 @@ def _pays(hope: Hope, found: Trial, value: float, objective: Objective) -> bool:
 
 def _best(
     tries: Evaluator, plain: Placement, value: float, fixed: set[int], mixtures: Mixtures
-) -> tuple[Hope, Trial] | tuple[None, None]:
-    """Return the best trial of the most promising candidates, one that pays before all others; if
-    none could pay, that of the most promising, so that there is something to tell."""
+) -> tuple[Hope | None, Trial | None]:
+    """Return the best trial of the most promising candidates, one that pays before all others; or
+    the most promising, if it could gain at all, where none could gain what is asked."""
     promising = sorted(hopes(tries, plain, value, fixed, mixtures), key=lambda h: -h.seconds)
-    able = [hope for hope in promising if hope.seconds >= hope.asked]
-    most = _TRIED if able else _TOLD
+    promising = [hope for hope in promising if hope.seconds >= value * LEAST_GAIN]
     rows: list[tuple[Hope, Trial]] = []
     seen: dict[tuple[int, str], int] = {}
-    for hope in able or promising:
-        if hope.seconds < value * LEAST_GAIN or len(rows) >= most:
-            break
+    for hope in promising:
         alike = (len(hope.request.nodes).bit_length(), hope.request.kind)
-        if seen.get(alike, 0) >= 3:
+        if hope.seconds < hope.asked or seen.get(alike, 0) >= 3 or len(rows) >= _TRIED:
             continue
         try:
             found = balanced(tries, hope.request, (value - hope.asked) * _FAR)
@@ -225,5 +231,7 @@ def _best(
             continue
         seen[alike] = seen.get(alike, 0) + 1
         rows.append((hope, found))
+    if not rows:
+        return next(iter(promising), None), None
     paying = [row for row in rows if _pays(*row, value, tries.objective)]
-    return min(paying or rows, key=lambda row: row[1].value, default=(None, None))
+    return min(paying or rows, key=lambda row: row[1].value)

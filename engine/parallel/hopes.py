@@ -39,11 +39,15 @@ def asked(is_measured: bool, value: float, objective: Objective) -> float:
 @dataclass(frozen=True)
 class Hope:
     """A candidate, what it could gain at most, and what it must gain to be done: infinite where it
-    is not to be done."""
+    is not to be done.
+
+    is_measured: whether what its parts would take was measured or modelled
+    """
 
     seconds: float
     asked: float
     request: Request
+    is_measured: bool
 
 
 def hopes(
@@ -63,10 +67,11 @@ def hopes(
                     continue
                 gain = outline.gain_s(devices)
                 if gain > 0:
-                    least = asked(tries.is_measured(nodes, devices), value, tries.objective)
+                    is_measured = tries.is_measured(nodes, devices)
+                    least = asked(is_measured, value, tries.objective)
                     if mixtures == "sure" and _is_gamble(tries, plain, nodes, devices):
                         least = math.inf
-                    yield Hope(gain, least, Request(nodes, kind, devices, ()))
+                    yield Hope(gain, least, Request(nodes, kind, devices, ()), is_measured)
 
 
 def _is_gamble(

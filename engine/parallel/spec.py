@@ -65,4 +65,4 @@ def text_of(graph: Graph, split: Split) -> str:
     else:
         region = f"{names[nodes[0]]}..{names[nodes[-1]]}"
     cuts = ",".join(map(str, split.cuts))
-    return f"{region}={','.join(split.devices)}:{split.kind}:{cuts}"
+    return f"{region}={','.join(split.devices)}:{split.kind}{':' if cuts else ''}{cuts}"
