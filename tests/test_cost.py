@@ -32,7 +32,8 @@ from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session
-from trireme.tools.calibrate_check import Row, rank_correlation, verdict
+from trireme.tools.calibrate_check import Row, verdict
+from trireme.tools.calibrate_rank import rank_correlation
 from trireme.tools.cli import main
 
 
@@ -359,6 +360,8 @@ def test_the_bars_are_of_a_quiet_machine():
 def test_ranks():
     assert rank_correlation([(1, 10), (2, 20), (3, 40)]) == pytest.approx(1)
     assert rank_correlation([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
+    same = [(1, 10), (1, 12), (2, 20), (2, 21)]  # alike placements say nothing of their order
+    assert rank_correlation(same) == rank_correlation(same[::-1]) == pytest.approx(0.8944, abs=1e-4)
 
 
 def test_the_worked_example_of_the_docs():

@@ -8,14 +8,13 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
-from trireme.calibrating.handover import UNKNOWN, Watch
+from trireme.calibrating.handover import Watch
 from trireme.calibrating.pace import Pace
 from trireme.calibrating.remedy import command
 from trireme.calibrating.turns import in_stretches
@@ -27,9 +26,18 @@ from trireme.model_cache import optimised
 from trireme.opening import open_devices
 from trireme.place import place
 from trireme.running.execute import flights
-from trireme.running.feeds import random_array
 from trireme.running.lane import Lane
 from trireme.session import Session
+from trireme.tools.calibrate_rank import (
+    MOST,
+    TRIALS,
+    apart_of,
+    as_seen,
+    random_feeds,
+    rank,
+    run_seconds,
+    watch_of,
+)
 from trireme.tools.options import (
     Progress,
     calibration_path,
@@ -41,12 +49,9 @@ NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
 """What is asked: so many of the runs so near, and a median error of so much."""
 QUIET = 0.05
 """How far the machine's pace may be off for it to count as quiet."""
-_DURATION_S, _LEAST, _MOST = 0.3, 8, 400
 _TURNS, _TURN_S, _TURN_RUNS = 8, 0.05, 3
 """How often a model takes turns with the calibration's networks; of a turn, the seconds and the
 least runs."""
-_TRIALS = 4
-"""How often a model is measured whose cores move meanwhile."""
 _PARTS = 4
 """A model over several devices is cut into so many stretches, which go to the devices in turn."""
 
@@ -218,46 +223,22 @@ def _counts(options: argparse.Namespace) -> list[int | None]:
 
 
 def _ranks(options: argparse.Namespace, progress: Progress) -> dict[str, tuple[float, int]]:
-    """Return, for each model, how predictions rank random placements beside measurements."""
-    found = {}
+    """Return, for each model, how predictions rank random placements, and of how many."""
+    found, count = {}, options.placements
     calibration = load_calibration(calibration_path())
     opened, _ = open_devices(device_list(options), device_options(options), _counts(options)[0])
     try:
         for model in options.models:
-            graph, times = optimised(model), []
-            for seed in range(options.placements):
-                progress(f"placing {model} at random", seed, options.placements)
-                pinned = at_random(graph, list(opened), seed)
-                with Session(
-                    pinned, devices=list(opened.values()), passes=(), calibration=calibration
-                ) as session:
-                    feeds = random_feeds(session)
-                    times.append((session.placement.makespan_s, run_seconds(session, feeds)))
-            found[Path(model).name] = rank_correlation(times), len(times)
+            tell = partial(progress, f"placing {model} at random", total=count)
+            found[Path(model).name] = (
+                rank(optimised(model), opened, calibration, count, tell),
+                count,
+            )
     finally:
         progress.done()
         for device in opened.values():
             device.close()
     return found
-
-
-def at_random(graph: Graph, devices: Sequence[str], seed: int) -> Graph:
-    """Return the graph pinned to devices in stretches, their ends and devices drawn by the seed."""
-    rng = np.random.default_rng(seed)
-    ends = np.sort(rng.integers(0, len(graph.nodes) + 1, rng.integers(0, 6)))
-    stretch = np.searchsorted(ends, np.arange(len(graph.nodes)), side="right")
-    where = rng.integers(0, len(devices), len(ends) + 1)
-    nodes = [replace(n, pin=devices[where[s]]) for n, s in zip(graph.nodes, stretch, strict=True)]
-    return replace(graph, nodes=tuple(nodes))
-
-
-def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return how alike the orders of the two sides are: 1 the same, 0 none, -1 the reverse.
-
-    Source: Spearman, "The proof and measurement of association between two things" (1904)
-    """
-    ranks = [np.argsort(np.argsort(side)) for side in zip(*pairs, strict=True)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _known(calibration: Calibration, device: Device) -> DeviceCalibration:
@@ -287,19 +268,16 @@ def _measured(
     Estimates are for cores as far apart as they are now; should they move meanwhile, again.
     """
     pinned, label = in_stretches(graph, list(devices), _PARTS), "+".join(devices)
-    watch = Watch(lambda: next((c for d in devices.values() if (c := d.handover())), None))
-    for trial in range(_TRIALS):
-        at = calibration
-        for device in devices.values():
-            at = at.at(device.spec, device.handover())
-        known = [at.of(device.spec) for device in devices.values()]
-        apart = next((one.apart for one in known if one and one.apart), UNKNOWN)
+    watch = watch_of(devices)
+    for trial in range(TRIALS):
+        at = as_seen(calibration, devices)
+        apart = apart_of(at, devices)
         with Session(pinned, devices=list(devices.values()), passes=(), calibration=at) as session:
             profile = session.profile(random_feeds(session), runs=_TURN_RUNS)
             lane = Lane(session.program)
             parts = flights(session.plan, lane.calls)
             turns = list(_turns(session, parts, paces, watch, apart))
-        if len(turns) < _TURNS // 2 and trial < _TRIALS - 1:
+        if len(turns) < _TURNS // 2 and trial < TRIALS - 1:
             continue
         now = max(pace.since() for pace in paces)
         if not turns:
@@ -350,30 +328,10 @@ def part_seconds(parts: Sequence[Part]) -> list[float]:
     """Return the median seconds of each part of a run, in runs of all of them."""
     runs: list[list[float]] = []
     end = time.perf_counter() + _TURN_S
-    while len(runs) < _TURN_RUNS or (len(runs) < _MOST and time.perf_counter() < end):
+    while len(runs) < _TURN_RUNS or (len(runs) < MOST and time.perf_counter() < end):
         stamps = [time.perf_counter()]
         for _, run in parts:
             run()
             stamps.append(time.perf_counter())
         runs.append([after - before for before, after in itertools.pairwise(stamps)])
     return [statistics.median(each) for each in zip(*runs, strict=True)]
-
-
-def random_feeds(session: Session) -> dict[str, Any]:
-    """Return random inputs, always the same."""
-    rng = np.random.default_rng(0)
-    return {value.name: random_array(value, rng) for value in session.inputs}
-
-
-def run_seconds(
-    session: Session, feeds: dict[str, Any], duration_s: float = _DURATION_S, least: int = _LEAST
-) -> float:
-    """Return the median seconds of a run, of at least so many in about that time."""
-    seconds: list[float] = []
-    session.run(feeds)
-    end = time.perf_counter() + duration_s
-    while len(seconds) < least or (len(seconds) < _MOST and time.perf_counter() < end):
-        start = time.perf_counter()
-        session.run(feeds)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
