@@ -187,12 +187,14 @@ class Done:
 class BoundCall(Protocol):
     """An executable bound to memory: one session's use of it. Launches allocate nothing.
 
-    Three methods may be there, and are asked for by name:
+    Four methods may be there, and are asked for by name:
     run() is launch().wait() without an event, for calls of some microseconds;
     point(argument) returns a function that moves an input or output (in the order of `bind`) in
     host memory to another address, for the launches that follow, or None where it must stay;
     choose(alone) lets further launches run without the device's other threads (True), or with them
-    (False), where the device has the choice; None gives it back.
+    (False), where the device has the choice; None gives it back;
+    park(parks) lets the device's idle threads sleep as soon as a launch is over (True), as another
+    device then needs their cores, or look for more work for a while (False).
     """
 
     def launch(self, profile: bool = False) -> Event:

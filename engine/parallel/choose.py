@@ -154,7 +154,7 @@ def _settled(
         return kept
     devices = {node: choice.device for node, choice in searched.choices.items()}
     free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
-    found = replace(free, candidates=searched.candidates, unused=searched.unused)
+    found = replace(free, candidates=searched.candidates)
     return surer(kept, found, costs) if mixtures == "sure" else found
 
 
