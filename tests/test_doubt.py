@@ -10,12 +10,14 @@ from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
+from trireme.calibrating.handover import Handover
 from trireme.cost import CostModel, work_of
 from trireme.explain import explain
 from trireme.graph import TensorType
 from trireme.lockfile import differences, lock, place_as
 from trireme.parallel.choose import improve, place_with
-from trireme.place import Kept, place
+from trireme.place import Kept, Pricing, place
+from trireme.placing import doubt
 from trireme.placing.doubt import doubt_s, surely
 from trireme.placing.proven import proven
 from trireme.placing.singles import place_singles
@@ -183,3 +185,29 @@ def test_what_estimates_cannot_tell_apart_is_said(gpu_us, told):
         assert found.undecided in str(explain(found))
         assert found.to_json()["undecided"] == found.undecided
     assert not place_with(graph, costs, mixtures="any").undecided
+
+
+def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
+    """Priced for far cores the gpu takes 320 us more; near each other they would be 30."""
+    graph, costs = conv_and_lrn(400.0)
+    near = Pricing.of(graph, conv_and_lrn(110.0)[1])
+    monkeypatch.setattr(doubt, "_otherwise", lambda pricing: [(" with its cores near", near)])
+    assert not place_with(graph, costs, mixtures="sure").undecided
+    monkeypatch.setattr(doubt, "_STATES", 3.0)
+    told = place_with(graph, costs, mixtures="sure").undecided
+    assert "gpu alone is predicted to take 30.0 us more (15.0%) with its cores near" in told
+
+
+def test_prices_of_cores_elsewhere_are_those_of_states_that_were_measured():
+    graph, costs = conv_and_lrn(110.0)
+    assert not list(doubt._otherwise(Pricing.of(graph, costs)))
+    states = {"near": Handover(5e-8, 1e-10), "far": Handover(2.5e-7, 3e-10)}
+    assert all(cores.apart == name for name, cores in states.items())
+    entries = [
+        replace(costs.calibration.of(device.spec), cores=states, apart="far")
+        for device in costs.devices.values()
+    ]
+    costs = CostModel(costs.devices, Calibration.of_devices(*entries))
+    ((told, other),) = doubt._otherwise(Pricing.of(graph, costs))
+    assert told == " with its cores near"
+    assert all(one.apart == "near" for one in other.costs.calibration.devices.values())

@@ -31,6 +31,8 @@ Mixtures = Literal["sure", "any"]
 """Which mixtures of devices are taken: those that gain more than the estimates may be wrong by, or
 all that are predicted to gain."""
 
+_STATES = 2.0
+"""How many times longer kernels take with the cores as far apart as they can be, at most."""
 Side = tuple[Assignment, Tasks]
 """A placement as the search knows it: a device for every node, and the tasks."""
 
@@ -66,29 +68,55 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
 
 def _undecided(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
     """Return which other device alone may take less than what is kept on one, as far as estimates
-    tell; "" if none may. What a device refuses is left where it is kept, if it can be there.
+    tell, with the cores as far apart as they are priced for or otherwise; "" if none may.
     """
-    problem, names = pricing.problem, pricing.problem.machine.names
-    value, near = scorer.value(*kept), list[tuple[float, float, str]]()
-    for d in choosing(problem):
-        other = tuple(
-            d if d in able else where for where, able in zip(kept[0], problem.able, strict=True)
-        )
-        theirs, tasks = scorer.settle(other)
-        if other == kept[0] or scorer.overfull(other, tasks):
-            continue
-        doubt = _doubt_s(pricing, kept, (other, tasks))
-        if theirs - value < doubt:
-            near.append((theirs - value, doubt, names[d]))
+    value, rivals = scorer.value(*kept), list(_rivals(pricing, scorer, kept))
+    told, near = "", [row for row in rivals if row[0] < row[1]]
+    if not near and any(more < (_STATES - 1) * value for more, _, _ in rivals):
+        for state, other in _otherwise(pricing):
+            again = Scorer(other.problem, scorer.objective)
+            near = [row for row in _rivals(other, again, kept) if row[0] < row[1]]
+            if near:
+                told, value = state, again.value(*kept)
+                break
     if not near:
         return ""
     more, doubt, name = min(near)
-    text = Score(scorer.objective, UNIT[scorer.objective], value, 0.0).text
+    score = Score(scorer.objective, UNIT[scorer.objective], value, 0.0)
     return (
-        f"{name} alone is predicted to take {text(more)} more ({more / value:.1%}), and the "
-        f"estimates of the two may be wrong by {text(doubt)} ({doubt / value:.1%}): which is "
-        "faster is told by measuring both (--measure)"
+        f"{name} alone is predicted to take {score.change(more)} ({abs(more) / value:.1%}){told}, "
+        f"and the estimates of the two may be wrong by {score.text(doubt)} ({doubt / value:.1%}): "
+        "which is faster is told by measuring both (--measure)"
     )
+
+
+def _rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[float, float, str]]:
+    """Yield by how much more each other device alone takes than what is kept, by how much that may
+    be wrong, and its name. What it refuses is left where it is kept."""
+    problem, value = pricing.problem, scorer.value(*kept)
+    for d in choosing(problem):
+        rows = zip(kept[0], problem.able, strict=True)
+        other = tuple(d if d in able else where for where, able in rows)
+        if other != kept[0]:
+            theirs, tasks = scorer.settle(other)
+            if not scorer.overfull(other, tasks):
+                doubt = _doubt_s(pricing, kept, (other, tasks))
+                yield theirs - value, doubt, problem.machine.names[d]
+
+
+def _otherwise(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
+    """Yield the prices with the cores of all devices near each other, and far, where either was
+    measured and is not what they are priced for."""
+    costs = pricing.costs
+    specs = [device.spec for device in costs.devices.values()]
+    known = [(spec, one) for spec in specs if (one := costs.calibration.of(spec))]
+    for apart in sorted({state for _, one in known for state in one.cores}):
+        calibration = costs.calibration
+        for spec, one in known:
+            calibration = calibration.at(spec, one.cores.get(apart))
+        if any(one.apart not in ("", apart) for _, one in known):
+            model = CostModel(costs.devices, calibration)
+            yield f" with its cores {apart}", Pricing.of(pricing.graph, model)
 
 
 def surer(held: Placement, found: Placement, costs: CostModel) -> Placement:
