@@ -63,6 +63,17 @@ def test_crossings_of_runs_of_any_length(latency_s, s_per_byte, flags, handed):
     assert found.link(None)[0] == found.link(USUAL)[0]
 
 
+def test_a_byte_passes_between_cores_twice_at_the_most():
+    """Visits of which the far ones were disturbed: what is left over is not put on the cores."""
+    rows = [
+        (c, n, c * 5e-5 + n * (14 * cores.byte_s), 1e-3, cores)
+        for c, n in ((2, 9e3), (4, 8e4), (2, 9e5), (6, 1e5))
+        for cores in CORES[1:]
+    ]
+    _, bandwidth, flags, handed = crossing_of(rows)
+    assert flags <= 300 and handed <= 2 and bandwidth < 1e11
+
+
 def test_crossings_of_cores_that_nobody_can_tell_apart():
     rows = [(c, n, c * 2e-5 + n * 1e-9, 1e-3, None) for c, n in ((2, 9e3), (4, 8e4), (6, 9e5))]
     latency_s, bandwidth, flags, handed = crossing_of(rows)

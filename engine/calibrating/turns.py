@@ -51,6 +51,8 @@ _LEAST_S_PER_BYTE = 1e-12
 _USUAL = (15e-6, 1e-10, 130.0, 0.2)
 """About what was found with the cores near and far: which part depends on them cannot be told where
 one state alone was seen."""
+_MOST = (np.inf, np.inf, 300.0, 2.0)
+"""A byte of a copy passes between cores once on its way in and once on its way out, at the most."""
 
 
 class Crossings:
@@ -100,7 +102,7 @@ def crossing_of(rows: Sequence[Row]) -> Crossing:
     copies, nbytes, more_s, whole_s = table.T
     terms = np.stack([copies, nbytes, copies * flags, nbytes * handed], axis=1)
     usual = np.array(_USUAL) if flags.any() else np.zeros(4)
-    found = least_squares(terms, more_s, 1 / whole_s, usual, np.full(4, np.inf))
+    found = least_squares(terms, more_s, 1 / whole_s, usual, np.array(_MOST))
     latency_s, s_per_byte, *more = found.tolist()
     return latency_s, 1 / max(s_per_byte, _LEAST_S_PER_BYTE), more[0], more[1]
 
