@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from trireme.device import Device, DeviceSpec, kind_of
+from trireme.device import HOST, Device, DeviceSpec, kind_of
+from trireme.effects import States
 from trireme.errors import DeviceError
 
 Factory = Callable[..., Device]
@@ -110,6 +111,12 @@ def open_devices(
         check_cores(device.spec for device in opened.values())
         closing.pop_all()
     return opened, absent
+
+
+def keep_states(opened: dict[str, Device], states: States) -> None:
+    """Add the host device to devices that do not have it, for nothing but what states there are."""
+    if states.types and HOST not in opened:
+        opened[HOST] = open_device(HOST, states=states, operators=False)
 
 
 def options_of(

@@ -30,7 +30,7 @@ from trireme.locks import taking
 from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.naming import pinned, pins_called
-from trireme.opening import open_device, open_devices
+from trireme.opening import keep_states, open_devices
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
 from trireme.parallel.dealing import Dealer, dealt_or_none
@@ -160,8 +160,7 @@ class Session(Closing):
 
     def _keep_states(self, opened: dict[str, Device]) -> None:
         """Add the host device, for the states alone, to devices that do not have it."""
-        if self.states.types and HOST not in opened:
-            opened[HOST] = open_device(HOST, states=self.states, operators=False)
+        keep_states(opened, self.states)
         given = getattr(opened.get(HOST), "states", self.states)
         given.types.update(self.states.types)
         self.states = given

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from trireme.devices.described import load_soc, soc_names
 from trireme.errors import CompileError, ModelFileError, RunError
 from trireme.graph import TensorType
 from trireme.optimise import optimise
+from trireme.parallel.choose import place_with
 from trireme.place import place
 from trireme.session import Session
 from trireme.tools.cli import main
@@ -144,11 +146,46 @@ def test_published_runs(name, made_models):
         ('memory = "far"', 'memory = "far"\nsram = 1e6', "sram and no sram_bandwidth"),
         ("[devices.cpu]", "[devices.cpu", "soc.toml"),
         ('launch_s = 1e-6', 'launch_s = 1e-6\nmemory = "near"\nlink_bandwidth = 1e9', "no source"),
+        ("launch_s = 1e-6", f"launch_s = 1{'0' * 400}", "not a positive number"),
+        ('name = "test"', 'name = "test"\ncolour = 1', "unknown field 'colour'"),
+        ('name = "test"', 'name = "test"\npublished = 3', "no list of tables"),
+        ("{ float32 = 1e9 }", "{ float32 = { a = 1e9 } }", "float32 is {'a'.*not a positive"),
+        ("{ float32 = 1e9 }", "{ float31 = 1e9 }", "'float31', which is no dtype"),
+        ('memory = "far"', 'memory = ["far"]', "not a text"),
+        ('memory = "far"', 'memory = "far"\nops = ["convv"]', "'convv', which is no op"),
+        ('memory = "far"', 'memory = "far"\ndtypes = ["int88"]', "'int88', which is no dtype"),
+        ('memory = "far"', 'memory = "far"\nmax_rank = 2.5', "not a whole number"),
+        ('memory = "far"', 'memory = "far"\nefficiency = { deflt = 1 }', "expected KIND"),
+        ('memory = "far"', 'memory = "far"\nefficiency = { default = 2 }', "of 1 at most"),
+        ('flops = "t"', "flops = 3", "sources.flops is 3, not a text"),
+        ("devices.far", 'devices."a>b"', "have a meaning"),
+        ("devices.far", 'devices.""', "not called ''"),
     ],
 )  # fmt: skip
 def test_wrong_descriptions_are_named(tmp_path, old, new, message):
+    text = TEXT.replace(old, new) if old == "devices.far" else TEXT.replace(old, new, 1)
     with pytest.raises(ModelFileError, match=message):
-        soc_of(tmp_path, TEXT.replace(old, new, 1))
+        soc_of(tmp_path, text)
+
+
+@pytest.mark.parametrize("name", soc_names())
+def test_mutated_descriptions_are_refused_by_name_or_can_be_placed_on(tmp_path, name):
+    text = (SOCS / f"{name}.toml").read_text().partition("[[published]]")[0]
+    values = ["0", "-1", "nan", "inf", '"x"', "[]", "[1]", "{}", "{ a = 1 }", "true", "1e308", "7"]
+    rng, refused = random.Random(f"described {name}"), 0
+    for _ in range(60):
+        rows = text.splitlines()
+        at = rng.choice([i for i, row in enumerate(rows) if " = " in row])
+        key = rows[at].partition(" = ")[0]
+        rows[at] = f"{key} = {rng.choice(values)}" if rng.random() < 0.7 else ""
+        try:
+            soc = soc_of(tmp_path, "\n".join(rows))
+        except ModelFileError:
+            refused += 1
+            continue
+        placed = place(chain(size=100), CostModel(dict(soc.devices()), Calibration()))
+        assert math.isfinite(placed.makespan_s), rows[at]
+    assert 20 <= refused < 60, refused
 
 
 def test_estimates_of_a_description_are_read_off_figures(tmp_path):
@@ -281,9 +318,109 @@ def test_figures_are_named_in_full_or_short(tmp_path):
     assert axis.values == (0.5, 2.0) and axis.multiples
     assert set(soc.named("bandwidth")) == {"cpu.bandwidth", "far.bandwidth"}
     assert soc.named("far.flops.float32") == ["far.flops.float32"]
-    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth", "bandwidth=x1,2"):
-        with pytest.raises(RunError, match="cache|expected"):
+    assert soc.named("far.flops") == ["far.flops.float32"] and len(soc.named("flops")) == 2
+    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth", "bandwidth=x1,2",
+                "bandwidth=nan..2", "bandwidth=1..inf", "=1", "", "far=1"):  # fmt: skip
+        with pytest.raises(RunError, match="no figure|expected"):
             parse_axis(soc, row, 3)
+    with pytest.raises(RunError, match="two values at least"):
+        parse_axis(soc, "bandwidth=1..2", 1)
+
+
+@pytest.mark.parametrize("value", ["0", "-1e9", "nan", "inf", "1e400", "x0", "xnan", "x-1"])
+@pytest.mark.parametrize("figure", ["bandwidth", "far.link_bandwidth", "flops", "cpu.launch_s"])
+def test_figures_are_not_varied_to_what_cannot_be(tmp_path, figure, value):
+    soc = soc_of(tmp_path)
+    axis = parse_axis(soc, f"{figure}={value}", 2)
+    if figure == "cpu.launch_s" and value in ("0", "x0"):
+        assert variants(chain(), soc, [axis], "makespan", Progress())[0][0].score > 0
+        return
+    with pytest.raises(RunError, match="cannot be varied so"):
+        variants(chain(), soc, [axis], "makespan", Progress())
+
+
+def test_two_axes_do_not_vary_one_figure(tmp_path):
+    soc = soc_of(tmp_path)
+    axes = [parse_axis(soc, row, 2) for row in ("bandwidth=1..2", "far.bandwidth=1..2")]
+    with pytest.raises(RunError, match="both vary far.bandwidth"):
+        variants(chain(), soc, axes, "makespan", Progress())
+
+
+TWINS = """
+name = "twins"
+[devices.cpu]
+flops = { float32 = 1e9 }
+bandwidth = 1e10
+launch_s = 1e-6
+[devices.cpu.sources]
+flops = "t"
+bandwidth = "t"
+launch_s = "t"
+"""
+TWINS += "".join(
+    f"""
+[devices.{name}]
+flops = {{ float32 = 1e11 }}
+bandwidth = 1e11
+launch_s = 1e-6
+memory = "{name}"
+link_bandwidth = 1e9
+[devices.{name}.sources]
+flops = "t"
+bandwidth = "t"
+launch_s = "t"
+link_bandwidth = "t"
+"""
+    for name in ("one", "two")
+)
+
+
+def wide():
+    b = GraphBuilder("wide")
+    x = b.input("x", TensorType((1, 64, 64, 32), "float32"))
+    weights = b.constant("w", np.ones((64, 3, 3, 32), np.float32))
+    return b.finish(b.add("conv", x, weights, pads=(1, 1, 1, 1), strides=(1, 1),
+                          dilations=(1, 1), groups=1, layout="NHWC"))  # fmt: skip
+
+
+@pytest.mark.parametrize("objective", ["makespan", "throughput"])
+def test_whatif_says_what_place_says(tmp_path, objective):
+    """Splits, and the search of every objective, are those of `place --soc`."""
+    soc = soc_of(tmp_path, TWINS)
+    axis = parse_axis(soc, "link_bandwidth=0.1..30", 6)
+    found, flips = variants(wide(), soc, [axis], objective, Progress())
+    for value, variant in zip(axis.values, found, strict=True):
+        machine = soc.varied({name: 1e9 * value for name in axis.names})
+        costs = CostModel(dict(machine.devices()), Calibration())
+        anew = place_with(wide(), costs, objective, splits="auto", mixtures="sure")
+        assert variant.score == pytest.approx(anew.score.value, rel=1e-3)
+    if objective == "makespan":
+        ways = [one.where[0].partition(" by ")[0] for one in (found[0], found[-1])]
+        assert ways == ["cpu+one+two", "one+two"] and found[-1].splits
+        assert any("cpu+one+two by" in way for flip in flips for way in flip.moves)
+        assert all(flip.gain > 0 for flip in flips)
+        plain, _ = variants(wide(), soc, [axis], objective, Progress(), "off")
+        assert not any(one.splits for one in plain) and plain[-1].score > found[-1].score
+
+
+def test_commands_take_some_devices_of_a_description(tmp_path, capsys):
+    soc_of(tmp_path, TWINS)
+    model, soc = str(tmp_path / "wide.trm"), str(tmp_path / "soc.toml")
+    trireme.save(wide(), model)
+    assert main(["place", model, "--soc", soc, "--devices", "cpu,two"]) == 0
+    out = capsys.readouterr().out
+    assert "cpu 0, two 1 nodes" in out and "one 0" not in out
+    assert main(["whatif", model, "--soc", soc, "--devices", "two", "--vary", "flops=1..2"]) == 0
+    assert "two 1" in capsys.readouterr().out
+    assert main(["whatif", model, "--soc", soc, "--pin", "*=cpu"]) == 0
+    assert "cpu 1, one 0, two 0" in capsys.readouterr().out
+    for more, message in (
+        (["--devices", "gpu"], "no device 'gpu'"), (["--devices", ","], "no device without a name"),
+        (["--measure"], "--measure is of devices that are there"), (["--threads", "1"], "figures"),
+        (["--soc", ""], "directory"), (["--pin", "*=gpu"], "not among the devices"),
+    ):  # fmt: skip
+        assert main(["place", model, "--soc", soc, *more]) in (2, 3, 4)
+        assert message in capsys.readouterr().err
 
 
 def test_the_commands(tmp_path, capsys):
@@ -297,7 +434,7 @@ def test_the_commands(tmp_path, capsys):
                  "--vary", "far.launch_s=1e-5,1e-4", "--steps", "4"]) == 0  # fmt: skip
     out = capsys.readouterr().out
     assert "flip between link_bandwidth x" in out and "far.launch_s 0.0001" in out
-    assert "far.launch_s is " in out and "link_bandwidth is " not in out
+    assert "as described: far.launch_s 1e-05" in out
     assert main(["whatif", model, "--soc", soc, "--vary", "launch_s=1..9", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["variants"]) == 11
     assert main(["whatif", model, "--soc", "nope"]) == 4

@@ -19,6 +19,7 @@ from trireme.tools.options import (
     Argument,
     add_device_choice,
     add_devices,
+    add_holding,
     add_inputs,
     add_json,
     add_model,
@@ -112,8 +113,8 @@ COMMANDS: dict[str, Command] = {
         _ON_DEVICES, place.ARGUMENTS,
     ),
     "whatif": Command(
-        whatif.whatif, "how a described machine would do if it were another", (add_model,),
-        whatif.ARGUMENTS,
+        whatif.whatif, "how a described machine would do if it were another",
+        (add_model, add_holding), whatif.ARGUMENTS,
     ),
     "verify": Command(
         verify.verify, "compare with a peer, or node by node with the references",

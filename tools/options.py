@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.calibrating.calibration import default_path
+from trireme.device import HOST
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
@@ -58,7 +59,8 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
-    parser.add_argument("--devices", default=_DEVICES,
+    parser.set_defaults(devices_given=False)
+    parser.add_argument("--devices", default=_DEVICES, action=_Given,
                         help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
                         "with its half of the cores")  # fmt: skip
     parser.add_argument("--isa",
@@ -71,6 +73,17 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
                         help="leave out devices that fail, and say so")  # fmt: skip
 
 
+class _Given(argparse.Action):
+    """Stores the value, and that there was one: --devices is not always asked for its default."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        option_string: str | None = None,
+    ) -> None:  # fmt: skip
+        setattr(namespace, self.dest, values)
+        setattr(namespace, f"{self.dest}_given", True)
+
+
 def add_placing(parser: argparse.ArgumentParser) -> None:
     """Add what decides which node runs where, and in which way it all runs."""
     parser.add_argument("--mode", choices=("auto", "parallel", "serial"), default="auto",
@@ -80,13 +93,7 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
     parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
-    parser.add_argument(
-        "--pin", action="append", default=[], metavar="NODE=DEVICE",
-        help="hold nodes on a device: NODE, FIRST..LAST, * or op:softmax",
-    )  # fmt: skip
-    parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
-                        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
-                        "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
+    add_holding(parser)
     parser.add_argument("--mixtures", choices=("sure", "any"), default="sure",
                         help="mixtures of devices that are taken: those that gain more over the "
                         "best single device than estimates may be wrong by, or any")  # fmt: skip
@@ -96,6 +103,17 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
                         help="what the placement makes small")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
+
+
+def add_holding(parser: argparse.ArgumentParser) -> None:
+    """Add what holds nodes on devices, or splits them."""
+    parser.add_argument(
+        "--pin", action="append", default=[], metavar="NODE=DEVICE",
+        help="hold nodes on a device: NODE, FIRST..LAST, * or op:softmax",
+    )  # fmt: skip
+    parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
+                        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
+                        "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -167,8 +185,13 @@ def device_list(options: argparse.Namespace) -> list[str]:
 
 
 def devices_held(options: argparse.Namespace, locked: Lock) -> list[str]:
-    """Return the names given with --devices, else those of a lock."""
-    return list(locked.devices) if options.devices == _DEVICES else device_list(options)
+    """Return the names given with --devices, else those of a lock; not the host's if it had nothing
+    but states, for which it is there by itself."""
+    if options.devices_given:
+        return device_list(options)
+    ops = {node.op for node in locked.nodes if node.device == HOST}
+    keeper = bool(ops) and ops <= {"variable", "assign"}
+    return [name for name in locked.devices if not (keeper and name == HOST)]
 
 
 def splits(options: argparse.Namespace) -> Splits:

@@ -17,7 +17,8 @@ from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Device
 from trireme.devices.described import load_soc
-from trireme.errors import PlacementError
+from trireme.effects import States, state_types
+from trireme.errors import PlacementError, RunError
 from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.lockfile import (
@@ -30,7 +31,7 @@ from trireme.lockfile import (
     save_lock,
 )
 from trireme.naming import pinned, pins_called
-from trireme.opening import open_devices
+from trireme.opening import keep_states, open_devices
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import place_with
@@ -73,8 +74,10 @@ def place_model(options: argparse.Namespace) -> int:
     try:
         progress(f"placing {options.model}")
         graph = optimise(load(options), disable=_names(options.passes_off))
-        graph = batched(graph, options.batch) if options.batch else graph
-        measured = Calibration() if options.soc else load_calibration(calibration_path())
+        graph = graph if options.batch is None else batched(graph, options.batch)
+        described = options.soc is not None
+        keep_states(devices, States({} if described else state_types(graph)))
+        measured = Calibration() if described else load_calibration(calibration_path())
         costs = CostModel(devices, measured)
         placement, remark = _placed(options, graph, costs, before)
         flow = _flow(options, placement, costs)
@@ -169,9 +172,15 @@ def _devices(
     options: argparse.Namespace, before: Lock | None
 ) -> tuple[dict[str, Device], dict[str, str]]:
     """Return the devices of a described machine, else those of this one."""
-    if options.soc:
-        return dict(load_soc(options.soc).devices()), {}
-    return _open(options, before)
+    if options.soc is None:
+        return _open(options, before)
+    for name in ("threads", "isa", "no_winograd", "npu_spec", "fallback", "measure"):
+        if getattr(options, name):
+            raise RunError(f"--{name.replace('_', '-')} is of devices that are there, --soc of "
+                           "figures: nothing of it is run")  # fmt: skip
+    soc = load_soc(options.soc)
+    soc = soc.only(device_list(options)) if options.devices_given else soc
+    return dict(soc.devices()), {}
 
 
 def _open(

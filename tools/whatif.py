@@ -1,14 +1,16 @@
 """`trireme whatif`: place a model on variants of a described machine, without running anything.
 
-Each figure given with --vary takes a row of values; every combination is placed, ranked, and
-compared with its neighbour along each figure: a flip is where the placement changes, which nodes
-move, and what moving them gains there over leaving them.
+Each figure given with --vary takes a row of values; every combination is placed as `trireme place
+--soc` would, ranked, and compared with its neighbour along each figure: a flip is where the
+placement changes, which nodes move, and what moving them gains there over leaving them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +18,23 @@ from typing import Any
 from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel
 from trireme.devices.described import Soc, load_soc
-from trireme.errors import RunError
+from trireme.errors import PlacementError, RunError
 from trireme.graph import Graph, node_names
+from trireme.lockfile import place_as
+from trireme.naming import pinned, pins_called
 from trireme.optimise import optimise
+from trireme.parallel.choose import Splits, place_with, split_as
+from trireme.parallel.spec import parse
 from trireme.place import Pricing
-from trireme.placing.bounds import Forest
-from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer, check_objective
-from trireme.placing.problem import Assignment, Problem
-from trireme.placing.search import Search
+from trireme.placement import Placement
+from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer
 from trireme.tools.commands import emit, load
-from trireme.tools.options import Progress
+from trireme.tools.options import Progress, device_list, parse_pins, splits
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--soc",), dict(required=True, metavar="FILE",
                       help="the described machine: a name or a .toml file")),
+    (("--devices",), dict(help="comma-separated: those of its devices to use (default: all)")),
     (("--vary",), dict(action="append", default=[], metavar="FIGURE=A..B",
                        help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
                        "=x0.5,x2: multiples")),
@@ -62,17 +67,31 @@ class Axis:
 
     def described(self, soc: Soc) -> str:
         """Return the figure as the description has it, where it is set to values."""
-        known = ", ".join(f"{soc.figures()[name]:.4g}" for name in self.names)
-        return f"{self.figure} is {known} as described"
+        known = ", ".join(f"{name} {soc.figures()[name]:.4g}" for name in self.names)
+        return f"as described: {known}"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One machine: the values of the axes, the placement, and its score in seconds or joules."""
+    """One machine: the values of the axes, the placement, and its score in seconds or joules.
+
+    where: for each node of the model its device, or those that share it
+    """
 
     values: tuple[float, ...]
-    assigned: Assignment
+    placement: Placement
+    where: tuple[str, ...]
     score: float
+
+    @property
+    def splits(self) -> list[str]:
+        """Return what is split, in the form that `--split` takes."""
+        return [one.text for one in self.placement.splits]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the variant as plain data."""
+        return {"values": self.values, "score": self.score, "where": self.where,
+                "splits": self.splits}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,14 +109,14 @@ class Flip:
 def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
     """Return an axis from FIGURE=A..B, FIGURE=1e9,2e9 or FIGURE=x0.5,x2.
 
-    Errors: RunError, if it is neither, or there is no such figure
+    Errors: RunError, if it is neither, or there is no such figure, or a value is no number
     """
     figure, _, text = row.partition("=")
     low, dots, high = text.partition("..")
     try:
         if dots:
             first, last = float(low), float(high)
-            if first <= 0 or last <= 0 or steps < 2:
+            if not (0 < first < math.inf and 0 < last < math.inf) or steps < 2:
                 raise ValueError
             ratio = (last / first) ** (1 / (steps - 1))
             values, multiples = tuple(first * ratio**i for i in range(steps)), True
@@ -107,103 +126,154 @@ def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
             values = tuple(float(one.removeprefix("x") if multiples else one) for one in rows)
     except ValueError:
         raise RunError(
-            f"--vary {row}: expected FIGURE=0.5..16, FIGURE=1e9,2e9 or FIGURE=x0.5,x2"
+            f"--vary {row}: expected FIGURE=0.5..16, FIGURE=1e9,2e9 or FIGURE=x0.5,x2",
+            facts=[f"--steps {steps}: A..B has two values at least"] if steps < 2 else (),
         ) from None
     return Axis(figure, tuple(soc.named(figure)), values, multiples)
 
 
 def variants(
-    graph: Graph, soc: Soc, axes: Sequence[Axis], objective: Objective, progress: Progress
-) -> tuple[list[Variant], list[Flip]]:
-    """Return the best placement for every combination of the axes' values, and the flips."""
+    graph: Graph, soc: Soc, axes: Sequence[Axis], objective: Objective, progress: Progress,
+    asked: Splits = "auto",
+) -> tuple[list[Variant], list[Flip]]:  # fmt: skip
+    """Return the best placement for every combination of the axes' values, and the flips.
+
+    asked: what to split
+    Errors: RunError, if there are too many, two axes vary one figure, or a figure cannot have a
+    value; those of `place`
+    """
     found: dict[tuple[int, ...], Variant] = {}
     flips: list[Flip] = []
+    _check_apart(axes)
     places = list(itertools.product(*(range(len(axis.values)) for axis in axes)))
     if len(places) > _MOST:
         raise RunError(f"{len(places)} variants are more than {_MOST}", fix="fewer --steps")
+    machines = [_machine(soc, axes, at) for at in places]
     names = list(node_names(graph).values())
-    for number, at in enumerate(places):
+    for number, (at, machine) in enumerate(zip(places, machines, strict=True)):
         progress("placing variants", number, len(places))
+        costs = CostModel(dict(machine.devices()), Calibration())
         values = tuple(axis.values[i] for axis, i in zip(axes, at, strict=True))
-        changes: dict[str, float] = {}
-        for axis, value in zip(axes, values, strict=True):
-            changes.update(axis.changes(soc, value))
-        devices = dict(soc.varied(changes).devices())
-        problem = Pricing.of(graph, CostModel(devices, Calibration())).problem
-        check_objective(problem.machine, objective)
-        near = [_before(at, a) for a in range(len(axes)) if at[a]]
-        known = found[near[-1]].assigned if near else None
-        assigned, score = _placed(problem, objective, known)
-        found[at] = Variant(values, assigned, score)
-        for a in (a for a in range(len(axes)) if at[a]):
-            before = found[_before(at, a)]
-            moves = _moves(names, tuple(devices), before.assigned, assigned)
+        near = {a: found[_before(at, a)] for a in range(len(axes)) if at[a]}
+        held = {a: held_score(graph, costs, objective, one) for a, one in near.items()}
+        placed = place_with(graph, costs, objective, splits=asked, mixtures="sure")
+        one = Variant(values, placed, where_nodes_are(graph, placed), placed.score.value)
+        for a in sorted(near, key=lambda a: held[a]):
+            if held[a] <= one.score * (1 + _WORTH):
+                score = min(held[a], one.score)
+                one = Variant(values, near[a].placement, near[a].where, score)
+                break
+        found[at] = one
+        for a, before in near.items():
+            moves = _moves(names, before.where, one.where)
             if moves:
-                gain = Scorer(problem, objective).settle(before.assigned)[0] - score
                 others = tuple(axes[b].text(values[b]) for b in range(len(axes)) if b != a)
-                flips.append(Flip(axes[a].figure, others, before.values[a], values[a], moves, gain))
+                flips.append(Flip(axes[a].figure, others, before.values[a], values[a], moves,
+                                  held[a] - one.score))  # fmt: skip
     return list(found.values()), flips
+
+
+def _check_apart(axes: Sequence[Axis]) -> None:
+    for one, other in itertools.combinations(axes, 2):
+        both = [name for name in one.names if name in other.names]
+        if both:
+            raise RunError(f"--vary {one.figure} and --vary {other.figure} both vary {both[0]}")
+
+
+def _machine(soc: Soc, axes: Sequence[Axis], at: Sequence[int]) -> Soc:
+    """Return the machine at a place of the grid."""
+    changes: dict[str, float] = {}
+    for axis, i in zip(axes, at, strict=True):
+        changes.update(axis.changes(soc, axis.values[i]))
+    return soc.varied(changes)
 
 
 def _before(at: tuple[int, ...], axis: int) -> tuple[int, ...]:
     return (*at[:axis], at[axis] - 1, *at[axis + 1 :])
 
 
-def _placed(
-    problem: Problem, objective: Objective, known: Assignment | None
-) -> tuple[Assignment, float]:
-    """Return the placement, the known one kept where another gains next to nothing."""
-    search = Search(problem, objective, Forest(problem), None, known)
-    best, score = search.best, search.candidates["search"]
-    if known is not None and known != best:
-        kept = search.scorer.settle(known)[0]
-        if kept <= score * (1 + _WORTH):
-            return known, min(kept, score)
-    return best, score
+def held_score(graph: Graph, costs: CostModel, objective: Objective, one: Variant) -> float:
+    """Return what a variant's placement scores on another machine; infinite if it cannot be."""
+    try:
+        if one.splits:
+            return place_as(graph, costs, objective, one.placement).score.value
+        pricing = Pricing.of(graph, costs)
+        assigned, _ = pricing.kept(one.placement)
+    except PlacementError:
+        return math.inf
+    return Scorer(pricing.problem, objective).settle(assigned)[0]
+
+
+def where_nodes_are(graph: Graph, placed: Placement) -> tuple[str, ...]:
+    """Return the device of each node of a graph, or how devices share it: "cpu+npu by rows"."""
+    where = {node: choice.device for node, choice in placed.choices.items()}
+    made = graph
+    for one in placed.splits:
+        request = parse(made, one.text, placed.specs)
+        shared = f"{'+'.join(request.devices)} by {request.kind}"
+        where.update(dict.fromkeys(request.nodes, shared))
+        made = split_as(made, [one.text], placed.specs)
+    return tuple(where[node.id] for node in graph.nodes)
 
 
 def _moves(
-    names: Sequence[str], devices: Sequence[str], old: Assignment, new: Assignment
+    names: Sequence[str], old: Sequence[str], new: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Return "from -> to" and the nodes that move so."""
     found: dict[str, list[str]] = {}
     for name, one, two in zip(names, old, new, strict=True):
         if one != two:
-            found.setdefault(f"{devices[one]} -> {devices[two]}", []).append(name)
+            found.setdefault(f"{one} -> {two}", []).append(name)
     return {way: tuple(moved) for way, moved in found.items()}
 
 
 def whatif(options: argparse.Namespace) -> int:
     """Place a model on variants of a described machine."""
     soc = load_soc(options.soc)
+    soc = soc if options.devices is None else soc.only(device_list(options))
     axes = [parse_axis(soc, row, options.steps) for row in options.vary]
     progress = Progress()
     try:
         progress(f"preparing {options.model}")
         graph = optimise(load(options))
-        found, flips = variants(graph, soc, axes, options.objective, progress)
+        graph = pinned(graph, pins_called(graph, parse_pins(options.pin), soc.devices()))
+        found, flips = variants(graph, soc, axes, options.objective, progress, splits(options))
     finally:
         progress.done()
-    unit, scale = ("mJ", 1e3) if UNIT[options.objective] == "J" else ("us", 1e6)
-    names = list(soc.devices())
-    lines = [f"{graph.name!r} on {soc.name}, {options.objective}, the best first:"]
-    lines += [axis.described(soc) for axis in axes if not axis.multiples]
-    for one in sorted(found, key=lambda variant: variant.score):
-        where = ", ".join(axis.text(v) for axis, v in zip(axes, one.values, strict=True))
-        counts = ", ".join(f"{n} {one.assigned.count(d)}" for d, n in enumerate(names))
-        lines.append(f"  {one.score * scale:12.1f} {unit}  {where or 'as described'}: {counts}")
-    lines += [_flip_text(axes, flip, unit, scale) for flip in flips]
-    lines += ["no flips: the placement is the same for all"] if axes and not flips else []
-    data = {
+    emit(options, _json(options, soc, axes, found, flips), _text(options, soc, axes, found, flips))
+    return 0
+
+
+def _json(
+    options: argparse.Namespace, soc: Soc, axes: Sequence[Axis], found: Sequence[Variant],
+    flips: Sequence[Flip],
+) -> dict[str, Any]:  # fmt: skip
+    return {
         "soc": soc.name,
         "objective": options.objective,
         "axes": [vars(axis) for axis in axes],
-        "variants": [vars(one) for one in found],
+        "variants": [one.to_json() for one in found],
         "flips": [vars(flip) for flip in flips],
-        "devices": names,
+        "devices": list(soc.devices()),
     }
-    emit(options, data, "\n".join(lines))
-    return 0
+
+
+def _text(
+    options: argparse.Namespace, soc: Soc, axes: Sequence[Axis], found: Sequence[Variant],
+    flips: Sequence[Flip],
+) -> str:  # fmt: skip
+    unit, scale = ("mJ", 1e3) if UNIT[options.objective] == "J" else ("us", 1e6)
+    name = found[0].placement.source.name
+    lines = [f"{name!r} on {soc.name}, {options.objective}, the best first:"]
+    lines += [axis.described(soc) for axis in axes if not axis.multiples]
+    for one in sorted(found, key=lambda variant: variant.score):
+        what = ", ".join(axis.text(v) for axis, v in zip(axes, one.values, strict=True))
+        rows = dict.fromkeys((*soc.devices(), *one.where), 0) | Counter(one.where)
+        counts = ", ".join(f"{device} {count}" for device, count in rows.items())
+        lines.append(f"  {one.score * scale:12.1f} {unit}  {what or 'as described'}: {counts}")
+    lines += [_flip_text(axes, flip, unit, scale) for flip in flips]
+    lines += ["no flips: the placement is the same for all"] if axes and not flips else []
+    return "\n".join(lines)
 
 
 def _flip_text(axes: Sequence[Axis], flip: Flip, unit: str, scale: float) -> str:
@@ -213,7 +283,9 @@ def _flip_text(axes: Sequence[Axis], flip: Flip, unit: str, scale: float) -> str
         for way, names in flip.moves.items()
     )
     others = f" (at {', '.join(flip.others)})" if flip.others else ""
+    gains = f"gains {flip.gain * scale:.1f} {unit} there"
+    if flip.gain == math.inf:
+        gains = "what was there cannot be any more"
     return (
-        f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}{others}: {moves}; "
-        f"gains {flip.gain * scale:.1f} {unit} there"
+        f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}{others}: {moves}; {gains}"
     )

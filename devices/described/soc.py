@@ -26,42 +26,25 @@ one. A description that has an unknown field, or a figure without a source, is r
 from __future__ import annotations
 
 import copy
-import math
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from trireme.device import HOST, DeviceSpec
+from trireme.devices.described.checks import (
+    LISTS,
+    NUMBERS,
+    TABLES,
+    Published,
+    check_device,
+    check_machine,
+    flat,
+)
 from trireme.devices.described.device import DescribedDevice, Support, Working
 from trireme.errors import ModelFileError, RunError
-
-_NUMBERS = (
-    "bandwidth", "launch_s", "link_latency_s", "link_bandwidth", "memory_bytes", "power_w",
-    "link_j_per_byte", "sram", "sram_bandwidth",
-)  # fmt: skip
-_NEEDED = ("flops", "bandwidth", "launch_s")
-_LISTS = ("ops", "except_ops", "dtypes")
-_OTHERS = ("description", "memory", "resource_group", "max_rank", "sources", "efficiency", "sinks")
-_TABLES = ("flops", "efficiency")
-_KNOWN = {*_NUMBERS, *_LISTS, *_OTHERS, "flops"}
-
-
-@dataclass(frozen=True)
-class Published:
-    """A run that somebody measured on a machine: milliseconds of a model on one of its devices.
-
-    pipelined: one frame follows another at once, so launch and copies are hidden
-    """
-
-    device: str
-    model: str
-    dtype: str
-    ms: float
-    source: str
-    pipelined: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,19 +67,19 @@ class Soc:
         found: dict[str, float] = {}
         for name, row in self.tables["devices"].items():
             for key, value in row.items():
-                if key in _NUMBERS:
-                    found[f"{name}.{key}"] = float(value)
-                elif key in _TABLES:
-                    found.update({f"{name}.{k}": float(v) for k, v in _flat(key, value)})
+                if key in (*NUMBERS, *TABLES):
+                    found.update({f"{name}.{full}": float(v) for full, v in flat(key, value)})
         return found
 
     def named(self, figure: str) -> list[str]:
-        """Return the full names that a figure's name stands for.
+        """Return the full names that a figure's name stands for; a table's, all that are in it.
 
         Errors: RunError, if no figure is called so
         """
         known = self.figures()
-        names = [n for n in known if n == figure or n.endswith(f".{figure}")]
+        names = [n for n in known if f".{n}".endswith(f".{figure}")]
+        if figure.rpartition(".")[2] in TABLES:
+            names = [n for n in known if f".{figure}." in f".{n}"]
         if not names:
             raise RunError(
                 f"the description of {self.name} has no figure {figure!r}",
@@ -105,7 +88,10 @@ class Soc:
         return names
 
     def varied(self, changes: Mapping[str, float]) -> Soc:
-        """Return the machine with some figures (by full name) of other value."""
+        """Return the machine with some figures (by full name) of other value.
+
+        Errors: RunError, if a figure cannot have that value
+        """
         tables = copy.deepcopy(dict(self.tables))
         for full, value in changes.items():
             device, *path, last = full.split(".")
@@ -113,7 +99,26 @@ class Soc:
             for key in path:
                 row = row[key]
             row[last] = value
+        for name in {full.partition(".")[0] for full in changes}:
+            try:
+                check_device(name, name, tables["devices"][name])
+            except ModelFileError as error:
+                raise RunError(f"{self.name} cannot be varied so: {error}") from error
         return Soc(self.name, tables)
+
+    def only(self, names: Collection[str]) -> Soc:
+        """Return the machine with some of its devices, those of the names.
+
+        Errors: RunError, if there is no such device
+        """
+        rows = self.tables["devices"]
+        unknown = [name for name in names if name not in rows]
+        if unknown or not names:
+            wrong = repr(unknown[0]) if unknown else "without a name"
+            facts = [f"it has {', '.join(rows)}"]
+            raise RunError(f"{self.name} has no device {wrong}", facts=facts)
+        chosen = {name: row for name, row in rows.items() if name in names}
+        return Soc(self.name, {**self.tables, "devices": chosen, "published": []})
 
 
 def soc_names() -> list[str]:
@@ -141,82 +146,8 @@ def load_soc(name_or_path: str) -> Soc:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ModelFileError(f"{name_or_path}: {error}") from error
-    _check(name_or_path, tables)
+    check_machine(name_or_path, tables)
     return Soc(str(tables["name"]), tables)
-
-
-def _check(path: str, tables: Mapping[str, Any]) -> None:
-    devices = tables.get("devices")
-    if not isinstance(tables.get("name"), str) or not isinstance(devices, dict) or not devices:
-        raise ModelFileError(f"{path}: a description has a name and at least one [devices.*]")
-    for name, row in devices.items():
-        where = f"{path}: devices.{name}"
-        if not isinstance(row, dict):
-            raise ModelFileError(f"{where} is not a table")
-        unknown = sorted(set(row) - _KNOWN)
-        if unknown:
-            raise ModelFileError(f"{where}: unknown field {unknown[0]!r}")
-        missing = [key for key in _NEEDED if key not in row]
-        if missing:
-            raise ModelFileError(f"{where} has no {missing[0]}")
-        _check_figures(where, row)
-    for row in tables.get("published", ()):
-        _check_published(f"{path}: published", row, devices)
-    if not any(row.get("memory", HOST) == HOST for row in devices.values()):
-        raise ModelFileError(f"{path}: no device works in host memory", fix='memory = "host"')
-
-
-def _check_published(where: str, row: object, devices: Mapping[str, Any]) -> None:
-    known = {field.name: field.default is MISSING for field in fields(Published)}
-    if not isinstance(row, dict) or set(row) - set(known):
-        raise ModelFileError(f"{where} has {', '.join(known)} and nothing else")
-    missing = [name for name, needed in known.items() if needed and name not in row]
-    if missing:
-        raise ModelFileError(f"{where} has no {missing[0]}")
-    if row["device"] not in devices:
-        raise ModelFileError(f"{where}: there is no device {row['device']!r}")
-    if not isinstance(row["ms"], (int, float)) or not 0 < row["ms"] < math.inf:
-        raise ModelFileError(f"{where}.ms is {row['ms']!r}, not a positive number")
-
-
-def _check_figures(where: str, row: Mapping[str, Any]) -> None:
-    for key in (*_TABLES, "sources"):
-        if not isinstance(row.get(key, {}), dict):
-            raise ModelFileError(f"{where}.{key} is not a table")
-    if not row["flops"]:
-        raise ModelFileError(f"{where}.flops is empty")
-    for key in _LISTS:
-        names = row.get(key, [])
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise ModelFileError(f"{where}.{key} is not a list of names")
-    numbers = {key: row[key] for key in (*_NUMBERS, "max_rank") if key in row}
-    for table in _TABLES:
-        numbers.update(_flat(table, row.get(table, {})))
-    for key, value in numbers.items():
-        whole = isinstance(value, (int, float)) and not isinstance(value, bool)
-        positive = whole and math.isfinite(value) and value >= 0
-        if not positive or (value == 0 and key.split(".")[0] in (*_NEEDED[:2], "efficiency")):
-            raise ModelFileError(f"{where}.{key} is {value!r}, not a positive number")
-    if row.get("memory", HOST) != HOST and not row.get("link_bandwidth"):
-        raise ModelFileError(f"{where} has memory of its own and no link_bandwidth")
-    if row.get("sram") and not row.get("sram_bandwidth"):
-        raise ModelFileError(f"{where} has sram and no sram_bandwidth")
-    if not isinstance(row.get("sinks", True), bool):
-        raise ModelFileError(f"{where}.sinks is {row['sinks']!r}, not true or false")
-    for key in (*_NUMBERS, *_TABLES):
-        if key in row and key not in row.get("sources", {}):
-            raise ModelFileError(
-                f"{where}.{key} has no source", fix=f'[devices.X.sources] {key} = "estimate: ..."'
-            )
-
-
-def _flat(name: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a table and the tables in it, by full name."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(f"{name}.{key}", value)
-        else:
-            yield f"{name}.{key}", value
 
 
 def _by_dtype(efficiency: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
@@ -227,7 +158,7 @@ def _by_dtype(efficiency: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
 
 def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
     on_chip = {key: float(row[key]) for key in ("sram", "sram_bandwidth") if key in row}
-    numbers = {key: row[key] for key in _NUMBERS if key in row and key not in on_chip}
+    numbers = {key: row[key] for key in NUMBERS if key in row and key not in on_chip}
     sinks = row.get("sinks", True)
     launch_s = numbers.pop("launch_s")
     if "memory_bytes" in numbers:
@@ -242,7 +173,7 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
         launch_s=launch_s if sinks else 0.0,
         **numbers,
     )
-    lists = {key: frozenset(row.get(key, [])) for key in _LISTS}
+    lists = {key: frozenset(row.get(key, [])) for key in LISTS}
     support = Support(**lists, max_rank=int(row.get("max_rank", 0)))
     working = Working(
         efficiency=_by_dtype(row.get("efficiency", {})),

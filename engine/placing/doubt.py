@@ -42,9 +42,10 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     that gains less over it than the estimates of what differs may be wrong by; `unmixed` says so,
     and `undecided` if another device alone may as well be the better one.
 
-    Pins hold. Joules are a description's, and left as they are.
+    Pins hold. Joules and what is all on virtual clocks are a description's, and left as they are.
     """
-    if placement.score.unit != "s":
+    clocks = {spec.clock for spec in placement.specs.values()}
+    if placement.score.unit != "s" or clocks == {"virtual"}:
         return placement
     objective = cast(Objective, placement.score.objective)
     pricing = _priced(placement, costs)
