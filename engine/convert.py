@@ -76,14 +76,14 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
                 head = file.read(8)
         except OSError as error:
             raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
-        suffix = path.suffix.lower()
+        name, suffix = str(path), path.suffix.lower()
     else:
-        head, suffix = source[:8], ".onnx"
+        head, name, suffix = source[:8], "what is given", ".onnx"
     if is_model_file(head):
         return "trm"
     if head[4:8] == _TFLITE:
         return "tflite"
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
-        raise ModelFileError(f"{source!r} is of no known kind", facts=[f"known suffixes: {known}"])
+        raise ModelFileError(f"{name} is of no known kind", facts=[f"known suffixes: {known}"])
     return _SUFFIXES[suffix]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trireme.cost import CostModel, Estimate
-from trireme.device import Device
+from trireme.device import HOST, Device
 from trireme.errors import PlacementError, PlanError
 from trireme.graph import Graph, Node
 from trireme.naming import pinned
@@ -194,6 +194,8 @@ class Pricing:
                        if name in refusals]  # fmt: skip
             common = max(set(refused), key=lambda r: (refused.count(r), r), default="")
             unused[name] = f"it refuses all {self.problem.n} nodes ({common})"
+            if not self.problem.n:
+                unused[name] = "the graph has no nodes"
         for use in uses:
             what = self.graph.nodes[use.node].label if use.node is not None else None
             unused[names[use.device]] = use.text(what, score.change(use.value - score.value))
@@ -279,6 +281,7 @@ def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
         raise PlacementError(
             f"no device can run {node.label} on {types or 'no inputs'}",
             facts=[f"{name:8} {reason}" for name, reason in refusals.items()],
+            fix="" if HOST in costs.devices else "add the device host, which has every op, slowly",
         )
     return estimates, refusals, notes
 

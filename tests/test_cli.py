@@ -256,6 +256,58 @@ def test_place_locks_and_checks(model, tmp_path, capsys):
     assert code == 1 and "device far is not there: unknown device 'far'" in out
 
 
+def test_place_compares_with_the_devices_that_are_asked_for(model, tmp_path, capsys):
+    """--devices cpu is asked for although it is the default."""
+    path = str(tmp_path / "placement.toml")
+    assert call(capsys, "place", model, "--devices", "cpu,host", "--lock", path)[0] == 0
+    assert call(capsys, "place", model, "--check", path)[0] == 0
+    code, out, _ = call(capsys, "place", model, "--check", path, "--devices", "cpu")
+    assert code == 1 and "device host was not asked for" in out
+
+
+def test_place_keeps_states_on_the_host_as_a_session_does(tmp_path, capsys):
+    b = GraphBuilder("counter")
+    x = b.input("x", TensorType((3,), "float32"))
+    zero = b.constant("zero", np.zeros(3, np.float32))
+    total = b.add("add", b.add("variable", zero, state="total"), x, names=["total"])
+    b.add("assign", total, state="total")
+    model, path = str(tmp_path / "counter.trm"), str(tmp_path / "lock.toml")
+    trireme.save(b.finish(total), model)
+    code, out, err = call(capsys, "place", model, "--lock", path)
+    assert code == 0 and "cpu 1, host 2 nodes" in out, err
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 0 and "the placement is the same" in out
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_model_without_nodes_is_placed_and_run(tmp_path, capsys, constant):
+    b = GraphBuilder("empty")
+    x = b.input("x", TensorType((2,), "float32"))
+    model = str(tmp_path / "empty.trm")
+    trireme.save(b.finish(b.constant("c", np.ones(2, np.float32)) if constant else x), model)
+    for words in (
+        ["place", "--why"], ["place", "--soc", "rk3588"], ["explain"], ["run"],
+        ["place", "--prove"], ["whatif", "--soc", "rk3588"],
+        ["place", "--soc", "rk3588", "--objective", "energy"],
+        ["run", "--devices", "cpu,host", "--mode", "parallel"],
+    ):  # fmt: skip
+        code, out, err = call(capsys, words[0], model, *words[1:])
+        assert code == 0 and not err, (words, err)
+        assert words[0] in ("run", "whatif") or "the graph has no nodes" in out
+
+
+def test_what_only_the_host_runs_says_so(tmp_path, capsys):
+    b = GraphBuilder("loop")
+    c, x = b.input("c", TensorType((), "bool")), b.input("x", TensorType((3,), "float32"))
+    body = GraphBuilder("body")
+    branch = body.finish(body.add("tanh", body.input("x", TensorType((3,), "float32"))))
+    model = str(tmp_path / "if.trm")
+    trireme.save(b.finish(b.add("if", c, x, then_branch=branch, else_branch=branch)), model)
+    code, _, err = call(capsys, "place", model)
+    assert code == 3 and "control flow" in err and "fix: add the device host" in err
+    assert call(capsys, "place", model, "--devices", "cpu,host")[0] == 0
+
+
 def test_place_pins_by_name(model, capsys):
     code, out, _ = call(capsys, "place", model, "--pin", "z=cpu", "--objective", "serial")
     assert code == 0 and "serial" in out

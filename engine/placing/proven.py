@@ -29,6 +29,8 @@ def proven(
     pricing = Pricing.of(placement.source, costs)
     objective = cast(Objective, placement.score.objective)
     scorer = Scorer(pricing.problem, objective)
+    if placement.score.value == 0.0:
+        return placement, ["proof: nothing takes less than nothing"]
     proof = _proof(scorer, *pricing.kept(placement), limit_s, workers)
     best = placement
     fits = not scorer.overfull(proof.assigned, proof.tasks)

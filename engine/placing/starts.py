@@ -135,6 +135,9 @@ def starts(
 ) -> Iterator[tuple[str, Assignment]]:
     """Yield named assignments; every one that can run, the same every time."""
     names = problem.machine.names
+    if not problem.n:
+        yield "no nodes", ()
+        return
     fastest = tuple(
         min(able, key=lambda d: (problem.own_s(i, d), d)) for i, able in enumerate(problem.able)
     )
@@ -143,7 +146,7 @@ def starts(
         if d in whole:
             only = all(device == d for device in whole)
             yield f"{names[d]} {'only' if only else 'first'}", whole
-    if problem.k == 1 or not problem.n:
+    if problem.k == 1:
         return
     yield "each node at its fastest", fastest
     yield "dynamic programme", forest.solve(prices, every_launch=True)[1]
