@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.graph import Node
+from trireme.graph import Node, node_names
 from trireme.placement import Placement
 from trireme.placing.reprice import Repricer, Trial
 
@@ -60,9 +60,11 @@ class Explanation:
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as plain data."""
+        names = node_names(self.placement.source)
         rows = [
             {
                 "id": node.id,
+                "name": names[node.id],
                 "op": node.op,
                 "source": node.source,
                 "device": self.placement.choices[node.id].device,
@@ -74,10 +76,10 @@ class Explanation:
         return {**self.placement.to_json(), "nodes": rows, "copies": copies}
 
     def __str__(self) -> str:
-        lines = [str(self.placement), ""]
+        lines, names = [str(self.placement), ""], node_names(self.placement.source)
         for node, (chosen, *others) in self.nodes:
             types = ", ".join(str(self.placement.source.type(v)) for v in node.outputs)
-            lines.append(f"{node.label} -> {types}")
+            lines.append(f"{node.label} {names[node.id]!r} -> {types}")
             lines += _alternative_lines("*", chosen)
             for other in others:
                 lines += _alternative_lines(" ", other)

@@ -247,6 +247,8 @@ def remarks(old: Lock, new: Lock) -> list[str]:
         for name, text in new.devices.items()
         if old.devices.get(name, text) != text
     ]
+    if old.model != new.model:
+        lines.append(f"the model is called {new.model!r}, it was {old.model!r}")
     lines += [f"{name} is new here" for name in new.devices if name not in old.devices]
     if old.trireme != new.trireme:
         lines.append(f"trireme is {new.trireme}, it was {old.trireme}")

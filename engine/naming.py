@@ -25,7 +25,8 @@ def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
 def pins_called(graph: Graph, pins: Mapping[str, str], devices: Collection[str]) -> dict[int, str]:
     """Return pins by node id; where two name a node, the later holds.
 
-    pins: a node's name, FIRST..LAST, `*`, or `op:softmax` for all nodes of an op -> device
+    pins: a node's name or number ("#12"), FIRST..LAST, `*`, or `op:softmax` for all nodes of an
+        op -> device
     Errors: PlacementError, if there is no such node, or the device is not among `devices`
     """
     found: dict[int, str] = {}
@@ -52,14 +53,17 @@ def _of_op(graph: Graph, op: str, asked: str) -> tuple[int, ...]:
 
 
 def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
-    """Return the ids of the nodes of that name, in order.
+    """Return the ids of the nodes of that name, in order: one node, FIRST..LAST or `*`.
 
+    A node is called by its first output's name, or by its number: "#12", as messages show it.
     asked: what named them, for errors: "split 'conv1=cpu,npu:rows'"
     Errors: PlacementError, if there are none
     """
     if name == "*":
         return tuple(node.id for node in graph.nodes)
     by_name = {known: node for node, known in node_names(graph).items()}
+    for node in graph.nodes:
+        by_name.setdefault(f"#{node.id}", node.id)
     if name in by_name:
         return (by_name[name],)
     ends = [part for part in name.split("..") if part] or [name]

@@ -281,7 +281,9 @@ def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
         raise PlacementError(
             f"no device can run {node.label} on {types or 'no inputs'}",
             facts=[f"{name:8} {reason}" for name, reason in refusals.items()],
-            fix="" if HOST in costs.devices else "add the device host, which has every op, slowly",
+            fix=""
+            if node.pin or HOST in costs.devices
+            else "add a device that has it: host has every op, slowly",
         )
     return estimates, refusals, notes
 

@@ -304,7 +304,7 @@ def test_what_only_the_host_runs_says_so(tmp_path, capsys):
     model = str(tmp_path / "if.trm")
     trireme.save(b.finish(b.add("if", c, x, then_branch=branch, else_branch=branch)), model)
     code, _, err = call(capsys, "place", model)
-    assert code == 3 and "control flow" in err and "fix: add the device host" in err
+    assert code == 3 and "control flow" in err and "fix: add a device that has it" in err
     assert call(capsys, "place", model, "--devices", "cpu,host")[0] == 0
 
 
@@ -315,6 +315,40 @@ def test_place_pins_by_name(model, capsys):
     assert code == 3 and "no node is called 'w'" in err and "there is z" in err
     code, _, err = call(capsys, "place", model, "--pin", "z=npu")
     assert code == 3 and "not among the devices" in err
+
+
+def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
+    """By name and by number; --node says what it comes to with all others placed anew as well."""
+    b = GraphBuilder("three")
+    value, model = b.input("x", TensorType((64, 64), "float32")), str(tmp_path / "three.trm")
+    for op in ("softmax", "cum_sum", "softmax"):
+        more = [b.constant("axis", np.int64(0))] if op == "cum_sum" else []
+        value = b.add(op, value, *more, names=[f"{op}{value}"])
+    trireme.save(b.finish(value), model)
+    path, devices = str(tmp_path / "lock.toml"), ["--devices", "cpu,host"]
+    code, out, _ = call(capsys, "place", model, *devices, "--lock", path, "--json")
+    score = json.loads(out)["score"]
+    code, out, _ = call(capsys, "place", model, *devices, "--node", "cum_sum1", "--json")
+    (node,) = json.loads(out)["nodes"]
+    stated = next(one for one in node["alternatives"] if one["device"] == "host")
+    assert (node["name"], node["id"]) == ("cum_sum1", 1) and stated["run_s"] > score
+    for name in ("cum_sum1", "#1"):
+        code, out, _ = call(capsys, "place", model, *devices, "--placement", path,
+                            "--pin", f"{name}=host", "--json")  # fmt: skip
+        assert code == 0 and json.loads(out)["score"] == stated["run_s"]
+        anew = ["--mixtures", "any", "--split", "off", "--json"]
+        code, out, _ = call(capsys, "place", model, *devices, "--pin", f"{name}=host", *anew)
+        assert code == 0 and json.loads(out)["score"] == stated["free_s"]
+    code, out, _ = call(capsys, "explain", model, *devices, "--node", "#1")
+    assert code == 0 and "cum_sum #1 'cum_sum1'" in out and "with all others placed anew" in out
+    code, _, err = call(capsys, "explain", model, *devices, "--node", "#7")
+    assert code == 3 and "--node #7: no node is called '#7'" in err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
+def test_a_proof_is_given_seconds(model, capsys, seconds):
+    code, _, err = call(capsys, "place", model, "--prove", seconds)
+    assert code == 2 and "expected seconds, more than 0" in err
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "explain", "verify", "place"])

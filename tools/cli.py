@@ -24,6 +24,7 @@ from trireme.tools.options import (
     add_json,
     add_model,
     add_placing,
+    add_reasons,
 )
 from trireme.tools.options import argument as _arg
 
@@ -105,12 +106,12 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "explain": Command(
-        commands.explain, "why every node is where it is", _ON_DEVICES,
+        commands.explain, "why every node is where it is", (*_ON_DEVICES, add_reasons),
         (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
     ),
     "place": Command(
         place.place_model, "where every node would run: prove it, lock it, check it",
-        _ON_DEVICES, place.ARGUMENTS,
+        (*_ON_DEVICES, add_reasons), place.ARGUMENTS,
     ),
     "whatif": Command(
         whatif.whatif, "how a described machine would do if it were another",

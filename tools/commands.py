@@ -16,10 +16,12 @@ from trireme.errors import DeviceError
 from trireme.explain import explain as explain_placement
 from trireme.graph import Graph, Value
 from trireme.model_file import save
+from trireme.naming import region_called
 from trireme.opening import device_names, open_device
 from trireme.optimise import optimise
 from trireme.parallel.measure import profile_stream, streamed_s
 from trireme.parallel.replicas import Replicas
+from trireme.placement import Placement
 from trireme.placing.shatter import advice_json, advise
 from trireme.profile import Profile
 from trireme.running.interactive import summary
@@ -150,18 +152,30 @@ def _stream(
     return 0
 
 
+def reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, dict[str, Any]]:
+    """Return why nodes and copies are where they are, and advice: as text and as data."""
+    if options.node:
+        graph = placement.source
+        called = [region_called(graph, name, f"--node {name}") for name in options.node]
+        explanation = explain_placement(
+            placement, {node for nodes in called for node in nodes}, free=True
+        )
+        return str(explanation), explanation.to_json()
+    explanation, advice = explain_placement(placement), advise(placement)
+    text = "\n".join([str(explanation), *map(str, advice)])
+    return text, {**explanation.to_json(), "advice": advice_json(advice)}
+
+
 def explain(options: argparse.Namespace) -> int:
     """Show, for every node, its device, estimate, and why not elsewhere."""
     with _session(options) as session:
-        explanation = explain_placement(session.placement)
-        advice = advise(session.placement)
-        lines = [str(explanation), *map(str, advice)]
+        text, data = reasons(options, session.placement)
+        lines = [text]
         lines += [f"left out: {n}: {w}" for n, w in session.dropped.items()]
         lines += session.unmeasured
         if options.plan:
             lines.append(str(session.plan))
-        data = {**explanation.to_json(), "advice": advice_json(advice), "dropped": session.dropped}
-        data["unmeasured"] = session.unmeasured
+        data |= {"dropped": session.dropped, "unmeasured": session.unmeasured}
         emit(options, data, "\n".join(lines))
     return 0
 

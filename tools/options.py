@@ -109,11 +109,18 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
     """Add what holds nodes on devices, or splits them."""
     parser.add_argument(
         "--pin", action="append", default=[], metavar="NODE=DEVICE",
-        help="hold nodes on a device: NODE, FIRST..LAST, * or op:softmax",
+        help="hold nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
     )  # fmt: skip
     parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
                         help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
                         "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
+
+
+def add_reasons(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of nodes to explain."""
+    parser.add_argument("--node", action="append", default=[], metavar="NODE",
+                        help="explain this node (or FIRST..LAST, *) alone, and say what each "
+                        "alternative comes to with all others placed anew")  # fmt: skip
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

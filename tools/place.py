@@ -7,6 +7,7 @@ before (--check, which ends with 1 if it would be another).
 from __future__ import annotations
 
 import argparse
+import math
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +20,6 @@ from trireme.device import Device
 from trireme.devices.described import load_soc
 from trireme.effects import States, state_types
 from trireme.errors import PlacementError, RunError
-from trireme.explain import explain
 from trireme.graph import Graph
 from trireme.lockfile import (
     Lock,
@@ -41,10 +41,9 @@ from trireme.parallel.measure import flow_text
 from trireme.placement import Placement
 from trireme.placing.doubt import surely
 from trireme.placing.proven import proven
-from trireme.placing.shatter import advice_json, advise
 from trireme.plan import make_plan
 from trireme.session import Session
-from trireme.tools.commands import emit, load
+from trireme.tools.commands import emit, load, reasons
 from trireme.tools.options import (
     Progress,
     calibration_path,
@@ -69,6 +68,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 def place_model(options: argparse.Namespace) -> int:
     """Place a model, and prove, lock or check the placement."""
     progress = Progress()
+    if options.prove is not None and not 0 < options.prove < math.inf:
+        raise RunError(f"--prove {options.prove:g}: expected seconds, more than 0")
     before = load_lock(Path(options.check)) if options.check else None
     devices, absent = _devices(options, before)
     try:
@@ -122,11 +123,10 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
 def _described(
     options: argparse.Namespace, placement: Placement
 ) -> tuple[list[str], dict[str, Any]]:
-    if not options.why:
+    if not options.why and not options.node:
         return [str(placement)], dict(placement.to_json())
-    explanation, advice = explain(placement), advise(placement)
-    data = {**explanation.to_json(), "advice": advice_json(advice)}
-    return [str(explanation), *map(str, advice)], data
+    text, data = reasons(options, placement)
+    return [text], data
 
 
 def _names(text: str) -> list[str]:
@@ -141,17 +141,17 @@ def _report(path: str, found: list[str], others: list[str]) -> list[str]:
 def _placed(
     options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None
 ) -> tuple[Placement, list[str]]:
-    devices = costs.devices
+    pins, asked = pins_called(graph, parse_pins(options.pin), costs.devices), splits(options)
     if before is not None and before.measured and not options.measure:
         with suppress(PlacementError):  # it cannot be held, so what is placed now is compared
             remark = f"{options.check} was the fastest when measured; --measure tries again"
-            return place_as(graph, costs, options.objective, before), [remark]
+            return place_as(pinned(graph, pins), costs, options.objective, before), [remark]
     if options.placement:
-        return place_as(graph, costs, options.objective, options.placement), []
-    pins, asked = pins_called(graph, parse_pins(options.pin), devices), splits(options)
+        held = pinned(graph, pins)
+        return place_as(held, costs, options.objective, options.placement), []
     if options.measure:
         with Session(
-            pinned(graph, pins), devices=list(devices.values()), passes=(), measure=True,
+            pinned(graph, pins), devices=list(costs.devices.values()), passes=(), measure=True,
             objective=options.objective, split=asked, mixtures=options.mixtures,
             calibration=costs.calibration,
         ) as session:  # fmt: skip
