@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from trireme.placing.bounds import to_end
 from trireme.placing.objective import Scorer
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.stages import Tasks
+from trireme.placing.stages import Tasks, apart, joining
 
 _SMALL = 20
 _HEATS = ((0.003, 0.009, 0.027, 0.081, 0.243), (0.002, 0.006, 0.018, 0.054))
@@ -159,13 +159,13 @@ class _Walk:
             if tasks[u][0] == device and u != t
         ]  # fmt: skip
         if joins and (first >= last or self.random() < 0.5):
-            return _joining(tasks, t, part, joins[int(self.random() * len(joins))])
+            return joining(tasks, t, part, joins[int(self.random() * len(joins))])
         if first >= last:
             return None
         at = first + 1 + int(self.random() * (last - first))
         if tasks[t] == (device, part) and t <= at <= t + 1:
             return None
-        return _apart(tasks, t, part, device, at)
+        return apart(tasks, t, part, device, at)
 
     def _between(self, part: list[int]) -> tuple[int, int]:
         """Return the last task that a part needs, and the first that needs it."""
@@ -179,25 +179,3 @@ class _Walk:
                 if task_of[j] < last and j not in part:
                     last = task_of[j]
         return first, last
-
-
-def _joining(tasks: Tasks, t: int, part: list[int], u: int) -> Tasks:
-    """Return the tasks with a part of task t in task u."""
-    moved = list(tasks)
-    moved[u] = (tasks[u][0], sorted(tasks[u][1] + part))
-    rest = [j for j in tasks[t][1] if j not in part]
-    moved[t] = (tasks[t][0], rest)
-    if not rest:
-        del moved[t]
-    return moved
-
-
-def _apart(tasks: Tasks, t: int, part: list[int], device: int, at: int) -> Tasks:
-    """Return the tasks with a part of task t in one of its own on a device, before task `at`."""
-    moved = list(tasks)
-    rest = [j for j in tasks[t][1] if j not in part]
-    moved[t] = (tasks[t][0], rest)
-    moved.insert(at, (device, part))
-    if not rest:
-        del moved[t + (at <= t)]
-    return moved

@@ -120,14 +120,8 @@ def _expansion(
     for i, row in enumerate(prices.own):
         cut.arc(cut.keep, i, min(row[target] / scale, never))
         cut.arc(i, cut.switch, row[assigned[i]] / scale if assigned[i] != target else never)
-    for maker, reads in problem.readers.items():
-        by_value: dict[int, list[int]] = {}
-        for value, reader in reads:
-            by_value.setdefault(value, []).append(reader)
-        for value, readers in by_value.items():
-            _price_value(
-                cut, problem, prices, assigned, target, (value, maker, readers), share, scale
-            )
+    for use in problem.values():
+        _price_value(cut, problem, prices, assigned, target, use, share, scale)
     side = cut.switching()
     return tuple(target if side[i] else d for i, d in enumerate(assigned))
 

@@ -177,24 +177,20 @@ def factors_of(problem: Problem, prices: Prices) -> tuple[list[Factor], list[lis
     own = [[prices.own[i][d] for d in able] for i, able in enumerate(problem.able)]
     factors: list[Factor] = []
     paid: set[tuple[int, int]] = set()
-    for maker, reads in problem.readers.items():
-        by_value: dict[int, list[int]] = {}
-        for value, reader in reads:
-            by_value.setdefault(value, []).append(reader)
-        for value, readers in by_value.items():
-            alone = _alone(maker, readers)
-            if alone is not None:
-                _add_copy(problem, prices, own, value, maker, alone)
-                continue
-            pays = [] if maker == CALLER else [
-                r for r in readers if r != CALLER and (maker, r) not in paid
-            ]  # fmt: skip
-            paid.update((maker, r) for r in pays)
-            if len(readers) == 1:
-                edge = (maker, readers[0])
-                factors.append(Pair(problem, prices, edge, value, bool(pays)))
-            else:
-                factors.append(Star(problem, prices, maker, value, sorted(readers), pays))
+    for value, maker, readers in problem.values():
+        alone = _alone(maker, readers)
+        if alone is not None:
+            _add_copy(problem, prices, own, value, maker, alone)
+            continue
+        pays = [] if maker == CALLER else [
+            r for r in readers if r != CALLER and (maker, r) not in paid
+        ]  # fmt: skip
+        paid.update((maker, r) for r in pays)
+        if len(readers) == 1:
+            edge = (maker, readers[0])
+            factors.append(Pair(problem, prices, edge, value, bool(pays)))
+        else:
+            factors.append(Star(problem, prices, maker, value, sorted(readers), pays))
     for i, earlier in enumerate(problem.after):
         for j in sorted({j for j in earlier if (j, i) not in paid}):
             factors.append(Pair(problem, prices, (j, i), None, True))

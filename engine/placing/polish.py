@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trireme.placing.objective import Scorer
 from trireme.placing.problem import Assignment, Problem
-from trireme.placing.stages import Tasks
+from trireme.placing.stages import Tasks, apart, joining
 
 
 def polish(scorer: Scorer, assigned: Assignment, visits: int) -> tuple[float, Tasks]:
@@ -70,30 +70,12 @@ def _shifted(problem: Problem, tasks: Tasks, task_of: dict[int, int]) -> Iterato
                 ends = [task_of[j] for one in part for j in ways[one] if task_of[j] != t]
                 end = (max(ends, default=-1)) if back else min(ends, default=len(tasks))
                 for q in range(t - 1, end, -1) if back else range(t + 1, end):
-                    yield _with_part(tasks, t, part, q, back)
+                    yield apart(tasks, t, part, device, q if back else q + 1)
                 if 0 <= end < len(tasks) and tasks[end][0] == device:
-                    yield _joining(tasks, t, part, end)
+                    yield joining(tasks, t, part, end)
                 for q in range(t - 1, end, -1) if back else range(t + 1, end):
                     if tasks[q][0] == device:
-                        yield _joining(tasks, t, part, q)
-
-
-def _with_part(tasks: Tasks, t: int, part: frozenset[int], q: int, back: bool) -> Tasks:
-    """Return the tasks with a part of task t in one of its own, just before task q or after it."""
-    device, members = tasks[t]
-    rest = [(device, [i for i in members if i not in part])]
-    changed = [*tasks[:t], *(rest if rest[0][1] else []), *tasks[t + 1 :]]
-    at = q if back else q + 1 - (not rest[0][1])
-    return [*changed[:at], (device, sorted(part)), *changed[at:]]
-
-
-def _joining(tasks: Tasks, t: int, part: frozenset[int], q: int) -> Tasks:
-    """Return the tasks with a part of task t in task q."""
-    device, members = tasks[t]
-    changed = list(tasks)
-    changed[q] = (device, sorted((*tasks[q][1], *part)))
-    changed[t] = (device, [i for i in members if i not in part])
-    return [task for task in changed if task[1]]
+                        yield joining(tasks, t, part, q)
 
 
 def _closure(

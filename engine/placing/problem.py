@@ -6,7 +6,7 @@ position) works on it alone. Memory spaces are small integers, 0 is the host's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.cost import Links
@@ -151,6 +151,15 @@ class Problem:
         for value, maker in self.outputs:
             readers.setdefault(maker, []).append((value, CALLER))
         return readers
+
+    def values(self) -> Iterator[tuple[int, int, list[int]]]:
+        """Yield (value, maker, readers) of each value that is read, the caller's among both."""
+        for maker, reads in self.readers.items():
+            by_value: dict[int, list[int]] = {}
+            for value, reader in reads:
+                by_value.setdefault(value, []).append(reader)
+            for value, readers in by_value.items():
+                yield value, maker, readers
 
     def copy_s(self, value: int, source: int, target: int) -> float:
         """Return the predicted seconds of copying a value between two memory spaces."""

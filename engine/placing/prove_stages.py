@@ -114,20 +114,15 @@ class SerialModel:
 
         Each edge says from which space to which it goes, so that the relaxation is tight.
         """
-        problem = self.problem
-        for maker, reads in problem.readers.items():
-            sources = self._spaces(maker)
-            by_value: dict[int, list[int]] = {}
-            for value, reader in reads:
-                by_value.setdefault(value, []).append(reader)
-            for value, readers in by_value.items():
-                ways = [self._ways(sources, self._spaces(reader)) for reader in readers]
-                for way in sorted({way for edge in ways for way in edge}):
-                    copied = self._bool()
-                    self._charge(self.prices.copy_price(problem.nbytes[value], *way), copied)
-                    for edge in ways:
-                        if way in edge:
-                            self.model.add(copied >= edge[way])
+        for value, maker, readers in self.problem.values():
+            sources, nbytes = self._spaces(maker), self.problem.nbytes[value]
+            ways = [self._ways(sources, self._spaces(reader)) for reader in readers]
+            for way in sorted({way for edge in ways for way in edge}):
+                copied = self._bool()
+                self._charge(self.prices.copy_price(nbytes, *way), copied)
+                for edge in ways:
+                    if way in edge:
+                        self.model.add(copied >= edge[way])
 
     def _spaces(self, i: int) -> dict[int, Any]:
         """Return, for each space a node can be in, whether it is; the caller is the host's."""

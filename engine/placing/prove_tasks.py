@@ -222,7 +222,7 @@ class TaskModel:
     def _copies(self) -> None:
         """Copy each value to each space where it is read and not made."""
         always = {0: self.model.new_constant(1)}
-        for value, maker, readers in _values(self.problem):
+        for value, maker, readers in self.problem.values():
             made = always if maker == CALLER else self.spaces[maker]
             reading: dict[int, list[tuple[int, Any]]] = {}
             for reader in readers:
@@ -324,16 +324,6 @@ class TaskModel:
             order = sorted(found, key=lambda i: (*times[i][::turn], *times[i][::-turn], i))
             tasks = [found[i] for i in order]
             yield makespan_s(self.problem, assigned, tasks), tuple(assigned), tasks
-
-
-def _values(problem: Problem) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (value, maker, readers) of each value that is read."""
-    for maker, reads in problem.readers.items():
-        by_value: dict[int, list[int]] = {}
-        for value, reader in reads:
-            by_value.setdefault(value, []).append(reader)
-        for value, readers in by_value.items():
-            yield value, maker, readers
 
 
 def _below(problem: Problem) -> list[set[int]]:

@@ -17,7 +17,7 @@ no cycle of tasks can come about, whatever the graph.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 
 from trireme.placing.problem import Problem
@@ -73,6 +73,30 @@ def tasks_of(problem: Problem, assigned: Sequence[int], stages: Sequence[int]) -
     if any(assigned[i] != assigned[mine[0]] for mine in found.values() for i in mine):
         return None
     return [(assigned[mine[0]], mine) for _, mine in sorted(found.items())]
+
+
+def joining(tasks: Tasks, t: int, part: Collection[int], u: int) -> Tasks:
+    """Return the tasks with a part of task t in task u; no task t if nothing is left of it."""
+    moved = list(tasks)
+    moved[u] = (tasks[u][0], sorted([*tasks[u][1], *part]))
+    _take(moved, t, part)
+    return moved
+
+
+def apart(tasks: Tasks, t: int, part: Collection[int], device: int, at: int) -> Tasks:
+    """Return the tasks with a part of task t in one of its own on a device, before task `at`."""
+    moved = list(tasks)
+    moved.insert(at, (device, sorted(part)))
+    _take(moved, t + (at <= t), part)
+    return moved
+
+
+def _take(tasks: Tasks, t: int, part: Collection[int]) -> None:
+    """Take a part out of task t, and the task with it if nothing is left."""
+    device, members = tasks[t]
+    tasks[t] = (device, [i for i in members if i not in part])
+    if not tasks[t][1]:
+        del tasks[t]
 
 
 def gathered(problem: Problem, assigned: Sequence[int], order: Sequence[int]) -> Tasks:
