@@ -403,6 +403,25 @@ def test_whatif_says_what_place_says(tmp_path, objective):
         assert not any(one.splits for one in plain) and plain[-1].score > found[-1].score
 
 
+def test_whatif_leaves_what_does_not_fit_any_more(tmp_path, capsys):
+    """With less memory the parts cannot be where they were: there is no gain to tell."""
+    text = TWINS.replace("link_bandwidth = 1e9", "link_bandwidth = 1e12\nmemory_bytes = 1e8")
+    text = text.replace('link_bandwidth = "t"', 'link_bandwidth = "t"\nmemory_bytes = "t"')
+    soc_of(tmp_path, text)
+    model, soc = str(tmp_path / "wide.trm"), str(tmp_path / "soc.toml")
+    trireme.save(wide(), model)
+    words = ["whatif", model, "--soc", soc, "--vary", "memory_bytes=x1,0.001"]
+    for more in ([], ["--split", "off"]):
+        assert main([*words, *more]) == 2  # x1,0.001 is neither values nor multiples
+        capsys.readouterr()
+        rows = [*words[:-1], "memory_bytes=x1,x0.001", *more]
+        assert main([*rows, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert data["variants"][1]["where"] == ["cpu"] and data["flips"][0]["gain"] is None
+        assert main(rows) == 0
+        assert "what was there cannot be any more" in capsys.readouterr().out
+
+
 def test_commands_take_some_devices_of_a_description(tmp_path, capsys):
     soc_of(tmp_path, TWINS)
     model, soc = str(tmp_path / "wide.trm"), str(tmp_path / "soc.toml")

@@ -8,7 +8,7 @@ from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
-from trireme.errors import CompileError, DeviceError, TriremeError
+from trireme.errors import CompileError, DeviceError, RunError, TriremeError
 from trireme.graph import TensorType
 from trireme.interpret import run_reference
 from trireme.session import Session
@@ -121,6 +121,30 @@ def test_faults_at_run_time_come_out_and_the_session_goes_on(what, mode, at):
         assert dict(session.placement.device_of) == placed and not session.dropped
         npu.what = ""
         np.testing.assert_array_equal(session.run({"x": X})["y"], want)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5])
+@pytest.mark.parametrize("what", RUN)
+def test_faults_of_a_stream_come_out_and_the_session_goes_on(what, at):
+    """The runs that come are right, each other names itself; run and stream go on after it."""
+    graph, npu = graph_of(), Faulty("npu", what, at)
+    want = run_reference(graph, {"x": X})["y"]
+    with open_session(graph, npu, MODES[0]) as session:
+        placed = dict(session.placement.device_of)
+        stream, failed = session.stream([{"x": X}] * 8, depth=2), 0
+        for item in range(8):
+            try:
+                np.testing.assert_array_equal(next(stream)["y"], want)
+            except RunError as error:
+                assert str(error).startswith(f"item {item} of the stream: npu was told to fail")
+                assert isinstance(error.__cause__, DeviceError)
+                failed += 1
+        assert failed and not list(stream)
+        assert dict(session.placement.device_of) == placed and not session.dropped
+        npu.what = ""
+        np.testing.assert_array_equal(session.run({"x": X})["y"], want)
+        again = [found["y"] for found in session.stream([{"x": X}] * 3, depth=2)]
+        np.testing.assert_array_equal(again, [want] * 3)
 
 
 @pytest.mark.parametrize("what", ["compile"])

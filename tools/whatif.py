@@ -96,7 +96,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Flip:
-    """Between two neighbours on an axis: the nodes that move, and what that gains at the second."""
+    """Between two neighbours on an axis: the nodes that move, and what that gains at the second;
+    infinite where they cannot be as they were."""
 
     axis: str
     others: tuple[str, ...]
@@ -104,6 +105,10 @@ class Flip:
     high: float
     moves: Mapping[str, tuple[str, ...]]
     gain: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the flip as plain data; no gain where what was there cannot be any more."""
+        return {**vars(self), "gain": self.gain if self.gain < math.inf else None}
 
 
 def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
@@ -201,7 +206,9 @@ def held_score(graph: Graph, costs: CostModel, objective: Objective, one: Varian
         assigned, _ = pricing.kept(one.placement)
     except PlacementError:
         return math.inf
-    return Scorer(pricing.problem, objective).settle(assigned)[0]
+    scorer = Scorer(pricing.problem, objective)
+    score, tasks = scorer.settle(assigned)
+    return math.inf if scorer.overfull(assigned, tasks) else score
 
 
 def where_nodes_are(graph: Graph, placed: Placement) -> tuple[str, ...]:
@@ -253,7 +260,7 @@ def _json(
         "objective": options.objective,
         "axes": [vars(axis) for axis in axes],
         "variants": [one.to_json() for one in found],
-        "flips": [vars(flip) for flip in flips],
+        "flips": [flip.to_json() for flip in flips],
         "devices": list(soc.devices()),
     }
 
