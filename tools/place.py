@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -34,7 +35,7 @@ from trireme.naming import pinned, pins_called
 from trireme.opening import keep_states, open_devices
 from trireme.optimise import optimise
 from trireme.parallel.batch import batched
-from trireme.parallel.choose import place_with
+from trireme.parallel.choose import Splits, place_with
 from trireme.parallel.dealing import dealt_or_none
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.measure import flow_text
@@ -94,19 +95,18 @@ def place_model(options: argparse.Namespace) -> int:
     data["absent"] = dict(absent)
     data["unmeasured"] = measured.unmeasured(device.spec for device in devices.values())
     lines += data["unmeasured"]
-    code = 0
-    if before is not None:
-        found = differences(before, lock(placement, _version()), absent)
-        code = int(bool(found))
-        data["differences"] = found
-        lines += _report(options.check, found, remarks(before, lock(placement, _version())))
-    else:
+    found: list[str] = []
+    if before is None:
         lines += [f"left out: {name}: {why}" for name, why in absent.items()]
+    else:
+        now = lock(placement, _version())
+        data["differences"] = found = differences(before, now, absent)
+        lines += _report(options.check, found, remarks(before, now))
     if options.lock:
         save_lock(lock(placement, _version()), Path(options.lock))
         lines.append(f"locked in {options.lock}")
     emit(options, data, "\n".join(lines))
-    return code
+    return int(bool(found))
 
 
 def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -> Flow | None:
@@ -141,6 +141,7 @@ def _report(path: str, found: list[str], others: list[str]) -> list[str]:
 def _placed(
     options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None
 ) -> tuple[Placement, list[str]]:
+    """Return the placement as it is held, measured, proven or searched for, and remarks."""
     pins, asked = pins_called(graph, parse_pins(options.pin), costs.devices), splits(options)
     if before is not None and before.measured and not options.measure:
         with suppress(PlacementError):  # it cannot be held, so what is placed now is compared
@@ -158,7 +159,14 @@ def _placed(
             return session.placement, []
     if options.prove is None:
         return place_with(graph, costs, options.objective, pins, asked, options.mixtures), []
-    asked = "off" if asked == "auto" else asked
+    return _proven(options, graph, costs, pins, "off" if asked == "auto" else asked)
+
+
+def _proven(
+    options: argparse.Namespace, graph: Graph, costs: CostModel, pins: Mapping[int, str],
+    asked: Splits,
+) -> tuple[Placement, list[str]]:  # fmt: skip
+    """Return the placement that the exact solver proves or finds, and what it says."""
     placement = place_with(graph, costs, options.objective, pins, asked, "any")
     best, lines = proven(placement, costs, options.prove)
     best = replace(best, splits=placement.splits, unsplit=placement.unsplit)
