@@ -160,17 +160,25 @@ def _quoted(text: str) -> str:
 
 
 def save_lock(locked: Lock, path: Path) -> None:
-    """Write the lock, whole or not at all."""
-    write_atomic(path, [lock_text(locked).encode()])
+    """Write the lock, whole or not at all.
+
+    Errors: ModelFileError, if it cannot be written
+    """
+    try:
+        write_atomic(path, [lock_text(locked).encode()])
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error.summary}") from error
 
 
 def load_lock(path: Path) -> Lock:
     """Read a lock.
 
-    Errors: OSError; ModelFileError, if it is damaged or of a version not known here
+    Errors: ModelFileError, if it cannot be read, is damaged or of a version not known here
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path}: not a placement: {error}") from error
     if data.get("version") != VERSION:

@@ -256,6 +256,16 @@ def test_place_locks_and_checks(model, tmp_path, capsys):
     assert code == 1 and "device far is not there: unknown device 'far'" in out
 
 
+def test_locks_that_cannot_be_read_or_written_are_named(model, tmp_path, capsys):
+    for words, message in (
+        (["--lock", f"{tmp_path}/no/x.toml"], "no/x.toml: cannot be written: No such file"),
+        (["--check", f"{tmp_path}/no.toml"], "no.toml cannot be read: No such file"),
+        (["--placement", str(tmp_path)], "cannot be read: Is a directory"),
+    ):
+        code, _, err = call(capsys, "place", model, *words)
+        assert code == 4 and err.startswith("ModelFileError") and message in err
+
+
 def test_place_compares_with_the_devices_that_are_asked_for(model, tmp_path, capsys):
     """--devices cpu is asked for although it is the default."""
     path = str(tmp_path / "placement.toml")

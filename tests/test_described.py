@@ -436,7 +436,7 @@ def test_commands_take_some_devices_of_a_description(tmp_path, capsys):
     for more, message in (
         (["--devices", "gpu"], "no device 'gpu'"), (["--devices", ","], "no device without a name"),
         (["--measure"], "--measure is of devices that are there"), (["--threads", "1"], "figures"),
-        (["--soc", ""], "directory"), (["--pin", "*=gpu"], "not among the devices"),
+        (["--soc", ""], "'' cannot be read: Is a directory"), (["--pin", "*=gpu"], "not among the"),
     ):  # fmt: skip
         assert main(["place", model, "--soc", soc, *more]) in (2, 3, 4)
         assert message in capsys.readouterr().err

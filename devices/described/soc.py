@@ -130,24 +130,30 @@ def soc_names() -> list[str]:
 def load_soc(name_or_path: str) -> Soc:
     """Read a description: one that comes with trireme, by name, or a file.
 
-    Errors: OSError; ModelFileError, if it is not TOML, or a field is missing, unknown or wrong
+    Errors: ModelFileError, if it cannot be read, is not TOML, or a field is missing, unknown or
+    wrong
     """
-    if name_or_path in soc_names():
-        folder = files("trireme.devices") / "described" / "socs"
-        text = (folder / f"{name_or_path}.toml").read_text(encoding="utf-8")
-    elif not Path(name_or_path).exists():
-        raise ModelFileError(
-            f"there is no description {name_or_path!r}",
-            facts=[f"with trireme come {', '.join(soc_names())}; else give a .toml file"],
-        )
-    else:
-        text = Path(name_or_path).read_text(encoding="utf-8", errors="replace")
     try:
-        tables = tomllib.loads(text)
+        tables = tomllib.loads(_text(name_or_path))
     except tomllib.TOMLDecodeError as error:
         raise ModelFileError(f"{name_or_path}: {error}") from error
     check_machine(name_or_path, tables)
     return Soc(str(tables["name"]), tables)
+
+
+def _text(name_or_path: str) -> str:
+    if name_or_path in soc_names():
+        folder = files("trireme.devices") / "described" / "socs"
+        return (folder / f"{name_or_path}.toml").read_text(encoding="utf-8")
+    try:
+        return Path(name_or_path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError as error:
+        raise ModelFileError(
+            f"there is no description {name_or_path!r}",
+            facts=[f"with trireme come {', '.join(soc_names())}; else give a .toml file"],
+        ) from error
+    except OSError as error:
+        raise ModelFileError(f"{name_or_path!r} cannot be read: {error.strerror}") from error
 
 
 def _by_dtype(efficiency: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
