@@ -13,7 +13,7 @@ from trireme.cost import Estimate, Links
 from trireme.device import HOST, DeviceSpec
 from trireme.graph import Graph, Node, Value
 
-ROUNDING = 1e-9
+_SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
 KEPT = " <- kept"
 """How the sentence ends on the placement that was fastest when measured."""
@@ -43,7 +43,7 @@ class Score:
     def gap(self) -> float:
         """How far the value may be above the best possible: 0.0 is proven optimal."""
         gap = self.value / self.lower_bound - 1 if self.lower_bound else 0.0
-        return 0.0 if abs(gap) < ROUNDING else gap
+        return 0.0 if abs(gap) < _SAME else gap
 
     def text(self, value: float) -> str:
         """Return a value of this objective with its unit."""

@@ -163,12 +163,7 @@ def variants(
         held = {a: held_score(graph, costs, objective, one) for a, one in near.items()}
         placed = place_with(graph, costs, objective, splits=asked, mixtures="sure")
         one = Variant(values, placed, where_nodes_are(graph, placed), placed.score.value)
-        for a in sorted(near, key=lambda a: held[a]):
-            if held[a] <= one.score * (1 + _WORTH):
-                score = min(held[a], one.score)
-                one = Variant(values, near[a].placement, near[a].where, score)
-                break
-        found[at] = one
+        found[at] = one = _steady(one, near, held)
         for a, before in near.items():
             moves = _moves(names, before.where, one.where)
             if moves:
@@ -176,6 +171,16 @@ def variants(
                 flips.append(Flip(axes[a].figure, others, before.values[a], values[a], moves,
                                   held[a] - one.score))  # fmt: skip
     return list(found.values()), flips
+
+
+def _steady(one: Variant, near: Mapping[int, Variant], held: Mapping[int, float]) -> Variant:
+    """Return a variant, placed as the neighbour is whose placement takes least here, unless its own
+    gains by more than a trifle over that.
+    """
+    best = min(near, key=lambda a: held[a], default=None)
+    if best is None or one.where == near[best].where or held[best] > one.score * (1 + _WORTH):
+        return one
+    return Variant(one.values, near[best].placement, near[best].where, held[best])
 
 
 def _check_apart(axes: Sequence[Axis]) -> None:
