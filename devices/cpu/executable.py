@@ -203,9 +203,8 @@ class Bound:
     def _native(self, steps: Sequence[tuple[Step, int]]) -> _Native:
         operands = [(*step.reads, *step.writes) for step, _ in steps]
         owners = [self._owner(o) for row in operands for o in row]
-        return _Native(
-            self._pool, steps, [[self._address(o) for o in row] for row in operands], owners
-        )
+        pointers = [[self._address(o) for o in row] for row in operands]
+        return _Native(self._pool, steps, pointers, owners, (self._program, self._keep))
 
     def _owner(self, operand: Operand) -> tuple[int, int] | None:
         """Return the value in whose memory an operand is, and how far in; None: in no value's."""
@@ -264,12 +263,12 @@ class _Native:
     """Native steps that run one after another: one call of the pool.
 
     pointers: addresses of each step's operands; owners: the value in whose memory each is, and how
-        far from its beginning, or None
+        far from its beginning, or None; alive: what owns the memory at these addresses
     """
 
     def __init__(
         self, pool: Pool, steps: Sequence[tuple[Step, int]], pointers: Sequence[Sequence[int]],
-        owners: Sequence[tuple[int, int] | None],
+        owners: Sequence[tuple[int, int] | None], alive: object,
     ) -> None:  # fmt: skip
         self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
         self._owners = owners
@@ -288,6 +287,7 @@ class _Native:
         table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
         table[:, :5] = rows
         self._stamps = np.zeros((len(rows), 2), np.int64)
+        self._alive = (self.pointers, alive)
         self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
         self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
 
@@ -296,7 +296,7 @@ class _Native:
         polls = bool(table[:, runtime.STEP_POLL].any())
         return Call(
             table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < TRY_S,
-            polls=polls, stamps=stamps,
+            polls=polls, stamps=stamps, alive=self._alive,
         )  # fmt: skip
 
     def uses(self, value: int) -> list[tuple[int, int]]:

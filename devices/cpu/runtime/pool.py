@@ -65,14 +65,15 @@ class Call:
     wakes: whether it is long enough to wake workers that sleep
     tries: whether it is so short that workers may cost more than they help, which is then tried
     stamps: where the start and end of each step are written, in ns of CLOCK_MONOTONIC; or None
+    alive: what the steps point to; it lives as long as this, and so as what runs it
     """
 
     def __init__(
         self, steps: Array, *, shared: bool, wakes: bool, tries: bool, polls: bool,
-        stamps: Array | None = None,
+        stamps: Array | None = None, alive: object = None,
     ) -> None:  # fmt: skip
         self.shared = shared
-        self._keep = (steps, stamps)
+        self._keep = (steps, stamps, alive)
         self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
         self.words[runtime.CALL_STEPS] = steps.ctypes.data
         self.words[runtime.CALL_COUNT] = len(steps)

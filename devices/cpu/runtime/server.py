@@ -95,6 +95,7 @@ class _State:
         self.pointer: int = self.words.ctypes.data
         self.done = self.pointer + 8 * runtime.JOBS_DONE
         self.jobs: dict[int, tuple[Job, Launched]] = {}
+        self.kept: list[object] = []
         self.submitted = 0
 
 
@@ -148,7 +149,17 @@ class Server:
         """End the thread when all that was queued is over; further calls are an error."""
         with self._lock:
             self._closed = True
+            self._await(self._state.submitted)
             self._finalizer()
+
+    def outlast(self, event: tuple[int, int], what: object) -> None:
+        """Let something live until an event, a counter and its goal, is over."""
+        if event[0] != self._state.done:
+            return  # of before a fork
+        if threading.current_thread() is self.thread:  # which a collector may run in
+            self._state.kept.append(what)
+        else:
+            self._await(event[1])
 
     def _waits(self, after: Sequence[Event]) -> list[tuple[int, int]]:
         """Return the counters to wait for and their goals; wait here for those beyond the room."""
@@ -234,18 +245,26 @@ class ServedCall:
     ) -> None:  # fmt: skip
         self._bound, self._server, self._pointer, self._stamped = bound, server, pointer, stamped
         self.point: Any = getattr(bound, "point", None)
+        self._last = 0, 0  # counter and goal of the last launch
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         """Pass the call on; it begins when `after`, events of the chain, are over."""
         if not profile:
-            return self._server.submit(self._pointer() or self._run, self, after)
+            return self._submit(self._pointer() or self._run, after)
         pointer, take = self._stamped()
         if pointer:
-            return self._server.submit(pointer, self, after).telling(take)
+            return self._submit(pointer, after).telling(take)
         told: list[Sequence[NodeSpan]] = []
-        return self._server.submit(partial(self._profiled, told), self, after).telling(
-            lambda: lambda: told[0]
-        )
+        return self._submit(partial(self._profiled, told), after).telling(lambda: lambda: told[0])
+
+    def _submit(self, job: int | Job, after: Sequence[Event]) -> Launched:
+        event = self._server.submit(job, self, after)
+        self._last = event.done, event.goal
+        return event
+
+    def __del__(self) -> None:
+        """Keep the memory until what runs in it is over, though nobody waits for its event."""
+        self._server.outlast(self._last, self._bound)
 
     def _run(self) -> None:
         self._bound.launch().wait()
