@@ -320,9 +320,9 @@ class Session(Closing):
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
-        check_order(self.plan, order)
         with self._lock:
             self._check_open()
+            check_order(self.plan, order)
             results = self._ports.give(feeds)
             run_profiled(self._calls, order)
             return self._ports.take(results)
@@ -335,10 +335,10 @@ class Session(Closing):
         With execution="interactive" every node is a task, and every value is seen.
         Errors: as `run` and, given an order, as `run_in_order`
         """
-        chosen = range(len(self._calls)) if order is None else order
-        check_order(self.plan, chosen)
         with self._lock:
             self._check_open()
+            chosen = range(len(self._calls)) if order is None else order
+            check_order(self.plan, chosen)
             results = self._ports.give(feeds, in_place=False)
             run_steps(self.plan, self._calls, self._lane.read, watch, chosen)
             return self._ports.take(results)

@@ -140,14 +140,15 @@ def _timed(
 
 
 def check_order(plan: Plan, order: Sequence[int]) -> None:
-    """Raise RunError if an order leaves a task out or breaks a wait."""
+    """Raise RunError if an order does not name each task once, or breaks a wait."""
+    count = len(plan.tasks)
+    if sorted(order) != list(range(count)):
+        raise RunError(f"the order does not name each of the plan's {count} tasks once")
     done: set[int] = set()
     for index in order:
         if not set(plan.tasks[index].waits) <= done:
-            raise RunError(f"task {index} would run before what it waits for")
+            raise RunError(f"the order has task {index} before what it waits for")
         done.add(index)
-    if not len(done) == len(order) == len(plan.tasks):
-        raise RunError(f"the order names {len(order)} tasks, the plan has {len(plan.tasks)}")
 
 
 def has_overlap(plan: Plan) -> bool:
