@@ -1,5 +1,6 @@
 """Bundles: a recorded run is the same when run again, whatever ran before; edits are found."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -10,9 +11,18 @@ from toy_graphs import devices, feeds_of, random_graph
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration
-from trireme.errors import RunError
+from trireme.dtypes import numpy_dtype
+from trireme.errors import ModelFileError, RunError, TriremeError
 from trireme.graph import TensorType
-from trireme.replay import first_divergence, record, rerun
+from trireme.replay import (
+    VERSION,
+    compared,
+    first_divergence,
+    load_bundle,
+    record,
+    rerun,
+    save_bundle,
+)
 from trireme.session import Session
 
 T = TensorType((3, 8), "float32")
@@ -116,3 +126,112 @@ def test_another_model_is_refused():
         recorded = record(session, feeds)
         with pytest.raises(RunError, match="the model is not the one"):
             rerun(session, feeds, replace(recorded, graph_sha256="0" * 64))
+
+
+def test_another_plan_is_refused():
+    graph = random_graph(random.Random(1), 10)
+    feeds = feeds_of(graph, 1)
+    with open_session(graph) as session:
+        recorded = record(session, feeds)
+        for plan in (recorded.plan + "\nmore", recorded.plan.rpartition("\n")[0], ""):
+            with pytest.raises(RunError, match="the plan is not the one"):
+                rerun(session, feeds, replace(recorded, plan=plan))
+        for order in (recorded.order[1:], (*recorded.order, 99), (-1, *recorded.order[1:])):
+            with pytest.raises(RunError, match="the order does not name each"):
+                rerun(session, feeds, replace(recorded, order=order))
+
+
+def test_bundles_are_compared_only_if_they_can_be():
+    graph = random_graph(random.Random(1), 10)
+    feeds = feeds_of(graph, 1)
+    with open_session(graph) as session:
+        one = record(session, feeds)
+        two = record(session, {name: array + 1 for name, array in feeds.items()})
+    with pytest.raises(RunError, match="the model is not the one"):
+        first_divergence(one, replace(one, graph_sha256="0" * 64))
+    assert first_divergence(one, two)[0].node == "the caller"
+    returned = replace(two, digests=one.digests[-1:], inputs=one.inputs)
+    assert first_divergence(one, returned) is None
+    assert compared(one, returned) == len(one.inputs) + 1 < compared(one, one)
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """A folder with a bundle, and what is in it; its input has the name of an option of savez."""
+    b = GraphBuilder("named")
+    x = b.input("file", T)
+    y = b.input("a/../b:0", TensorType((), "bfloat16"))
+    graph = b.finish(b.add("neg", x, names=["y"]), b.add("cast", y, to="float32", names=["z"]))
+    rng = np.random.default_rng(0)
+    feeds = {"file": rng.standard_normal((3, 8)).astype(np.float32)}
+    with open_session(graph) as session:
+        dtype = next(v for v in session.inputs if v.name != "file").type
+        feeds["a/../b:0"] = np.asarray(1.5, numpy_dtype(dtype.dtype))
+        recorded = record(session, feeds)
+        save_bundle(tmp_path / "bundle", session, recorded, feeds)
+        loaded, given = load_bundle(tmp_path / "bundle")
+        assert loaded == recorded
+        assert first_divergence(recorded, rerun(session, given, loaded)) is None
+    return tmp_path / "bundle", recorded
+
+
+def broken(rng, path):
+    """Damage a file: cut, a byte changed, bytes put in, emptied or gone."""
+    data, at = bytearray(path.read_bytes()), rng.randrange(len(path.read_bytes()))
+    way = rng.randrange(5)
+    if way == 0:
+        del data[at:]
+    elif way == 1:
+        data[at] ^= 1 << rng.randrange(8)
+    elif way == 2:
+        data[at:at] = bytes(rng.randrange(256) for _ in range(5))
+    else:
+        data.clear()
+    path.write_bytes(data)
+    if way == 4:
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", ["run.json", "inputs.npz"])
+def test_a_damaged_bundle_is_an_error_or_what_it_was(bundle, name):
+    folder, recorded = bundle
+    whole, refused, rng = (folder / name).read_bytes(), 0, random.Random(5)
+    print("seed 5")
+    for _ in range(400):
+        broken(rng, folder / name)
+        try:
+            run, feeds = load_bundle(folder)
+        except TriremeError as error:
+            refused += 1
+            assert str(folder) in str(error) or "known:" in str(error)
+        else:
+            assert set(feeds) == {given.name for given in run.inputs}
+            assert name == "run.json" or run == recorded
+        (folder / name).write_bytes(whole)
+    assert refused > 200
+
+
+WRONG = [
+    ("version", VERSION + 1, "version"), ("version", None, "version"), ("order", 5, "not a bundle"),
+    ("order", ["a"], "not a bundle"), ("digests", [{}], "not a bundle"), ("mode", "fast", "mode"),
+    ("digests", 3, "not a bundle"), ("inputs", [{"name": "x"}], "not a bundle"),
+    ("inputs", {"name": 1}, "not a bundle"), ("seed", [], "not a bundle"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "said"), WRONG)
+def test_fields_of_another_kind_are_refused(bundle, field, value, said):
+    folder, _ = bundle
+    raw = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**raw, field: value}))
+    with pytest.raises(TriremeError, match=said):
+        load_bundle(folder)
+
+
+def test_other_inputs_than_those_recorded_are_refused(bundle):
+    folder, _ = bundle
+    with np.load(folder / "inputs.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    np.savez(folder / "inputs.npz", **{**arrays, "input0": arrays["input0"][::-1]})
+    with pytest.raises(ModelFileError, match="is not the one that was recorded"):
+        load_bundle(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.lockfile import load_lock
-from trireme.replay import first_divergence, load_bundle, record, rerun, save_bundle
+from trireme.replay import compared, first_divergence, load_bundle, record, rerun, save_bundle
 from trireme.tools.commands import emit
 from trireme.tools.options import devices_held, make_feeds, open_session
 
@@ -34,9 +34,13 @@ def replay(options: argparse.Namespace) -> int:
         ) as session:  # fmt: skip
             other = rerun(session, feeds, recorded)
     parted = first_divergence(recorded, other)
-    data: dict[str, Any] = {"same": parted is None, "tensors": len(recorded.digests)}
+    both, every = compared(recorded, other), len(recorded.all)
+    data: dict[str, Any] = {"same": parted is None, "tensors": every, "compared": both}
     if parted is None:
-        emit(options, data, f"the same, bit for bit: {len(recorded.digests)} tensors")
+        alone = (
+            "" if both == every else f" ({every - both} more leave a task in the first run alone)"
+        )
+        emit(options, data, f"the same, bit for bit: {both} tensors{alone}")
         return 0
     one, two = parted
     data["first_divergence"] = [vars(one), vars(two)]
