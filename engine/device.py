@@ -324,6 +324,9 @@ class Device(ABC):
     def handover(self) -> Handover | None:
         """Return what passing data between its threads costs now; None where unknown."""
 
+    def finish(self) -> None:
+        """Return when nothing that was launched here is under way, its event kept or not."""
+
     def close(self) -> None:
         """Give back threads and memory; further use is an error."""
 

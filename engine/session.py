@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from trireme.device import HOST, Device, Executable, Progress, no_progress
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import CompileError, InternalError, RunError
+from trireme.forks import tell_of_forks
 from trireme.graph import Value
 from trireme.lockfile import Held, place_as
 from trireme.locks import taking
@@ -33,15 +36,15 @@ from trireme.naming import pinned, pins_called
 from trireme.opening import keep_states, open_devices
 from trireme.parallel.batch import batched
 from trireme.parallel.choose import Splits
-from trireme.parallel.dealing import Dealer, dealt_or_none
-from trireme.parallel.pipeline import Pipeline, Stream
+from trireme.parallel.dealing import Dealer, streamer
+from trireme.parallel.pipeline import Pipeline, Stream, check_no_other
 from trireme.placement import Placement
 from trireme.placing.doubt import Mixtures
 from trireme.placing.objective import Objective
 from trireme.plan import Plan, make_plan
 from trireme.profile import Profile, make_profile, memory_rows
 from trireme.running.dispatch import TaskSpan
-from trireme.running.execute import check_order, run_profiled
+from trireme.running.execute import check_order, finish, run_profiled
 from trireme.running.feeds import choice
 from trireme.running.interactive import Watcher, run_steps
 from trireme.running.lane import Lane
@@ -109,12 +112,13 @@ class Session(Closing):
         progress: Progress = no_progress,
         model_cache: Path | None = USERS_CACHE,
     ) -> None:
-        self._lock = threading.Lock()
-        self._taken = taking(self._lock)
+        self.forget_threads()
+        tell_of_forks(self)
         self._closed = False
         self._pipeline: Pipeline | Dealer | None = None
         self._stream: Stream | None = None
-        self._closing: list[Callable[[], None]] = []
+        self._closing = ExitStack()
+        weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
         choice("mode", mode, Mode)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
@@ -138,7 +142,7 @@ class Session(Closing):
             self._calls, self._ports = self._lane.calls, self._lane.ports
             self.runs = Runs(self.plan, self._calls, mode)
             self._direct = self._ports.direct(self.runs)
-            self._closing.append(self.runs.close)
+            self._closing.callback(self.runs.close)
         except BaseException:
             self.close()
             raise
@@ -153,7 +157,8 @@ class Session(Closing):
         given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
         opened, absent = open_devices(devices, given, threads, fallback)
         names = [one for one in devices if isinstance(one, str) and one in opened]
-        self._closing += [opened[name].close for name in names]
+        for name in names:
+            self._closing.callback(opened[name].close)
         for name, error in absent.items():
             self._drop(name, error)
         return opened
@@ -260,15 +265,30 @@ class Session(Closing):
         for _ in self._taken:  # as `with self._lock`, quicker
             try:
                 return self._run(feeds, out)
+            except BaseException:
+                finish(self.program.devices)
+                raise
             finally:
                 self._lock.release()
         raise InternalError("a lock cannot be taken")
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the session, which is open, for one run of another kind than `run`."""
+        with self._lock:
+            self._check_open()
+            try:
+                yield
+            except BaseException:
+                finish(self.program.devices)
+                raise
+
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
-        if self._direct is not None and not out:
-            return self._direct(feeds)
+        direct = self._direct
+        if direct is not None and not out:
+            return direct(feeds)
         self._check_open()
         results = self._ports.give(feeds, out)
         self.runs.run()
@@ -286,30 +306,21 @@ class Session(Closing):
         """
         with self._lock:
             self._check_open()
-            if self._stream is not None and not self._stream.closed:
-                raise RunError("a stream of this session is under way", fix="read it or close it")
+            check_no_other(self._stream, "this session")
             if self._pipeline is None or self._pipeline.asked != depth:
-                self._pipeline = self._streamer(depth)
-            self._stream = Stream(self._pipeline, feeds)
+                objective, held, split, _ = self._placing
+                deals = objective == "throughput" and held is None and split in ("auto", "off")
+                calibration = self._calibration if deals else None
+                self._pipeline = streamer(self.graph, self.program, depth, deals, calibration)
+            self._stream = Stream(self._pipeline, feeds, self)
             return self._stream
-
-    def _streamer(self, depth: int | None) -> Pipeline | Dealer:
-        """Return what runs a stream: this placement as a pipeline, or, for throughput and where it
-        is predicted to be faster, whole runs dealt out to instances of a device."""
-        pipeline = Pipeline(self.program, depth)
-        objective, held, split, _ = self._placing
-        if objective != "throughput" or held is not None or split not in ("auto", "off"):
-            return pipeline
-        dealt = dealt_or_none(self.graph, self.program.devices, self._calibration)
-        return pipeline if dealt is None or depth else dealt.instead_of(pipeline)
 
     def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run in this session's mode, and when each of its tasks ran.
 
         Errors: as `run`
         """
-        with self._lock:
-            self._check_open()
+        with self._alone():
             self._settle(feeds)
             results = self._ports.give(feeds)
             spans = self.runs.profiled()
@@ -320,8 +331,7 @@ class Session(Closing):
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
-        with self._lock:
-            self._check_open()
+        with self._alone():
             check_order(self.plan, order)
             results = self._ports.give(feeds)
             run_profiled(self._calls, order)
@@ -335,8 +345,7 @@ class Session(Closing):
         With execution="interactive" every node is a task, and every value is seen.
         Errors: as `run` and, given an order, as `run_in_order`
         """
-        with self._lock:
-            self._check_open()
+        with self._alone():
             chosen = range(len(self._calls)) if order is None else order
             check_order(self.plan, chosen)
             results = self._ports.give(feeds, in_place=False)
@@ -352,8 +361,7 @@ class Session(Closing):
         """
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
-        with self._lock:
-            self._check_open()
+        with self._alone():
             self._settle(feeds)
             spans, wall = [], []
             for _ in range(warmup + runs):
@@ -374,16 +382,17 @@ class Session(Closing):
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
+        self._closed, self._direct = True, None  # no run begins, though others wait for the lock
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._direct = None
             if self._stream is not None:
                 self._stream.close()
-            for close in reversed(self._closing):
-                close()
+            self._closing.close()
             self._calls = []
+
+    def forget_threads(self) -> None:
+        """Be free, in a forked child, of what the parent's threads were doing."""
+        self._lock = threading.Lock()
+        self._taken = taking(self._lock)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,8 +16,8 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "closing", "locks", "dtypes", "mapped", "disk_cache", "graph", "op", "effects",
-    "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
+    "errors", "closing", "locks", "forks", "dtypes", "mapped", "disk_cache", "graph", "op",
+    "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "convert", "model_cache", "kernel_table", "calibrating.remedy",
     "calibrating.handover", "device", "opening", "calibrating.calibration", "calibrating.fit",
     "cost", "memory", "naming", "placement",

@@ -36,6 +36,7 @@ from trireme.devices.npu.timing import Timeline, simulate_cycles
 from trireme.devices.npu.verify import verify
 from trireme.dtypes import Array
 from trireme.errors import CompileError, DeviceError, RunError
+from trireme.forks import tell_of_forks
 from trireme.graph import Graph, Node
 
 GARBAGE = 0xA5
@@ -83,13 +84,18 @@ class Npu(Device):
         self.spec = _device_spec(machine, options, name)
         self.sram = np.full(machine.sram.bytes, GARBAGE, np.uint8)
         self._estimator = Estimator(machine)
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.RLock()
         self._closed = False
-        self._thread: threading.Thread | None = None
         self._allocated = 0
+        self.forget_threads()
+        tell_of_forks(self)
         self._reasons: weakref.WeakKeyDictionary[Graph, dict[int, str | None]]
         self._reasons = weakref.WeakKeyDictionary()
+
+    def forget_threads(self) -> None:
+        """Start afresh, without a thread."""
+        self._queue: _Work = SimpleQueue()
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None or the sentence of the first constraint that the node breaks."""
@@ -159,13 +165,21 @@ class Npu(Device):
             if self._closed:
                 raise DeviceError("npu: the device is closed")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="trireme-npu", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._queue,), name="trireme-npu", daemon=True
+                )
                 self._thread.start()
+                weakref.finalize(self, self._queue.put, None).atexit = False
             self._queue.put(work)
 
-    def _serve(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()
+    def finish(self) -> None:
+        """Return when nothing that was submitted is under way."""
+        over = threading.Event()
+        with self._lock:
+            if self._thread is None:
+                return
+            self._queue.put(over.set)
+        over.wait()
 
     def close(self) -> None:
         """Finish what was submitted and stop the thread."""
@@ -175,6 +189,16 @@ class Npu(Device):
         if thread is not None:
             self._queue.put(None)
             thread.join()
+
+
+_Work = SimpleQueue[Callable[[], object] | None]
+
+
+def _serve(queue: _Work) -> None:
+    """Run what is submitted, until the device is closed or nobody has it any more."""
+    while (work := queue.get()) is not None:
+        work()
+        del work  # it holds the device
 
 
 def _device_spec(machine: NpuSpec, options: Options, name: str) -> DeviceSpec:

@@ -211,12 +211,17 @@ class OpenCLDevice(Device):
         if self.closed:
             raise DeviceError("opencl: the device is closed")
 
+    def finish(self) -> None:
+        """Return when nothing that was enqueued is under way."""
+        if os.getpid() == self.owner:
+            for queue in list(self.queues.values()):
+                queue.finish()
+
     def close(self) -> None:
         """Wait for what runs and refuse further work."""
         if self.closed or os.getpid() != self.owner:
             return
-        for queue in self.queues.values():
-            queue.finish()
+        self.finish()
         if self._cores is not None:
             self._cores.close()
         self.closed = True

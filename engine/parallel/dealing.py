@@ -18,6 +18,7 @@ from trireme.cost import CostModel
 from trireme.device import HOST, ChainedCall, Device, DeviceSpec, Event, chain_of
 from trireme.effects import uses_state
 from trireme.errors import PlacementError
+from trireme.forks import tell_of_forks
 from trireme.graph import Graph
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.pipeline import Item, Pipeline
@@ -109,6 +110,16 @@ def dealt_or_none(
         return None
 
 
+def streamer(
+    graph: Graph, program: Program, depth: int | None, deals: bool, calibration: Calibration | None
+) -> Pipeline | Dealer:
+    """Return what runs a stream: the program as a pipeline or, if it `deals` and where that is
+    predicted to be faster, whole runs of the graph dealt out to instances of a device."""
+    pipeline = Pipeline(program, depth)
+    dealt = dealt_or_none(graph, program.devices, calibration) if deals and not depth else None
+    return pipeline if dealt is None else dealt.instead_of(pipeline)
+
+
 class Dealer:
     """Gives the items of a stream to programs in turn: launches those whose devices run calls by
     themselves, and keeps a thread for each where they do not.
@@ -126,13 +137,21 @@ class Dealer:
         self._waits = [[task.waits for task in program.plan.tasks] for program in programs]
         self._runs = [serial_runner(lane.program.plan, lane.calls) for lane in self.lanes]
         self._launches = all(chain_of(call) for lane in self.lanes for call in lane.calls)
+        self.forget_threads()
+        tell_of_forks(self)
+
+    def forget_threads(self) -> None:
+        """Start afresh: no thread, no item waiting for one."""
         self._events: dict[int, list[Event]] = {}
-        self._queues: list[SimpleQueue[Item | None]] = [SimpleQueue() for _ in programs]
+        self._queues: list[SimpleQueue[Item | None]] = [SimpleQueue() for _ in range(self.count)]
         self._threads: list[threading.Thread] = []
         self._done = threading.Condition()
+        self._stopping = False
 
     def start(self) -> None:
         """Start the threads, where they are needed and not there."""
+        if self._stopping:
+            self.end()  # an interrupt kept the last from its end
         for number in range(len(self._threads), 0 if self._launches else self.count):
             thread = threading.Thread(
                 target=self._serve, args=(number,), name=f"trireme-replica-{number}", daemon=True
@@ -152,23 +171,28 @@ class Dealer:
     def wait(self, item: Item) -> None:
         """Return when an item is over."""
         if self._launches:
-            for event in self._events.pop(item.number, ()):
+            for event in self._events.get(item.number, ()):
                 try:
                     event.wait()
                 except Exception as error:
                     item.error = item.error or error
+            self._events.pop(item.number, None)
             return
         with self._done:
-            while item.unfinished:
+            while item.unfinished > 0:
                 self._done.wait()
 
     def end(self) -> None:
-        """Stop the threads."""
+        """Stop the threads; what runs is waited for, what is queued is not begun."""
+        self._stopping = True
         for queue in self._queues[: len(self._threads)]:
             queue.put(None)
         for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+            if thread is not threading.current_thread():  # a collector may run this anywhere
+                thread.join()
+        with self._done:
+            self._done.notify_all()
+        self.forget_threads()
 
     def _launched(self, item: Item, place: int) -> list[Event]:
         """Launch every call of a lane behind those it waits for."""
@@ -184,7 +208,7 @@ class Dealer:
     def _serve(self, number: int) -> None:
         while (item := self._queues[number].get()) is not None:
             try:
-                if item.error is None:
+                if item.error is None and not self._stopping:
                     self._runs[self._place[id(item.lane)]]()
             except BaseException as error:
                 item.error = error

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
@@ -17,9 +18,11 @@ from typing import Any, Protocol
 from trireme.closing import Closing
 from trireme.compile import Program
 from trireme.dtypes import Array
-from trireme.errors import RunError
+from trireme.errors import RunError, TriremeError
+from trireme.forks import tell_of_forks
 from trireme.parallel.flow import Flow, flow_of, state_waits
 from trireme.running.dispatch import CHEAP_S
+from trireme.running.execute import finish
 from trireme.running.lane import Lane
 from trireme.running.ports import Given
 
@@ -57,7 +60,7 @@ class Runner(Protocol):
         """Return when a run is over, its error set if it failed."""
 
     def end(self) -> None:
-        """Stop the threads; no run is under way."""
+        """Stop the threads; runs that are under way go no further than what has started."""
 
 
 class Pipeline:
@@ -82,6 +85,11 @@ class Pipeline:
         self.names = list(dict.fromkeys(task.device for task in plan.tasks))
         self.queue_of = [self.names.index(task.device) for task in plan.tasks]
         self.cheap = [task.estimate_s < CHEAP_S for task in plan.tasks]
+        self.forget_threads()
+        tell_of_forks(self)
+
+    def forget_threads(self) -> None:
+        """Start afresh: no thread, no task waiting for one."""
         self.lock = threading.Lock()
         self.calls = [threading.Condition(self.lock) for _ in self.names]
         self.done = threading.Condition(self.lock)
@@ -92,9 +100,10 @@ class Pipeline:
 
     def start(self) -> None:
         """Start a thread a queue, if they are not there."""
+        if self.stopping:
+            self.end()  # an interrupt kept the last from its end
         if self.threads:
             return
-        self.stopping = False
         for queue, name in enumerate(self.names):
             thread = threading.Thread(
                 target=self._serve, args=(queue,), name=f"trireme-stream-{name}", daemon=True
@@ -103,14 +112,17 @@ class Pipeline:
             self.threads.append(thread)
 
     def end(self) -> None:
-        """Stop the threads; what runs is waited for."""
+        """Stop the threads; what runs is waited for, what is ready is not begun."""
         with self.lock:
             self.stopping = True
-            for call in self.calls:
+            for tasks, call in zip(self.ready, self.calls, strict=True):
+                tasks.clear()
                 call.notify()
+            self.done.notify_all()
         for thread in self.threads:
-            thread.join()
-        self.threads.clear()
+            if thread is not threading.current_thread():  # a collector may run this anywhere
+                thread.join()
+        self.forget_threads()
 
     def submit(self, item: Item, before: Item | None) -> None:
         """Make the tasks of an item ready that wait for nothing."""
@@ -128,7 +140,7 @@ class Pipeline:
     def wait(self, item: Item) -> None:
         """Return when all tasks of an item are over."""
         with self.lock:
-            while item.unfinished:
+            while item.unfinished > 0:
                 self.done.wait()
 
     def _push(self, item: Item, task: int) -> None:
@@ -140,14 +152,14 @@ class Pipeline:
     def _serve(self, queue: int) -> None:
         while True:
             with self.lock:
-                while self.busy[queue] or not self.ready[queue]:
-                    if self.stopping:
-                        return
+                while not self.stopping and (self.busy[queue] or not self.ready[queue]):
                     self.calls[queue].wait()
+                if self.stopping:
+                    return
                 _, task, item = heapq.heappop(self.ready[queue])
                 self.busy[queue] = True
             mine = deque([(task, item)])
-            while mine:
+            while mine and not self.stopping:
                 task, item = mine.popleft()
                 self._run(task, item)
                 self._finish(task, item, mine)
@@ -183,16 +195,30 @@ class Pipeline:
                 self.done.notify_all()
 
 
+def check_no_other(stream: Stream | None, whose: str) -> None:
+    """See that a stream is over before another begins; one that is being closed is waited for.
+
+    Errors: RunError, if it is under way
+    """
+    if stream is not None:
+        if not stream.closed:
+            raise RunError(f"a stream of {whose} is under way", fix="read it or close it")
+        stream.close()
+
+
 class Stream(Closing, Iterator[dict[str, Array]]):
-    """The outputs of a stream of inputs, in order.
+    """The outputs of a stream of inputs, in order; read by one thread at a time.
 
     An item that fails raises RunError with its number, from what went wrong; `next` goes on with
     the item after it. What the inputs' iterable raises comes out when all before it has. Close it,
-    or use it in a `with`, if it is not read to the end.
+    or use it in a `with`, if it is not read to the end; any thread may. After an interrupt (Ctrl-C)
+    it is closed.
+
+    owner: what must not be collected before the stream
     """
 
-    def __init__(self, runner: Runner, feeds: Iterable[Feeds]) -> None:
-        self.runner, self.flow = runner, runner.flow
+    def __init__(self, runner: Runner, feeds: Iterable[Feeds], owner: object = None) -> None:
+        self.runner, self.flow, self._owner = runner, runner.flow, owner
         self._feeds = iter(feeds)
         self._lanes = deque(runner.lanes)
         self._flying: deque[Item] = deque()
@@ -200,25 +226,46 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._count = 0
         self._broken: BaseException | None = None
         self._dry = self.closed = False
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._end = weakref.finalize(self, runner.end)
+        self._end.atexit = False
+        tell_of_forks(self)
         runner.start()
 
     def __next__(self) -> dict[str, Array]:
-        if self.closed:
-            raise StopIteration
+        if not self._reading.acquire(blocking=False):
+            raise RunError("the stream is being read already", fix="read it in one thread")
+        try:
+            return self._next()
+        except (StopIteration, TriremeError):
+            raise
+        except BaseException as error:
+            if self.closed:
+                raise
+            self._give_up("the stream was interrupted")
+            within = error.__context__  # a Condition that is interrupted may fail of it
+            raise error if within is None or isinstance(within, Exception) else within from None
+        finally:
+            self._reading.release()
+
+    def _next(self) -> dict[str, Array]:
         self._fill()
-        if not self._flying:
+        with self._lock:
+            item = self._flying[0] if self._flying else None
+        if item is None:
             broken, self._broken = self._broken, None
             self.close()
-            if broken is not None:
-                raise broken
-            raise StopIteration
-        item = self._flying[0]
+            raise broken or StopIteration
         if item.lane is not None:
             self.runner.wait(item)
-        self._flying.popleft()
-        if item.lane is not None:
-            outputs = item.lane.ports.take(item.given) if item.error is None else {}
-            self._lanes.append(item.lane)
+        with self._lock:
+            if self.closed:
+                raise RunError("the stream was closed while it was read")
+            self._flying.popleft()
+            outputs = {}
+            if item.lane is not None:
+                outputs = item.lane.ports.take(item.given) if item.error is None else {}
+                self._lanes.append(item.lane)
         if item.error is not None:
             raise RunError(f"item {item.number} of the stream: {item.error}") from item.error
         self._fill()
@@ -235,7 +282,9 @@ class Stream(Closing, Iterator[dict[str, Array]]):
             except BaseException as error:
                 self._dry, self._broken = True, error
                 return
-            self._begin(feeds)
+            with self._lock:
+                if not self.closed:
+                    self._begin(feeds)
 
     def _begin(self, feeds: Feeds) -> None:
         item = Item(self._count, self._lanes[0])
@@ -252,13 +301,36 @@ class Stream(Closing, Iterator[dict[str, Array]]):
 
     def close(self) -> None:
         """End the stream: what has started is waited for, the rest is not begun."""
-        if self.closed:
-            return
-        self.closed = True
+        self.closed = self._dry = True
+        try:
+            with self._lock:
+                for item in self._flying:
+                    item.error = item.error or RunError("the stream was closed")
+                for item in self._flying:
+                    if item.lane is not None:
+                        self.runner.wait(item)
+                self._flying.clear()
+                self._end()
+                self._owner = None
+        except BaseException:
+            self._give_up("")
+            raise
+
+    def _give_up(self, why: str) -> None:
+        """Close it though an interrupt may have come anywhere: drop what has not started."""
+        self.closed = self._dry = True
+        self._broken = RunError(why, fix="begin another") if why else None
         for item in self._flying:
-            item.error = item.error or RunError("the stream was closed")
-        for item in self._flying:
-            if item.lane is not None:
-                self.runner.wait(item)
+            item.unfinished = 0
         self._flying.clear()
-        self.runner.end()
+        self._end()
+        self._owner = None
+        for program in {id(lane.program): lane.program for lane in self.runner.lanes}.values():
+            finish(program.devices)
+
+    def forget_threads(self) -> None:
+        """Be closed, in a forked child, where no thread is left that would end its runs."""
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self.closed = self._dry = True
+        self._broken = RunError("the stream is another process's", fix="begin another")
+        self._flying.clear()

@@ -15,7 +15,7 @@ from trireme.device import Device
 from trireme.errors import RunError
 from trireme.model_cache import Model
 from trireme.parallel.dealing import Dealer, dealt_flow
-from trireme.parallel.pipeline import Feeds, Stream
+from trireme.parallel.pipeline import Feeds, Stream, check_no_other
 from trireme.session import Session
 
 
@@ -62,9 +62,8 @@ class Replicas(Closing):
 
         Errors: RunError, if a stream is under way
         """
-        if self._stream is not None and not self._stream.closed:
-            raise RunError("a stream of these replicas is under way", fix="read it or close it")
-        self._stream = Stream(self._dealer, feeds)
+        check_no_other(self._stream, "these replicas")
+        self._stream = Stream(self._dealer, feeds, self)
         return self._stream
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from trireme.device import HOST, BoundCall, Done, Event, NodeSpan, chain_of
+from trireme.forks import tell_of_forks
 from trireme.plan import Plan
 
 CHEAP_S = 30e-6
@@ -84,26 +85,37 @@ class ParallelRunner:
             for index, below in enumerate(self.followers)
         ]
         self.slow = [0] * len(plan.tasks)
-        self.pending: list[deque[int]] = [deque() for _ in self.names]
-        self.busy = [False] * len(self.names)
-        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
-        self.threads: dict[int, threading.Thread] = {}
-        self.lock = threading.Lock()
-        self.over: SimpleQueue[None] = SimpleQueue()
         self.left: list[int] = []
         self.under_way: dict[int, Event] = {}
         self.unfinished = self.dispatches = 0
         self.error: BaseException | None = None
         self.profiles = False
         self.seen: list[tuple[int, Event, float, float]] = []
+        self.forget_threads()
+        tell_of_forks(self)
+
+    def forget_threads(self) -> None:
+        """Start afresh: no thread, no task waiting for one."""
+        self.pending: list[deque[int]] = [deque() for _ in self.names]
+        self.busy = [False] * len(self.names)
+        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
+        self.threads: dict[int, threading.Thread] = {}
+        self.lock = threading.Lock()
+        self.over: SimpleQueue[None] = SimpleQueue()
+        self.broken = False
 
     def run(self, profile: bool = False) -> list[TaskSpan]:
-        """Run every task once; raise the first error after all that had started is over."""
+        """Run every task once; raise the first error after all that had started is over.
+
+        After an interrupt a launch may be under way that nobody knows of: see Device.finish.
+        """
         if not self.calls:
             return []
         if self.one_chain and not profile:
             self._launch_all()
             return []
+        if self.broken:
+            self.close()
         self.left = [len(waits) for waits in self.waits]
         self.under_way.clear()
         self.unfinished, self.dispatches = len(self.calls), 0
@@ -111,10 +123,15 @@ class ParallelRunner:
         self.profiles = profile
         self.seen.clear()
         mine: list[int] = []
-        with self.lock:
-            self._share([i for i, waits in enumerate(self.waits) if not waits], mine)
-        self._work(mine)
-        self._wait_until_over()
+        try:
+            with self.lock:
+                self._share([i for i, waits in enumerate(self.waits) if not waits], mine)
+            self._work(mine)
+            self.over.get()
+        except BaseException as error:  # an interrupt: who holds which task is not known any more
+            self.error, self.broken = error, True
+            self.close()
+            raise
         if self.error is not None:
             raise self.error
         return [
@@ -142,18 +159,13 @@ class ParallelRunner:
             raise error
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads, which finish what they hold; a further run starts others."""
         for queue in self.threads:
             self.inboxes[queue].put(None)
         for thread in self.threads.values():
-            thread.join()
-
-    def _wait_until_over(self) -> None:
-        while True:
-            try:
-                return self.over.get()
-            except BaseException as error:  # an interrupt: what has started is still waited for
-                self.error = self.error or error
+            if thread is not threading.current_thread():  # a collector may run this anywhere
+                thread.join()
+        self.forget_threads()
 
     def _serve(self, queue: int) -> None:
         while (index := self.inboxes[queue].get()) is not None:

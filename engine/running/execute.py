@@ -5,16 +5,19 @@ Both respect the plan's waits and so give the same bits.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
-from trireme.device import BoundCall, Done, Event, chain_of
+from trireme.device import BoundCall, Device, Done, Event, chain_of
 from trireme.errors import RunError
 from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan, span_of
+
+_log = logging.getLogger(__name__)
 
 
 def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
@@ -137,6 +140,23 @@ def _timed(
             event.wait()
     end = time.perf_counter()
     return [(index, event, start, end, len(group) > 1) for index, event, start in under_way]
+
+
+def finish(devices: Mapping[str, Device]) -> None:
+    """After an error or an interrupt: return when no launch is under way, known of or not.
+
+    A further interrupt does not shorten it: the first is on its way out already.
+    """
+    for name, device in devices.items():
+        while True:
+            try:
+                device.finish()
+                break
+            except Exception:
+                _log.warning("%s cannot finish what it began", name, exc_info=True)
+                break
+            except BaseException as interrupt:
+                _log.debug("interrupted once more: %r", interrupt)
 
 
 def check_order(plan: Plan, order: Sequence[int]) -> None:

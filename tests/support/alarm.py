@@ -14,12 +14,16 @@ class Interrupted(Exception):
     """What the handler raises."""
 
 
+class Stop(BaseException):
+    """As KeyboardInterrupt, which pytest would take for its own."""
+
+
 @contextlib.contextmanager
-def alarms():
+def alarms(raised=Interrupted):
     """Yield a function that sets the timer to seconds from now; nothing is left set behind."""
 
     def interrupt(signum, frame):
-        raise Interrupted
+        raise raised
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:

@@ -20,6 +20,7 @@ from trireme.devices.cpu.recipes import Code, code_of
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
+from trireme.forks import tell_of_forks
 from trireme.locks import taking
 
 SPINS = 20_000
@@ -115,7 +116,7 @@ class Pool:
         self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
         self._reset()
-        _POOLS.add(self)
+        tell_of_forks(self)
 
     def reserve(self, nbytes: int) -> None:
         """See that every thread has at least that much memory of its own for a kernel."""
@@ -223,7 +224,7 @@ class Pool:
             self._state.busy = busy
             self._state.wake.notify_all()
 
-    def forget_workers(self) -> None:
+    def forget_threads(self) -> None:
         """Start afresh in a forked child, which has the caller's thread alone."""
         closed = self._state.closed
         self._finalizer.detach()
@@ -254,16 +255,3 @@ def _shut(state: _State, native: Native) -> None:
     for thread in state.threads:
         if thread is not threading.current_thread():  # a collector may run this anywhere
             thread.join(timeout=5)
-
-
-_POOLS: weakref.WeakSet[Pool] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for pool in list(_POOLS):
-        pool.forget_workers()
-
-
-_register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
-if _register is not None:
-    _register(after_in_child=_after_fork)

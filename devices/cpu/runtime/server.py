@@ -8,7 +8,6 @@ some microseconds. Calls that need Python (nodes on the numpy reference) run on 
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
+from trireme.forks import tell_of_forks
 
 CHAIN = object()
 """All servers' calls are of one chain: each can wait for calls of the others."""
@@ -114,7 +114,7 @@ class Server:
         self.native, self.name, self.cores, self._spins = native, name, tuple(cores), spins
         self._closed = False
         self._reset()
-        _SERVERS.add(self)
+        tell_of_forks(self)
 
     def submit(self, job: int | Job, keep: object, after: Sequence[Event] = ()) -> Launched:
         """Queue a call, by its pointer, or what Python is to run; return its event.
@@ -142,14 +142,16 @@ class Server:
     def still(self) -> Iterator[None]:
         """Let nothing run in between."""
         with self._lock:
-            self._await(self._state.submitted)
+            if not self._closed:
+                self._await(self._state.submitted)
             yield
 
     def close(self) -> None:
         """End the thread when all that was queued is over; further calls are an error."""
         with self._lock:
+            if not self._closed:
+                self._await(self._state.submitted)
             self._closed = True
-            self._await(self._state.submitted)
             self._finalizer()
 
     def outlast(self, event: tuple[int, int], what: object) -> None:
@@ -193,7 +195,7 @@ class Server:
         self._state = _State(self.cores, self._spins)
         self._finalizer = weakref.finalize(self, _shut, self._state, self.native, None)
 
-    def forget_thread(self) -> None:
+    def forget_threads(self) -> None:
         """Start afresh in a forked child, which does not have the thread."""
         self._finalizer.detach()
         self._reset()
@@ -273,16 +275,3 @@ class ServedCall:
         event = self._bound.launch(profile=True)
         event.wait()
         told.append(event.spans())
-
-
-_SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for server in list(_SERVERS):
-        server.forget_thread()
-
-
-_register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
-if _register is not None:
-    _register(after_in_child=_after_fork)
