@@ -12,7 +12,7 @@ import itertools
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from trireme.graph import Graph
 from trireme.lockfile import lock, save_lock
 from trireme.model_file import dumps
 from trireme.model_file.atomic import write_atomic
+from trireme.plan import Plan
+from trireme.running.dispatch import TaskSpan
 from trireme.running.feeds import choice
 from trireme.running.interactive import Step
 from trireme.running.runs import Mode
@@ -32,6 +34,8 @@ from trireme.session import Session
 from trireme.subgraphs import Execution, Subgraphs
 
 VERSION = 2
+PLACEMENT = "placement.toml"
+"""The file in a bundle that a session can be told to hold."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,26 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
     """
     session.states.clear()
     outputs, spans = session.run_traced(feeds)
-    order = [span.task for span in sorted(spans, key=lambda span: span.start_s)]
+    order = _started(session.plan, spans)
     digests, _ = _step_by_step(session, feeds, order)
     return Run(
         VERSION, graph_hash(session.graph), session.runs.mode, session.subgraphs, session.execution,
         seed, str(session.plan), tuple(order), (*digests, *_returned(outputs)),
         _given(session, feeds),
     )  # fmt: skip
+
+
+def _started(plan: Plan, spans: Iterable[TaskSpan]) -> list[int]:
+    """Return the tasks in the order in which they started, and after what they waited for: by the
+    clock of a driver, which is told to within some microseconds, one may have started before.
+    """
+    start_s = {span.task: span.start_s for span in spans}
+    left, order = {task.index: set(task.waits) for task in plan.tasks}, list[int]()
+    while left:
+        free = [task for task, waits in left.items() if not waits & left.keys()]
+        order.append(min(free, key=lambda task: (start_s[task], task)))
+        del left[order[-1]]
+    return order
 
 
 def rerun(session: Session, feeds: Mapping[str, Array], recorded: Run) -> Run:
@@ -195,12 +212,12 @@ def save_bundle(folder: Path, session: Session, run: Run, feeds: Mapping[str, Ar
         np.savez(folder / "inputs.npz", allow_pickle=False, **plain)
     except OSError as error:
         raise ModelFileError(f"{folder}: a bundle cannot be written: {error}") from error
-    save_lock(lock(session.placement), folder / "placement.toml")
+    save_lock(lock(session.placement), folder / PLACEMENT)
     write_atomic(folder / "run.json", [json.dumps(asdict(run), indent=1).encode(), b"\n"])
 
 
 def load_bundle(folder: Path) -> tuple[Run, dict[str, Array]]:
-    """Return a bundle's record and inputs; its placement is `folder / "placement.toml"`.
+    """Return a bundle's record and inputs; its placement is `folder / PLACEMENT`.
 
     Errors: ModelFileError, if a file is absent, of another version or not what it should be
     """
@@ -211,6 +228,8 @@ def load_bundle(folder: Path) -> tuple[Run, dict[str, Array]]:
                 given.name: stored[f"input{i}"].view(numpy_dtype(given.dtype)).reshape(given.dims)
                 for i, given in enumerate(run.inputs)
             }
+        if not (folder / PLACEMENT).is_file():
+            raise ModelFileError(f"{folder} is not a bundle: it has no {PLACEMENT}")
     except _DAMAGE as error:
         what = str(error) or type(error).__name__
         raise ModelFileError(f"{folder} is not a bundle: {what}") from error

@@ -15,6 +15,7 @@ from trireme.dtypes import numpy_dtype
 from trireme.errors import ModelFileError, RunError, TriremeError
 from trireme.graph import TensorType
 from trireme.replay import (
+    PLACEMENT,
     VERSION,
     compared,
     first_divergence,
@@ -128,6 +129,22 @@ def test_another_model_is_refused():
             rerun(session, feeds, replace(recorded, graph_sha256="0" * 64))
 
 
+def test_tasks_whose_driver_tells_times_a_little_wrong_are_recorded_in_an_order(monkeypatch):
+    """Kernels behind one another start by the driver's clock, which may say that one was early."""
+    graph = random_graph(random.Random(3), 25)
+    feeds, rng = feeds_of(graph, 3), random.Random(3)
+    with open_session(graph, mode="parallel") as session:
+        inner = session.runs.profiled
+
+        def early():
+            return [replace(s, start_s=s.start_s - rng.uniform(0, 0.01)) for s in inner()]
+
+        monkeypatch.setattr(session.runs, "profiled", early)
+        recorded = record(session, feeds)
+        assert sorted(recorded.order) == list(range(len(session.plan.tasks)))
+        assert first_divergence(recorded, rerun(session, feeds, recorded)) is None
+
+
 def test_another_plan_is_refused():
     graph = random_graph(random.Random(1), 10)
     feeds = feeds_of(graph, 1)
@@ -225,6 +242,13 @@ def test_fields_of_another_kind_are_refused(bundle, field, value, said):
     raw = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**raw, field: value}))
     with pytest.raises(TriremeError, match=said):
+        load_bundle(folder)
+
+
+def test_a_bundle_has_a_placement(bundle):
+    folder, _ = bundle
+    (folder / PLACEMENT).unlink()
+    with pytest.raises(ModelFileError, match="it has no placement"):
         load_bundle(folder)
 
 

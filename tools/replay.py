@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from trireme.lockfile import load_lock
-from trireme.replay import compared, first_divergence, load_bundle, record, rerun, save_bundle
+from trireme.replay import (
+    PLACEMENT,
+    compared,
+    first_divergence,
+    load_bundle,
+    record,
+    rerun,
+    save_bundle,
+)
 from trireme.tools.commands import emit
 from trireme.tools.options import devices_held, make_feeds, open_session
 
@@ -20,14 +28,14 @@ def replay(options: argparse.Namespace) -> int:
             feeds = make_feeds(options, session.inputs)
             made = record(session, feeds, options.seed)
             save_bundle(folder, session, made, feeds)
-        text = f"{folder}: {len(made.order)} tasks, {len(made.digests)} tensors"
-        emit(options, {"bundle": str(folder), "tensors": len(made.digests)}, text)
+        text = f"{folder}: {len(made.order)} tasks, {len(made.all)} tensors"
+        emit(options, {"bundle": str(folder), "tensors": len(made.all)}, text)
         return 0
     recorded, feeds = load_bundle(folder)
     if options.against:
         other, _ = load_bundle(Path(options.against))
     else:
-        locked = load_lock(folder / "placement.toml")
+        locked = load_lock(folder / PLACEMENT)
         with open_session(
             options, placement=locked, devices=devices_held(options, locked), mode=recorded.mode,
             subgraphs=recorded.subgraphs, execution=recorded.execution,
@@ -44,6 +52,8 @@ def replay(options: argparse.Namespace) -> int:
         return 0
     one, two = parted
     data["first_divergence"] = [vars(one), vars(two)]
-    where = f"{one.node} on {one.device}" + ("" if one == two else f", then {two.device}")
+    where = f"{one.node} on {one.device}" + (
+        "" if one.device == two.device else f", then on {two.device}"
+    )
     emit(options, data, f"first divergent tensor: {one.value!r} of {where}")
     return 1
