@@ -5,6 +5,7 @@ import pytest
 
 from trireme.calibrating.calibration import Curve
 from trireme.calibrating.fit import fit
+from trireme.cost import SPREAD
 
 
 def synthetic(count=60, noise=0.02, seed=0):
@@ -61,6 +62,24 @@ def test_the_interval_holds_nine_of_ten():
     ratio = [t / found.seconds(s) for s, t in zip(samples, seconds, strict=True)]
     assert 0.85 < np.mean([found.low <= r <= found.high for r in ratio]) < 0.95
     assert found.low < 1 < found.high
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_few_kernels_say_little_of_the_next(count):
+    _, samples, seconds = synthetic(count, noise=0.0)
+    low, high = SPREAD["calibration"]
+    found = fit(samples, seconds)
+    assert found.low < low * 1.1 and found.high > high / 1.1
+    _, many, seconds = synthetic(300, noise=0.0)
+    sure = fit(many, seconds)
+    assert sure.low > found.low and sure.high < found.high
+
+
+def test_a_disturbed_kernel_alone_in_its_family_does_not_tell_of_larger_ones():
+    small, large = {"model_s": 2e-7, "stores_s": 4e-9}, {"model_s": 3e-6, "stores_s": 4e-8}
+    found = fit([small], [63e-6], 2e-6, 5e-8)
+    assert found.seconds(large) < 100e-6
+    assert found.high > 5
 
 
 def test_terms_that_grow_together_stay_within_limits():

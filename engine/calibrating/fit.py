@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trireme.calibrating.calibration import Curve
+from trireme.cost import SPREAD
 from trireme.dtypes import Array
 
 _ROUNDS = 6
 _OUTLIER = 0.2
 """Relative errors above it count as they are, not squared, after the rounds of reweighting."""
 _COVERED = 0.9
-"""Of the samples, how many the interval holds."""
+"""Of the samples, how many the interval holds; one more for each factor, which may fit its sample
+and say nothing of the next kernel, lies where a kernel is expected of which nothing is known."""
 _LEAST = 0.05
 """Of the seconds: the interval is never narrower, to either side."""
 _SHRINK = 0.1
@@ -27,6 +29,9 @@ _USUAL = {
 }  # fmt: skip
 """What a factor is where measurements say nothing: of seconds 1, of other amounts 0. Of the bytes,
 three tenths pass between cores, and four flags (of many networks, with cores near and far)."""
+_MOST = {"model_s": 8.0, "stores_s": 8.0}
+"""The most that factors of seconds can be: up to 3.1 and 4.5 were found. A kernel that is alone in
+its family, and was measured while something else ran, else makes larger ones take milliseconds."""
 _PIVOTS, _PATIENCE = 500, 3
 """The most solutions of a fit, and how often unknowns change together that are not fewer."""
 
@@ -57,7 +62,8 @@ def fit(
     if least_s is not None:
         terms = np.vstack([terms, np.eye(1, terms.shape[1])])
         measured, weight = np.append(measured, least_s), np.append(weight, 1 / (least_s + floor_s))
-    limits = np.array([np.inf, *((most or {}).get(name, np.inf) for name in names)])
+    most = {**_MOST, **(most or {})}
+    limits = np.array([np.inf, *(most.get(name, np.inf) for name in names)])
     usual = np.array([0.0, *(_USUAL.get(name, 0.0) for name in names)])
     factors = usual
     robust = np.ones(len(measured))
@@ -71,7 +77,7 @@ def fit(
     return Curve(
         float(factors[0]),
         {name: float(f) for name, f in zip(names, factors[1:], strict=True) if f > 0},
-        *_interval(predicted, measured, floor_s),
+        *_interval(predicted, measured, floor_s, len(factors)),
         len(measured),
         float(np.median(np.abs(predicted - measured) * weight)),
     )
@@ -122,8 +128,11 @@ def _within(square: Array, right: Array, most: Array) -> Array:
     return np.asarray(np.clip(found, 0.0, most))
 
 
-def _interval(predicted: Array, measured: Array, floor_s: float) -> tuple[float, float]:
+def _interval(
+    predicted: Array, measured: Array, floor_s: float, factors: int
+) -> tuple[float, float]:
     """Return the factors of the prediction between which most measurements lie."""
     ratio = (measured + floor_s) / np.maximum(predicted + floor_s, 1e-300)
-    low, high = np.quantile(ratio, [(1 - _COVERED) / 2, (1 + _COVERED) / 2])
+    unseen = np.geomspace(*SPREAD["calibration"], factors)
+    low, high = np.quantile([*ratio, *unseen], [(1 - _COVERED) / 2, (1 + _COVERED) / 2])
     return float(min(low, 1 - _LEAST)), float(max(high, 1 + _LEAST))
