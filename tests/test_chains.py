@@ -54,6 +54,17 @@ class StreamEvent:
         return ()
 
 
+class Handle:
+    """What the host has of an event: like a driver's of a copy of host memory, it waits for the
+    event to be over when it is let go."""
+
+    def __init__(self, event):
+        self.event, self.wait, self.spans = event, event.wait, event.spans
+
+    def __del__(self):
+        self.event.over.wait(5)
+
+
 class ChainedCall:
     """A bound call on a stream; its work must find all that it waits for over."""
 
@@ -64,8 +75,8 @@ class ChainedCall:
     def launch(self, profile=False, after=()):
         self.log["launched"].append(self.index)
         event = StreamEvent()
-        self.stream.inbox.put((event, after, self._work))
-        return event
+        self.stream.inbox.put((event, [one.event for one in after], self._work))
+        return Handle(event)
 
     def _work(self):
         if self.gate is not None:

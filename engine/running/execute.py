@@ -103,15 +103,19 @@ def _alone(call: BoundCall) -> Callable[[], None]:
 
 
 def _chain(calls: Sequence[Any]) -> Callable[[], None]:
-    """Return what launches each call behind the one before it, and waits for the last."""
+    """Return what launches each call behind the one before it, and waits for the last.
+
+    All events are kept until then: a driver may wait for a copy whose event is let go.
+    """
 
     def run() -> None:
-        event: Event = calls[0].launch()
+        events: list[Event] = [calls[0].launch()]
         try:
             for call in calls[1:]:
-                event = call.launch(False, () if type(event) is Done else (event,))
+                last = events[-1]
+                events.append(call.launch(False, () if type(last) is Done else (last,)))
         finally:
-            event.wait()
+            events[-1].wait()
 
     return run
 
