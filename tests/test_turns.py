@@ -74,6 +74,22 @@ def test_a_byte_passes_between_cores_twice_at_the_most():
     assert flags <= 300 and handed <= 2 and bandwidth < 1e11
 
 
+def test_a_disturbed_run_does_not_bend_the_crossings():
+    near = CORES[1]
+    rows = [
+        (c, n, c * 3e-5 + n * 1e-9, 1e-3, near)
+        for c, n in ((2, 9e3), (4, 8e4), (2, 9e5), (6, 1e5), (3, 3e4), (4, 4e3), (2, 7e3))
+    ]
+    rows += rows
+    disturbed = [(4, 4e3, -1e-3, 1e-3, near)]
+    prices = [
+        [latency + n / bandwidth for n in (1e3, 1e5)]
+        for found in (crossing_of(rows), crossing_of(rows + disturbed))
+        for latency, bandwidth in (Sharing(*found, 1.0).link(near),)
+    ]
+    assert prices[1] == pytest.approx(prices[0], rel=0.2)
+
+
 def test_crossings_of_cores_that_nobody_can_tell_apart():
     rows = [(c, n, c * 2e-5 + n * 1e-9, 1e-3, None) for c, n in ((2, 9e3), (4, 8e4), (6, 9e5))]
     latency_s, bandwidth, flags, handed = crossing_of(rows)

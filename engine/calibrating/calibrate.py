@@ -25,7 +25,7 @@ from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibratio
 from trireme.calibrating.fit import fit
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch, priced
 from trireme.calibrating.nets import NETS, Net, build
-from trireme.calibrating.turns import Crossings, measure_issue, measure_launch, measure_overlap
+from trireme.calibrating.turns import Crossings, measure_issue, measure_overlap
 from trireme.calibrating.visits import Found, Measured, bind, choose, seconds_of, timed
 from trireme.cost import generic_works, supported_part, ways_of
 from trireme.device import HOST, Device
@@ -85,15 +85,13 @@ class _OneDevice:
     """A device that is measured: its networks, how far apart its cores were, and its launches.
 
     session: measures what a session adds to a launch; session_s: what it found
-    short_s, issue_s: see `turns`; None where a device does not start one task after another by
-        itself
+    issue_s: see `turns`; None where a device does not start one task after another by itself
     """
 
     device: Device
     nets: list[list[Measured]] = field(default_factory=list)
     session: Callable[[], float] | None = None
     session_s: list[float] = field(default_factory=list)
-    short_s: float | None = None
     issue_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -118,7 +116,6 @@ class _OneDevice:
         """Measure launches behind others, and be ready to measure what a session adds to one."""
         if self.nets:
             self.session = _session_on(self.device, stack)
-            self.short_s = measure_launch(self.device, bind)
             self.issue_s = measure_issue(self.device)
 
     def calibration(self, crossings: Sequence[_Turns]) -> DeviceCalibration:
@@ -126,12 +123,11 @@ class _OneDevice:
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
         found = [one for net in self.nets for way in net for one in way.found(cores)]
         launch, curves = _curves(found, cores, self.device.term_limits)
-        alone_s = launch.fixed_s if self.short_s is None else min(self.short_s, launch.fixed_s)
         more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
         copies = next((x.copies for x in crossings if (x.here, x.there) == (None, self.device)), {})
         sharing = {x.there.spec.name: x.sharing for x in crossings if x.here is self.device}
         return DeviceCalibration(
-            self.device.spec.name, self.device.spec.description, alone_s + more_s,
+            self.device.spec.name, self.device.spec.description, launch.fixed_s + more_s,
             launch.per.get("kernels", 0.0), curves, copies, sharing,
             {
                 apart: {one.net.name: one.whole_s for one in found if one.apart == apart}

@@ -15,7 +15,7 @@ from trireme.dtypes import Array
 
 _ROUNDS = 6
 _OUTLIER = 0.2
-"""Relative errors above it count as they are, not squared, after the rounds of reweighting."""
+"""Weighted errors above it count as they are, not squared, after the rounds of reweighting."""
 _COVERED = 0.9
 """Of the samples, how many the interval holds; one more for each factor, which may fit its sample
 and say nothing of the next kernel, lies where a kernel is expected of which nothing is known."""
@@ -50,8 +50,6 @@ def fit(
         outweigh those that matter
     least_s: what a kernel of no work takes, where that is known: one sample more
     most: the most that factors can be, by term, so that terms that grow together are told apart
-    Least squares of relative errors, outliers weighted down.
-    Source: Huber, "Robust estimation of a location parameter" (1964)
     """
     names = list(samples[0])
     measured = np.asarray(seconds, np.float64)
@@ -65,12 +63,7 @@ def fit(
     most = {**_MOST, **(most or {})}
     limits = np.array([np.inf, *(most.get(name, np.inf) for name in names)])
     usual = np.array([0.0, *(_USUAL.get(name, 0.0) for name in names)])
-    factors = usual
-    robust = np.ones(len(measured))
-    for _ in range(_ROUNDS):
-        factors = least_squares(terms, measured, weight * robust, usual, limits)
-        off = np.abs(terms @ factors - measured) * weight
-        robust = np.sqrt(_OUTLIER / np.maximum(off, _OUTLIER))
+    factors = least_squares(terms, measured, weight, usual, limits)
     count = len(samples)
     terms, measured, weight = terms[:count], measured[:count], weight[:count]
     predicted = terms @ factors
@@ -84,11 +77,22 @@ def fit(
 
 
 def least_squares(terms: Array, target: Array, weight: Array, usual: Array, limits: Array) -> Array:
-    """Return the factors within limits of least weighted squares that stay near the usual ones.
+    """Return the factors within limits of least weighted squares that stay near the usual ones,
+    outliers weighted down.
 
-    terms: a row a measurement; weight: of each row's error
-    Normal equations, each column scaled to length 1.
+    terms: a row a measurement; weight: of each row's error, which makes it a relative one
+    Source: Huber, "Robust estimation of a location parameter" (1964)
     """
+    factors, robust = usual, np.ones(len(target))
+    for _ in range(_ROUNDS):
+        factors = _squares(terms, target, weight * robust, usual, limits)
+        off = np.abs(terms @ factors - target) * weight
+        robust = np.sqrt(_OUTLIER / np.maximum(off, _OUTLIER))
+    return factors
+
+
+def _squares(terms: Array, target: Array, weight: Array, usual: Array, limits: Array) -> Array:
+    """Return those of least weighted squares: normal equations, columns scaled to length 1."""
     scaled, wanted = terms * weight[:, None], target * weight
     size = np.maximum(np.sqrt((scaled**2).sum(axis=0)), 1e-300)
     scaled = scaled / size

@@ -21,7 +21,7 @@ from trireme.calibrating.fit import least_squares
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch
 from trireme.calibrating.nets import NETS, build
 from trireme.cost import supported_part
-from trireme.device import BoundCall, Device, held_s
+from trireme.device import BoundCall, Device
 from trireme.dtypes import numpy_dtype
 from trireme.graph import Graph, TensorType
 from trireme.optimise import optimise
@@ -37,10 +37,12 @@ _ROUNDS, _PAIRS = 25, 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 _CUTS: Mapping[str, tuple[int, ...]] = {
-    "layers": (4,), "tiny": (2, 4, 6), "tiny int8": (2, 4), "small": (2, 4), "separable": (4,),
-    "inverted": (4,),
+    "layers": (4,), "tiny": (2, 4), "tiny int8": (4,), "small": (2, 4), "small int8": (2,),
+    "small uint8": (2, 4), "middle": (2,), "separable": (4,), "inverted": (4,),
 }  # fmt: skip
-"""The networks whose crossings are measured, and in how many stretches."""
+"""The networks whose crossings are measured, and in how many stretches: the longer a driver's
+threads have slept meanwhile, the longer they take to wake (20 us after 10, 150 after 60 and more on
+a virtual machine), so stretches are as long as small models' are."""
 _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
@@ -185,24 +187,6 @@ def in_stretches(graph: Graph, devices: Sequence[str], parts: int) -> Graph:
     pins = (devices[k // size % len(devices)] for k in range(len(graph.nodes)))
     nodes = (replace(node, pin=pin) for node, pin in zip(graph.nodes, pins, strict=False))
     return replace(graph, nodes=tuple(nodes))
-
-
-def measure_launch(device: Device, bind: Bind) -> float | None:
-    """Return the seconds from launch to wait beside the kernel's own, of a task as short as any.
-
-    None for a device that does not start one task after another by itself. In a run the host sleeps
-    but briefly while such tasks run, and so is told of their end sooner than of a long one's.
-    """
-    graph = chain(_ELEMENTS[0], [device.spec.name])
-    if device.chain is None or device.unsupported_reason(graph, graph.nodes[0]):
-        return None
-    call = bind(device, graph)
-    own = []
-    for _ in range(_ROUNDS):
-        event = call.launch(profile=True)
-        event.wait()
-        own.append(sum(held_s(list(event.spans()))))
-    return max(_seconds(_runner(call)) - statistics.median(own), 0.0)
 
 
 def measure_issue(device: Device) -> float | None:
