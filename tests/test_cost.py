@@ -32,7 +32,7 @@ from trireme.opening import open_device
 from trireme.optimise import optimise
 from trireme.place import place
 from trireme.session import Session
-from trireme.tools.calibrate_check import Row, verdict
+from trireme.tools.calibrate_check import Row, repeated, verdict
 from trireme.tools.calibrate_rank import rank_correlation
 from trireme.tools.cli import main
 
@@ -355,6 +355,16 @@ def test_the_bars_are_of_a_quiet_machine():
     assert not is_met and "only 7 of 10 runs" in why and "trireme calibrate" in why
     assert rows(slow)[0].paced_error == pytest.approx(0.0)
     assert not verdict([])[0]
+
+
+def test_no_prediction_is_better_than_measurements_of_the_same():
+    other = Row("other", "cpu", 1, "run", 1.0, 0.0, 9.0, 5.0, 1.0)
+    same = rows((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0))
+    (line,) = repeated("runs", [*same, other])
+    # of 1, 1 and 2 the others' medians are 1.5, 1.5 and 1
+    assert "each predicted by the median of its other checks: 3, median error 50.0%" in line
+    assert line.endswith("0% within 10%")
+    assert not repeated("runs", [same[0], other])
 
 
 def test_ranks():

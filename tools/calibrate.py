@@ -34,6 +34,8 @@ ARGUMENTS: tuple[Argument, ...] = (
              help="measure nothing: compare predictions with measurements on these models"),
     argument("--placements", type=int, default=0, metavar="N",
              help="with --check: rank N random placements of each model over the devices"),
+    argument("--repeat", type=int, default=1, metavar="N",
+             help="with --check: check N times, and say how well measurements tell one another"),
     argument("--cores", action="store_true",
              help="measure only how far apart the cores are, and price by that what is known"),
     argument("-o", "--output", help="the calibration file (default: this user's)"),

@@ -114,7 +114,9 @@ def _ms(seconds: float) -> str:
 def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
     """Return the lines and the data of a check, and 1 where the bars are missed, else 0."""
     progress = Progress()
-    rows = list(_rows(options, progress))
+    if options.repeat < 1:
+        raise RunError(f"--repeat {options.repeat}: a check is made once at least")
+    rows = [row for _ in range(options.repeat) for row in _rows(options, progress)]
     progress.done()
     if not rows:
         raise RunError("nothing to check: no model runs on these devices")
@@ -124,7 +126,7 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
         "   error  pace at pace", *map(str, rows),
     ]  # fmt: skip
     for what, mine in (("runs", runs), ("regions", regions)):
-        lines += summary_of(what, mine) if mine else []
+        lines += [*summary_of(what, mine), *repeated(what, mine)] if mine else []
     ranks = _ranks(options, progress) if options.placements else {}
     lines += [
         f"{m}: rank correlation {r:.3f} of {n} random placements" for m, (r, n) in ranks.items()
@@ -197,6 +199,28 @@ def summary_of(what: str, rows: Sequence[Row]) -> list[str]:
             f" error {statistics.median(filed):.1%}, {near(filed):.0%} within {NEAR:.0%}"
         )
     return lines
+
+
+def repeated(what: str, rows: Sequence[Row]) -> list[str]:
+    """Return how far what was measured is from the median of what else was measured of the same:
+    what no prediction does better than; nothing where nothing was measured again.
+    """
+    same: dict[tuple[object, ...], list[float]] = {}
+    for row in rows:
+        key = row.model, row.devices, row.threads, row.what
+        same.setdefault(key, []).append(row.measured_s)
+    off = [
+        abs(statistics.median(others) / one - 1)
+        for seconds in same.values()
+        for k, one in enumerate(seconds)
+        if (others := seconds[:k] + seconds[k + 1 :])
+    ]
+    if not off:
+        return []
+    return [
+        f"{what}, were each predicted by the median of its other checks: {len(off)}, median error"
+        f" {statistics.median(off):.1%}, {near(off):.0%} within {NEAR:.0%}"
+    ]
 
 
 def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
