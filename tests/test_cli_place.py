@@ -1,0 +1,163 @@
+"""The command line's placements: locks, pins, proofs, states, and what cannot be placed."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import call, save_small
+
+import trireme
+from trireme.builder import GraphBuilder
+from trireme.graph import TensorType
+
+
+@pytest.fixture(autouse=True)
+def no_calibration(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save_small(tmp_path / "small.trm")
+
+
+def test_place_locks_and_checks(model, tmp_path, capsys):
+    path = str(tmp_path / "placement.toml")
+    code, out, _ = call(capsys, "place", model, "--lock", path)
+    assert code == 0 and "lower bound" in out and f"locked in {path}" in out
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 0 and "the placement is the same" in out
+    text = (tmp_path / "placement.toml").read_text()
+    (tmp_path / "placement.toml").write_text(text.replace('op = "conv"', 'op = "elu"'))
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 1 and "elu -> conv" in out
+    (tmp_path / "placement.toml").write_text(text.replace('"cpu" = ', '"far" = "gone"\n"cpu" = '))
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 1 and "device far is not there: unknown device 'far'" in out
+
+
+def test_locks_that_cannot_be_read_or_written_are_named(model, tmp_path, capsys):
+    for words, message in (
+        (["--lock", f"{tmp_path}/no/x.toml"], "no/x.toml: cannot be written: No such file"),
+        (["--check", f"{tmp_path}/no.toml"], "no.toml cannot be read: No such file"),
+        (["--placement", str(tmp_path)], "cannot be read: Is a directory"),
+    ):
+        code, _, err = call(capsys, "place", model, *words)
+        assert code == 4 and err.startswith("ModelFileError") and message in err
+
+
+def test_place_compares_with_the_devices_that_are_asked_for(model, tmp_path, capsys):
+    """--devices cpu is asked for although it is the default."""
+    path = str(tmp_path / "placement.toml")
+    assert call(capsys, "place", model, "--devices", "cpu,host", "--lock", path)[0] == 0
+    assert call(capsys, "place", model, "--check", path)[0] == 0
+    code, out, _ = call(capsys, "place", model, "--check", path, "--devices", "cpu")
+    assert code == 1 and "device host was not asked for" in out
+
+
+def test_place_keeps_states_on_the_host_as_a_session_does(tmp_path, capsys):
+    b = GraphBuilder("counter")
+    x = b.input("x", TensorType((3,), "float32"))
+    zero = b.constant("zero", np.zeros(3, np.float32))
+    total = b.add("add", b.add("variable", zero, state="total"), x, names=["total"])
+    b.add("assign", total, state="total")
+    model, path = str(tmp_path / "counter.trm"), str(tmp_path / "lock.toml")
+    trireme.save(b.finish(total), model)
+    code, out, err = call(capsys, "place", model, "--lock", path)
+    assert code == 0 and "cpu 1, host 2 nodes" in out, err
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 0 and "the placement is the same" in out
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_model_without_nodes_is_placed_and_run(tmp_path, capsys, constant):
+    b = GraphBuilder("empty")
+    x = b.input("x", TensorType((2,), "float32"))
+    model = str(tmp_path / "empty.trm")
+    trireme.save(b.finish(b.constant("c", np.ones(2, np.float32)) if constant else x), model)
+    for words in (
+        ["place", "--why"], ["place", "--soc", "rk3588"], ["explain"], ["run"],
+        ["place", "--prove"], ["whatif", "--soc", "rk3588"],
+        ["place", "--soc", "rk3588", "--objective", "energy"],
+        ["run", "--devices", "cpu,host", "--mode", "parallel"],
+    ):  # fmt: skip
+        code, out, err = call(capsys, words[0], model, *words[1:])
+        assert code == 0 and not err, (words, err)
+        assert words[0] in ("run", "whatif") or "the graph has no nodes" in out
+
+
+def test_what_only_the_host_runs_says_so(tmp_path, capsys):
+    b = GraphBuilder("loop")
+    c, x = b.input("c", TensorType((), "bool")), b.input("x", TensorType((3,), "float32"))
+    body = GraphBuilder("body")
+    branch = body.finish(body.add("tanh", body.input("x", TensorType((3,), "float32"))))
+    model = str(tmp_path / "if.trm")
+    trireme.save(b.finish(b.add("if", c, x, then_branch=branch, else_branch=branch)), model)
+    code, _, err = call(capsys, "place", model)
+    assert code == 3 and "control flow" in err and "fix: add a device that has it" in err
+    assert call(capsys, "place", model, "--devices", "cpu,host")[0] == 0
+
+
+def test_place_pins_by_name(model, capsys):
+    code, out, _ = call(capsys, "place", model, "--pin", "z=cpu", "--objective", "serial")
+    assert code == 0 and "serial" in out
+    code, _, err = call(capsys, "place", model, "--pin", "w=cpu")
+    assert code == 3 and "no node is called 'w'" in err and "there is z" in err
+    code, _, err = call(capsys, "place", model, "--pin", "z=npu")
+    assert code == 3 and "not among the devices" in err
+
+
+def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
+    """By name and by number; --node says what it comes to with all others placed anew as well."""
+    b = GraphBuilder("three")
+    value, model = b.input("x", TensorType((64, 64), "float32")), str(tmp_path / "three.trm")
+    for op in ("softmax", "cum_sum", "softmax"):
+        more = [b.constant("axis", np.int64(0))] if op == "cum_sum" else []
+        value = b.add(op, value, *more, names=[f"{op}{value}"])
+    trireme.save(b.finish(value), model)
+    path, devices = str(tmp_path / "lock.toml"), ["--devices", "cpu,host"]
+    code, out, _ = call(capsys, "place", model, *devices, "--lock", path, "--json")
+    score = json.loads(out)["score"]
+    code, out, _ = call(capsys, "place", model, *devices, "--node", "cum_sum1", "--json")
+    (node,) = json.loads(out)["nodes"]
+    stated = next(one for one in node["alternatives"] if one["device"] == "host")
+    assert (node["name"], node["id"]) == ("cum_sum1", 1) and stated["run_s"] > score
+    for name in ("cum_sum1", "#1"):
+        code, out, _ = call(capsys, "place", model, *devices, "--placement", path,
+                            "--pin", f"{name}=host", "--json")  # fmt: skip
+        assert code == 0 and json.loads(out)["score"] == stated["run_s"]
+        anew = ["--mixtures", "any", "--split", "off", "--json"]
+        code, out, _ = call(capsys, "place", model, *devices, "--pin", f"{name}=host", *anew)
+        assert code == 0 and json.loads(out)["score"] == stated["free_s"]
+    code, out, _ = call(capsys, "explain", model, *devices, "--node", "#1")
+    assert code == 0 and "cum_sum #1 'cum_sum1'" in out and "with all others placed anew" in out
+    code, _, err = call(capsys, "explain", model, *devices, "--node", "#7")
+    assert code == 3 and "--node #7: no node is called '#7'" in err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
+def test_a_proof_is_given_seconds(model, capsys, seconds):
+    code, _, err = call(capsys, "place", model, "--prove", seconds)
+    assert code == 2 and "expected seconds, more than 0" in err
+
+
+@pytest.mark.parametrize("command", ["run", "profile", "explain", "verify", "place"])
+def test_pins_are_taken_wherever_a_model_is_placed(model, capsys, command):
+    extra = ["--per-node"] if command == "verify" else []
+    pins = ["--devices", "cpu,host", "--pin", "op:conv=cpu", "--pin", "*=host"]
+    code, out, _ = call(capsys, command, model, *pins, *extra)
+    assert code == 0 and "cpu has nothing to do: it refuses all" in out or command == "verify"
+    code, _, err = call(capsys, command, model, "--pin", "conv", *extra)
+    assert code == 2 and "expected NODE=DEVICE" in err
+
+
+def test_place_measures(model, capsys):
+    code, out, _ = call(capsys, "place", model, "--measure")
+    assert code == 0 and "not measured: there is no other placement to try" in out
+
+
+def test_run_holds_a_locked_placement(model, tmp_path, capsys):
+    path = str(tmp_path / "placement.toml")
+    call(capsys, "place", model, "--lock", path)
+    code, out, _ = call(capsys, "run", model, "--placement", path)
+    assert code == 0 and "z: float32" in out
