@@ -1,6 +1,8 @@
 """Nothing that runs outlives the memory it works on, and nothing that was dropped goes on."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -132,3 +134,41 @@ def test_a_closed_session_says_so_whatever_it_is_asked():
     ):  # fmt: skip
         with pytest.raises(RunError, match="the session is closed"):
             use()
+
+
+LEFT_OPEN = """
+import atexit, sys
+
+@atexit.register  # first of all, and so called last
+def told():
+    print("threads", len(stream.runner.threads), flush=True)
+
+import numpy as np
+from trireme.builder import GraphBuilder
+from trireme.calibrating.calibration import Calibration
+from trireme.graph import TensorType
+from trireme.session import Session
+
+b = GraphBuilder("left")
+x = b.input("x", TensorType((64, 64), "float32"))
+for name in sys.argv[1].split(",") * 3:
+    x = b.add("tanh", x, pin=name)
+names = list(dict.fromkeys(sys.argv[1].split(",")))
+session = Session(
+    b.finish(x), devices=names, passes=(), calibration=Calibration(),
+    device_options={"npu": {"float32": "float16"}},
+)
+stream = session.stream({"x": np.ones((64, 64), np.float32)} for _ in range(1000))
+next(stream)
+"""
+
+
+@pytest.mark.parametrize("names", ["cpu,npu", "cpu,opencl"])
+def test_a_stream_left_open_is_ended_with_its_process(names, devices):
+    """A thread that comes back from a driver when Python is gone would abort the process."""
+    if not set(names.split(",")) <= set(devices):
+        pytest.skip(f"not all of {names} can be opened here")
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, names], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "threads 0\n"), done.stderr

@@ -228,7 +228,6 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._dry = self.closed = False
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._end = weakref.finalize(self, runner.end)
-        self._end.atexit = False
         tell_of_forks(self)
         runner.start()
 
