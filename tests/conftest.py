@@ -23,6 +23,12 @@ def made_models(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+@pytest.fixture
+def no_calibration(monkeypatch, tmp_path):
+    """Nothing is known of this machine."""
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
+
+
 @pytest.fixture(scope="session")
 def cpus(tmp_path_factory):
     """A cpu device for every instruction set of this machine with 1 and 2 threads, by both."""

@@ -18,6 +18,8 @@ from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import ncnn
 from trireme.tools.cli import main
 
+pytestmark = pytest.mark.usefixtures("no_calibration")
+
 SHORT = ["--rounds", "2", "--round-s", "0.002"]
 
 
@@ -56,11 +58,6 @@ def relu(tmp_path):
     path = tmp_path / "relu.onnx"
     path.write_bytes(model.SerializeToString())
     return path
-
-
-@pytest.fixture(autouse=True)
-def no_calibration(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
 
 
 def test_an_absent_peer_is_named(relu, capsys, monkeypatch):

@@ -15,10 +15,7 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.tools.cli import main
 
-
-@pytest.fixture(autouse=True)
-def no_calibration(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
+pytestmark = pytest.mark.usefixtures("no_calibration")
 
 
 @pytest.fixture

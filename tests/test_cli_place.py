@@ -10,10 +10,7 @@ import trireme
 from trireme.builder import GraphBuilder
 from trireme.graph import TensorType
 
-
-@pytest.fixture(autouse=True)
-def no_calibration(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))
+pytestmark = pytest.mark.usefixtures("no_calibration")
 
 
 @pytest.fixture
