@@ -1,13 +1,15 @@
 """Files kept in a private folder, each behind the SHA-256 of its bytes.
 
-What is read from here is trusted (object code is linked, offsets are followed), so the folder must
-be this user's alone, and a file whose hash does not fit counts as absent and is removed. A disk
-that is full or cannot be written is no error: nothing is kept then.
+What is read from here is trusted (object code is linked, binaries run, offsets are followed), so
+the folder has mode 0700 and belongs to this user, and so does every file in it. The hash finds
+damage; it is no signature. A file that fails a check counts as absent and is removed. A disk that
+is full or cannot be written is no error: nothing is kept then, and a warning says so once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -17,6 +19,9 @@ from pathlib import Path
 
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
+_PRIVATE = 0o700
+_PERMISSIONS = 0o777
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class DiskCache:
@@ -26,7 +31,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: Path | None, suffix: str, most: int) -> None:
-        self._folder = folder if folder is not None and _is_private(folder) else None
+        self._folder = None if folder is None or untrusted_reason(folder) else folder
         self._suffix = suffix
         if self._folder is not None:
             _prune(self._folder, suffix, most)
@@ -35,17 +40,18 @@ class DiskCache:
         """Return the bytes stored under the key, None when they are absent or damaged."""
         if self._folder is None:
             return None
-        path = self._folder / f"{key}{self._suffix}"
+        path = self._path(self._folder, key)
         try:
-            data = path.read_bytes()
+            data = _read_own(path)
         except OSError:
             return None
-        if hashlib.sha256(data[_DIGEST_BYTES:]).digest() == data[:_DIGEST_BYTES]:
+        if data is not None and _digest(data[_DIGEST_BYTES:]) == data[:_DIGEST_BYTES]:
             with contextlib.suppress(OSError):
                 os.utime(path)  # the oldest are removed
             return data[_DIGEST_BYTES:]
-        _log.warning("a damaged file was removed from the cache: %s", path)
-        path.unlink(missing_ok=True)
+        what = "a file of another user" if data is None else "a damaged file"
+        _log.warning("%s was removed from the cache: %s", what, path)
+        self.remove(key)
         return None
 
     def store(self, key: str, data: bytes) -> None:
@@ -53,12 +59,79 @@ class DiskCache:
         if self._folder is None:
             return
         try:
-            handle, name = tempfile.mkstemp(dir=self._folder)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
-            os.replace(name, self._folder / f"{key}{self._suffix}")
+            _write_atomic(self._path(self._folder, key), _digest(data) + data)
         except OSError as error:
-            _log.warning("nothing is cached: %s", error)
+            _warn_once(f"nothing is cached in {self._folder}: {error.strerror}")
+            self._folder = None
+
+    def remove(self, key: str) -> None:
+        """Remove what is stored under the key, if anything is."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):
+                self._path(self._folder, key).unlink()
+
+    def _path(self, folder: Path, key: str) -> Path:
+        return folder / f"{key}{self._suffix}"
+
+
+def untrusted_reason(folder: Path) -> str:
+    """Make a folder with mode 0700; return why its files are not trusted, "" where they are.
+
+    The reason is also logged, once.
+    """
+    try:
+        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        reason = _exposure(folder.stat())
+    except OSError as error:
+        reason = str(error.strerror)
+    if reason:
+        _warn_once(f"nothing is cached in {folder}: {reason}")
+    return reason
+
+
+def _exposure(status: os.stat_result) -> str:
+    """Return how others than this user can reach a folder, "" where they cannot."""
+    if not hasattr(os, "getuid"):
+        return ""  # no such modes on this system
+    if status.st_uid != os.getuid():
+        return "it belongs to another user"
+    mode = status.st_mode & _PERMISSIONS
+    return "" if mode == _PRIVATE else f"its mode is {mode:o}, expected {_PRIVATE:o}"
+
+
+def _read_own(path: Path) -> bytes | None:
+    """Return the bytes of a plain file that this user owns and alone can write, else None.
+
+    The open file is looked at, so nobody can change it in between. Errors: OSError
+    """
+    with open(os.open(path, _OPEN_FLAGS), "rb") as file:
+        status = os.fstat(file.fileno())
+        own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o022:
+            return file.read()
+    return None
+
+
+def _write_atomic(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave nothing behind. Errors: OSError"""
+    handle, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    _log.warning("%s", sentence)
 
 
 def _prune(folder: Path, suffix: str, most: int) -> None:
@@ -70,18 +143,3 @@ def _prune(folder: Path, suffix: str, most: int) -> None:
         files = sorted((os.stat(folder / name).st_mtime, name) for name in names)
         for _, name in files[: len(files) - most]:
             os.unlink(folder / name)
-
-
-def _is_private(folder: Path) -> bool:
-    """Make the folder with mode 0700; whether it is ours alone."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        _log.warning("nothing is cached: %s", error)
-        return False
-    ours = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    if ours and not stat.S_IMODE(status.st_mode) & 0o022:
-        return True
-    _log.warning("nothing is cached: %s can be written by others", folder)
-    return False

@@ -31,6 +31,7 @@ from trireme.mapped import map_file, offset_in_file
 from trireme.model_file import dumps, loads
 from trireme.op import all_ops
 from trireme.optimise import optimise
+from trireme.user_files import cache_folder
 
 _log = logging.getLogger(__name__)
 Model = Graph | str | os.PathLike[str] | bytes
@@ -40,14 +41,6 @@ MOST_MODELS = 200
 LARGE_BYTES = 256
 """The least bytes of a constant worth a place in the file instead of a copy."""
 _LENGTH = struct.Struct("<Q")
-
-
-def default_folder() -> Path | None:
-    """Return where this user's optimised graphs are kept; None where there is no home."""
-    try:
-        return Path.home() / ".cache" / "trireme" / "models"
-    except RuntimeError:
-        return None
 
 
 def optimised(
@@ -64,7 +57,7 @@ def optimised(
     if not isinstance(model, str | os.PathLike):
         graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
         return optimise(graph, passes=passes, disable=disable)
-    path, folder = Path(model), default_folder() if folder is USERS_CACHE else folder
+    path, folder = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     cache = DiskCache(folder, ".graph", MOST_MODELS)
     options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
                sorted(disable)]  # fmt: skip

@@ -9,6 +9,7 @@ After the first run nothing is allocated but the output arrays that are handed o
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import weakref
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrating.calibration import Calibration, default_path, load_calibration
+from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.calibrating.handover import Cores
 from trireme.closing import Closing
 from trireme.compile import Program, compile_tasks, make_program
@@ -98,7 +99,7 @@ class Session(Closing):
         subgraphs: Subgraphs = "merged",
         execution: Execution = "sunk",
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
-        calibration: Calibration | Path | None = None,
+        calibration: Calibration | str | os.PathLike[str] | None = None,
         objective: Objective = "makespan",
         placement: Held | None = None,
         pins: Mapping[str, str] | None = None,
@@ -133,7 +134,7 @@ class Session(Closing):
             self.graph = pinned(self.graph, pins_called(self.graph, pins or {}, opened))
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
-                calibration = load_calibration(calibration or default_path())
+                calibration = load_calibration(calibration)
             self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
             self._placing, self._calibration = (objective, placement, split, mixtures), calibration
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)

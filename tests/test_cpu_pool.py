@@ -219,7 +219,7 @@ def test_a_cache_others_can_write_is_not_used(tmp_path, caplog):
         bound(device)[0].launch()
     device.close()
     assert not list(folder.iterdir())
-    assert "can be written by others" in caplog.text
+    assert "its mode is 777, expected 700" in caplog.text
 
 
 def test_options_are_checked():

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "closing", "locks", "forks", "dtypes", "mapped", "disk_cache", "graph", "op",
+    "errors", "closing", "locks", "forks", "dtypes", "mapped", "user_files", "disk_cache",
+    "graph", "op",
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "convert", "model_cache", "kernel_table", "calibrating.remedy",
     "calibrating.handover", "device", "opening", "calibrating.calibration",

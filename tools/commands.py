@@ -140,7 +140,6 @@ def _stream(
     data = {**alone.to_json(), "stream": streamed.to_json()}
     if options.replicas:
         given = {**session_arguments(options), "threads": 1, "batch": options.batch}
-        given["calibration"] = Path(given["calibration"])
         with Replicas(options.model, options.replicas, **given) as replicas:
             seconds = streamed_s(replicas, feeds, options.stream)
         data["replicas"] = {"count": options.replicas, "wall_s": seconds}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from trireme.calibrating.calibration import default_path
 from trireme.device import HOST
 from trireme.dtypes import Array
 from trireme.errors import RunError
@@ -22,6 +20,7 @@ from trireme.placing.objective import OBJECTIVES
 from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.image import load_image
+from trireme.user_files import calibration_file
 
 _DEVICES = "cpu"
 """What --devices is where it is not given."""
@@ -169,9 +168,17 @@ def parse_pins(rows: Sequence[str]) -> dict[str, str]:
 
 
 def calibration_path() -> Path:
-    """Return the file of this machine's calibration; TRIREME_CALIBRATION overrides it."""
-    given = os.environ.get("TRIREME_CALIBRATION")
-    return Path(given) if given else default_path()
+    """Return the file of this machine's calibration (user_files.py).
+
+    Errors: RunError, where this user has none
+    """
+    file = calibration_file()
+    if file is None:
+        raise RunError(
+            "this user has no home folder to keep a calibration in",
+            fix="set TRIREME_CALIBRATION to a file's name",
+        )
+    return file
 
 
 def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -217,7 +224,6 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         subgraphs=options.subgraphs,
         execution=options.execution or "sunk",
         device_options=device_options(options),
-        calibration=str(calibration_path()),
         objective=options.objective,
         placement=options.placement,
         pins=parse_pins(options.pin),
@@ -234,7 +240,6 @@ def open_session(
 ) -> Session:
     """Return a session for the options' model and devices; `changed` overrides its arguments."""
     given = session_arguments(options)
-    given["calibration"] = Path(given["calibration"])
     given["batch"] = options.batch
     session = Session(options.model if model is None else model, **{**given, **changed})
     for form in ("ir", "asm"):

@@ -29,6 +29,7 @@ from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
 from trireme.op import get_op
+from trireme.user_files import cache_folder
 
 NO_CACHE = pathlib.Path()
 """As `cache_dir`: keep no object code on disk."""
@@ -176,17 +177,10 @@ def open_device(
     if is_instance and (count > len(mine) or futex is False):
         raise too_many(name, count, mine) if count > len(mine) else no_instances(name)
     chosen = choose_isa(isa)
-    folder = _default_cache() if cache_dir is None else pathlib.Path(cache_dir)
+    folder = cache_folder("cpu") if cache_dir is None else pathlib.Path(cache_dir)
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
     pool = Pool(jit, count, spins=spins, futex=futex, cores=mine if is_instance else ())
     server = Server(pool.native, name, mine, spins) if is_instance else None
     return CpuDevice(
         chosen, count, jit, pool, winograd=winograd, server=server, cores=mine
     )  # fmt: skip
-
-
-def _default_cache() -> pathlib.Path:
-    try:
-        return pathlib.Path.home() / ".cache" / "trireme" / "cpu"
-    except RuntimeError:
-        return NO_CACHE

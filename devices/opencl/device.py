@@ -20,13 +20,14 @@ from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
-from trireme.devices.opencl.programs import Programs, default_folder
+from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
 from trireme.devices.opencl.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
 from trireme.opening import open_device
+from trireme.user_files import cache_folder
 
 _PRECISIONS = ("float32", "float16")
 _CORRECTLY_ROUNDED = 1 << 7
@@ -41,7 +42,7 @@ def open_opencl(
         known = ", ".join(_PRECISIONS)
         raise DeviceError(f"opencl: unknown precision {precision!r}", facts=[f"known: {known}"])
     found = choose(platform, device)
-    folder = default_folder() if cache_dir is None else Path(cache_dir)
+    folder = cache_folder("opencl") if cache_dir is None else Path(cache_dir)
     return OpenCLDevice(found, tunings.tuning_for(found, tuning), precision == "float16", folder)
 
 

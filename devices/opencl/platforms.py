@@ -13,6 +13,7 @@ from trireme.errors import DeviceError
 _KINDS = {4: "gpu", 8: "accelerator", 2: "cpu"}
 _ORDER = ("gpu", "accelerator", "cpu", "custom")
 _CHECKERS = ("oclgrind",)
+_NO_CACHE = "PYOPENCL_NO_CACHE"
 _lock = threading.Lock()
 _touched_by: int | None = None
 
@@ -59,14 +60,29 @@ def find_devices() -> list[Found]:
                 pocl.prepare()
             _touched_by = os.getpid()
         check_process(_touched_by)
-        import pyopencl as cl
-
+        cl = _import_pyopencl()
         try:
             platforms = cl.get_platforms()
         except cl.Error:
             return []
         found = [_describe(p, d) for p in platforms for d in _devices(cl, p)]
     return sorted(found, key=lambda f: (f.checker, _ORDER.index(f.kind)))
+
+
+def _import_pyopencl() -> Any:
+    """Import pyopencl without its own cache of pickled code, which nothing guards.
+
+    It reads the variable when it is imported, and other users of pyopencl may want that cache.
+    """
+    asked = os.environ.get(_NO_CACHE)
+    os.environ[_NO_CACHE] = "true"
+    try:
+        import pyopencl
+    finally:
+        del os.environ[_NO_CACHE]
+        if asked is not None:
+            os.environ[_NO_CACHE] = asked
+    return pyopencl
 
 
 def _devices(cl: Any, platform: Any) -> list[Any]:

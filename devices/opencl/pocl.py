@@ -9,6 +9,7 @@ work-groups PoCL compiles each kernel once, when its binary is asked for, and ne
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib.util
 import logging
@@ -19,13 +20,20 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from trireme.disk_cache import untrusted_reason
+from trireme.errors import DeviceError
+from trireme.user_files import cache_folder
 
 log = logging.getLogger(__name__)
 
 PLATFORM = "Portable Computing Language"
 _PREFIX = "trireme-pocl-"
+_ROOM_BYTES = 32 << 20
+"""Free space asked for; a large network takes some megabytes."""
 _LEFT_S = 3600.0
 """How long a folder has to be as it is before it may be swept: versions that hold none may run."""
 _VENDORS = Path("/etc/OpenCL/vendors")
@@ -53,23 +61,57 @@ def _names_pocl(path: Path) -> bool:
 def prepare() -> None:
     """Set PoCL's environment: a private cache folder, gone with the process, and no specialising.
 
-    Variables that are set already stay as they are.
+    Variables that are set already stay as they are, but for a POCL_CACHE_DIR that others can write:
+    PoCL loads libraries from it.
+    Errors: DeviceError, where no folder has room for what PoCL compiles
     """
-    if "POCL_CACHE_DIR" not in os.environ:
-        folder = tempfile.mkdtemp(prefix=_PREFIX)
-        os.environ["POCL_CACHE_DIR"] = folder
+    given = os.environ.get("POCL_CACHE_DIR")
+    if given is None or untrusted_reason(Path(given)):
+        folder = _make_folder()
+        os.environ["POCL_CACHE_DIR"] = str(folder)
         atexit.register(_remove, folder, os.getpid())
         _hold(folder)
-        sweep(Path(tempfile.gettempdir()))
+        sweep(folder.parent)
     os.environ.setdefault("POCL_WORK_GROUP_SPECIALIZATION", "0")
 
 
-def _remove(folder: str, owner: int) -> None:
+def _make_folder() -> Path:
+    """Make a folder of mode 0700 where there is room: LLVM ends the process on a full disk.
+
+    Errors: DeviceError, listing what was tried
+    """
+    tried = []
+    for parent in _parents():
+        try:
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            free = shutil.disk_usage(parent).free
+            if free >= _ROOM_BYTES:
+                return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            tried.append(f"{parent}: {free >> 20} MiB are free")
+        except OSError as error:
+            tried.append(f"{parent}: {error.strerror}")
+    raise DeviceError(
+        f"opencl: PoCL needs a folder with {_ROOM_BYTES >> 20} MiB free for what it compiles",
+        facts=tried,
+        fix="set TMPDIR to such a folder",
+    )
+
+
+def _parents() -> Iterator[Path]:
+    """Yield where a folder can be: the system's temporary folder, then this user's caches."""
+    with contextlib.suppress(FileNotFoundError):
+        yield Path(tempfile.gettempdir())
+    caches = cache_folder("pocl")
+    if caches is not None:
+        yield caches
+
+
+def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hold(folder: str | Path) -> int | None:
+def _hold(folder: Path) -> int | None:
     """Lock a folder for as long as this process lives; return None where another holds it.
 
     The kernel gives the lock back however the process ends, and needs no number of a process that

@@ -1,21 +1,19 @@
-"""Build kernels and keep the binaries: in memory by kernel, on disk by program, behind a digest.
+"""Build kernels and keep the binaries: in memory by kernel, on disk by program (disk_cache.py).
 
-A binary that does not match its digest, or that the driver refuses, is removed and built again.
-Writing is atomic and best effort: a full disk costs time, not the run.
+A damaged binary, or one that the driver refuses, is removed and built again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trireme.disk_cache import DiskCache
 from trireme.errors import CompileError
 
 log = logging.getLogger(__name__)
@@ -30,14 +28,8 @@ _ERROR_LINE = (
     re.compile(r"\((\d+)\)\s*: error"),
 )
 _LOG_LINES = 12
-
-
-def default_folder() -> Path | None:
-    """Return the user's cache folder, None where there is no home."""
-    try:
-        return Path.home() / ".cache" / "trireme" / "opencl"
-    except RuntimeError:
-        return None
+_MOST_PROGRAMS = 2_000
+"""Kept on disk; one is some 100 kilobytes, and a network makes one for each of its regions."""
 
 
 class Programs:
@@ -48,7 +40,8 @@ class Programs:
     ) -> None:
         self.context, self.device = context, device
         self.identity, self.options = identity, options
-        self.folder = folder / f"v{VERSION}" if folder is not None else None
+        folder = None if folder is None else folder / f"v{VERSION}"
+        self.cache = DiskCache(folder, ".bin", _MOST_PROGRAMS)
         self.built: dict[str, Any] = {}
         self.lock = threading.Lock()
 
@@ -67,16 +60,12 @@ class Programs:
             return {name: self.built[name] for name in kernels}
 
     def _program(self, source: str) -> Any:
-        key = "\0".join([VERSION, self.identity, *self.options, source])
-        path = None
-        if self.folder is not None:
-            path = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.bin"
-            cached = self._load(path)
-            if cached is not None:
-                return cached
-        program = self._compile(source)
-        if path is not None:
-            self._store(path, program)
+        text = "\0".join([VERSION, self.identity, *self.options, source])
+        key = hashlib.sha256(text.encode()).hexdigest()
+        program = self._load(key)
+        if program is None:
+            program = self._compile(source)
+            self._store(key, program)
         return program
 
     def _compile(self, source: str) -> Any:
@@ -89,40 +78,25 @@ class Programs:
         except cl.RuntimeError as error:
             raise build_error(str(error), source) from error
 
-    def _load(self, path: Path) -> Any:
+    def _load(self, key: str) -> Any:
         import pyopencl as cl
 
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        digest, binary = data[:32], data[32:]
-        if hashlib.sha256(binary).digest() != digest:
-            log.warning("opencl: a damaged program was removed from the cache: %s", path.name)
-            path.unlink(missing_ok=True)
+        binary = self.cache.load(key)
+        if binary is None:
             return None
         try:
             return cl.Program(self.context, [self.device], [binary]).build(cache_dir=False)
         except cl.Error as error:
             log.warning("opencl: the driver refused a cached program (%s)", error)
-            path.unlink(missing_ok=True)
+            self.cache.remove(key)
             return None
 
-    def _store(self, path: Path, program: Any) -> None:
+    def _store(self, key: str, program: Any) -> None:
         import pyopencl as cl
 
         try:
-            binary = program.get_info(cl.program_info.BINARIES)[0]
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(binary).digest() + binary)
-                os.replace(name, path)
-            except BaseException:
-                os.unlink(name)
-                raise
-        except (OSError, cl.Error) as error:
+            self.cache.store(key, program.get_info(cl.program_info.BINARIES)[0])
+        except cl.Error as error:
             log.warning("opencl: a program is not cached: %s", error)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from trireme.calibrating.handover import USUAL, Cores, Handover, priced
 from trireme.calibrating.remedy import command
 from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
+from trireme.user_files import calibration_file
 
 _log = logging.getLogger(__name__)
 VERSION = 9
@@ -204,19 +206,15 @@ class Calibration:
         fresh.replace(path)
 
 
-def default_path() -> Path:
-    """Return where this user's calibration of this machine is kept."""
-    return Path.home() / ".cache" / "trireme" / "calibration.json"
-
-
-def load_calibration(path: Path) -> Calibration:
-    """Return the calibration in a file, an empty one if there is no file.
+def load_calibration(path: str | os.PathLike[str] | None = None) -> Calibration:
+    """Return the calibration in a file, this user's when None; an empty one if there is no file.
 
     A file of another version holds other figures: it is left unused, with a warning, until devices
     are measured again.
     Errors: ModelFileError, if the file is damaged
     """
-    if not path.exists():
+    path = calibration_file() if path is None else Path(path)
+    if path is None or not path.exists():
         return Calibration()
     try:
         data = json.loads(path.read_text())

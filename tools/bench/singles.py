@@ -11,10 +11,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
-from trireme.calibrating.calibration import load_calibration
+from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.cost import CostModel
 from trireme.device import Clock
 from trireme.measure import is_same
@@ -82,7 +81,7 @@ def single_placements(match: Match) -> dict[str, Placement]:
     graph, devices = match.first.graph, match.first.devices
     objective = cast(Objective, match.first.placement.score.objective)
     given = match.calibration
-    costs = CostModel(devices, load_calibration(given) if isinstance(given, Path) else given)
+    costs = CostModel(devices, given if isinstance(given, Calibration) else load_calibration(given))
     return place_singles(graph, costs, objective)
 
 

@@ -93,14 +93,11 @@ def matches(options: argparse.Namespace, counts: Sequence[int], told: Told) -> I
 @contextmanager
 def _match(options: argparse.Namespace, model: str, threads: int, told: Told) -> Iterator[Match]:
     given = session_arguments(argparse.Namespace(**{**vars(options), "threads": threads}))
-    given["calibration"] = Path(given["calibration"])
     turn_s = options.round_s or options.duration / options.rounds
     label = f"{Path(model).name}, {options.devices}, {threads} threads"
     with Session(model, **given) as first:
         feeds = make_feeds(options, first.inputs)
-        yield Match(
-            first, feeds, label, options.rounds, turn_s, options.seed, given["calibration"], told
-        )
+        yield Match(first, feeds, label, options.rounds, turn_s, options.seed, told=told)
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

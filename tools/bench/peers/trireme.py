@@ -21,7 +21,7 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
     from trireme.session import Session
 
     given, cache = dict(task["session"]), Path(task["cache"])
-    given |= {"threads": task["threads"], "calibration": Path(given["calibration"])}
+    given |= {"threads": task["threads"]}
     cpu = given["device_options"].setdefault("cpu", {})
     isa = cpu.get("isa")
     cpu["cache_dir"] = str(cache / "objects")
