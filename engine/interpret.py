@@ -65,6 +65,8 @@ def evaluate(
                 results = op.reference(*arrays, **node.attrs, states=own)
             else:
                 results = op.reference(*arrays, **node.attrs)
+    except RunError as error:
+        raise RunError(f"{node.label}: {error.summary}", facts=error.facts) from error
     except TriremeError:
         raise
     except Exception as error:

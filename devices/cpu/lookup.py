@@ -26,6 +26,7 @@ from trireme.devices.cpu.move import copy_step
 from trireme.devices.cpu.recipes import Code
 from trireme.dtypes import itemsize
 from trireme.graph import Graph, Node
+from trireme.ops.bounds import outside_axis
 
 _FEW = 4
 """Constant indices that are copied one by one, as slices."""
@@ -125,9 +126,7 @@ def _lower(context: Context, node: Node) -> list[Step]:
     if data is not None and inside and len(picked) <= _FEW and lookup.batch == 1:
         return _slices(context, node, lookup, picked)
     label = node.label
-    fault = Fault(
-        lambda bad: f"{label}: index {bad} is outside the {lookup.size} elements of the axis"
-    )
+    fault = Fault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
     code, chunks, seconds = context.kernel(lookup_kernel, lookup)
     reads = (*(context.operand(i) for i in node.used), fault)
     return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]

@@ -22,6 +22,7 @@ from trireme.devices.opencl.platforms import Found, check_process, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
+from trireme.devices.opencl.reports import reports_of
 from trireme.devices.opencl.works import TERM_LIMITS, works_of
 from trireme.dtypes import Array
 from trireme.errors import DeviceError
@@ -178,7 +179,7 @@ class OpenCLDevice(Device):
             queue.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
-        return CopyEvent(event, host.nbytes, start)
+        return CopyEvent(event, host.nbytes, start, reports_of(after))
 
     def upload(self, lowering: Lowering) -> Any:
         """Return a buffer with the lowering's constants at their offsets."""

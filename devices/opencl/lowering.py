@@ -34,7 +34,7 @@ C_TYPES: Mapping[str, str] = {
 class Ref:
     """A place in memory that is known when the executable is bound."""
 
-    space: Literal["value", "constant", "temporary"]
+    space: Literal["value", "constant", "temporary", "report"]
     key: int
 
 
@@ -46,6 +46,20 @@ class Tensor:
     ctype: str
     ref: Ref
     writes: bool = False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a kernel says of indices that are wrong, and what the run ends with then.
+
+    The kernel keeps the greatest of `count` minus the position of a wrong index in an int that is 0
+    before, and the index itself in a list of `count` longs: so the first is told, whatever the
+    order of its items.
+    message: the sentence of the RunError, made of the first wrong index
+    """
+
+    count: int
+    message: Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ class Lowering:
     constant_bytes: int = 0
     temporaries: list[int] = field(default_factory=list)
     aliases: dict[int, int] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
     kernels: dict[int, str] = field(default_factory=dict)
     widened: dict[tuple[int, int], Ref] = field(default_factory=dict)
     _known: dict[Any, Ref] = field(default_factory=dict)
@@ -113,6 +128,15 @@ class Lowering:
         """
         self.temporaries.append(nbytes)
         return Ref("temporary", len(self.temporaries) - 1)
+
+    def report(self, count: int, message: Callable[[int], str]) -> tuple[Tensor, Tensor]:
+        """Return a kernel's arguments `first` and `wrong` for a report on `count` indices."""
+        self.reports.append(Report(count, message))
+        key = 2 * len(self.reports) - 2
+        return (
+            Tensor("first", "int", Ref("report", key), writes=True),
+            Tensor("wrong", "long", Ref("report", key + 1), writes=True),
+        )
 
     def emit(
         self, nodes: Sequence[Node], label: str, tensors: Sequence[Tensor], work: Sequence[int],

@@ -11,6 +11,7 @@ import numpy as np
 
 from trireme.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
+from trireme.devices.opencl.reports import Reports, reports_of
 from trireme.errors import DeviceError, InternalError
 from trireme.graph import Graph
 from trireme.memory import LiveRange, pack
@@ -35,7 +36,7 @@ def plan_scratch(lowering: Lowering) -> Layout:
     last: dict[Ref, int] = {}
     for index, step in enumerate(lowering.steps):
         for tensor in step.tensors:
-            if tensor.ref.space != "constant" and tensor.ref not in outside:
+            if tensor.ref.space in ("value", "temporary") and tensor.ref not in outside:
                 first.setdefault(tensor.ref, index)
                 last[tensor.ref] = index
     refs = list(first)
@@ -67,6 +68,7 @@ class OpenCLExecutable(Executable):
         self.constant_offsets = tuple(lowering.constant_offsets)
         self.constant_bytes = lowering.constant_bytes
         self.constants = device.upload(lowering)
+        self.reports = tuple(lowering.reports)
         self.kernels = dict(lowering.kernels)
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> OpenCLCall:
@@ -81,8 +83,12 @@ class OpenCLExecutable(Executable):
         if scratch is not None:
             for ref, offset in self.layout.offsets.items():
                 places[ref] = (scratch.handle, scratch.offset + offset)
+        reports = Reports(self.device, self.reports) if self.reports else None
+        if reports is not None:
+            for key in range(2 * len(self.reports)):
+                places[Ref("report", key)] = reports.place(key)
         launches = [self._launch(step, places) for step in self.steps]
-        return OpenCLCall(self.device, launches, (self, *args, scratch))
+        return OpenCLCall(self.device, launches, (self, *args, scratch), reports)
 
     def _launch(self, step: Step, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
         import pyopencl as cl
@@ -115,9 +121,11 @@ class OpenCLCall:
     """
 
     def __init__(
-        self, device: OpenCLDevice, launches: Sequence[_Launch], alive: Sequence[object]
-    ) -> None:
+        self, device: OpenCLDevice, launches: Sequence[_Launch], alive: Sequence[object],
+        reports: Reports | None = None,
+    ) -> None:  # fmt: skip
         self.device, self.launches, self.alive = device, launches, alive
+        self.reports = reports
         self.chain = device.chain
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
@@ -138,12 +146,15 @@ class OpenCLCall:
                     )
                 )
                 first = None
+            if self.reports is not None:
+                events.append(self.reports.start_read(queue))
             if first is not None:
                 events.append(cl.enqueue_marker(queue, wait_for=first))
             queue.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a launch failed: {error}") from error
-        return OpenCLEvent(self.launches if profile else (), events, start)
+        own = () if self.reports is None else (self.reports,)
+        return OpenCLEvent(self.launches if profile else (), events, start, reports_of(after) + own)
 
 
 def handles(events: Sequence[Any]) -> list[Any] | None:
@@ -153,14 +164,24 @@ def handles(events: Sequence[Any]) -> list[Any] | None:
 
 
 class OpenCLEvent:
-    """A region under way; over when its last kernel is."""
+    """A region under way; over when its last kernel is.
 
-    def __init__(self, launches: Sequence[_Launch], events: Sequence[Any], start: float) -> None:
+    reports: its own and those of what it waits for, for a chain is waited for at its end only
+    """
+
+    def __init__(
+        self, launches: Sequence[_Launch], events: Sequence[Any], start: float,
+        reports: Sequence[Reports] = (),
+    ) -> None:  # fmt: skip
         self.launches, self.events, self.start = launches, events, start
+        self.reports = reports
         self.handle = events[-1] if events else None
 
     def wait(self) -> None:
-        """Return when the last kernel is over; raise DeviceError if one failed."""
+        """Return when the last kernel is over.
+
+        Errors: DeviceError, if one failed; RunError, if one reports a wrong index
+        """
         import pyopencl as cl
 
         if not self.events:
@@ -169,6 +190,8 @@ class OpenCLEvent:
             self.events[-1].wait()
         except cl.Error as error:
             raise DeviceError(f"opencl: a kernel failed: {error}") from error
+        for reports in self.reports:
+            reports.check()
 
     def spans(self) -> Sequence[NodeSpan]:
         """Return when each kernel ran, on the clock of time.perf_counter.
@@ -189,19 +212,23 @@ class OpenCLEvent:
 
 
 class CopyEvent:
-    """A copy under way; over when the driver says so."""
+    """A copy under way; over when the driver says so. reports: as of OpenCLEvent."""
 
-    def __init__(self, handle: Any, nbytes: int, start: float) -> None:
-        self.handle, self.nbytes, self.start = handle, nbytes, start
+    def __init__(
+        self, handle: Any, nbytes: int, start: float, reports: Sequence[Reports] = ()
+    ) -> None:
+        self.handle, self.nbytes, self.start, self.reports = handle, nbytes, start, reports
 
     def wait(self) -> None:
-        """Return when the copy is over; raise DeviceError if it failed."""
+        """Return when the copy is over; errors as of OpenCLEvent.wait."""
         import pyopencl as cl
 
         try:
             self.handle.wait()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
+        for reports in self.reports:
+            reports.check()
 
     def spans(self) -> Sequence[NodeSpan]:
         """Return when the copy ran, if its queue keeps times, on the clock of OpenCLEvent.spans."""

@@ -69,7 +69,7 @@ def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
     """Return what may pass between cores: bytes of values, as constants lie in all caches, and the
     flags of a wake-up.
     """
-    values = [tensor for tensor in step.tensors if tensor.ref.space != "constant"]
+    values = [tensor for tensor in step.tensors if tensor.ref.space in ("value", "temporary")]
     made = sum(_nbytes(low, tensor.ref) for tensor in values if tensor.writes)
     read = sum(_nbytes(low, tensor.ref) for tensor in values if not tensor.writes)
     return {
@@ -180,4 +180,6 @@ def _nbytes(low: Lowering, ref: Ref) -> int:
         return low.constants[ref.key].nbytes
     if ref.space == "temporary":
         return low.temporaries[ref.key]
+    if ref.space == "report":
+        return 0
     return low.graph.type(ref.key).nbytes

@@ -8,9 +8,10 @@ import math
 import numpy as np
 
 from trireme.dtypes import Array
-from trireme.errors import RunError, ShapeError
+from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
+from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, expect_rank, ints_of, known_length, one, to_ints
@@ -100,8 +101,7 @@ def _max_unpool(
 ) -> Array:  # fmt: skip
     space = [int(dim) for dim in _unpooled(x.shape, kernel_shape, strides, pads)]
     y = np.zeros((*x.shape[:2], *space), x.dtype)
-    if indices.size and not 0 <= indices.min() <= indices.max() < y.size:
-        raise RunError(f"an index lies outside the {y.size} elements of the output")
+    check_range("index", indices, 0, y.size - 1)
     y.reshape(-1)[indices.reshape(-1)] = x.reshape(-1)
     if output_shape is None:
         return y

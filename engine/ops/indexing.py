@@ -7,21 +7,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from trireme.dtypes import Array
-from trireme.errors import RunError, ShapeError
+from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
+from trireme.ops.bounds import wrap_indices
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, axis_of, expect, expect_dtype, one, same_type
 
 _INDEX = ("int32", "int64")
-
-
-def wrap_indices(indices: Array, size: int) -> Array:
-    """Return indices counted from the front; raise RunError for one outside -size..size-1."""
-    if indices.size and (indices.min() < -size or indices.max() >= size):
-        bad = indices[(indices < -size) | (indices >= size)].reshape(-1)[0]
-        raise RunError(f"index {bad} is outside the {size} elements of the axis")
-    return np.where(indices < 0, indices + size, indices)
 
 
 def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Types:

@@ -13,6 +13,7 @@ from trireme.errors import GraphError, ShapeError
 from trireme.graph import TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import sigmoid
+from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
 from trireme.ops.shapes import Types, expect, expect_rank
 
@@ -141,6 +142,7 @@ def _run(
     peep = np.zeros((count, 3 * hidden)) if peepholes is None else peepholes.astype(np.float64)
     begin = [np.zeros((count, batch, hidden)) if a is None else a for a in turned[1:]]
     until = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
+    check_range("sequence length", until, 0, steps)
     results = [
         _direction(
             kind, wide, w[d].astype(np.float64), r[d].astype(np.float64), whole[d],

@@ -12,6 +12,7 @@ from trireme.dtypes import Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index, grouped_product
 from trireme.ops.movement import draw, ints
 from trireme.ops.resize import cubic_kernel
@@ -149,6 +150,7 @@ def _roi_align(
     x: Array, rois: Array, batch_indices: Array, *, coordinate_transformation_mode: str, mode: str,
     output_height: int, output_width: int, sampling_ratio: int, spatial_scale: float,
 ) -> Array:  # fmt: skip
+    check_range("batch index", batch_indices, 0, x.shape[0] - 1)
     outputs, half = [], coordinate_transformation_mode == "half_pixel"
     for roi, batch in zip(rois.astype(np.float64), batch_indices, strict=True):
         left, top, right, bottom = roi * spatial_scale - (0.5 if half else 0)

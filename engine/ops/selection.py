@@ -10,6 +10,7 @@ from trireme.dtypes import Array
 from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define
+from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
@@ -140,6 +141,7 @@ def _infer_reverse_sequence(x: Value, lengths: Value, *, batch_axis: int, time_a
 
 
 def _reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: int) -> Array:
+    check_range("sequence length", lengths, 0, x.shape[time_axis])
     moved = np.moveaxis(x, (batch_axis, time_axis), (0, 1)).copy()
     for row, length in zip(moved, to_ints(lengths), strict=True):
         row[:length] = row[:length][::-1].copy()

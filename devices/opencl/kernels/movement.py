@@ -27,6 +27,7 @@ from trireme.devices.opencl.lowering import Lowering, Ref, Tensor
 from trireme.dtypes import Array, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
 from trireme.op import get_op
+from trireme.ops.bounds import first_outside, outside_axis
 from trireme.quantize import concat_tables
 
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
@@ -233,9 +234,12 @@ def refuse_concat(graph: Graph, node: Node) -> str | None:
 
 
 def lower_gather(low: Lowering, chain: list[Node]) -> None:
-    """Emit a gather whose indices are known only when it runs; a wild index is clamped."""
+    """Emit a gather whose indices are known only when it runs; a wrong one is reported.
+
+    It reads slice 0 instead, for the kernels behind it run before anybody sees the report.
+    """
     node, graph = chain[0], low.graph
-    if graph.values[node.used[1]].is_constant:
+    if _is_known(graph, node):
         lower_move(low, chain)
         return
     x, index = graph.type(node.used[0]), graph.type(node.used[1])
@@ -246,14 +250,17 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
     place = "x + (i2 * SIZE + from) * RUN + at"
     lines = [
         f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
-        "int from = (int)index[i1];",
-        "from = clamp(from < 0 ? from + SIZE : from, 0, SIZE - 1);",
+        "const long asked = index[i1];",
+        "const bool is_wrong = asked < -SIZE || asked >= SIZE;",
+        "if (is_wrong && !i0 && !i2) { wrong[i1] = asked; atomic_max(first, W1 - i1); }",
+        "const int from = is_wrong ? 0 : (int)(asked < 0 ? asked + SIZE : asked);",
         f"const {lanes.type(_C[kind])} v = {lanes.load(kind, place)};",
         lanes.store(kind, "v", "y + (i2 * W1 + i1) * RUN + at"),
     ]
     tensors = [
         Tensor("x", _C[kind], low.ref(node.used[0])),
         Tensor("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
+        *low.report(index.elements, lambda bad: f"{node.label}: {outside_axis(bad, x.dims[axis])}"),
         Tensor("y", _C[kind], low.ref(node.outputs[0]), writes=True),
     ]
     items = -(-run // lanes.n)
@@ -266,8 +273,17 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
 
 def refuse_gather(graph: Graph, node: Node) -> str | None:
     """Say why there is no kernel for a gather, or None."""
-    if graph.values[node.used[1]].is_constant:
+    if _is_known(graph, node):
         return refuse_move(graph, node)
     if node.attrs["batch_dims"]:
         return "no kernel for batch_dims"
+    if not all(graph.type(value).elements for value in node.used):
+        return "no kernel for an empty gather"
     return None
+
+
+def _is_known(graph: Graph, node: Node) -> bool:
+    """Whether the indices of a gather are constants, and right: wrong ones are told in the run."""
+    indices, dims = graph.values[node.used[1]].data, graph.type(node.used[0]).dims
+    size = dims[int(node.attrs["axis"]) % len(dims)]
+    return indices is not None and first_outside(indices, -size, size - 1) is None

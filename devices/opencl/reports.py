@@ -1,0 +1,78 @@
+"""What the kernels of a bound call say of wrong indices: a flag that is read with the results.
+
+The flags of a call lie together, so that one copy behind its last kernel brings them all; the host
+waits for that copy instead of the kernel. The first wrong index itself is fetched only where a flag
+is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trireme.devices.opencl.lowering import Report
+from trireme.errors import RunError
+from trireme.memory import align_up
+
+if TYPE_CHECKING:
+    from trireme.devices.opencl.device import OpenCLDevice
+
+_FLAG, _INDEX = 4, 8
+"""Bytes of a flag, and of a wrong index."""
+
+
+class Reports:
+    """The reports of one bound call, in device memory of their own.
+
+    wrong: the sentence on the last launch, "" where its indices were right or are not known yet
+    """
+
+    def __init__(self, device: OpenCLDevice, reports: Sequence[Report]) -> None:
+        self.device, self.reports = device, reports
+        self.wrong = ""
+        self.flags = np.zeros(len(reports), np.int32)
+        at, self.offsets = align_up(self.flags.nbytes, _INDEX), []
+        for report in reports:
+            self.offsets.append(at)
+            at += report.count * _INDEX
+        self.memory = device.alloc(at)
+        device.write(self.memory, self.flags)
+
+    def place(self, key: int) -> tuple[Any, int]:
+        """Return the buffer and offset of a report's flag (even key) or list of indices (odd)."""
+        number, is_list = divmod(key, 2)
+        return self.memory.handle, self.offsets[number] if is_list else number * _FLAG
+
+    def start_read(self, queue: Any) -> Any:
+        """Enqueue the copy that brings the flags; return the driver's event."""
+        import pyopencl as cl
+
+        self.wrong = ""
+        return cl.enqueue_copy(queue, self.flags, self.memory.handle, is_blocking=False)
+
+    def check(self) -> None:
+        """Raise RunError if a kernel of the last launch reported a wrong index.
+
+        Every event behind the launch raises it, so that who waits for several knows the first.
+        """
+        if self.flags.any():
+            self.wrong = self._take()
+        if self.wrong:
+            raise RunError(self.wrong)
+
+    def _take(self) -> str:
+        """Return the sentence on the first flag that is set, and clear all for the next launch."""
+        number = int(np.flatnonzero(self.flags)[0])
+        report, found = self.reports[number], np.empty(1, np.int64)
+        at = self.offsets[number] + (report.count - int(self.flags[number])) * _INDEX
+        self.device.read(self.memory.at(at, _INDEX), found)
+        self.flags[:] = 0
+        self.device.write(self.memory, self.flags)
+        return report.message(int(found[0]))
+
+
+def reports_of(events: Sequence[Any]) -> tuple[Reports, ...]:
+    """Return the reports behind which some events of this device come, each once."""
+    return tuple(dict.fromkeys(one for event in events for one in event.reports))
