@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trireme.check import check, check_value, infer_types
-from trireme.dtypes import Array, dtype_name
+from trireme.dtypes import Array, constant_array, dtype_name
 from trireme.effects import EffectOrder
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
@@ -35,12 +35,13 @@ class GraphBuilder:
         self.inputs.append(value)
         return value
 
-    def constant(self, name: str, data: Array, quant: Quant | None = None) -> int:
-        """Add a constant and return its id; the data is kept, not copied, and made read-only."""
-        if data.flags.writeable:
-            data = data.view()
-            data.flags.writeable = False
-        return self._value(name, TensorType(data.shape, dtype_name(data.dtype), quant), data)
+    def constant(self, name: str, data: Array | np.generic, quant: Quant | None = None) -> int:
+        """Add a constant, an array or a numpy scalar, and return its id.
+
+        The data is kept, not copied, and read-only in the graph.
+        """
+        array = constant_array(data)
+        return self._value(name, TensorType(array.shape, dtype_name(array.dtype), quant), array)
 
     def add(self, op: str, *inputs: int | None, **options: Any) -> int:
         """Add a node and return the id of its first output; see `add_node` for the options."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trireme.dtypes import dtype_name
+import numpy as np
+
+from trireme.dtypes import numpy_dtype
 from trireme.effects import state_types
 from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
@@ -72,10 +74,13 @@ def check(graph: Graph) -> Graph:
 def check_value(value: Value) -> None:
     """Raise GraphError when a value's data or quantisation contradicts its type."""
     where, quant = f"%{value.id} '{value.name}'", value.type.quant
+    data: object = value.data
+    if data is not None and not isinstance(data, np.ndarray):
+        raise GraphError(f"{where}: its data is a {type(data).__name__}, not an array")
     if value.data is not None:
         if value.data.shape != value.type.shape:
             raise GraphError(f"{where}: data has shape {value.data.shape}, type is {value.type}")
-        if dtype_name(value.data.dtype) != value.type.dtype:
+        if value.data.dtype != numpy_dtype(value.type.dtype):
             raise GraphError(f"{where}: data is {value.data.dtype}, type is {value.type}")
     if quant is not None:
         _check_quant(where, value.type, quant)

@@ -55,6 +55,21 @@ def dtype_name(dtype: Any) -> str:
         raise GraphError(f"numpy dtype {dtype} has no counterpart in a graph") from None
 
 
+def constant_array(data: Any) -> Array:
+    """Return data as the read-only array that a constant holds, a view where that is possible.
+
+    numpy arithmetic on a 0-d array gives a scalar, which is not an array; here it becomes one.
+    Bytes are in the machine's order, and strings are objects.
+    Errors: GraphError, if a graph has no such dtype
+    """
+    array = np.asarray(data)
+    array = array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
 def itemsize(name: str) -> int:
     """Return the bytes one element takes in memory."""
     return numpy_dtype(name).itemsize

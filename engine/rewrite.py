@@ -14,8 +14,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from trireme.check import check, check_value, infer_types
-from trireme.dtypes import Array, dtype_name
+from trireme.dtypes import Array, constant_array, dtype_name
 from trireme.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.op import get_op
 
@@ -104,12 +106,10 @@ class Draft:
 
     # What rules do.
 
-    def constant(self, data: Array, name: str = "", quant: Quant | None = None) -> int:
-        """Add a constant and return its id."""
-        if data.flags.writeable:
-            data = data.view()
-            data.flags.writeable = False
-        return self._value(name, TensorType(data.shape, dtype_name(data.dtype), quant), data)
+    def constant(self, data: Array | np.generic, name: str = "", quant: Quant | None = None) -> int:
+        """Add a constant, an array or a numpy scalar, and return its id."""
+        array = constant_array(data)
+        return self._value(name, TensorType(array.shape, dtype_name(array.dtype), quant), array)
 
     def add(
         self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],

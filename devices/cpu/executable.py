@@ -256,7 +256,9 @@ class Bound:
             if scratch is None:
                 raise InternalError(f"cpu: temp {operand.key} has no memory")
             return address(scratch) + self._program.offsets[operand.key]
-        return address(self._buffer(operand))
+        if isinstance(operand, int):
+            return address(self._buffer(operand))
+        raise InternalError(f"cpu: an operand is a {type(operand).__name__}")
 
 
 class _Native:

@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
 from trireme.dtypes import Array
+from trireme.errors import InternalError
 from trireme.graph import Graph, Node, TensorType
 from trireme.kernel_table import KernelTable
 from trireme.mapped import release
@@ -79,6 +80,7 @@ CONSTANTS = (np.ndarray, Packed)
 """What a step reads and nobody writes."""
 Operand = int | Array | Packed | InPlace | Temp | At | Fault
 """What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
+_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, Fault)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,15 @@ class Step:
     nodes: tuple[int, ...] = ()
     columns: int = 1
     stores_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        operands: tuple[object, ...] = (*self.reads, *self.writes)
+        for operand in operands:
+            if not isinstance(operand, _OPERANDS):
+                kind = type(operand).__name__
+                raise InternalError(
+                    f"{self.code.name}: an operand is a {kind}, neither a value's id nor data"
+                )
 
     @property
     def is_dealt_by_columns(self) -> bool:
