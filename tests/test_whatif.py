@@ -20,8 +20,9 @@ from trireme.optimise import optimise
 from trireme.parallel.choose import place_with
 from trireme.place import place
 from trireme.tools.cli import main
+from trireme.tools.figures import parse_axis
 from trireme.tools.options import Progress
-from trireme.tools.whatif import parse_axis, variants
+from trireme.tools.whatif import variants
 
 
 def test_whatif_varies_the_memory_on_the_chip():

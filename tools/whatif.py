@@ -29,6 +29,7 @@ from trireme.place import Pricing
 from trireme.placement import Placement
 from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer
 from trireme.tools.commands import emit, load
+from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.options import Progress, device_list, parse_pins, splits
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -45,30 +46,6 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 _MOST = 400
 _WORTH = 1e-3
 """A placement changes where that gains more than this share; else the one before is kept."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A figure, its full names in the description, and what it is set to: values or multiples."""
-
-    figure: str
-    names: tuple[str, ...]
-    values: tuple[float, ...]
-    multiples: bool
-
-    def changes(self, soc: Soc, value: float) -> dict[str, float]:
-        """Return the full names and their values."""
-        known = soc.figures()
-        return {name: known[name] * value if self.multiples else value for name in self.names}
-
-    def text(self, value: float) -> str:
-        """Return the figure and value as they are shown."""
-        return f"{self.figure} {'x ' if self.multiples else ''}{value:.4g}"
-
-    def described(self, soc: Soc) -> str:
-        """Return the figure as the description has it, where it is set to values."""
-        known = ", ".join(f"{name} {soc.figures()[name]:.4g}" for name in self.names)
-        return f"as described: {known}"
 
 
 @dataclass(frozen=True)
@@ -109,32 +86,6 @@ class Flip:
     def to_json(self) -> dict[str, Any]:
         """Return the flip as plain data; no gain where what was there cannot be any more."""
         return {**vars(self), "gain": self.gain if self.gain < math.inf else None}
-
-
-def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
-    """Return an axis from FIGURE=A..B, FIGURE=1e9,2e9 or FIGURE=x0.5,x2.
-
-    Errors: RunError, if it is neither, or there is no such figure, or a value is no number
-    """
-    figure, _, text = row.partition("=")
-    low, dots, high = text.partition("..")
-    try:
-        if dots:
-            first, last = float(low), float(high)
-            if not (0 < first < math.inf and 0 < last < math.inf) or steps < 2:
-                raise ValueError
-            ratio = (last / first) ** (1 / (steps - 1))
-            values, multiples = tuple(first * ratio**i for i in range(steps)), True
-        else:
-            rows = text.split(",")
-            multiples = all(one.startswith("x") for one in rows)
-            values = tuple(float(one.removeprefix("x") if multiples else one) for one in rows)
-    except ValueError:
-        raise RunError(
-            f"--vary {row}: expected FIGURE=0.5..16, FIGURE=1e9,2e9 or FIGURE=x0.5,x2",
-            facts=[f"--steps {steps}: A..B has two values at least"] if steps < 2 else (),
-        ) from None
-    return Axis(figure, tuple(soc.named(figure)), values, multiples)
 
 
 def variants(
