@@ -1,7 +1,8 @@
 """A placement written down: which node runs where and why, to be read, kept and compared.
 
-The file is TOML, a line a node. `differences` says in sentences how a placement of today differs
-from the one locked; `Lock.kept` gives a Session the locked devices for a graph, or refuses.
+The file is TOML, a line a node, with the options that the placement was made with. `differences`
+says in sentences how a placement of today differs from the one locked; `Lock.kept` gives a Session
+the locked devices for a graph, or refuses.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trireme.cost import CostModel
+from trireme.device import HOST
 from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import Graph, node_names
@@ -25,7 +27,7 @@ from trireme.placement import KEPT, Placement, Splitting
 from trireme.placing.doubt import Mixtures
 from trireme.placing.objective import Objective
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,31 @@ class LockedNode:
 
 
 @dataclass(frozen=True)
+class LockedOptions:
+    """The options that a placement was made with; whoever holds the lock uses them again.
+
+    devices: the names asked for, in order; none where the lock is of devices opened by hand
+    batch, threads: None where they were not given
+    pins: a node's name, FIRST..LAST, `*` or `op:softmax` -> device
+    soc, figures: the described machine, and those of its figures that were changed; "" where the
+        placement is of this machine
+    calibration: digest of the measured curves that priced the placement; "" where there were none
+    """
+
+    devices: tuple[str, ...] = ()
+    batch: int | None = None
+    threads: int | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
+    soc: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    calibration: str = ""
+
+
+@dataclass(frozen=True)
 class Lock:
     """A locked placement; devices: name -> description of the very device; splits: what several
     devices share, in the form that `--split` takes; measured: whether it was chosen by trying it,
-    so that placing the model anew may well say otherwise.
+    so that placing the model anew may well say otherwise; options: what it was made with.
     """
 
     model: str
@@ -57,6 +80,7 @@ class Lock:
     nodes: tuple[LockedNode, ...]
     splits: tuple[str, ...] = ()
     measured: bool = False
+    options: LockedOptions = LockedOptions()
 
     def kept(self, graph: Graph) -> Kept:
         """Return where the nodes of a graph are to be.
@@ -90,6 +114,51 @@ Held = Placement | Lock | str | os.PathLike[str]
 """Ways to say where nodes are to be: a placement, a lock, or the file that holds one."""
 
 
+@dataclass(frozen=True)
+class MadeWith:
+    """What a session takes from a held lock where its caller leaves it open."""
+
+    objective: Objective = "makespan"
+    options: LockedOptions = LockedOptions(devices=("cpu",))
+
+
+def made_with(held: Placement | Lock | None) -> MadeWith:
+    """Return what a lock was made with; the defaults where no lock is held.
+
+    Errors: PlacementError, if the lock is of a described machine, where nothing can run
+    """
+    if not isinstance(held, Lock):
+        return MadeWith()
+    if held.options.soc:
+        raise PlacementError(
+            f"the locked placement is of the described machine {held.options.soc!r}, which runs "
+            "nothing",
+            fix="lock a placement on this machine's devices: trireme place MODEL --lock FILE",
+        )
+    options = replace(held.options, devices=tuple(devices_of(held)))
+    return MadeWith(cast(Objective, held.objective), options)
+
+
+def devices_of(locked: Lock) -> list[str]:
+    """Return the names that a lock's devices are opened by; not the host's if it had nothing but
+    states, for which it is there by itself."""
+    if locked.options.devices:
+        return list(locked.options.devices)
+    ops = {node.op for node in locked.nodes if node.device == HOST}
+    keeper = bool(ops) and ops <= {"variable", "assign"}
+    return [name for name in locked.devices if not (keeper and name == HOST)]
+
+
+def read_held(held: Held | None) -> Placement | Lock | None:
+    """Return what is held; the lock, if it is the file of one.
+
+    Errors: ModelFileError, as `load_lock`
+    """
+    if held is None or isinstance(held, Placement | Lock):
+        return held
+    return load_lock(held)
+
+
 def place_as(
     graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None,
     splits: Splits = "off", mixtures: Mixtures = "any",
@@ -105,14 +174,14 @@ def place_as(
         if {node.id for node in graph.nodes} != {node.id for node in held.source.nodes}:
             graph = split_as(graph, [one.text for one in held.splits], costs.devices)
         return replace(place(graph, costs, objective, keep=held), splits=held.splits)
-    locked = held if isinstance(held, Lock) else load_lock(Path(held))
+    locked = cast(Lock, read_held(held))
     graph = split_as(graph, locked.splits, costs.devices)
     placed = place(graph, costs, objective, keep=locked.kept(graph))
     done = tuple(Splitting(text, "it is in the lock") for text in locked.splits)
     return replace(placed, splits=done)
 
 
-def lock(placement: Placement, version: str = "") -> Lock:
+def lock(placement: Placement, version: str = "", options: LockedOptions | None = None) -> Lock:
     """Return what there is to lock of a placement; version: of the program that writes it."""
     names = node_names(placement.source)
     score = placement.score
@@ -125,7 +194,7 @@ def lock(placement: Placement, version: str = "") -> Lock:
     return Lock(
         placement.source.name, version, score.objective, score.value, score.lower_bound,
         score.unit, devices, tuple(nodes), tuple(one.text for one in placement.splits),
-        any(line.endswith(KEPT) for line in placement.measured),
+        any(line.endswith(KEPT) for line in placement.measured), options or LockedOptions(),
     )  # fmt: skip
 
 
@@ -150,9 +219,25 @@ def lock_text(locked: Lock) -> str:
         f"task = {n.task}, us = {n.us:.3f}, why = {_quoted(n.why)}}},"
         for n in locked.nodes
     ]
-    lines += ["]", "", "[devices]"]
+    lines += ["]", "", *_option_lines(locked.options), "", "[devices]"]
     lines += [f"{_quoted(name)} = {_quoted(text)}" for name, text in locked.devices.items()]
     return "\n".join(lines) + "\n"
+
+
+def _option_lines(options: LockedOptions) -> list[str]:
+    """Return the table of options; what was not given is left out."""
+    pins = ", ".join(f"{_quoted(name)} = {_quoted(to)}" for name, to in options.pins.items())
+    figures = ", ".join(f"{_quoted(name)} = {value!r}" for name, value in options.figures.items())
+    given = {
+        "devices": f"[{', '.join(map(_quoted, options.devices))}]",
+        "batch": "" if options.batch is None else str(options.batch),
+        "threads": "" if options.threads is None else str(options.threads),
+        "pins": f"{{{pins}}}" if pins else "",
+        "soc": _quoted(options.soc) if options.soc else "",
+        "figures": f"{{{figures}}}" if figures else "",
+        "calibration": _quoted(options.calibration) if options.calibration else "",
+    }
+    return ["[options]", *(f"{name} = {text}" for name, text in given.items() if text)]
 
 
 def _quoted(text: str) -> str:
@@ -170,11 +255,12 @@ def save_lock(locked: Lock, path: Path) -> None:
         raise ModelFileError(f"{path}: {error.summary}") from error
 
 
-def load_lock(path: Path) -> Lock:
+def load_lock(file: str | os.PathLike[str]) -> Lock:
     """Read a lock.
 
     Errors: ModelFileError, if it cannot be read, is damaged or of a version not known here
     """
+    path = Path(file)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -193,10 +279,23 @@ def load_lock(path: Path) -> Lock:
             str(data["model"]), str(data["trireme"]), str(data["objective"]),
             float(data["predicted"]), float(data["lower_bound"]), str(data["unit"]),
             devices, nodes, tuple(str(text) for text in data.get("splits", ())),
-            bool(data.get("measured", False)),
+            bool(data.get("measured", False)), _options(data["options"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: a placement without its {error}") from error
+
+
+def _options(row: Mapping[str, Any]) -> LockedOptions:
+    batch, threads = row.get("batch"), row.get("threads")
+    return LockedOptions(
+        devices=tuple(str(name) for name in row["devices"]),
+        batch=None if batch is None else int(batch),
+        threads=None if threads is None else int(threads),
+        pins={str(name): str(device) for name, device in row.get("pins", {}).items()},
+        soc=str(row.get("soc", "")),
+        figures={str(name): float(value) for name, value in row.get("figures", {}).items()},
+        calibration=str(row.get("calibration", "")),
+    )
 
 
 def _node(row: Mapping[str, Any]) -> LockedNode:
@@ -260,6 +359,8 @@ def remarks(old: Lock, new: Lock) -> list[str]:
     lines += [f"{name} is new here" for name in new.devices if name not in old.devices]
     if old.trireme != new.trireme:
         lines.append(f"trireme is {new.trireme}, it was {old.trireme}")
+    if old.options.calibration != new.options.calibration:
+        lines.append("the calibration is another one than when it was locked")
     if old.predicted and abs(new.predicted / old.predicted - 1) > 0.01:
         change = new.predicted / old.predicted - 1
         lines.append(f"the prediction is {change:+.0%}: {new.predicted:.4g} {new.unit}")

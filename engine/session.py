@@ -29,7 +29,7 @@ from trireme.effects import States, state_types
 from trireme.errors import CompileError, InternalError, RunError
 from trireme.forks import tell_of_forks
 from trireme.graph import Value
-from trireme.lockfile import Held, place_as
+from trireme.lockfile import Held, made_with, place_as, read_held
 from trireme.locks import taking
 from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
@@ -60,8 +60,9 @@ class Session(Closing):
 
     devices: names or open devices, all of which must open and compile; the placement decides who
         does what, and says why a device has nothing to do. "cpu#1", "cpu#2" are instances of cpu
-        with cores of their own (docs/parallelism.md)
-    threads: worker threads of the cpu device, or of each instance; all its cores when None
+        with cores of their own (docs/parallelism.md). When None those of a held lockfile, else cpu
+    threads: worker threads of the cpu device, or of each instance; when None those of a held
+        lockfile, else all its cores
     fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (running/runs.py); the same bits
@@ -70,7 +71,8 @@ class Session(Closing):
     device_options: further options by device name, or by kind for all instances, given to
         `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
-    objective, placement: what is made small, or what to hold: a lockfile or a Placement
+    objective: what is made small; when None that of a held lockfile, else "makespan"
+    placement: a placement to hold instead of searching: a Placement, a Lock or its file
     pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name, as
         FIRST..LAST, "*" or by op; the later holds (naming.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
@@ -80,7 +82,8 @@ class Session(Closing):
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (measure.py)
     shapes: shapes of inputs that the model leaves open
-    batch: make the first axis of all inputs this, where it is 1 (parallel/batch.py)
+    batch: make the first axis of all inputs this, where it is 1 (parallel/batch.py); when None
+        that of a held lockfile
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
     model_cache: where optimised graphs of model files are kept; this user's cache folder when not
         given, nowhere when None
@@ -92,7 +95,7 @@ class Session(Closing):
         self,
         model: Model,
         *,
-        devices: Sequence[str | Device] = ("cpu",),
+        devices: Sequence[str | Device] | None = None,
         threads: int | None = None,
         fallback: bool = False,
         mode: Mode = "auto",
@@ -100,7 +103,7 @@ class Session(Closing):
         execution: Execution = "sunk",
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
         calibration: Calibration | str | os.PathLike[str] | None = None,
-        objective: Objective = "makespan",
+        objective: Objective | None = None,
         placement: Held | None = None,
         pins: Mapping[str, str] | None = None,
         split: Splits = "auto",
@@ -125,6 +128,11 @@ class Session(Closing):
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
+            held = read_held(placement)
+            made = made_with(held)
+            devices = made.options.devices if devices is None else devices
+            threads = made.options.threads if threads is None else threads
+            batch = made.options.batch if batch is None else batch
             progress("reading the model", 0, 0)
             self.graph = optimised(model, shapes, passes, passes_off, model_cache)
             self.graph = self.graph if batch is None else batched(self.graph, batch)
@@ -136,7 +144,8 @@ class Session(Closing):
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration)
             self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
-            self._placing, self._calibration = (objective, placement, split, mixtures), calibration
+            self._placing = (objective or made.objective, held, split, mixtures)
+            self._calibration = calibration
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
             self.program = self._compile(opened, measure, fallback, progress)
             self._lane = Lane(self.program)

@@ -28,7 +28,8 @@ def test_place_locks_and_checks(model, tmp_path, capsys):
     (tmp_path / "placement.toml").write_text(text.replace('op = "conv"', 'op = "elu"'))
     code, out, _ = call(capsys, "place", model, "--check", path)
     assert code == 1 and "elu -> conv" in out
-    (tmp_path / "placement.toml").write_text(text.replace('"cpu" = ', '"far" = "gone"\n"cpu" = '))
+    with_far = text.replace("devices = []", 'devices = ["far", "cpu"]')
+    (tmp_path / "placement.toml").write_text(with_far)
     code, out, _ = call(capsys, "place", model, "--check", path)
     assert code == 1 and "device far is not there: unknown device 'far'" in out
 

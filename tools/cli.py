@@ -25,6 +25,7 @@ from trireme.tools.options import (
     add_model,
     add_placing,
     add_reasons,
+    use_lock,
 )
 from trireme.tools.options import argument as _arg
 
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     try:
         options = parser.parse_args(arguments)
+        use_lock(options)
         return int(options.command(options))
     except BrokenPipeError:
         sys.stderr.close()

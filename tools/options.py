@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from trireme.device import HOST
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
-from trireme.lockfile import Lock
+from trireme.lockfile import Lock, devices_of, load_lock
 from trireme.parallel.choose import Splits
 from trireme.placing.objective import OBJECTIVES
 from trireme.running.feeds import random_array
@@ -91,7 +91,10 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
                         help="one graph with early copies, or region after region")  # fmt: skip
     parser.add_argument("--execution", choices=("sunk", "interactive"),
                         help="a task of each region (default), or of each node")  # fmt: skip
-    parser.add_argument("--placement", metavar="FILE", help="hold the placement of this lockfile")
+    parser.add_argument("--placement", metavar="FILE",
+                        help="hold the placement of this lockfile, with the devices, objective, "
+                        "batch, threads and pins that it was made with, where none are "
+                        "given")  # fmt: skip
     add_holding(parser)
     parser.add_argument("--mixtures", choices=("sure", "any"), default="sure",
                         help="mixtures of devices that are taken: those that gain more over the "
@@ -99,8 +102,8 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", action="store_true",
                         help="try the best placements and each device alone on this machine, and "
                         "keep the fastest")  # fmt: skip
-    parser.add_argument("--objective", choices=OBJECTIVES, default="makespan",
-                        help="what the placement makes small")  # fmt: skip
+    parser.add_argument("--objective", choices=OBJECTIVES,
+                        help="what the placement makes small (default: makespan)")  # fmt: skip
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
@@ -167,6 +170,20 @@ def parse_pins(rows: Sequence[str]) -> dict[str, str]:
     return pins
 
 
+def parse_share(text: str) -> float:
+    """Return a share given as 5% or 0.05.
+
+    Errors: argparse.ArgumentTypeError, if it is neither, or negative
+    """
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 5% or 0.05")
+    return share
+
+
 def calibration_path() -> Path:
     """Return the file of this machine's calibration (user_files.py).
 
@@ -198,14 +215,35 @@ def device_list(options: argparse.Namespace) -> list[str]:
     return [name.strip() for name in options.devices.split(",") if name.strip()]
 
 
-def devices_held(options: argparse.Namespace, locked: Lock) -> list[str]:
-    """Return the names given with --devices, else those of a lock; not the host's if it had nothing
-    but states, for which it is there by itself."""
-    if options.devices_given:
-        return device_list(options)
-    ops = {node.op for node in locked.nodes if node.device == HOST}
-    keeper = bool(ops) and ops <= {"variable", "assign"}
-    return [name for name in locked.devices if not (keeper and name == HOST)]
+def use_lock(options: argparse.Namespace) -> None:
+    """Take from the lock of --placement, or --check, what the command line leaves open.
+
+    Errors: ModelFileError, if the lock cannot be read
+    """
+    given = vars(options)
+    file = given.get("placement") or given.get("check")
+    if isinstance(file, str):
+        locked = load_lock(file)
+        fill_from_lock(options, locked)
+    if "objective" in given:
+        options.objective = options.objective or "makespan"
+
+
+def fill_from_lock(options: argparse.Namespace, locked: Lock) -> None:
+    """Give the options that are not set the values that a lock was made with; pins add up, and a
+    pin of the command line comes after those of the lock."""
+    given, made_with = vars(options), locked.options
+    if not options.devices_given:
+        options.devices, options.devices_given = ",".join(devices_of(locked)), True
+    for name, value in (
+        ("objective", locked.objective), ("batch", made_with.batch),
+        ("threads", made_with.threads), ("soc", made_with.soc or None),
+    ):  # fmt: skip
+        if name in given and given[name] is None:
+            setattr(options, name, value)
+    if not given.get("vary") and "vary" in given:
+        options.vary = [f"{name}={value!r}" for name, value in made_with.figures.items()]
+    options.pin = [*(f"{name}={to}" for name, to in made_with.pins.items()), *options.pin]
 
 
 def splits(options: argparse.Namespace) -> Splits:

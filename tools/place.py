@@ -10,7 +10,7 @@ import argparse
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from trireme.errors import PlacementError, RunError
 from trireme.graph import Graph
 from trireme.lockfile import (
     Lock,
+    LockedOptions,
     differences,
     load_lock,
     lock,
@@ -45,13 +46,14 @@ from trireme.placing.proven import proven
 from trireme.plan import make_plan
 from trireme.session import Session
 from trireme.tools.commands import emit, load, reasons
+from trireme.tools.figures import figures_set
 from trireme.tools.options import (
     Progress,
     calibration_path,
     device_list,
     device_options,
-    devices_held,
     parse_pins,
+    parse_share,
     splits,
 )
 
@@ -63,6 +65,13 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
+    (("--tolerance",), dict(type=parse_share, default=0.0, metavar="5%",
+                            help="with --check: the locked placement still passes if it is "
+                            "predicted to take no more than this above the placement of today, and "
+                            "above what was predicted when it was locked")),
+    (("--vary",), dict(action="append", default=[], metavar="FIGURE=x1.5",
+                       help="with --soc: set a figure of the description to a multiple of it, or "
+                       "=1e9 to a value")),
 )  # fmt: skip
 
 
@@ -71,7 +80,7 @@ def place_model(options: argparse.Namespace) -> int:
     progress = Progress()
     if options.prove is not None and not 0 < options.prove < math.inf:
         raise RunError(f"--prove {options.prove:g}: expected seconds, more than 0")
-    before = load_lock(Path(options.check)) if options.check else None
+    before = load_lock(options.check) if options.check else None
     devices, absent = _devices(options, before)
     try:
         progress(f"placing {options.model}")
@@ -83,6 +92,9 @@ def place_model(options: argparse.Namespace) -> int:
         costs = CostModel(devices, measured)
         placement, remark = _placed(options, graph, costs, before)
         flow = _flow(options, placement, costs)
+        given = _given(options, measured, devices)
+        now = lock(placement, _version(), given)
+        checked = None if before is None else _check(options, graph, costs, before, now, absent)
     finally:
         progress.done()
         for device in devices.values():
@@ -95,18 +107,90 @@ def place_model(options: argparse.Namespace) -> int:
     data["absent"] = dict(absent)
     data["unmeasured"] = measured.unmeasured(device.spec for device in devices.values())
     lines += data["unmeasured"]
-    found: list[str] = []
-    if before is None:
+    if checked is None:
         lines += [f"left out: {name}: {why}" for name, why in absent.items()]
     else:
-        now = lock(placement, _version())
-        data["differences"] = found = differences(before, now, absent)
-        lines += _report(options.check, found, remarks(before, now))
+        data |= {"differences": checked.differences, "passed": checked.passed}
+        lines += checked.lines(options.check)
     if options.lock:
-        save_lock(lock(placement, _version()), Path(options.lock))
+        save_lock(now, Path(options.lock))
         lines.append(f"locked in {options.lock}")
     emit(options, data, "\n".join(lines))
-    return int(bool(found))
+    return int(checked is not None and not checked.passed)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What a check of a lock found: differences, remarks, and what holding the lock would cost.
+
+    excess: how far the locked placement, held today, is above today's placement, as a share;
+        infinite where it cannot be held
+    drifted: how far it is above what was predicted when it was locked, as a share
+    """
+
+    differences: list[str]
+    remarks: list[str]
+    excess: float
+    drifted: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the placement is the same, or the lock is within the tolerance."""
+        if not self.tolerance:
+            return not self.differences
+        return max(self.excess, self.drifted) <= self.tolerance
+
+    def lines(self, path: str) -> list[str]:
+        """Return the report."""
+        head = "the placement is the same"
+        if self.differences:
+            head = f"{len(self.differences)} differences"
+        found = [f"{path}: {head}", *(f"  {line}" for line in self.differences)]
+        if self.tolerance:
+            held = "the locked placement cannot be held today"
+            if self.excess < math.inf:
+                held = (
+                    f"held today, the locked placement is predicted {self.excess:+.1%} against "
+                    f"today's and {self.drifted:+.1%} against what was locked"
+                )
+            verdict = "within" if self.passed else "not within"
+            found.append(f"  {held}: {verdict} the tolerance of {self.tolerance:.1%}")
+        return [*found, *(f"  (but {line})" for line in self.remarks)]
+
+
+def _check(
+    options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock, now: Lock,
+    absent: Mapping[str, str],
+) -> _Checked:  # fmt: skip
+    """Compare a lock with the placement of today, and price it as it would be held today."""
+    excess = drifted = math.inf if options.tolerance else 0.0
+    if options.tolerance:
+        with suppress(PlacementError):
+            held = place_as(graph, costs, options.objective, before).score.value
+            excess, drifted = _share(held, now.predicted), _share(held, before.predicted)
+    found = differences(before, now, absent)
+    return _Checked(found, remarks(before, now), excess, drifted, options.tolerance)
+
+
+def _share(value: float, of: float) -> float:
+    """Return by which share a value is above another."""
+    return value / of - 1 if of else 0.0
+
+
+def _given(
+    options: argparse.Namespace, measured: Calibration, devices: Mapping[str, Device]
+) -> LockedOptions:
+    """Return the options that a lock keeps."""
+    return LockedOptions(
+        devices=tuple(device_list(options)) if options.devices_given else (),
+        batch=options.batch,
+        threads=options.threads,
+        pins=parse_pins(options.pin),
+        soc=options.soc or "",
+        figures=figures_set(load_soc(options.soc), options.vary) if options.soc else {},
+        calibration=measured.digest(device.spec for device in devices.values()),
+    )
 
 
 def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -> Flow | None:
@@ -131,11 +215,6 @@ def _described(
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
-
-
-def _report(path: str, found: list[str], others: list[str]) -> list[str]:
-    head = f"{path}: {len(found)} differences" if found else f"{path}: the placement is the same"
-    return [head, *(f"  {line}" for line in found), *(f"  (but {line})" for line in others)]
 
 
 def _placed(
@@ -181,12 +260,15 @@ def _devices(
 ) -> tuple[dict[str, Device], dict[str, str]]:
     """Return the devices of a described machine, else those of this one."""
     if options.soc is None:
+        if options.vary:
+            raise RunError("--vary sets figures of a described machine", fix="add --soc NAME")
         return _open(options, before)
     for name in ("threads", "isa", "no_winograd", "npu_spec", "fallback", "measure"):
         if getattr(options, name):
             raise RunError(f"--{name.replace('_', '-')} is of devices that are there, --soc of "
                            "figures: nothing of it is run")  # fmt: skip
     soc = load_soc(options.soc)
+    soc = soc.varied(figures_set(soc, options.vary))
     soc = soc.only(device_list(options)) if options.devices_given else soc
     return dict(soc.devices()), {}
 
@@ -196,12 +278,12 @@ def _open(
 ) -> tuple[dict[str, Device], dict[str, str]]:
     """Return the open devices, and why others are not there: an error unless that is allowed.
 
-    With a lock to check, its devices are opened where none are asked for, and one that is missing
-    is a difference.
+    With a lock to check, a device that is missing is a difference.
     """
-    names = device_list(options) if before is None else devices_held(options, before)
     fallback = options.fallback or before is not None
-    opened, absent = open_devices(names, device_options(options), options.threads, fallback)
+    opened, absent = open_devices(
+        device_list(options), device_options(options), options.threads, fallback
+    )
     return opened, {name: str(error) for name, error in absent.items()}
 
 

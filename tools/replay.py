@@ -17,7 +17,7 @@ from trireme.replay import (
     save_bundle,
 )
 from trireme.tools.commands import emit
-from trireme.tools.options import devices_held, make_feeds, open_session
+from trireme.tools.options import fill_from_lock, make_feeds, open_session
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -36,9 +36,10 @@ def replay(options: argparse.Namespace) -> int:
         other, _ = load_bundle(Path(options.against))
     else:
         locked = load_lock(folder / PLACEMENT)
+        fill_from_lock(options, locked)
         with open_session(
-            options, placement=locked, devices=devices_held(options, locked), mode=recorded.mode,
-            subgraphs=recorded.subgraphs, execution=recorded.execution,
+            options, placement=locked, mode=recorded.mode, subgraphs=recorded.subgraphs,
+            execution=recorded.execution,
         ) as session:  # fmt: skip
             other = rerun(session, feeds, recorded)
     parted = first_divergence(recorded, other)

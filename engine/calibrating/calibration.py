@@ -7,6 +7,7 @@ another's figures.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -195,6 +196,12 @@ class Calibration:
         """Return latency and bandwidth of "read" (to the host) or "write" (from it)."""
         found = self.of(spec)
         return found.copies.get(direction) if found else None
+
+    def digest(self, specs: Iterable[DeviceSpec]) -> str:
+        """Return a short digest of the figures of these devices; "" where none was measured."""
+        found = [asdict(one) for spec in specs if (one := self.of(spec)) is not None]
+        text = json.dumps(found, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if found else ""
 
     def save(self, path: Path) -> None:
         """Write the file whole or not at all."""
