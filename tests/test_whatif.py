@@ -1,6 +1,7 @@
 """What-if: variants of described machines, their flips, and the commands that take descriptions."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from trireme.place import place
 from trireme.tools.cli import main
 from trireme.tools.figures import parse_axis
 from trireme.tools.options import Progress
-from trireme.tools.whatif import variants
+from trireme.tools.whatif import held_score, variants
 
 
 def test_whatif_varies_the_memory_on_the_chip():
@@ -213,3 +214,36 @@ def test_fifty_variants_of_a_thousand_nodes_take_a_minute():
     start = time.process_time()
     found, _ = variants(graph, soc, axes, "makespan", Progress())
     assert len(found) == 50 and time.process_time() - start <= 60
+
+
+@pytest.mark.parametrize("text, figure", [(None, "link_bandwidth=0.1..100"),
+                                          (TWINS, "link_bandwidth=0.1..30")])  # fmt: skip
+def test_the_commands_of_a_flip_reproduce_it(tmp_path, capsys, monkeypatch, text, figure):
+    """The two last commands predict what the flip says that moving gains."""
+    monkeypatch.chdir(tmp_path)
+    soc_of(tmp_path, *([text] if text else []))
+    trireme.save(wide() if text else chain(), "model of mine.trm")
+    words = ["whatif", "model of mine.trm", "--soc", str(tmp_path / "soc.toml"),
+             "--vary", figure, "--steps", "6"]  # fmt: skip
+    assert main([*words, "--json"]) == 0
+    flips = json.loads(capsys.readouterr().out)["flips"]
+    assert flips
+    for flip in flips:
+        scores = []
+        for command in flip["commands"]:
+            program, *rest = shlex.split(command)
+            assert program == "trireme" and main([*rest, "--json"]) == 0
+            scores.append(json.loads(capsys.readouterr().out)["score"])
+        assert flip["gain"] == pytest.approx(scores[2] - scores[3], rel=1e-12, abs=0)
+
+
+def test_at_the_crossing_both_placements_take_the_same(tmp_path):
+    soc = soc_of(tmp_path)
+    axis = parse_axis(soc, "link_bandwidth=0.1..100", 4)
+    _, (flip,) = variants(chain(), soc, [axis], "makespan", Progress())
+    assert flip.low < flip.crossing < flip.high
+    for share, first_wins in ((0.99, True), (1.01, False)):
+        machine = soc.varied(axis.changes(soc, flip.crossing * share))
+        costs = CostModel(dict(machine.devices()), Calibration())
+        scores = [held_score(chain(), costs, "makespan", s) for s in (flip.before, flip.after)]
+        assert (scores[0] < scores[1]) == first_wins

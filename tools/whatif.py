@@ -1,8 +1,10 @@
 """`trireme whatif`: place a model on variants of a described machine, without running anything.
 
-Each figure given with --vary takes a row of values; every combination is placed as `trireme place
---soc` would, ranked, and compared with its neighbour along each figure: a flip is where the
-placement changes, which nodes move, and what moving them gains there over leaving them.
+Each figure given with --vary takes a row of values. Every combination is placed as `trireme place
+--soc` would place it, ranked, and compared with its neighbour along each figure. A flip is where
+the placement changes: which nodes move, at which value the two placements take the same, and what
+moving gains at the second neighbour. The commands printed below a flip reproduce both sides; the
+gain is the difference of what they predict.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trireme.calibrating.calibration import Calibration
@@ -46,6 +49,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 _MOST = 400
 _WORTH = 1e-3
 """A placement changes where that gains more than this share; else the one before is kept."""
+_NARROW = 1e-3
+"""How narrow, as a share, the bracket of a crossing is made."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,15 @@ class Variant:
     """One machine: the values of the axes, the placement, and its score in seconds or joules.
 
     where: for each node of the model its device, or those that share it
+    found_at: values of the axes at which this placement was found; another variant's, where moving
+        to the placement found here gains next to nothing
     """
 
     values: tuple[float, ...]
     placement: Placement
     where: tuple[str, ...]
     score: float
+    found_at: tuple[float, ...]
 
     @property
     def splits(self) -> list[str]:
@@ -73,8 +81,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Flip:
-    """Between two neighbours on an axis: the nodes that move, and what that gains at the second;
-    infinite where they cannot be as they were."""
+    """Between two neighbours on an axis: the nodes that move, and what moving gains.
+
+    gain: seconds or joules at the second neighbour; infinite where the first placement cannot be
+        there
+    crossing: the value between the neighbours at which both placements score the same; None where
+        one of them is the better at both, or cannot be
+    """
 
     axis: str
     others: tuple[str, ...]
@@ -82,10 +95,14 @@ class Flip:
     high: float
     moves: Mapping[str, tuple[str, ...]]
     gain: float
+    crossing: float | None
+    before: Variant
+    after: Variant
 
     def to_json(self) -> dict[str, Any]:
         """Return the flip as plain data; no gain where what was there cannot be any more."""
-        return {**vars(self), "gain": self.gain if self.gain < math.inf else None}
+        data = {key: value for key, value in vars(self).items() if key not in ("before", "after")}
+        return {**data, "gain": self.gain if self.gain < math.inf else None}
 
 
 def variants(
@@ -113,15 +130,53 @@ def variants(
         near = {a: found[_before(at, a)] for a in range(len(axes)) if at[a]}
         held = {a: held_score(graph, costs, objective, one) for a, one in near.items()}
         placed = place_with(graph, costs, objective, splits=asked, mixtures="sure")
-        one = Variant(values, placed, where_nodes_are(graph, placed), placed.score.value)
+        where = where_nodes_are(graph, placed)
+        one = Variant(values, placed, where, placed.score.value, values)
         found[at] = one = _steady(one, near, held)
         for a, before in near.items():
             moves = _moves(names, before.where, one.where)
             if moves:
                 others = tuple(axes[b].text(values[b]) for b in range(len(axes)) if b != a)
+                crossing = _Crossing(graph, soc, axes, a, objective, before, one).value()
                 flips.append(Flip(axes[a].figure, others, before.values[a], values[a], moves,
-                                  held[a] - one.score))  # fmt: skip
+                                  held[a] - one.score, crossing, before, one))  # fmt: skip
     return list(found.values()), flips
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """Two placements of neighbours on an axis, both held while the axis takes values between."""
+
+    graph: Graph
+    soc: Soc
+    axes: Sequence[Axis]
+    axis: int
+    objective: Objective
+    before: Variant
+    after: Variant
+
+    def value(self) -> float | None:
+        """Return the value at which both score the same, to a thousandth, by bisection; None where
+        the difference does not change its sign between the neighbours.
+        """
+        low, high = self.before.values[self.axis], self.after.values[self.axis]
+        if not (self.lead(low) <= 0 < self.lead(high)):
+            return None
+        while abs(high - low) > _NARROW * max(abs(low), abs(high)):
+            middle = math.sqrt(low * high) if low * high > 0 else (low + high) / 2
+            low, high = (middle, high) if self.lead(middle) <= 0 else (low, middle)
+        return high
+
+    def lead(self, value: float) -> float:
+        """Return how much less the second placement scores at a value of the axis."""
+        values = list(self.after.values)
+        values[self.axis] = value
+        costs = CostModel(dict(_machine_of(self.soc, self.axes, values).devices()), Calibration())
+        one, other = (
+            held_score(self.graph, costs, self.objective, side)
+            for side in (self.before, self.after)
+        )
+        return one - other if one != other else 0.0
 
 
 def _steady(one: Variant, near: Mapping[int, Variant], held: Mapping[int, float]) -> Variant:
@@ -131,7 +186,7 @@ def _steady(one: Variant, near: Mapping[int, Variant], held: Mapping[int, float]
     best = min(near, key=lambda a: held[a], default=None)
     if best is None or one.where == near[best].where or held[best] > one.score * (1 + _WORTH):
         return one
-    return Variant(one.values, near[best].placement, near[best].where, held[best])
+    return replace(near[best], values=one.values, score=held[best])
 
 
 def _check_apart(axes: Sequence[Axis]) -> None:
@@ -143,9 +198,14 @@ def _check_apart(axes: Sequence[Axis]) -> None:
 
 def _machine(soc: Soc, axes: Sequence[Axis], at: Sequence[int]) -> Soc:
     """Return the machine at a place of the grid."""
+    return _machine_of(soc, axes, [axis.values[i] for axis, i in zip(axes, at, strict=True)])
+
+
+def _machine_of(soc: Soc, axes: Sequence[Axis], values: Sequence[float]) -> Soc:
+    """Return the machine with the axes at these values."""
     changes: dict[str, float] = {}
-    for axis, i in zip(axes, at, strict=True):
-        changes.update(axis.changes(soc, axis.values[i]))
+    for axis, value in zip(axes, values, strict=True):
+        changes.update(axis.changes(soc, value))
     return soc.varied(changes)
 
 
@@ -216,7 +276,9 @@ def _json(
         "objective": options.objective,
         "axes": [vars(axis) for axis in axes],
         "variants": [one.to_json() for one in found],
-        "flips": [flip.to_json() for flip in flips],
+        "flips": [
+            {**flip.to_json(), "commands": commands_of(options, axes, flip)} for flip in flips
+        ],
         "devices": list(soc.devices()),
     }
 
@@ -234,7 +296,9 @@ def _text(
         rows = dict.fromkeys((*soc.devices(), *one.where), 0) | Counter(one.where)
         counts = ", ".join(f"{device} {count}" for device, count in rows.items())
         lines.append(f"  {one.score * scale:12.1f} {unit}  {what or 'as described'}: {counts}")
-    lines += [_flip_text(axes, flip, unit, scale) for flip in flips]
+    for flip in flips:
+        lines.append(_flip_text(axes, flip, unit, scale))
+        lines += [f"    {command}" for command in commands_of(options, axes, flip)]
     lines += ["no flips: the placement is the same for all"] if axes and not flips else []
     return "\n".join(lines)
 
@@ -249,6 +313,37 @@ def _flip_text(axes: Sequence[Axis], flip: Flip, unit: str, scale: float) -> str
     gains = f"gains {flip.gain * scale:.1f} {unit} there"
     if flip.gain == math.inf:
         gains = "what was there cannot be any more"
-    return (
-        f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}{others}: {moves}; {gains}"
-    )
+    between = f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}"
+    if flip.crossing is not None:
+        between += f", at {flip.crossing:.4g}"
+    return f"{between}{others}: {moves}; {gains}"
+
+
+_LOCKS = ("before.toml", "after.toml")
+
+
+def commands_of(options: argparse.Namespace, axes: Sequence[Axis], flip: Flip) -> list[str]:
+    """Return the commands that reproduce a flip: each locks one side's placement where it was
+    found, then holds it at the second neighbour. The gain is the difference of the two last.
+    """
+    lines, values = [], flip.after.values
+    for side, lock in zip((flip.before, flip.after), _LOCKS, strict=True):
+        found = _place_command(options, axes, side.found_at)
+        lines.append(f"{found} --lock {lock}")
+    lines += [f"{_place_command(options, axes, values)} --placement {lock}" for lock in _LOCKS]
+    return lines
+
+
+def _place_command(
+    options: argparse.Namespace, axes: Sequence[Axis], values: Sequence[float]
+) -> str:
+    """Return the command that places the model at these values of the axes."""
+    words = ["trireme", "place", options.model, "--soc", options.soc]
+    words += [word for row in options.shape for word in ("--shape", row)]
+    words += ["--devices", options.devices] if options.devices else []
+    words += ["--objective", options.objective]
+    words += [word for row in options.pin for word in ("--pin", row)]
+    words += [word for row in options.split for word in ("--split", row)]
+    for axis, value in zip(axes, values, strict=True):
+        words += ["--vary", f"{axis.figure}={'x' if axis.multiples else ''}{value!r}"]
+    return shlex.join(words)
