@@ -4,12 +4,11 @@ groups, batches, many slices and chunks; every instruction set against the refer
 
 import numpy as np
 import pytest
-from cpu_run import assert_close, node_graph, run
+from cpu_run import agree, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.program import REFERENCE
 from trireme.graph import TensorType
 from trireme.interpret import interpret
 
@@ -25,19 +24,6 @@ def rng():
 
 def draw(rng, *shape):
     return rng.standard_normal(shape).astype(np.float32)
-
-
-def agree(cpus, isa, graph, feeds, rtol=1e-5, native=True):
-    """Both thread counts give the reference's result, and the same bits."""
-    want = list(interpret(graph, feeds).values())
-    bits = []
-    for threads in (1, 2):
-        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
-        assert native != (REFERENCE in kernels.values()), kernels
-        for g, w in zip(got, want, strict=True):
-            assert_close(g, w, rtol, f"{kernels} {graph}")
-        bits.append([g.tobytes() for g in got])
-    assert bits[0] == bits[1], "results depend on the number of threads"
 
 
 CONVS = {  # (n, h, w, c), (o, kh, kw), strides, pads, dilations, groups, activation, residual

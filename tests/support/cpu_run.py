@@ -6,8 +6,10 @@ from guard import run_guarded
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.program import REFERENCE
 from trireme.dtypes import dtype_name, numpy_dtype
 from trireme.graph import TensorType
+from trireme.interpret import interpret
 
 MARGIN = 256
 POISON = 0xA5
@@ -112,3 +114,16 @@ def assert_close(got, want, rtol, what):
         scale = np.abs(want[finite]).max()
         error = np.abs(got[finite] - want[finite]).max()
         assert error <= max(rtol, 2e-6) * scale + 1e-38, f"{what}: {error} of {scale}"
+
+
+def agree(cpus, isa, graph, feeds, rtol=1e-5, native=True):
+    """Both thread counts give the reference's result, and the same bits."""
+    want = list(interpret(graph, feeds).values())
+    bits = []
+    for threads in (1, 2):
+        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
+        assert native != (REFERENCE in kernels.values()), kernels
+        for g, w in zip(got, want, strict=True):
+            assert_close(g, w, rtol, f"{kernels} {graph}")
+        bits.append([g.tobytes() for g in got])
+    assert bits[0] == bits[1], "results depend on the number of threads"
