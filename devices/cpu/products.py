@@ -18,6 +18,7 @@ from trireme.devices.cpu.kernels import (
     Operand,
     Rule,
     Step,
+    Temp,
     float_reason,
 )
 from trireme.dtypes import Array
@@ -32,7 +33,7 @@ class Operands:
     a: Operand
     b: Operand | Callable[[int], Operand]
     extra: tuple[Operand, ...]
-    c: int
+    c: int | Temp
 
 
 def product_step(

@@ -5,6 +5,7 @@ A new family of kernels adds its rules in its own module and one line here.
 
 from trireme.devices.cpu import (
     channels,
+    conv_transpose,
     direct,
     elementwise,
     fuse,
@@ -24,6 +25,7 @@ __all__ = [
     "TABLE",
     "Rule",
     "channels",
+    "conv_transpose",
     "direct",
     "elementwise",
     "fuse",
