@@ -244,14 +244,20 @@ def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code,
     return finish(fn), chunks
 
 
-def _layer_norm_kernel(isa: Isa, rows: Rows, epsilon: float, bias: bool) -> tuple[Code, int]:
-    fn, operands, chunk, _ = begin("layer_normalization_f32", isa, 3 + bias)
+def _layer_norm_kernel(
+    isa: Isa, op: str, rows: Rows, epsilon: float, bias: bool
+) -> tuple[Code, int]:  # fmt: skip
+    """Return the kernel of a norm over rows, and its chunks; an RMS norm leaves the mean alone."""
+    fn, operands, chunk, _ = begin(f"{op}_f32", isa, 3 + bias)
+    is_centred = op == "layer_normalization"
     x, scale, *rest = operands
     y = rest[-1]
     chunks, emit = each_row(fn, chunk, rows, NORM_COST)
 
     def body(row: Row) -> None:
-        mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)
+        mean = fn.as_value(row.type, 0.0)
+        if is_centred:
+            mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)
         spread = row.total(x, 0.0, lambda v: (v - mean) * (v - mean), _add)
         inverse = 1.0 / fn.unary("sqrt", spread / float(rows.count) + epsilon)
         for step, count, _ in row.walk():
@@ -336,11 +342,11 @@ def _lower_softmax(context: Context, node: Node) -> list[Step]:
 
 def _layer_norm_reason(graph: Graph, node: Node) -> str | None:
     if len(node.outputs) > 1:
-        return "layer_normalization has no native kernel for its mean and deviation outputs"
+        return f"{node.op} has no native kernel for its mean and deviation outputs"
     shape = graph.type(node.used[0]).dims
     count = math.prod(shape[node.attrs["axis"] % len(shape) :])
     if any(graph.type(i).elements != count for i in node.used[1:]):
-        return "layer_normalization has native kernels for full-size scale and bias only"
+        return f"{node.op} has native kernels for full-size scale and bias only"
     return float_reason(graph, node)
 
 
@@ -348,7 +354,9 @@ def _lower_layer_norm(context: Context, node: Node) -> list[Step]:
     shape = context.type(node.used[0]).dims
     axis = node.attrs["axis"] % len(shape)
     rows = Rows(math.prod(shape[:axis]), math.prod(shape[axis:]), 1)
-    made = context.kernel(_layer_norm_kernel, rows, node.attrs["epsilon"], len(node.used) > 2)
+    made = context.kernel(
+        _layer_norm_kernel, node.op, rows, node.attrs["epsilon"], len(node.used) > 2
+    )
     return _step(context, node, made, node.used, NORM_COST)
 
 
@@ -360,4 +368,7 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
 
 TABLE.add(REDUCTIONS, Rule(_reduce_reason, _lower_reduce), ["float32"])
 TABLE.add(("softmax", "log_softmax"), Rule(_softmax_reason, _lower_softmax), ["float32"])
-TABLE.add("layer_normalization", Rule(_layer_norm_reason, _lower_layer_norm), ["float32"])
+TABLE.add(
+    ("layer_normalization", "rms_normalization"), Rule(_layer_norm_reason, _lower_layer_norm),
+    ["float32"],
+)  # fmt: skip
