@@ -195,6 +195,38 @@ def test_rms_norm():
     assert_same_results(graph, made, tol=1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_group_norm_as_pytorch_exports_it(groups):
+    m = Model(x=f32(2, 8, 5, 6))
+    rows = m.op("reshape", m.x, ints(2, groups, -1))
+    rows = m.op(
+        "instance_normalization", rows, weights(groups), weights(groups, seed=2), layout="NCHW"
+    )
+    y = m.op("mul", m.op("reshape", rows, ints(2, 8, 5, 6)), weights(8, 1, 1, seed=3))
+    graph = m.finish(m.op("add", weights(1, 8, 1, 1, seed=4), y))
+    made = optimise(graph, passes=["patterns"])
+    assert op_names(made) == "group_normalization"
+    assert made.nodes[0].attrs["num_groups"] == groups
+    assert_same_results(graph, made, tol=1e-5)
+
+
+def test_group_norm_is_left_alone_where_groups_cross_images_or_the_shape_changes():
+    for rows, shape in (((1, 8, -1), (2, 4, 5, 6)), ((2, 2, -1), (2, 4, 6, 5))):
+        m = Model(x=f32(2, 4, 5, 6))
+        y = m.op("reshape", m.x, ints(*rows))
+        depth = rows[1]
+        y = m.op("instance_normalization", y, weights(depth), weights(depth), layout="NCHW")
+        graph = m.finish(m.op("reshape", y, ints(*shape)))
+        assert optimise(graph, passes=["patterns"]) is graph
+
+
+def test_a_factor_along_the_width_is_no_scale_of_channels():
+    m = Model(x=f32(2, 6, 5, 6))
+    y = m.op("instance_normalization", m.x, weights(6), weights(6), layout="NCHW")
+    graph = m.finish(m.op("mul", y, weights(6)))
+    assert optimise(graph, passes=["patterns"]) is graph
+
+
 def test_softmax_and_its_scale():
     m = Model(x=f32(2, 5, 16))
     x = m.op("div", m.x, scalar(8.0))

@@ -233,6 +233,70 @@ def _norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
     return None
 
 
+def group_norm(g: Draft, root: Node) -> tuple[int] | None:
+    """reshape(instance_normalization(reshape(x, [N,G,rest])), as x) -> group_normalization(x).
+
+    As PyTorch exports it; the scale and bias of a group are those of all its channels.
+    """
+    norm = g.only_for(root.used[0], root, "instance_normalization")
+    shaped = g.only_for(norm.used[0], root, "reshape") if norm else None
+    if norm is None or shaped is None or norm.attrs["layout"] != "NCHW":
+        return None
+    x = shaped.used[0]
+    whole, rows, made = g.type(x), g.type(norm.used[0]), g.type(root.outputs[0])
+    parts = [g.data(value) for value in norm.used[1:]]
+    if whole.shape != made.shape or not (whole.is_static and rows.is_static):
+        return None
+    if len(whole.dims) < 3 or whole.dims[0] != rows.dims[0] or whole.dims[1] % rows.dims[1]:
+        return None
+    each = whole.dims[1] // rows.dims[1]
+    inputs = [x, *(g.constant(np.repeat(part, each)) for part in parts if part is not None)]
+    if len(inputs) < 3:
+        return None
+    attrs = {**norm.attrs, "num_groups": rows.dims[1]}
+    return (g.add("group_normalization", inputs, attrs, [shaped, norm, root]),)
+
+
+def channel_scale(g: Draft, root: Node) -> tuple[int] | None:
+    """norm(x, scale, bias) * constant, one a channel -> norm(x, scale * constant, ...)."""
+    found = _channel_norm_and_constant(g, root)
+    if found is None:
+        return None
+    norm, factor = found
+    parts = [g.data(value) for value in norm.used[1:]]
+    inputs = [norm.used[0], *(g.constant(part * factor) for part in parts if part is not None)]
+    return (g.add(norm.op, inputs, norm.attrs, [norm, root]),) if len(inputs) == 3 else None
+
+
+def channel_bias(g: Draft, root: Node) -> tuple[int] | None:
+    """norm(x, scale, bias) + constant, one a channel -> norm(x, scale, bias + constant)."""
+    found = _channel_norm_and_constant(g, root)
+    bias = g.data(found[0].used[2]) if found else None
+    if found is None or bias is None:
+        return None
+    norm, constant = found
+    inputs = [*norm.used[:2], g.constant(bias + constant)]
+    return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
+
+
+def _channel_norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
+    """Return a norm over groups that only the root reads, and a constant of one a channel."""
+    if root.attrs.get("activation") or g.is_quantized(root):
+        return None
+    for value, other in (root.used, root.used[::-1]):
+        norm = g.only_for(value, root, "group_normalization", "instance_normalization")
+        data = g.data(other)
+        if norm is None or data is None or g.type(value) != g.type(root.outputs[0]):
+            continue
+        rank = len(g.type(value).shape)
+        axis = 1 if norm.attrs["layout"] == "NCHW" else rank - 1
+        depth = g.type(norm.used[1]).shape[0]
+        wide = data.reshape((1,) * (rank - data.ndim) + data.shape)
+        if wide.size in (1, depth) and wide.shape[axis] == wide.size:
+            return norm, np.broadcast_to(wide.reshape(-1), (int(depth),))
+    return None
+
+
 def softmax(g: Draft, root: Node) -> tuple[int] | None:
     """exp(x - max x) / sum exp(x - max x) -> softmax(x)."""
     if root.attrs.get("activation") or g.is_quantized(root):
@@ -288,6 +352,9 @@ NORMALISE: Sequence[tuple[Sequence[str], Rule]] = (
     (["div", "mul"], rms_norm),
     (["mul"], norm_scale),
     (["add"], norm_bias),
+    (["reshape"], group_norm),
+    (["mul"], channel_scale),
+    (["add"], channel_bias),
     (["div"], softmax),
     (["softmax"], softmax_beta),
     (["log"], log_softmax),

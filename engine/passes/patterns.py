@@ -31,7 +31,7 @@ TANH_FORM = {1: SQRT_2_PI, 3: SQRT_2_PI * GELU_CUBE}
 
 
 def patterns(graph: Graph) -> Rewritten:
-    """Make one op of GELU, swish, hard swish, mish, softplus, layer norm, RMS norm, softmax."""
+    """Make one op of GELU, swish, hard swish, mish, softplus, norms, softmax."""
     return apply(graph, PATTERNS)
 
 
