@@ -146,9 +146,24 @@ def test_one_submit_and_spans_that_add_up(device):
     )
     for span in spans:
         assert 0 <= span.detail["mac_utilisation"] <= 1
-        assert span.detail["sram_peak_bytes"] <= device.machine.sram.bytes
+        assert 0 < span.detail["sram_peak_bytes"] <= run.executable.sram_peak_bytes
+    assert run.executable.sram_peak_bytes <= device.machine.sram.bytes
     assert spans[0].detail["dma_bytes"] >= 15 * 13 * 8
     assert "matrix" in run.executable.kernels[graph.nodes[0].id]
+
+
+def test_each_node_has_the_peak_of_what_lives_while_it_runs(device):
+    """A wide image shrinks at once; what comes after it needs a fraction of the task's peak."""
+    b = Int8Builder(np.random.default_rng(SEED))
+    x = b.conv(b.feed(1, 64, 64, 16), 16)
+    x = b.conv(x, 16, kernel=8, stride=8, same=False)
+    graph = b.finish(b.conv(b.conv(x, 16), 16))
+    run = Run(device, graph, b.feeds)
+    peaks = [span.detail["sram_peak_bytes"] for span in run.spans]
+    wide, small = 64 * 64 * 16, 8 * 8 * 16
+    assert peaks[0] >= wide and peaks[1] >= wide + small
+    assert all(2 * small <= peak < wide / 2 for peak in peaks[2:]), peaks
+    assert max(peaks) <= run.executable.sram_peak_bytes
 
 
 def test_launch_does_not_wait(device):

@@ -171,6 +171,7 @@ BROKEN = {
     "node 77 does not exist": lambda t: replace(
         t, commands=(*t.commands, Command(t.commands[-1].work, 77))
     ),
+    "it was made for 'other', this machine is": lambda t: replace(t, device="other"),
     "are not in order": lambda t: replace(t, regions=t.regions[1:]),
 }  # fmt: skip
 

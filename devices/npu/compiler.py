@@ -46,11 +46,16 @@ TABLE = _filled()
 
 @dataclass(frozen=True)
 class Compiled:
-    """A task and the constants that its stream refers to (not made yet: `constants.build()`)."""
+    """A task and the constants that its stream refers to (not made yet: `constants.build()`).
+
+    sram_bytes: of each node, the most SRAM in use while it runs: intermediates that live then and
+        its tiles; 0 for a node without commands
+    """
 
     task: Task
     constants: Constants
     scratch_bytes: int
+    sram_bytes: tuple[int, ...]
 
 
 def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False) -> Compiled:
@@ -71,7 +76,7 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
     site = Site(spec, constants, places)
     residency = arrange(site, state.jobs, state.stored)
     site = replace(site, places=residency.places)
-    out = _emit(state, site, residency)
+    out, sram_bytes = _emit(state, site, residency, len(graph.nodes))
     regions = (
         Region("sram", out.peak_bytes),
         Region("constants", constants.nbytes),
@@ -82,7 +87,7 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
         spec.name, regions, tuple(NodeInfo(n.id, n.label) for n in graph.nodes),
         _values(graph, state, residency.places), tuple(out.commands),
     )  # fmt: skip
-    return Compiled(task, constants, residency.scratch_bytes)
+    return Compiled(task, constants, residency.scratch_bytes, sram_bytes)
 
 
 def _argument_ids(graph: Graph) -> tuple[int, ...]:
@@ -101,18 +106,23 @@ def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
     return made
 
 
-def _emit(state: Lowering, site: Site, residency: Residency) -> Emitter:
-    out = Emitter()
+def _emit(
+    state: Lowering, site: Site, residency: Residency, nodes: int
+) -> tuple[Emitter, tuple[int, ...]]:
+    """Return the commands of all jobs, and the most SRAM in use by node."""
+    out, in_use = Emitter(), [0] * nodes
     read = {value for job in state.jobs for value in job.reads}
-    for job, (start, end) in zip(state.jobs, residency.workspaces, strict=True):
+    rows = zip(state.jobs, residency.workspaces, residency.live_bytes, strict=True)
+    for job, (start, end), live_bytes in rows:
         out.node = job.node
         out.open_workspace(start, end)
         low, high = out.mark()
         job.emit(out, site, high - low)
+        in_use[job.node] = max(in_use[job.node], live_bytes + out.tile_bytes)
         if job.writes not in read:
             out.flush()  # nobody waits for its last store, but traces look at the value
     out.flush()
-    return out
+    return out, tuple(in_use)
 
 
 def _values(graph: Graph, state: Lowering, places: Mapping[int, View]) -> tuple[ValueInfo, ...]:

@@ -220,12 +220,15 @@ class NpuExecutable(Executable):
     """A compiled region: the stream, its constants in NPU memory, and its cycles.
 
     stream: FlatBuffers of schema/task.fbs, see `disassemble`
+    sram_bytes: the most SRAM in use while each node runs; `sram_peak_bytes` is the whole task's
     """
 
     def __init__(self, device: Npu, graph: Graph, compiled: Compiled, stream: bytes) -> None:
         self.device, self.graph, self.stream = device, graph, stream
         self.task: Task = verify(device.machine, decode(stream))
         self.constants = compiled.constants.build()
+        self.sram_bytes = compiled.sram_bytes
+        self.sram_peak_bytes = self.task.regions[SRAM].nbytes
         self.scratch_bytes = compiled.scratch_bytes
         self.constant_bytes = self.constants.size
         self.kernels: Mapping[int, str] = node_kernels(graph, self.task.commands)
@@ -241,13 +244,13 @@ class NpuExecutable(Executable):
         clock = self.device.machine.clock_hz
         macs = self.device.machine.macs
         spans, now = [], 0
-        peak = float(self.task.regions[SRAM].nbytes)
-        for info, node in zip(self.task.nodes, self.timeline.nodes, strict=True):
+        rows = zip(self.task.nodes, self.timeline.nodes, self.sram_bytes, strict=True)
+        for info, node, sram_bytes in rows:
             start, now = now, now + node.added
             detail = {
                 "dma_bytes": float(node.dram_bytes),
                 "mac_utilisation": node.macs / (macs * node.added) if node.added else 0.0,
-                "sram_peak_bytes": peak,
+                "sram_peak_bytes": float(sram_bytes),
                 **{f"{engine}_cycles": float(busy) for engine, busy in node.busy.items()},
             }
             kernel = self.kernels[info.id]

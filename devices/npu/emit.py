@@ -61,22 +61,28 @@ class _Access:
 
 
 class Emitter:
-    """A stream under construction. `node` is the node that commands are made for."""
+    """A stream under construction.
+
+    node: the node that commands are made for
+    tile_bytes: the most that tile buffers took of the workspace opened last
+    """
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.node = 0
-        self.peak_bytes = 0
+        self.peak_bytes = self.tile_bytes = 0
         self._count = [0, 0, 0]
         self._known = [[0, 0, 0] for _ in ENGINES]
         self._history: list[list[tuple[int, ...]]] = [[] for _ in ENGINES]
         self._accesses: dict[int, list[_Access]] = {}
         self._pending: list[tuple[Command, list[Extent]]] = []
-        self._free = (0, 0)
+        self._free, self._begin = (0, 0), 0
 
     def open_workspace(self, start: int, end: int) -> None:
         """Give the job that follows a stretch of SRAM for its tile buffers."""
-        self._free = (align_up(start, ALIGN), end)
+        self._begin = align_up(start, ALIGN)
+        self._free = (self._begin, end)
+        self.tile_bytes = 0
 
     def mark(self) -> tuple[int, int]:
         """Return what is left of the workspace, to come back to with `rewind`."""
@@ -93,6 +99,7 @@ class Emitter:
         if start + nbytes * copies > end:
             raise InternalError(f"tile buffers of {copies} x {nbytes} bytes leave the workspace")
         self._free = (start + nbytes * copies, end)
+        self.tile_bytes = max(self.tile_bytes, self._free[0] - self._begin)
         return Ring(start, nbytes, copies)
 
     def fetch(self, ring: Ring | None, source: View, dtype: str | None = None) -> View:

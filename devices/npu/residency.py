@@ -6,7 +6,7 @@ of those in the way goes to DRAM. What remains is packed; each job works in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.devices.npu.jobs import Job, Site
@@ -17,11 +17,15 @@ from trireme.memory import LiveRange, Packing, align_up, pack
 
 @dataclass(frozen=True)
 class Residency:
-    """A place for every intermediate, a stretch of SRAM for each job's tiles, bytes of scratch."""
+    """A place for every intermediate, and a stretch of SRAM for each job's tiles.
+
+    live_bytes: of each job, what the intermediates in SRAM take while it works
+    """
 
     places: Mapping[int, View]
     workspaces: tuple[tuple[int, int], ...]
     scratch_bytes: int
+    live_bytes: tuple[int, ...]
 
 
 def arrange(site: Site, jobs: Sequence[Job], stored: Mapping[int, tuple[str, int]]) -> Residency:
@@ -51,8 +55,13 @@ def arrange(site: Site, jobs: Sequence[Job], stored: Mapping[int, tuple[str, int
             span.key: dense(SCRATCH, scratch.offsets[span.key], dtype, (1, 1, 1, elements)),
         }
     return Residency(
-        trial.places, tuple(_halves(trial, jobs, gaps)), scratch.nbytes if outside else 0
-    )
+        trial.places, tuple(_halves(trial, jobs, gaps)), scratch.nbytes if outside else 0,
+        tuple(_live_bytes([spans[v] for v in inside], step) for step in range(len(jobs))),
+    )  # fmt: skip
+
+
+def _live_bytes(spans: Iterable[LiveRange], step: int) -> int:
+    return sum(span.nbytes for span in spans if span.first <= step <= span.last)
 
 
 def live_ranges(

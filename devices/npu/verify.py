@@ -1,6 +1,6 @@
 """Check a decoded stream before the machine runs it: nothing it says is trusted.
 
-After this no command touches a byte outside its regions, engines but DMA see SRAM only, SRAM is as
+A stream of another machine is refused. After this no command touches a byte outside its regions, engines but DMA see SRAM only, SRAM is as
 large as the machine's, and no barrier waits for what never comes.
 """
 
@@ -44,6 +44,10 @@ def verify(spec: NpuSpec, task: Task) -> Task:
 
     Errors: DeviceError, naming the command and the broken rule
     """
+    if task.device != spec.name:
+        raise DeviceError(
+            f"NPU command stream: it was made for {task.device!r}, this machine is {spec.name!r}"
+        )
     _regions(spec, task)
     counts = {"dma": 0, "matrix": 0, "vector": 0}
     for index, command in enumerate(task.commands):
