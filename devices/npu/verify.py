@@ -1,7 +1,8 @@
 """Check a decoded stream before the machine runs it: nothing it says is trusted.
 
-A stream of another machine is refused. After this no command touches a byte outside its regions, engines but DMA see SRAM only, SRAM is as
-large as the machine's, and no barrier waits for what never comes.
+A stream that was made for another machine is refused. After this no command touches a byte outside
+its regions, engines but DMA see SRAM only, SRAM is as large as the machine's, and no barrier waits
+for what never comes.
 """
 
 from __future__ import annotations
