@@ -13,7 +13,16 @@ from trireme.cost import CostModel
 from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import TensorType
-from trireme.lockfile import differences, load_lock, lock, lock_text, place_as, remarks, save_lock
+from trireme.lockfile import (
+    VERSION,
+    differences,
+    load_lock,
+    lock,
+    lock_text,
+    place_as,
+    remarks,
+    save_lock,
+)
 from trireme.place import place, place_several
 from trireme.placing.shatter import advise
 from trireme.placing.singles import place_singles
@@ -163,7 +172,9 @@ def test_a_device_that_is_gone_is_named():
         place_as(graph, CostModel(left, Calibration()), held=placement)
 
 
-@pytest.mark.parametrize("cut", ["version = 1", "nodes = [", "[devices]", 'unit = "s"'])
+@pytest.mark.parametrize(
+    "cut", [f"version = {VERSION}", "nodes = [", "[devices]", "[options]", 'unit = "s"']
+)
 def test_damaged_locks_are_named(tmp_path, cut):
     _, _, placement = placed(1)
     path = tmp_path / "p.toml"
