@@ -62,6 +62,28 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """How far a placement's score is above the best possible, by what caused it.
+
+    Each is a share of the lower bound; the bound is that of placements with these pins.
+    search: how far the best placement found may be above the best possible; 0.0 is proven optimal
+    declined: what declining that placement cost, because its gain is smaller than the uncertainty
+        of the estimates
+    pins: what the pins cost: the best placement found with them, above the one found without
+    """
+
+    search: float
+    declined: float
+    pins: float
+
+    def __str__(self) -> str:
+        return (
+            f"gap: {self.search:.1%} left by the search, {self.declined:.1%} for declining an "
+            f"uncertain gain, {self.pins:.1%} for pins"
+        )
+
+
+@dataclass(frozen=True)
 class Splitting:
     """A region that several devices share: in the form that `--split` takes, and why it is so."""
 
@@ -89,6 +111,9 @@ class Placement:
     undecided: which other device alone may as well be faster than the one that was kept to, as far
         as estimates tell; "" where none may
     measured: what each placement that was tried on this machine took, a sentence each
+    declined: how much more this scores than the best placement found, which was declined because
+        its gain is smaller than the uncertainty of the estimates
+    pins_cost: how much more the best placement found scores with the pins than without
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves
     """
@@ -109,6 +134,8 @@ class Placement:
     splits: tuple[Splitting, ...] = ()
     unsplit: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
+    declined: float = 0.0
+    pins_cost: float = 0.0
     unmixed: str = ""
     undecided: str = ""
     measured: tuple[str, ...] = ()
@@ -117,6 +144,15 @@ class Placement:
     def gap(self) -> float:
         """How far the score may be above the best possible: 0.0 is proven optimal."""
         return self.score.gap
+
+    @property
+    def gaps(self) -> Gap:
+        """The gap by what caused it; search and declined add up to `gap`."""
+        bound = self.score.lower_bound
+        if not bound:
+            return Gap(0.0, 0.0, 0.0)
+        declined = self.declined / bound
+        return Gap(max(self.gap - declined, 0.0), declined, self.pins_cost / bound)
 
     @property
     def tasks(self) -> int:
@@ -141,6 +177,7 @@ class Placement:
             "lower_bound": self.score.lower_bound,
             "bound_from": self.score.bound_from,
             "gap": self.gap,
+            "gaps": vars(self.gaps),
             "candidates": dict(self.candidates),
             "unused": dict(self.unused),
             "splits": [vars(one) for one in self.splits],
@@ -194,6 +231,7 @@ class Placement:
             f"{len(self.copies())} copies",
             f"  predicted {time_text(self.makespan_s)} a run",
             f"  {self.score}",
+            f"  {self.gaps}",
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]

@@ -55,11 +55,29 @@ def test_a_gain_within_the_interval_is_given_up_in_sight():
     assert kept.makespan_s == kept.score.value == pytest.approx(200 * US)
     assert kept.score.lower_bound == mixture.score.lower_bound
     assert kept.gap == pytest.approx(200 / 195 - 1)
+    assert kept.gaps.search == pytest.approx(0, abs=1e-9)
+    assert kept.gaps.declined == pytest.approx(5 / 195)
+    said = "gap: 0.0% left by the search, 2.6% for declining an uncertain gain, 0.0% for pins"
+    assert said in str(kept) and kept.to_json()["gaps"] == vars(kept.gaps)
     assert kept.candidates["search"] == mixture.score.value
     said = "take 5.0 us less (2.5%), and the estimates of what differs may be wrong by 31.0 us"
     assert said in kept.unmixed and kept.unmixed in str(explain(kept))
     assert kept.to_json()["unmixed"] == kept.unmixed
     assert "kept to" in kept.unused["gpu"]
+
+
+def test_the_gap_tells_what_pins_cost():
+    """Both nodes pinned to the gpu take 290 us by hand; free, the best takes 195."""
+    graph, costs = chain_of_two(95.0)
+    slow, fast = (place_singles(graph, costs)[name].score.value for name in ("gpu", "cpu"))
+    nodes = [node.id for node in graph.nodes]
+    for mixtures in ("any", "sure"):
+        held = place_with(graph, costs, pins=dict.fromkeys(nodes, "gpu"), mixtures=mixtures)
+        assert held.score.value == slow > fast
+        assert held.pins_cost == pytest.approx(slow - 195 * US)
+        assert held.gaps.pins == pytest.approx(held.pins_cost / held.score.lower_bound)
+    free = place_with(graph, costs, pins={nodes[0]: "cpu"})
+    assert free.pins_cost == free.gaps.pins == 0.0
 
 
 @pytest.mark.parametrize(("gpu_us", "mixed"), [(77.0, False), (60.0, True)])

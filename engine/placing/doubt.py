@@ -148,8 +148,10 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
     """Return a placement with what is known of another, for which it was kept."""
     bound = max((kept.score, found.score), key=lambda score: score.lower_bound)
     score = replace(kept.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
+    declined = found.declined + max(kept.score.value - found.score.value, 0.0)
     return replace(
-        kept, score=score, candidates=found.candidates, unused=dict(unused), unmixed=why
+        kept, score=score, candidates=found.candidates, unused=dict(unused), unmixed=why,
+        declined=declined, pins_cost=found.pins_cost,
     )  # fmt: skip
 
 
