@@ -21,6 +21,7 @@ from trireme.converters.tflite_order import ORDERERS
 from trireme.converters.tflite_use import State, Use
 from trireme.errors import ConvertError, GraphError, ModelFileError
 from trireme.graph import Graph, TensorType
+from trireme.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
@@ -41,19 +42,20 @@ def convert(
     name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     use_mmap: bool = True,
+    on_open: OnOpen = ignore_file,
 ) -> Graph:
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
     float32, float16 weights, int8 and uint8 quantised models are converted. Int8 weights under
     float activations ("dynamic range") quantise the input on the fly, as LiteRT does. The constants
     are views of the file, which is mapped into memory: replace it atomically, never truncate it, or
-    pass use_mmap=False.
+    pass use_mmap=False. `on_open` is told of the file.
 
     Shapes: `shapes` replaces the shapes of inputs by name
     Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
             operators that are not supported
     """
-    file = read_file(open_bytes(source, use_mmap))
+    file = read_file(open_bytes(source, use_mmap, on_open))
     _check_supported(file)
     fallback = Path(source).stem if isinstance(source, str | Path) else file.name
     builder = GraphBuilder(name or fallback)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import tflite
 
-from trireme import mapped
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import ModelFileError
 from trireme.graph import Quant
+from trireme.mapped import OnOpen, ignore_file, open_file
 
 IDENTIFIER = b"TFL3"
 NO_TENSOR = -1
@@ -105,7 +105,9 @@ def reading(field: str) -> Iterator[None]:
         ) from error
 
 
-def open_bytes(source: str | Path | bytes, use_mmap: bool) -> memoryview:
+def open_bytes(
+    source: str | Path | bytes, use_mmap: bool, on_open: OnOpen = ignore_file
+) -> memoryview:
     """Return the bytes of a file, mapped into memory unless asked not to, or those given.
 
     Errors: ModelFileError, if the file cannot be read
@@ -113,10 +115,11 @@ def open_bytes(source: str | Path | bytes, use_mmap: bool) -> memoryview:
     if isinstance(source, bytes | bytearray | memoryview):
         return memoryview(source).toreadonly()
     try:
-        data = (mapped.map_file if use_mmap else mapped.read_file)(Path(source))
-        return memoryview(data.data).toreadonly()
+        file = open_file(Path(source), use_mmap)
     except OSError as error:
         raise ModelFileError(f"cannot read {source}: {error.strerror or error}") from error
+    on_open(file)
+    return memoryview(file.data.data).toreadonly()
 
 
 def read_file(data: memoryview) -> FileGraph:

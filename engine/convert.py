@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Graph
+from trireme.mapped import OnOpen, ignore_file
 from trireme.model_file import is_model_file, load, loads
 
 _CONVERTERS: dict[str, str] = {
@@ -25,7 +26,12 @@ _TFLITE = b"TFL3"
 
 
 def register_converter(name: str, suffix: str, function: str) -> None:
-    """Make "module:function" the converter of files with a suffix, for formats from outside."""
+    """Make "module:function" the converter of files with a suffix, for formats from outside.
+
+    It is called as function(source, shapes=shapes, use_mmap=mmap, on_open=on_open), which mean what
+    they mean to `convert`; a session keeps what it makes until a file that `on_open` was told of
+    changes.
+    """
     _CONVERTERS[name] = function
     _SUFFIXES[suffix] = name
 
@@ -36,18 +42,22 @@ def convert(
     format: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     mmap: bool = True,
+    on_open: OnOpen = ignore_file,
 ) -> Graph:
     """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
 
     `shapes` fixes the shapes of inputs that the model leaves open. The constants are views of the
     file, which is mapped: it may be replaced, but must not be truncated or overwritten in place
-    while the graph is in use. mmap=False reads it instead.
+    while the graph is in use. mmap=False reads it instead. `on_open` is told of every file that the
+    graph is made of.
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
     op that is not supported; either names the file
     """
     kind = format or _format_of(source)
     if kind == "trm":
-        return loads(source) if isinstance(source, bytes) else load(source, mmap=mmap)
+        if isinstance(source, bytes):
+            return loads(source)
+        return load(source, mmap=mmap, on_open=on_open)
     if kind not in _CONVERTERS:
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]
@@ -55,8 +65,7 @@ def convert(
     module, _, function = _CONVERTERS[kind].partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
-        options = {} if mmap else {"use_mmap": False}
-        graph: Graph = make(source, shapes=shapes, **options)
+        graph: Graph = make(source, shapes=shapes, use_mmap=mmap, on_open=on_open)
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
             raise

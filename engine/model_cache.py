@@ -1,8 +1,10 @@
 """Optimised graphs of model files, kept so that a model is converted and optimised only once.
 
 A Session gives a path and gets the optimised graph, from the cache if that very file was optimised
-before by this very code. An entry holds no weights: constants that are views of the model's file
-are stored as where they lie in it. What the passes computed (folded constants) is stored.
+before by this very code. A model may lie in several files (external data): an entry lists all that
+were read, and is used while each is the same. An entry holds no weights: of a constant that is a
+view of a file it stores the place in that file. It holds what the passes computed (folded
+constants).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from trireme.disk_cache import DiskCache
 from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import TriremeError
 from trireme.graph import Graph, Value
-from trireme.mapped import map_file, offset_in_file
+from trireme.mapped import OpenFile, offset_in, open_file, stamp_of
 from trireme.model_file import dumps, loads
 from trireme.op import all_ops
 from trireme.optimise import optimise
@@ -49,9 +51,11 @@ def optimised(
     passes: Sequence[str] | None = None,
     disable: Collection[str] = (),
     folder: Path | None = USERS_CACHE,
+    mmap: bool = True,
 ) -> Graph:
     """Return the optimised graph of a model; that of a file is kept in `folder` for the next time.
 
+    mmap: map the model's files; False to read them
     Errors: those of `convert` and `optimise`
     """
     if not isinstance(model, str | os.PathLike):
@@ -62,29 +66,24 @@ def optimised(
     options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
                sorted(disable)]  # fmt: skip
     key = _key(path, options)
-    stored = cache.load(key) if key else None
-    if stored is not None:
+    stored = cache.load(key)
+    kept = None if stored is None else _decode(stored, path, mmap)
+    if kept is not None:
+        return kept
+    files: list[OpenFile] = []
+    graph = convert(path, shapes=shapes, mmap=mmap, on_open=files.append)
+    graph = optimise(graph, passes=passes, disable=disable)
+    if all(stamp_of(file.path) == file.stamp for file in files):  # not changed meanwhile
         try:
-            return _decode(stored, path)
-        except (TriremeError, ValueError, KeyError, TypeError, OSError, struct.error) as error:
-            _log.warning("an optimised graph of %s could not be used: %s", path, error)
-    graph = optimise(convert(path, shapes=shapes), passes=passes, disable=disable)
-    if key and key == _key(path, options):  # not changed meanwhile
-        try:
-            cache.store(key, _encode(graph, path))
+            cache.store(key, _encode(graph, files))
         except TriremeError as error:  # Python operators have no form in a file
             _log.debug("the optimised graph of %s is not kept: %s", path, error)
     return graph
 
 
 def _key(path: Path, options: Any) -> str:
-    """Return what tells an entry from others: the file as the system knows it, options, code."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ""
-    file = [str(path.resolve()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns,
-            status.st_ctime_ns]  # fmt: skip
+    """Return what tells an entry from others: the model's file and its stamp, options, code."""
+    file = [str(path.resolve()), stamp_of(path)]
     text = json.dumps([file, options, code_version(), len(all_ops())])
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -101,32 +100,67 @@ def code_version() -> str:
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
-def _encode(graph: Graph, path: Path) -> bytes:
-    """Return an entry: the length of a table, the table of views, the graph without them."""
-    views: dict[int, tuple[int, tuple[int, ...]]] = {}
+def _encode(graph: Graph, files: Sequence[OpenFile]) -> bytes:
+    """Return an entry: the length of a table, the table of files and views, the graph without them.
+
+    A view is the number of its file, the offset in bytes, and the strides.
+    """
+    views: dict[int, tuple[int, int, tuple[int, ...]]] = {}
     for value in graph.values.values():
-        data = value.data
-        if data is None or data.nbytes < LARGE_BYTES or min(data.strides, default=0) < 0:
-            continue
-        offset = offset_in_file(data, path)
-        if offset is not None and value.id not in graph.outputs:
-            views[value.id] = (offset, data.strides)
+        place = None if value.id in graph.outputs else _place(value.data, files)
+        if place is not None:
+            views[value.id] = place
     values = {i: replace(v, data=None) if i in views else v for i, v in graph.values.items()}
-    table = json.dumps({"inputs": len(graph.inputs), "views": views}).encode()
+    head = {
+        "inputs": len(graph.inputs),
+        "files": [(str(file.path.absolute()), file.stamp) for file in files],
+        "views": views,
+    }
+    table = json.dumps(head).encode()
     bare = replace(graph, inputs=(*graph.inputs, *views), values=values)
     return _LENGTH.pack(len(table)) + table + dumps(bare)
 
 
-def _decode(stored: bytes, path: Path) -> Graph:
-    """Return the graph of an entry, with its weights as views of the model's file."""
+def _place(
+    data: Array | None, files: Sequence[OpenFile]
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """Return where a constant lies in the model's files; None for one that an entry is to hold."""
+    if data is None or data.nbytes < LARGE_BYTES or min(data.strides, default=0) < 0:
+        return None
+    for number, file in enumerate(files):
+        offset = offset_in(data, file)
+        if offset is not None:
+            return number, offset, data.strides
+    return None
+
+
+def _decode(stored: bytes, path: Path, mmap: bool) -> Graph | None:
+    """Return the graph of an entry, or None where it is damaged or a file of the model changed."""
+    try:
+        return _decoded(stored, mmap)
+    except (TriremeError, ValueError, KeyError, TypeError, OSError, struct.error) as error:
+        _log.warning("an optimised graph of %s could not be used: %s", path, error)
+    return None
+
+
+def _decoded(stored: bytes, mmap: bool) -> Graph | None:
+    """Return the graph of an entry, its weights views of the files; None where a file changed."""
     (size,) = _LENGTH.unpack_from(stored)
     head = json.loads(stored[_LENGTH.size : _LENGTH.size + size])
+    try:
+        files = [open_file(Path(name), mmap) for name, _ in head["files"]]
+    except OSError:  # converting will say what is wrong with it
+        return None
+    if any(
+        file.stamp != tuple(stamp) for file, (_, stamp) in zip(files, head["files"], strict=True)
+    ):
+        return None
     bare = loads(stored[_LENGTH.size + size :])
-    file = map_file(path)
     values: dict[int, Value] = dict(bare.values)
-    for text, (offset, strides) in head["views"].items():
+    for text, (number, offset, strides) in head["views"].items():
         value = values[int(text)]
-        values[value.id] = replace(value, data=_view(file, value, offset, strides))
+        view = _view(files[number].data, value, offset, strides)
+        values[value.id] = replace(value, data=view)
     return replace(bare, inputs=bare.inputs[: head["inputs"]], values=values)
 
 

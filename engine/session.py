@@ -87,6 +87,8 @@ class Session(Closing):
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
     model_cache: where optimised graphs of model files are kept; this user's cache folder when not
         given, nowhere when None
+    mmap: map the model's files, which must then not be truncated or overwritten in place; False to
+        read them
     progress: told what loading is at: (what, done, total), total 0 where it is not known
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
@@ -115,6 +117,7 @@ class Session(Closing):
         passes_off: Sequence[str] = (),
         progress: Progress = no_progress,
         model_cache: Path | None = USERS_CACHE,
+        mmap: bool = True,
     ) -> None:
         self.forget_threads()
         tell_of_forks(self)
@@ -134,7 +137,7 @@ class Session(Closing):
             threads = made.options.threads if threads is None else threads
             batch = made.options.batch if batch is None else batch
             progress("reading the model", 0, 0)
-            self.graph = optimised(model, shapes, passes, passes_off, model_cache)
+            self.graph = optimised(model, shapes, passes, passes_off, model_cache, mmap)
             self.graph = self.graph if batch is None else batched(self.graph, batch)
             self.states: States = States(state_types(self.graph))
             progress("opening devices", 0, 0)

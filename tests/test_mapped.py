@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trireme.convert import convert
 from trireme.converters.onnx.strip import LARGE_BYTES, strip
-from trireme.mapped import map_file, read_file, release
+from trireme.mapped import open_file, release
 from trireme.session import Session
 
 SEED = 11
@@ -79,7 +79,7 @@ def test_release_gives_pages_back(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(b"\x01" * (64 << 20))
     before = resident_bytes()
-    data = map_file(path)
+    data = open_file(path).data
     assert data.sum(dtype=np.int64) == 64 << 20
     assert resident_bytes() - before > 48 << 20
     release(data[12345:].reshape(-1, 1)[::2])
@@ -90,7 +90,13 @@ def test_release_gives_pages_back(tmp_path):
 def test_release_of_other_memory_does_nothing(tmp_path):
     path = tmp_path / "empty"
     path.write_bytes(b"")
-    for data in (np.ones(5), np.ones(0), map_file(path), read_file(path), np.array(3)[()]):
+    for data in (
+        np.ones(5),
+        np.ones(0),
+        open_file(path).data,
+        open_file(path, use_mmap=False).data,
+        np.array(3)[()],
+    ):
         array = np.asarray(data)
         before = array.tobytes()
         release(array)

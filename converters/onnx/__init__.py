@@ -14,6 +14,7 @@ import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx.file import read_model
 from trireme.converters.onnx.walk import convert_model
 from trireme.graph import Graph
+from trireme.mapped import OnOpen, ignore_file
 
 __all__ = ["convert"]
 
@@ -24,14 +25,15 @@ def convert(
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
     use_mmap: bool = True,
+    on_open: OnOpen = ignore_file,
 ) -> Graph:
     """Return the graph of an ONNX model, with the model's own tensor names.
 
     `shapes` gives whole shapes of inputs by name; the symbols they bind are bound everywhere.
     The constants are views of the file, which is mapped into memory: replace it atomically, never
-    truncate it, or pass use_mmap=False.
+    truncate it, or pass use_mmap=False. `on_open` is told of every file that is read.
     Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
     op that is not supported, or naming the node that cannot be expressed
     """
-    model, files = read_model(source, use_mmap)
+    model, files = read_model(source, use_mmap, on_open)
     return convert_model(model, files, shapes or {}, name)

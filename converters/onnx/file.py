@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from trireme.converters.onnx.strip import strip
 from trireme.dtypes import Array
 from trireme.errors import ModelFileError
-from trireme.mapped import map_file, read_file
+from trireme.mapped import OnOpen, ignore_file, open_file
 
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
@@ -31,21 +31,27 @@ class Files:
     own: uint8[size of the model]
     folder: where external data may lie; None for a model that came as bytes
     use_mmap: map files instead of reading them
+    on_open: is told of every file
     """
 
     own: Array
     folder: Path | None = None
     use_mmap: bool = True
+    on_open: OnOpen = ignore_file
     _opened: dict[Path, Array] = fresh(default_factory=dict)
 
     def read(self, path: Path) -> Array:
         """Return the bytes of a file of external data; raise OSError."""
         if path not in self._opened:
-            self._opened[path] = map_file(path) if self.use_mmap else read_file(path)
+            file = open_file(path, self.use_mmap)
+            self.on_open(file)
+            self._opened[path] = file.data
         return self._opened[path]
 
 
-def read_model(source: str | Path | bytes, use_mmap: bool = True) -> tuple[Model, Files]:
+def read_model(
+    source: str | Path | bytes, use_mmap: bool = True, on_open: OnOpen = ignore_file
+) -> tuple[Model, Files]:
     """Return the model, and the files that the data of its tensors lies in.
 
     Errors: ModelFileError, if it cannot be read, is no ONNX model, or its version is unknown
@@ -55,10 +61,11 @@ def read_model(source: str | Path | bytes, use_mmap: bool = True) -> tuple[Model
         return _parse(own, "the bytes"), Files(own)
     path = Path(source)
     try:
-        own = map_file(path) if use_mmap else read_file(path)
+        file = open_file(path, use_mmap)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    return _parse(own, str(path)), Files(own, path.parent, use_mmap)
+    on_open(file)
+    return _parse(file.data, str(path)), Files(file.data, path.parent, use_mmap, on_open)
 
 
 def _parse(data: Array, where: str) -> Model:

@@ -186,7 +186,7 @@ def _inside(folder: Path | None, location: str, where: str) -> Path:
         raise ModelFileError(
             f"{where}: external data at '{location}' is not inside the model's folder"
         )
-    path = (base / relative).resolve()
+    path = base / relative
     if not path.is_file():
         raise ModelFileError(f"{where}: external data file {path} does not exist")
     return path

@@ -6,18 +6,16 @@ loading it gives a graph that keeps every rule, or a ModelFileError.
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 
 import numpy as np
 
-from trireme.dtypes import Array
 from trireme.errors import ModelFileError
 from trireme.graph import Graph
-from trireme.mapped import map_file
+from trireme.mapped import OnOpen, aligned, ignore_file, open_file
 from trireme.model_file.atomic import write_atomic
-from trireme.model_file.layout import ALIGNMENT, MAGIC
+from trireme.model_file.layout import MAGIC
 from trireme.model_file.reader import read
 from trireme.model_file.writer import encode
 
@@ -40,18 +38,26 @@ def dumps(graph: Graph) -> bytes:
     return b"".join(encode(graph))
 
 
-def load(path: str | os.PathLike[str], *, mmap: bool = True, verify_weights: bool = False) -> Graph:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    mmap: bool = True,
+    verify_weights: bool = False,
+    on_open: OnOpen = ignore_file,
+) -> Graph:
     """Return the graph of a file, with constants that are read-only views of it.
 
     mmap: map the file instead of reading it. A mapped file may be replaced (`save` does that) or
         removed, but must not be truncated or overwritten in place while the graph is in use: the
         system would end the process. Read the file (False) where that may happen.
     verify_weights: also check the weights' checksums, which reads all of them
+    on_open: is told of the file
     Errors: ModelFileError, naming the file and the field
     """
     try:
-        raw = _mapped(Path(path)) if mmap else _read(Path(path))
-        return read(raw, verify_weights)
+        file = open_file(Path(path), mmap)
+        on_open(file)
+        return read(file.data, verify_weights)
     except (OSError, ValueError) as error:
         text = getattr(error, "strerror", None) or str(error)
         raise ModelFileError(f"{os.fspath(path)}: cannot be read: {text}") from error
@@ -64,7 +70,7 @@ def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
 
     Errors: ModelFileError, naming the field
     """
-    raw = _aligned(len(data))
+    raw = aligned(len(data))
     raw[:] = np.frombuffer(data, np.uint8)
     raw.flags.writeable = False
     return read(raw, verify_weights)
@@ -73,34 +79,6 @@ def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
 def is_model_file(start: bytes) -> bool:
     """Whether bytes from the start of a file are those of a .trm file."""
     return start[: len(MAGIC)] == MAGIC
-
-
-def _mapped(path: Path) -> Array:
-    with _open(path):
-        return map_file(path)
-
-
-def _read(path: Path) -> Array:
-    with _open(path) as file:
-        raw = _aligned(os.fstat(file.fileno()).st_size)
-        count = file.readinto(raw.data)
-    if count != raw.size:
-        raise ModelFileError(f"the file shrank from {raw.size} to {count} bytes while it was read")
-    raw.flags.writeable = False
-    return raw
-
-
-def _open(path: Path) -> io.BufferedReader:
-    """Open a regular file; opening a pipe would wait for a writer."""
-    if path.exists() and not path.is_file():
-        raise ModelFileError("cannot be read: it is not a regular file")
-    return path.open("rb")
-
-
-def _aligned(nbytes: int) -> Array:
-    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    skip = -raw.ctypes.data % ALIGNMENT
-    return raw[skip : skip + nbytes]
 
 
 def _named(path: str | os.PathLike[str], error: ModelFileError) -> ModelFileError:
