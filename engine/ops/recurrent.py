@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,20 +45,35 @@ class Kind:
     step: Callable[..., State]
 
 
-def _functions(
-    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None,
-    clip: float | None,
-) -> list[Function]:  # fmt: skip
-    """Return the activations, each taking its alpha and beta from the lists in turn."""
-    left: list[Iterator[float]] = [iter(alphas or ()), iter(betas or ())]
+def activations_of(
+    kind: Kind, directions: int, attrs: Mapping[str, Any]
+) -> list[tuple[str, tuple[float, float]]]:  # fmt: skip
+    """Return the activations of all directions: ONNX's name in small letters, alpha and beta.
+
+    Each takes its alpha and beta, if it has them, from the lists of the attributes in turn.
+    Errors: GraphError, if a name is not that of an activation
+    """
+    left: list[Iterator[float]] = [
+        iter(attrs[key] or ()) for key in ("activation_alpha", "activation_beta")
+    ]
     made = []
-    for name in names:
+    for name in attrs["activations"] or kind.activations * directions:
         if name.lower() not in _FUNCTIONS:
             raise GraphError(f"unknown activation {name!r} of a recurrent layer")
-        function, *defaults = _FUNCTIONS[name.lower()]
-        given = [next(it, d) for it, d in zip(left, defaults, strict=True) if d is not None]
-        made.append(_clipped(function, given, clip))
+        _, *defaults = _FUNCTIONS[name.lower()]
+        alpha, beta = (
+            0.0 if default is None else float(next(given, default))
+            for given, default in zip(left, defaults, strict=True)
+        )
+        made.append((name.lower(), (alpha, beta)))
     return made
+
+
+def _function(name: str, numbers: tuple[float, float], clip: float | None) -> Function:
+    """Return an activation as a function of an array, clipped first."""
+    function, *defaults = _FUNCTIONS[name]
+    given = [n for n, default in zip(numbers, defaults, strict=True) if default is not None]
+    return _clipped(function, given, clip)
 
 
 def _clipped(function: Callable[..., Any], given: list[float], clip: float | None) -> Function:
@@ -102,6 +117,8 @@ def _lstm_step(
 RNN = Kind(1, 1, ("Tanh",), _rnn_step)
 GRU = Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step)
 LSTM = Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step)
+KINDS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
+"""The kinds by op."""
 
 
 def _direction(
@@ -135,8 +152,9 @@ def _run(
         turned = tuple(None if a is None else np.swapaxes(a, 0, 1) for a in turned)
     wide = turned[0].astype(np.float64) if turned[0] is not None else x
     (steps, batch, _), (count, rows, hidden) = wide.shape, r.shape
-    names = activations or kind.activations * count
-    functions = _functions(names, activation_alpha, activation_beta, clip)
+    functions = [_function(name, numbers, clip) for name, numbers in activations_of(
+        kind, count, {"activations": activations, "activation_alpha": activation_alpha,
+                      "activation_beta": activation_beta})]  # fmt: skip
     each = len(kind.activations)
     whole = np.zeros((count, 2 * rows)) if bias is None else bias.astype(np.float64)
     peep = np.zeros((count, 3 * hidden)) if peepholes is None else peepholes.astype(np.float64)
