@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.attention_nodes import Attention, find_attention
-from trireme.devices.cpu.elementwise import EXPRESSIONS, Term, expression_step, term_attrs
+from trireme.devices.cpu.elementwise import Term, expression_step, term_attrs
+from trireme.devices.cpu.expressions import EXPRESSIONS
 from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
 from trireme.devices.cpu.kernels import TABLE, Context, Step, native_reason

@@ -17,7 +17,7 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.elementwise import COSTS, activate
+from trireme.devices.cpu.expressions import COSTS, activate
 from trireme.devices.cpu.gather import Window, emit_gather
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.memory import aligned_bytes

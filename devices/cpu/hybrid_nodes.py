@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trireme.devices.cpu.elementwise import ACTIVATIONS
+from trireme.devices.cpu.expressions import ACTIVATIONS
 from trireme.devices.cpu.int8.ways import Way
 from trireme.devices.cpu.unify import Pattern, Solution, number_of, solve
 from trireme.graph import Graph, Node

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.elementwise import ACTIVATIONS
+from trireme.devices.cpu.expressions import ACTIVATIONS
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.gemm import Product, cut_product, pack_panels, panel_bytes, product_kernel
 from trireme.devices.cpu.kernels import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
-from trireme.devices.cpu.elementwise import activate
+from trireme.devices.cpu.expressions import activate
 from trireme.devices.cpu.gather import Window
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from trireme.calibrating.handover import BYTES, FLAGS
 from trireme.device import KernelWork
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.elementwise import COSTS
 from trireme.devices.cpu.executable import TRY_S
+from trireme.devices.cpu.expressions import COSTS
 from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
 from trireme.devices.cpu.program import Item, Program
 from trireme.graph import Graph

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, lanes_of, vector
-from trireme.devices.cpu.elementwise import activate
+from trireme.devices.cpu.expressions import activate
 from trireme.devices.cpu.int8.epilogue import Channels
 from trireme.devices.cpu.int8.requant import channel_order
 from trireme.devices.cpu.kernels import Operand

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.elementwise import COSTS, activate
+from trireme.devices.cpu.expressions import COSTS, activate
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.gemm import multiply_tile
 from trireme.devices.cpu.kernels import begin, finish
