@@ -1,26 +1,22 @@
 """What elementwise ops and activations are as instructions: a table from an op to what emits it.
 
-Elementwise kernels, and the ends of kernels that apply an activation, look emitters up here.
+An op has an emitter for each kind of element it is computed in. Elementwise kernels look emitters
+up here, and so do the ends of kernels that apply an activation.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen import intfn, mathfn, power
 from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.scalars import SCALARS, Kind, bits, convert
 
 Emit = Callable[..., Value]
-"""(fn, attrs, *operands) -> result, on vectors of float32."""
-
-
-def _activated(emit: Emit) -> Emit:
-    def with_activation(fn: Function, attrs: Mapping[str, Any], *operands: Value) -> Value:
-        return activate(fn, attrs.get("activation", ""), emit(fn, attrs, *operands), attrs)
-
-    return with_activation
+"""(fn, attrs, *operands) -> result, on vectors."""
 
 
 ACTIVATIONS: dict[str, Callable[[Function, Value], Value]] = {
@@ -111,61 +107,249 @@ def _fold(emit: Callable[[Function, Value, Value], Value]) -> Emit:
     return over_all
 
 
-def _plain(emit: Callable[[Function, Value], Value]) -> Emit:
-    return lambda fn, attrs, x: emit(fn, x)
+def _plain(emit: Callable[..., Value]) -> Emit:
+    return lambda fn, attrs, *operands: emit(fn, *operands)
 
 
-def _clip(fn: Function, attrs: Mapping[str, Any], x: Value, *limits: Value) -> Value:
-    if attrs["_has_low"]:
-        x = mathfn.maximum(fn, x, limits[0])
-    return mathfn.minimum(fn, x, limits[-1]) if attrs["_has_high"] else x
+def _activated(emit: Callable[[Function, Value, Value], Value]) -> Emit:
+    def with_activation(fn: Function, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
+        return activate(fn, attrs.get("activation", ""), emit(fn, a, b), attrs)
+
+    return with_activation
 
 
-EXPRESSIONS: dict[str, Emit] = {
-    "add": _activated(lambda fn, attrs, a, b: a + b),
-    "sub": _activated(lambda fn, attrs, a, b: a - b),
-    "mul": _activated(lambda fn, attrs, a, b: a * b),
-    "div": _activated(lambda fn, attrs, a, b: a / b),
-    "max": _fold(mathfn.maximum),
-    "min": _fold(mathfn.minimum),
-    "sum": _fold(lambda fn, a, b: a + b),
-    "relu": _plain(ACTIVATIONS["relu"]),
-    "sigmoid": _plain(mathfn.sigmoid),
-    "tanh": _plain(mathfn.tanh),
-    "exp": _plain(mathfn.exp),
-    "log": _plain(mathfn.log),
-    "erf": _plain(mathfn.erf),
-    "neg": _plain(lambda fn, x: -x),
-    "abs": _plain(lambda fn, x: fn.unary("fabs", x)),
-    "sqrt": _plain(lambda fn, x: fn.unary("sqrt", x)),
-    "rsqrt": _plain(lambda fn, x: 1.0 / fn.unary("sqrt", x)),
-    "reciprocal": _plain(lambda fn, x: 1.0 / x),
-    "floor": _plain(lambda fn, x: fn.unary("floor", x)),
-    "ceil": _plain(lambda fn, x: fn.unary("ceil", x)),
-    "round": _plain(lambda fn, x: fn.unary("roundeven", x)),
-    "square": _plain(lambda fn, x: x * x),
-    "squared_difference": lambda fn, attrs, a, b: (a - b) * (a - b),
-    "relu6": _plain(ACTIVATIONS["relu6"]),
-    "relu_n1_to_1": _plain(ACTIVATIONS["relu_n1_to_1"]),
-    "prelu": _prelu,
-    "celu": _celu,
-    "selu": _selu,
-    "softplus": _plain(_softplus),
-    "softsign": _plain(lambda fn, x: x / (fn.unary("fabs", x) + 1.0)),
-    "mish": _plain(lambda fn, x: x * mathfn.tanh(fn, _softplus(fn, x))),
-    "thresholded_relu": _above,
-    "hard_swish": _plain(ACTIVATIONS["hard_swish"]),
-    "hard_sigmoid": lambda fn, attrs, x: _hard_sigmoid(fn, x, attrs["alpha"], attrs["beta"]),
-    "swish": lambda fn, attrs, x: _swish(fn, attrs, x),
-    "leaky_relu": _leaky,
-    "elu": _elu,
-    "gelu": _gelu,
-    "clip": _clip,
+def _clip(maximum: Callable[..., Value], minimum: Callable[..., Value]) -> Emit:
+    def emit(fn: Function, attrs: Mapping[str, Any], x: Value, *limits: Value) -> Value:
+        if attrs["has_low"]:
+            x = maximum(fn, x, limits[0])
+        return minimum(fn, x, limits[-1]) if attrs["has_high"] else x
+
+    return emit
+
+
+def _mean(fn: Function, attrs: Mapping[str, Any], *operands: Value) -> Value:
+    total = functools.reduce(lambda a, b: a + b, operands)
+    return total / fn.as_value(total.type, float(len(operands)))
+
+
+def _sign(fn: Function, x: Value) -> Value:
+    below = fn.select(fn.compare("olt", x, 0.0), fn.as_value(x.type, -1.0), x)
+    return fn.select(fn.compare("ogt", x, 0.0), 1.0, below)
+
+
+def _modulo(fn: Function, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
+    """Return the remainder, exact, of a's sign, or of b's as Python's % has it."""
+    rest = fn.emit(a.type, f"frem {a}, {b.text}")
+    if attrs["fmod"]:
+        return rest
+    signs = bits(fn, "xor", fn.compare("olt", rest, 0.0), fn.compare("olt", b, 0.0))
+    apart = bits(fn, "and", signs, fn.compare("une", rest, 0.0))
+    return fn.select(apart, rest + b, rest)
+
+
+def _is_inf(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    above = fn.compare("oeq", x, math.inf if attrs["detect_positive"] else math.nan)
+    below = fn.compare("oeq", x, -math.inf if attrs["detect_negative"] else math.nan)
+    return bits(fn, "or", above, below)
+
+
+def _where(fn: Function, attrs: Mapping[str, Any], condition: Value, x: Value, y: Value) -> Value:
+    return fn.select(condition, x, y)
+
+
+def _cast(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    return convert(fn, x, attrs["from"], attrs["to"])
+
+
+def _pow(fn: Function, attrs: Mapping[str, Any], x: Value, y: Value) -> Value:
+    wide = convert(fn, y, attrs["exponent"], "float64")
+    return power.power(fn, x, wide)
+
+
+def _known_power(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
+    """Return x to a known power of KNOWN_POWERS."""
+    exponent = attrs["exponent"]
+    if exponent == 0.5:  # of -0 it is 0, of -infinity infinity
+        root = fn.unary("fabs", fn.unary("sqrt", x))
+        return fn.select(fn.compare("oeq", x, -math.inf), math.inf, root)
+    if exponent == -1:
+        return 1.0 / x
+    square = x * x
+    return {1: x, 2: square, 3: square * x, 4: square * square}[exponent]
+
+
+KNOWN_POWERS = (-1, 0.5, 1, 2, 3, 4)
+"""Constant exponents for which a few instructions do."""
+
+Forms = dict[Kind, Emit]
+"""What emits an op, by the kind of its elements."""
+
+
+def _single(emit: Emit) -> Forms:
+    return {"single": emit}
+
+
+def _floats(emit: Emit) -> Forms:
+    return {"single": emit, "double": emit}
+
+
+def _integers(emit: Callable[..., Value]) -> Forms:
+    """A function of (fn, *operands), the same for signed and unsigned."""
+    return {"signed": _plain(emit), "unsigned": _plain(emit)}
+
+
+def _by_sign(emit: Callable[..., Value]) -> Forms:
+    """A function of (fn, *operands, signed=)."""
+    return {
+        "signed": _plain(functools.partial(emit, signed=True)),
+        "unsigned": _plain(functools.partial(emit, signed=False)),
+    }
+
+
+def _arithmetic(emit: Callable[[Function, Value, Value], Value]) -> Forms:
+    return _floats(_activated(emit)) | _integers(emit)
+
+
+def _bitwise(op: str) -> Callable[[Function, Value, Value], Value]:
+    return lambda fn, a, b: bits(fn, op, a, b)
+
+
+def _compared(floats: str, signed: str) -> Forms:
+    unsigned = signed.replace("s", "u")
+
+    def emit(relation: str) -> Emit:
+        return lambda fn, attrs, a, b: fn.compare(relation, a, b)
+
+    kinds: dict[Kind, Emit] = {"signed": emit(signed), "unsigned": emit(unsigned)}
+    return _floats(emit(floats)) | kinds | {"bool": emit(unsigned)}
+
+
+def _int_modulo(signed: bool) -> Emit:
+    return lambda fn, attrs, a, b: intfn.modulo(fn, a, b, signed=signed, of_a=attrs["fmod"])
+
+
+def _shift(signed: bool) -> Emit:
+    return lambda fn, attrs, a, b: intfn.shift(
+        fn, a, b, signed=signed, left=attrs["direction"] == "LEFT"
+    )
+
+
+def _int_clip(signed: bool) -> Emit:
+    limits = (functools.partial(f, signed=signed) for f in (intfn.maximum, intfn.minimum))
+    return _clip(*limits)
+
+
+def _int_fold(emit: Callable[..., Value]) -> Forms:
+    return {
+        "signed": _fold(functools.partial(emit, signed=True)),
+        "unsigned": _fold(functools.partial(emit, signed=False)),
+    }
+
+
+def _int_power(signed: bool) -> Emit:
+    return lambda fn, attrs, a, b: intfn.power(fn, a, b, signed=signed)
+
+
+def _add(fn: Function, a: Value, b: Value) -> Value:
+    return a + b
+
+
+def _squared(fn: Function, x: Value) -> Value:
+    return x * x
+
+
+def _difference(fn: Function, a: Value, b: Value) -> Value:
+    return (a - b) * (a - b)
+
+
+def _any(emit: Emit) -> Forms:
+    kinds: tuple[Kind, ...] = ("signed", "unsigned", "bool")
+    return _floats(emit) | dict.fromkeys(kinds, emit)
+
+
+EXPRESSIONS: dict[str, Forms] = {
+    "add": _arithmetic(_add),
+    "sub": _arithmetic(lambda fn, a, b: a - b),
+    "mul": _arithmetic(lambda fn, a, b: a * b),
+    "div": _floats(_activated(lambda fn, a, b: a / b)) | _by_sign(intfn.divide),
+    "floor_div": _by_sign(intfn.floor_divide),
+    "mod": _floats(_modulo) | {"signed": _int_modulo(True), "unsigned": _int_modulo(False)},
+    "max": _floats(_fold(mathfn.maximum)) | _int_fold(intfn.maximum),
+    "min": _floats(_fold(mathfn.minimum)) | _int_fold(intfn.minimum),
+    "sum": _floats(_fold(_add)) | {"signed": _fold(_add), "unsigned": _fold(_add)},
+    "mean": _floats(_mean),
+    "relu": _floats(_plain(ACTIVATIONS["relu"])),
+    "sigmoid": _single(_plain(mathfn.sigmoid)),
+    "tanh": _single(_plain(mathfn.tanh)),
+    "exp": _single(_plain(mathfn.exp)),
+    "log": _single(_plain(mathfn.log)),
+    "erf": _single(_plain(mathfn.erf)),
+    "neg": _floats(_plain(lambda fn, x: -x)) | {"signed": _plain(intfn.negative)},
+    "abs": _floats(_plain(lambda fn, x: fn.unary("fabs", x)))
+    | {"signed": _plain(intfn.absolute), "unsigned": _plain(lambda fn, x: x)},
+    "sign": _floats(_plain(_sign)) | _by_sign(intfn.sign),
+    "sqrt": _floats(_plain(lambda fn, x: fn.unary("sqrt", x))),
+    "rsqrt": _floats(_plain(lambda fn, x: 1.0 / fn.unary("sqrt", x))),
+    "reciprocal": _floats(_plain(lambda fn, x: 1.0 / x)),
+    "floor": _floats(_plain(lambda fn, x: fn.unary("floor", x))),
+    "ceil": _floats(_plain(lambda fn, x: fn.unary("ceil", x))),
+    "round": _floats(_plain(lambda fn, x: fn.unary("roundeven", x))),
+    "square": _floats(_plain(_squared)) | _integers(_squared),
+    "squared_difference": _floats(_plain(_difference)) | _integers(_difference),
+    "pow": _single(_pow) | {"signed": _int_power(True), "unsigned": _int_power(False)},
+    "relu6": _floats(_plain(ACTIVATIONS["relu6"])),
+    "relu_n1_to_1": _floats(_plain(ACTIVATIONS["relu_n1_to_1"])),
+    "prelu": _floats(_prelu),
+    "celu": _single(_celu),
+    "selu": _single(_selu),
+    "softplus": _single(_plain(_softplus)),
+    "softsign": _floats(_plain(lambda fn, x: x / (fn.unary("fabs", x) + 1.0))),
+    "mish": _single(_plain(lambda fn, x: x * mathfn.tanh(fn, _softplus(fn, x)))),
+    "thresholded_relu": _floats(_above),
+    "hard_swish": _single(_plain(ACTIVATIONS["hard_swish"])),
+    "hard_sigmoid": _single(
+        lambda fn, attrs, x: _hard_sigmoid(fn, x, attrs["alpha"], attrs["beta"])
+    ),
+    "swish": _single(_swish),
+    "leaky_relu": _floats(_leaky),
+    "elu": _single(_elu),
+    "gelu": _single(_gelu),
+    "clip": _floats(_clip(mathfn.maximum, mathfn.minimum))
+    | {"signed": _int_clip(True), "unsigned": _int_clip(False)},
+    "equal": _compared("oeq", "eq"),
+    "not_equal": _compared("une", "ne"),
+    "less": _compared("olt", "slt"),
+    "less_or_equal": _compared("ole", "sle"),
+    "greater": _compared("ogt", "sgt"),
+    "greater_or_equal": _compared("oge", "sge"),
+    "is_nan": _floats(_plain(lambda fn, x: fn.compare("uno", x, x))),
+    "is_inf": _floats(_is_inf),
+    "not": {"bool": _plain(lambda fn, x: bits(fn, "xor", x, 1))},
+    "and": {"bool": _plain(_bitwise("and"))},
+    "or": {"bool": _plain(_bitwise("or"))},
+    "xor": {"bool": _plain(_bitwise("xor"))},
+    "bitwise_not": _integers(lambda fn, x: bits(fn, "xor", x, -1)),
+    "bitwise_and": _integers(_bitwise("and")),
+    "bitwise_or": _integers(_bitwise("or")),
+    "bitwise_xor": _integers(_bitwise("xor")),
+    "bit_shift": {"signed": _shift(True), "unsigned": _shift(False)},
+    "where": _any(_where),
+    "cast": _any(_cast),
 }
-INSIDE: dict[str, Emit] = {
-    "_activation": lambda fn, attrs, x: activate(fn, attrs["activation"], x),
+"""What emits each elementwise op, by the kind of its first element (of `where`: what it picks)."""
+_INSIDE: dict[str, Forms] = {
+    "_activation": _single(lambda fn, attrs, x: activate(fn, attrs["activation"], x)),
+    "_power": _floats(_known_power),
 }
 """Expressions that are not ops."""
+
+
+def emitter(op: str, dtype: str) -> Emit | None:
+    """Return what emits an op on elements of a dtype, None where there is none."""
+    forms = EXPRESSIONS.get(op) or _INSIDE.get(op, {})
+    return forms.get(SCALARS[dtype].kind) if dtype in SCALARS else None
+
+
 COSTS = {
     "exp": 10,
     "tanh": 16,
@@ -175,5 +359,17 @@ COSTS = {
     "gelu_tanh": 20,
     "log": 14,
     "swish": 12,
+    "pow": 90,
+    "cast": 4,
 }
 """Vector instructions of a call, where it is not about two."""
+
+
+def expression_cost(op: str, dtype: str, lanes: int) -> float:
+    """Return about how many instructions a call takes for each register of its operands."""
+    if op in _DIVISIONS and SCALARS[dtype].kind in ("signed", "unsigned"):
+        return 10.0 * lanes if SCALARS[dtype].nbytes == 8 else 16.0  # one by one, or in floats
+    return COSTS.get(op, 2)
+
+
+_DIVISIONS = ("div", "floor_div", "mod")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.attention_nodes import Attention, find_attention
-from trireme.devices.cpu.elementwise import Term, expression_step, term_attrs
+from trireme.devices.cpu.elementwise import expression_step, node_term, term_inputs
 from trireme.devices.cpu.expressions import EXPRESSIONS
 from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
@@ -61,7 +61,7 @@ def grouped(context: Context) -> Iterator[Group]:
             for value in dict.fromkeys(node.used):
                 if value in pending:
                     before = pending.pop(value)
-                    if len(_inputs(before + chain)) <= MOST_INPUTS:
+                    if len(_inputs(graph, before + chain)) <= MOST_INPUTS:
                         chain = before + chain
                     else:
                         yield Group(before, True)
@@ -72,7 +72,7 @@ def grouped(context: Context) -> Iterator[Group]:
 
 
 def _is_expression(graph: Graph, node: Node) -> bool:
-    """Whether a node is elementwise on floats."""
+    """Whether a node is elementwise on values as they are, not on stored integers."""
     return node.op in EXPRESSIONS and not is_quantized(graph, node)
 
 
@@ -87,10 +87,11 @@ def _joins_its_reader(graph: Graph, node: Node) -> bool:
     return same and native_reason(graph, reader) is None
 
 
-def _inputs(nodes: Sequence[Node]) -> tuple[int, ...]:
+def _inputs(graph: Graph, nodes: Sequence[Node]) -> tuple[int, ...]:
     """Return the values that a chain reads from memory, in order."""
     made = {node.outputs[0] for node in nodes}
-    return tuple(dict.fromkeys(i for node in nodes for i in node.used if i not in made))
+    read = (value for node in nodes for value in term_inputs(graph, node))
+    return tuple(dict.fromkeys(value for value in read if value not in made))
 
 
 def lower_group(context: Context, group: Group) -> Sequence[Step]:
@@ -106,13 +107,18 @@ def lower_group(context: Context, group: Group) -> Sequence[Step]:
         if rule is None:
             raise InternalError(f"{group.node.label} has no native kernel")
         return rule.lower(context, group.node)
-    inputs = _inputs(group.nodes)
-    place = {value: ~k for k, value in enumerate(inputs)}
+    return [_chain_step(context, group)]
+
+
+def _chain_step(context: Context, group: Group) -> Step:
+    """Return the step of a chain of elementwise nodes."""
+    inputs = _inputs(context.graph, group.nodes)
+    places = {value: ~k for k, value in enumerate(inputs)}
     terms = []
     for k, node in enumerate(group.nodes):
-        terms.append(Term(node.op, term_attrs(node), tuple(place[i] for i in node.used)))
-        place[node.outputs[0]] = k
+        terms.append(node_term(context.graph, node, places))
+        places[node.outputs[0]] = k
     name = "_".join(node.op for node in group.nodes)
     name = name if len(name) < 60 else f"chain_of_{len(terms)}"
     nodes = tuple(node.id for node in group.nodes)
-    return [expression_step(context, f"{name}_f32", terms, inputs, group.node.outputs[0], nodes)]
+    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)

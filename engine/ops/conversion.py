@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import NAMES, Array, dtype_name, numpy_dtype
+from trireme.dtypes import FLOATS, NAMES, Array, dtype_name, numpy_dtype
 from trireme.errors import ShapeError
 from trireme.graph import Value
 from trireme.op import Attr, OpDef, Sample, define, no_flops
@@ -20,8 +20,9 @@ DTYPE = Attr("str", choices=NAMES)
 def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
     """Return x in another dtype, by the rules of ONNX Cast-24.
 
-    Floats to integers are cut toward zero; to 8-bit floats, out of range gives the greatest finite
-    value when `saturate`; to float8_e8m0fnu the exponent is rounded as `round_mode` says.
+    Floats to integers are cut toward zero (`_to_integer`); to 8-bit floats, out of range gives the
+    greatest finite value when `saturate`; to float8_e8m0fnu the exponent is rounded as
+    `round_mode` says.
     """
     if to == "string":
         return _to_text(x)
@@ -36,7 +37,26 @@ def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
         return _saturated(x, target)
     if to in ("int4", "uint4", "int2", "uint2"):
         return _wrapped(x, target)
+    if x.dtype.name in FLOATS and target.kind in "iu":
+        return _to_integer(x, target)
     return x.astype(target)
+
+
+def _to_integer(x: Array, target: np.dtype[Any]) -> Array:
+    """Cut floats toward zero; what is outside or NaN gives what ONNX Runtime 1.32 gives on x86.
+
+    ONNX leaves that open. Targets of up to 32 bits take the low bits of an int32, int64 and uint64
+    those of an int64, in which -2^31 or -2^63 stands for what is outside. Of uint32 and uint64 the
+    upper half is converted less 2^31 or 2^63; float16 goes to uint32 by way of int64.
+    """
+    by_way_of_64 = target.itemsize == 8 or (x.dtype == np.float16 and target == np.uint32)
+    limit = 2.0**63 if by_way_of_64 else 2.0**31
+    wide = np.trunc(x.astype(np.float64))
+    above = (wide >= limit) & (target.kind == "u" and 2.0 ** (8 * target.itemsize - 1) == limit)
+    moved = np.where(above, wide - limit, wide)
+    inside = (moved >= -limit) & (moved < limit)
+    whole = np.where(inside, moved, -limit).astype(np.int64)
+    return np.where(above, whole ^ np.int64(-limit), whole).astype(target)
 
 
 def _to_text(x: Array) -> Array:

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, INTS, Array
+from trireme.dtypes import FLOATS, INTS, Array, dtype_name
 from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values, float_samples
 from trireme.ops.activation import in_double as _double
+from trireme.ops.conversion import cast
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
@@ -249,15 +250,40 @@ def _infer_pow(a: Value, b: Value) -> Types:
 
 
 def _pow(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu" and b.dtype.kind in "iu" and not (b < 0).any():
-        return np.asarray(np.power(a, b.astype(a.dtype)))
-    return np.asarray(np.power(a.astype(np.float64), b.astype(np.float64))).astype(a.dtype)
+    """Return a^b: of integers modulo 2^bits, and as a float is cut to one where b < 0.
+
+    Special cases are those of C's pow, which numpy leaves for an exponent without axes.
+    """
+    a, b = np.broadcast_arrays(a, b)
+    with np.errstate(all="ignore"):
+        wide = np.power(a.astype(np.float64), b.astype(np.float64))
+        if a.dtype.kind not in "iu":
+            return np.asarray(wide).astype(a.dtype)
+        floats = cast(np.asarray(wide), dtype_name(a.dtype))
+        if b.dtype.kind not in "iu":
+            return floats
+        whole = np.power(a, np.where(b < 0, 0, b).astype(a.dtype))
+    return np.asarray(np.where(b < 0, floats, whole))
+
+
+def _pow_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from binary_samples(rng)
+    base, exponent = rng.integers(-9, 9, (5, 7)), rng.integers(-3, 9, (5, 7))
+    base[0] = (0, 1, -1, 2, 0, 1, -1)
+    exponent[0] = (-1, -2, -3, -1, 0, 5, 4)
+    for dtype in (np.int32, np.int64):
+        yield Sample((base.astype(dtype), exponent.astype(dtype)), note="integers")
+    whole = rng.integers(-3, 4, (5, 7)).astype(np.float32)
+    yield Sample((whole, exponent), note="an integer exponent")
+    for power in (-1.0, 0.5, 3.0, 4.0):
+        number = np.array(power, np.float32)
+        yield Sample((edge_values(), number), constants=frozenset({1}), note=f"^{power}")
 
 
 define(
     OpDef(
         "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
-        _infer_pow, _pow, samples=binary_samples, rtol=4e-6, quantized=form("pow"),
+        _infer_pow, _pow, samples=_pow_samples, rtol=4e-6, quantized=form("pow"),
         flops=lambda call: 20 * call.outputs[0].elements,
     )
 )  # fmt: skip

@@ -19,6 +19,9 @@ from typing import Any
 
 from trireme.devices.cpu.codegen.target import Isa
 
+FLOATS = {"float": "f32", "double": "f64"}
+"""LLVM's floats, and how names of intrinsics spell them."""
+
 
 @functools.lru_cache(4096)
 def _float_text(bits: bytes) -> str:
@@ -54,6 +57,8 @@ def literal(type: str, value: float) -> str:
     element = element_of(type)
     if element == "float":
         text = float_text(float(value))
+    elif element == "double":
+        text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     elif element == "i1":
         text = "true" if value else "false"
     else:
@@ -189,7 +194,7 @@ class Function:
 
     def binary(self, op: str, left: Value, right: Operand) -> Value:
         """Emit add, sub or mul of the operands' kind (integer or float)."""
-        kind = "f" if element_of(left.type) == "float" else ""
+        kind = "f" if element_of(left.type) in FLOATS else ""
         return self.emit(left.type, f"{kind}{op} {left.type} {left.text}, {left.text_of(right)}")
 
     def integer(self, op: str, left: Index, right: Index, type: str = "i64") -> Index:
@@ -205,7 +210,7 @@ class Function:
 
     def compare(self, relation: str, left: Value, right: Operand) -> Value:
         """Emit icmp or fcmp by the relation: olt, ult... for floats, slt, eq... for integers."""
-        op = "fcmp" if element_of(left.type) == "float" else "icmp"
+        op = "fcmp" if element_of(left.type) in FLOATS else "icmp"
         type = vector(lanes_of(left.type), "i1")
         return self.emit(type, f"{op} {relation} {left.type} {left.text}, {left.text_of(right)}")
 
@@ -386,7 +391,7 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
 
 @functools.cache
 def _mangled(type: str) -> str:
-    element = {"float": "f32"}.get(element_of(type), element_of(type))
+    element = FLOATS.get(element_of(type), element_of(type))
     return f"v{lanes_of(type)}{element}" if type.startswith("<") else element
 
 

@@ -33,6 +33,7 @@ class Isa:
     variant: whether its floating-point kernels are those of another entry, under its own name
     vnni: whether bytes are multiplied and added four at a time (vpdpbusd)
     byte_pairs: whether they are two at a time, in saturating words (pmaddubsw)
+    halves: whether float16 is converted by instructions (F16C)
     """
 
     name: str
@@ -47,6 +48,7 @@ class Isa:
     fused: bool = True
     vnni: bool = False
     byte_pairs: bool = False
+    halves: bool = False
     variant: bool = False
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
@@ -67,7 +69,18 @@ _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma")
 _X86 = {
     isa.name: isa
     for isa in (
-        Isa("avx512", "", "", (*_AVX512, "avx512vnni"), 16, 32, "x86", l2_bytes=1 << 20, vnni=True),
+        Isa(
+            "avx512",
+            "",
+            "",
+            (*_AVX512, "avx512vnni"),
+            16,
+            32,
+            "x86",
+            l2_bytes=1 << 20,
+            vnni=True,
+            halves=True,
+        ),
         Isa(
             "avx512_base",
             "skylake-avx512",
@@ -79,8 +92,19 @@ _X86 = {
             l2_bytes=1 << 20,
             variant=True,
             byte_pairs=True,
+            halves=True,
         ),
-        Isa("avx2", "haswell", "", ("avx2", "fma", "bmi2"), 8, 16, "x86", byte_pairs=True),
+        Isa(
+            "avx2",
+            "haswell",
+            "",
+            ("avx2", "fma", "bmi2"),
+            8,
+            16,
+            "x86",
+            byte_pairs=True,
+            halves=True,
+        ),
         _unfused(
             "sse4",
             "x86-64-v2",
@@ -96,7 +120,7 @@ _X86 = {
     )
 }
 _ARM = {
-    "neon": Isa("neon", "", "", ("neon",), 4, 32, "arm"),
+    "neon": Isa("neon", "", "", ("neon",), 4, 32, "arm", halves=True),
     "generic": Isa("generic", "generic", "", (), 4, 32, "arm"),
 }
 ISAS = {**_ARM, **_X86}

@@ -1,0 +1,257 @@
+"""Elementwise kernels of the cpu device on every element type, against the ops' references: the
+bits of integers and bools, floats to a few units in the last place; NaN, infinities, -0, the least
+and the greatest integers among the inputs.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from cpu_run import node_graph, run
+
+import trireme.ops  # noqa: F401
+from trireme.builder import GraphBuilder
+from trireme.devices.cpu.codegen.scalars import SCALARS
+from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.expressions import EXPRESSIONS, emitter
+from trireme.devices.cpu.program import REFERENCE
+from trireme.dtypes import numpy_dtype
+from trireme.graph import TensorType
+from trireme.interpret import interpret
+from trireme.op import get_op
+from trireme.session import Session
+
+SEED = 20261123
+BEST = available_isas()[0]
+EDGES = (
+    np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 1.5, -1.5, 2.5, 127.9, 128, 255.9, -129, 300,
+    32768, 65504, 65519, 65520, 65536, 2147483520, 2147483648, -2147483648, -2147483904, 4294967040,
+    4294967296, 9.2e18, 9.3e18, -9.3e18, 1.8e19, 1.9e19, 1e30, 1e-40, 6e-8, 3e-8, 1e300,
+)  # fmt: skip
+ULPS = {"float16": 2.0**-9, "bfloat16": 2.0**-6, "float32": 1e-6, "float64": 1e-15}
+ATTRS = {
+    "bit_shift": ({"direction": "LEFT"}, {"direction": "RIGHT"}),
+    "leaky_relu": ({"alpha": 0.5},), "elu": ({"alpha": 0.5},), "celu": ({"alpha": 0.5},),
+    "thresholded_relu": ({"alpha": 0.5},), "is_inf": ({"detect_negative": 0}, {}),
+}  # fmt: skip
+SINGLE_FUNCTIONS = {"softplus", "mish", "swish", "hard_swish", "gelu", "celu", "elu", "selu"}
+"""Right to a part of the largest result where they cancel: their samples look at them."""
+
+
+def values(rng, dtype, count=75):
+    """Numbers of a dtype with its edges among them, shuffled; 75 leaves tails of every width."""
+    kind = SCALARS[dtype].kind
+    if kind == "bool":
+        return rng.integers(0, 2, count).astype(bool)
+    if kind in ("single", "double"):
+        x = np.concatenate([EDGES, rng.standard_normal(count - len(EDGES)) * 100])
+        with np.errstate(all="ignore"):
+            x = x.astype(numpy_dtype(dtype))
+    else:
+        limits = np.iinfo(dtype)
+        x = rng.integers(-9 if kind == "signed" else 0, 9, count).astype(dtype)
+        x[:6] = limits.max, limits.min, 0, 1, limits.max - 1, limits.min + 1
+    rng.shuffle(x)
+    return x
+
+
+def assert_same(got, want, what):
+    if want.dtype.name not in ULPS:
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(all="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        near = np.abs(a - b) <= ULPS[want.dtype.name] * np.abs(b) + 1e-44
+    assert (same | near).all(), (what, got[~(same | near)], want[~(same | near)])
+
+
+def agree(device, graph, feeds):
+    want = interpret(graph, feeds).values()
+    got, kernels, _ = run(device, graph, feeds)
+    assert REFERENCE not in kernels.values(), kernels
+    for g, w in zip(got, want, strict=True):
+        assert_same(g, w, str(kernels))
+
+
+def casts(source, targets, x):
+    builder = GraphBuilder(f"cast_{source}")
+    value = builder.input("x", TensorType(x.shape, source))
+    graph = builder.finish(*(builder.add("cast", value, to=to) for to in targets))
+    return graph, {value: x}
+
+
+def run_casts(cpus, isa, pairs):
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    for source, group in itertools.groupby(pairs, lambda pair: pair[0]):
+        graph, feeds = casts(source, [target for _, target in group], values(rng, source))
+        agree(cpus[isa, 1], graph, feeds)
+
+
+PAIRS = list(itertools.product(SCALARS, SCALARS))
+
+
+def test_a_seventh_of_the_casts(cpus):
+    run_casts(cpus, BEST, PAIRS[::7])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", available_isas())
+def test_every_cast(cpus, isa):
+    run_casts(cpus, isa, PAIRS)
+
+
+def test_a_cast_of_what_is_outside_as_onnx_runtime_has_it():
+    """ONNX leaves it open; these are ONNX Runtime's numbers on x86."""
+    x = np.array([np.nan, np.inf, -np.inf, 300, -129, 3e9, -3e9, 1e10, 1.9e19], np.float32)
+    least, wide = -(1 << 31), -(1 << 63)
+    rows = {
+        "int8": [0, 0, 0, 44, 127, 0, 0, 0, 0],
+        "int32": [least, least, least, 300, -129, least, least, least, least],
+        "uint32": [1 << 31, 0, 1 << 31, 300, (1 << 32) - 129, 3 * 10**9, 1 << 31, 0, 0],
+        "int64": [wide, wide, wide, 300, -129, 3 * 10**9, -3 * 10**9, 10**10, wide],
+    }
+    for to, want in rows.items():
+        graph, feeds = casts("float32", [to], x)
+        (got,) = interpret(graph, feeds).values()
+        np.testing.assert_array_equal(got, np.array(want).astype(to))
+
+
+def operations(dtypes):
+    """Every expression with each of its attributes on each of some dtypes that it has."""
+    for op in EXPRESSIONS:
+        if op in ("cast", "clip", "where"):
+            continue
+        for dtype in dtypes:
+            if emitter(op, dtype):
+                yield from ((op, dtype, attrs) for attrs in ATTRS.get(op, ({},)))
+
+
+def run_operations(cpus, isa, dtypes):
+    """One graph a dtype, with an output for each op."""
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    for dtype in dtypes:
+        builder = GraphBuilder(dtype)
+        feeds = {builder.input(name, TensorType((75,), dtype)): values(rng, dtype) for name in "ab"}
+        made = []
+        for op, _, attrs in operations([dtype]):
+            if op == "mod":
+                attrs = {"fmod": int(SCALARS[dtype].kind in ("single", "double"))}
+            if op not in SINGLE_FUNCTIONS:
+                inputs = itertools.islice(feeds, len(get_op(op).inputs.split()))
+                made.append(builder.add(op, *inputs, **attrs))
+        agree(cpus[isa, 1], builder.finish(*made), feeds)
+
+
+def test_every_expression_on_a_dtype_of_each_kind(cpus):
+    run_operations(cpus, BEST, ["float16", "float64", "int32", "int64", "uint8", "bool"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", available_isas())
+def test_every_expression_on_every_dtype(cpus, isa):
+    run_operations(cpus, isa, list(SCALARS))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "int64"])
+def test_broadcasts_and_chunks_of_narrow_and_wide_elements(cpus, dtype):
+    rng = np.random.default_rng(SEED)
+    for left, right in (
+        ((3, 1, 67), (5, 67)),
+        ((2, 5, 1), (2, 1, 70)),
+        ((), (131,)),
+        ((70_001,),) * 2,
+    ):
+        a, b = (rng.integers(-9, 9, shape).astype(dtype) for shape in (left, right))
+        graph, feeds = node_graph("less", [a, b], {})
+        for threads in (1, 2):
+            agree(cpus[BEST, threads], graph, feeds)
+
+
+def test_a_choice_between_casts_and_comparisons_is_one_kernel(cpus):
+    """cast -> mul -> where with a comparison inside: nothing in between goes through memory."""
+    rng = np.random.default_rng(SEED)
+    builder = GraphBuilder("chain")
+    x = builder.input("x", TensorType((9, 37), "uint8"))
+    limit = builder.constant("limit", np.array(100, np.int64))
+    y = builder.input("y", TensorType((9, 37), "int64"))
+    scaled = builder.add("mul", builder.add("cast", x, to="float32"), builder.constant(
+        "scale", np.array(0.25, np.float32)))  # fmt: skip
+    found = builder.add("where", builder.add("less", y, limit), scaled, builder.constant(
+        "nothing", np.array(-1, np.float32)))  # fmt: skip
+    graph = builder.finish(found)
+    feeds = {
+        x: rng.integers(0, 255, (9, 37)).astype(np.uint8),
+        y: rng.integers(0, 200, (9, 37)).astype(np.int64),
+    }
+    agree(cpus[BEST, 2], graph, feeds)
+    kernels = run(cpus[BEST, 1], graph, feeds)[1]
+    assert len(set(kernels.values())) == 1, kernels
+
+
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 1e-45)
+
+
+@pytest.mark.parametrize("isa", available_isas(variants=False))
+def test_powers_of_special_numbers_are_those_of_c(cpus, isa):
+    """All pairs, also the sign of zero, by C's pow as numpy has it in float64."""
+    base, exponent = (np.array(SPECIAL, np.float32).reshape(shape) for shape in ((-1, 1), (1, -1)))
+    graph, feeds = node_graph("pow", [base, exponent], {})
+    got = run(cpus[isa, 1], graph, feeds)[0][0]
+    with np.errstate(all="ignore"):
+        want = np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(got, want)
+    known = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
+
+
+FROM_RUNTIME = {  # op: attributes, the dtypes that ONNX Runtime has a kernel for
+    **dict.fromkeys(["Add", "Sub", "Mul", "Div"], ({}, ("int8", "uint8", "int32", "int64"))),
+    "Mod": ({"fmod": 0}, ("int8", "uint8", "int16", "int32", "int64")),
+    **dict.fromkeys(["Equal", "Less", "GreaterOrEqual"], ({}, ("float32", "int32", "int64"))),
+    **dict.fromkeys(["And", "Or", "Xor"], ({}, ("bool",))),
+    **dict.fromkeys(["Max", "Min"], ({}, ("float16", "uint32", "int64", "float64"))),
+    **dict.fromkeys(["BitwiseAnd", "BitwiseOr", "BitwiseXor"], ({}, ("int8", "uint32", "int64"))),
+    "BitShift": ({"direction": "RIGHT"}, ("uint8", "uint32", "uint64")),
+}
+
+
+def runtime_model(onnx):
+    """An ONNX model of all that FROM_RUNTIME has, and of every cast between some dtypes."""
+    helper, nodes, inputs, outputs = onnx.helper, [], {}, []
+
+    def add(op, dtype, count, **attrs):
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        names = [f"{dtype}_{k}" for k in range(count)]
+        inputs.update({n: helper.make_tensor_value_info(n, kind, (75,)) for n in names})
+        outputs.append(helper.make_empty_tensor_value_info(f"y{len(outputs)}"))
+        nodes.append(helper.make_node(op, names, [outputs[-1].name], **attrs))
+
+    for op, (attrs, dtypes) in FROM_RUNTIME.items():
+        for dtype in dtypes:
+            add(op, dtype, 2, **attrs)
+    some = ("float32", "float64", "float16", "bool", "int8", "uint8", "int32", "uint32", "int64")
+    for source, target in itertools.product(some, some):
+        add("Cast", source, 1, to=helper.np_dtype_to_tensor_dtype(np.dtype(target)))
+    graph = helper.make_graph(nodes, "ops", list(inputs.values()), outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    return model.SerializeToString(), list(inputs)
+
+
+def test_the_bits_of_onnx_runtime(tmp_path):
+    """Integers of all ops and every cast, by a session from bytes: the same bits."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    model, names = runtime_model(onnx)
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    feeds = {name: values(rng, name.rpartition("_")[0]) for name in names}
+    for name, x in feeds.items():
+        if name.endswith("_1") and x.dtype.kind in "iu":  # neither 0, -1 nor a far shift: not
+            x[...] = rng.integers(1, 7, x.size)  # defined, and SIGFPE in ONNX Runtime
+    peer = runtime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with Session(model, devices=["cpu"]) as session:
+        got = session.run(feeds)
+    for output, want in zip(peer.get_outputs(), peer.run(None, feeds), strict=True):
+        assert_same(got[output.name], want, output.name)
