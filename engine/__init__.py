@@ -8,6 +8,11 @@ with trireme.Session(graph, devices=["npu", "opencl", "cpu"]) as session:
 if __name__ != "trireme":
     raise ImportError("import trireme: the folder engine/ is that package, under that name")
 
+from trireme.interrupts import end_on_interrupt, is_command
+
+if is_command():
+    end_on_interrupt()  # the imports below take a while
+
 from trireme import ops
 from trireme.convert import convert
 from trireme.errors import (
@@ -28,6 +33,7 @@ from trireme.graph import Graph
 from trireme.model_file import load, save
 from trireme.parallel.replicas import Replicas
 from trireme.session import Session
+from trireme.version import __version__
 
 __all__ = [
     "CompileError",
@@ -44,6 +50,7 @@ __all__ = [
     "Session",
     "ShapeError",
     "TriremeError",
+    "__version__",
     "convert",
     "explain",
     "load",

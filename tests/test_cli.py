@@ -116,7 +116,10 @@ def test_usage_errors_exit_2(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["run"])
     assert caught.value.code == 2
-    assert "usage" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err == (
+        "trireme run: the following arguments are required: model (see trireme run --help)\n"
+    )
 
 
 def test_interrupt_is_130(model, capsys, monkeypatch):

@@ -91,6 +91,9 @@ def test_top_k_orders_and_names():
     assert top_k(scores, ["a", "b", "c", "d"], 2) == [("b", 200.0), ("c", 5.0)]
     assert top_k(scores, ["b", "c", "d"], 1) == [("b", 200.0)]
     assert top_k(scores, ["background", "a", "b", "c", "d"], 1) == [("b", 200.0)]
+    for wrong in (["a"], ["a", "b"], ["x", "a", "b", "c", "d"], list("abcdefgh")):
+        with pytest.raises(RunError, match=f"there are {len(wrong)} labels for 4 classes"):
+            top_k(scores, wrong)
     assert top_k(scores, [], 2) == [("1", 200.0), ("2", 5.0)]
     stored = np.array([[0, 255]], np.uint8)
     quantised = TensorType((1, 2), "uint8", Quant((1 / 256,), (0,)))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
-from trireme import errors
+from trireme import __version__, errors
+from trireme.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
 from trireme.tools import calibrate, commands, demo, place, replay, verify, whatif
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
@@ -28,39 +31,69 @@ from trireme.tools.options import (
     use_lock,
 )
 from trireme.tools.options import argument as _arg
+from trireme.tools.streams import discard, flush_errors, prepare_streams, say
 
+EXIT_FAULT = 70
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (errors.ModelFileError, 4),
     (OSError, 4),
     (errors.DeviceError, 5),
     (errors.CompileError, 5),
     (errors.RunError, 2),
-    (errors.InternalError, 70),
+    (errors.InternalError, EXIT_FAULT),
     (errors.TriremeError, 3),
-    (MemoryError, 70),
-    (KeyboardInterrupt, 130),
+    (MemoryError, EXIT_FAULT),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; expected errors show no traceback."""
-    parser = make_parser()
     try:
-        options = parser.parse_args(arguments)
+        raise_on_interrupt()
+        prepare_streams()
+        return _run(arguments)
+    except KeyboardInterrupt:
+        end_on_interrupt()  # a second one comes often
+        say("interrupted")
+        return EXIT_CODE
+    finally:
+        end_on_interrupt()
+        flush_errors()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
         use_lock(options)
-        return int(options.command(options))
-    except BrokenPipeError:
-        sys.stderr.close()
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as of `| head`
+        discard(sys.stdout)
         return 0
     except tuple(kind for kind, _ in EXIT_CODES) as error:
-        print(_message(error), file=sys.stderr)
+        say(_message(error))
         return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+    except Exception as error:
+        say(f"{traceback.format_exc()}This is a fault of trireme: {type(error).__name__}; "
+            "please report it with the model")  # fmt: skip
+        return EXIT_FAULT
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return "out of memory"
     return f"{type(error).__name__}: {error}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 Adder = Callable[[argparse.ArgumentParser], None]
@@ -163,9 +196,10 @@ COMMANDS: dict[str, Command] = {
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="trireme", description="Convert, place, run and explain models on CPU, OpenCL and NPU."
     )
+    parser.add_argument("--version", action="version", version=f"trireme {__version__}")
     table = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = table.add_parser(name, help=command.help)

@@ -114,7 +114,7 @@ def load_labels(path: str | os.PathLike[str]) -> list[str]:
 
     Either each line is a name, in order, or each starts with its index ("17 cat"), in any order;
     an index that is left out gets its number as a name.
-    Errors: RunError, if the file is not text or an index comes twice or is absurd
+    Errors: RunError, if the file is not text or empty, or an index comes twice or is absurd
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -123,6 +123,8 @@ def load_labels(path: str | os.PathLike[str]) -> list[str]:
         raise RunError(f"{os.fspath(path)}: labels cannot be read: {text}") from error
     while lines and not lines[-1].strip():
         lines.pop()
+    if not lines:
+        raise RunError(f"{os.fspath(path)}: the file holds no labels")
     numbered = [_NUMBERED.fullmatch(line) for line in lines if line.strip()]
     found = [(int(match[1]), match[2].strip()) for match in numbered if match]
     if not found or len(found) < len(numbered):
@@ -139,8 +141,10 @@ def top_k(
     """Return the best classes and their scores, best first; of the first item of a batch.
 
     A stored score of a quantised `type` becomes the real number. Lists with and without a leading
-    "background" are both in use: one name too few or too many is taken for that one.
+    "background" are both in use: one name too few or too many is taken for that one. Without
+    labels the classes are numbers.
     Shapes: scores [..., classes]
+    Errors: RunError, if the scores are not of classes or there are not as many labels
     """
     if scores.ndim == 0 or scores.size == 0:
         raise RunError(f"scores of shape {list(scores.shape)} are not of classes")
@@ -152,5 +156,7 @@ def top_k(
         names.insert(0, "background")
     elif len(names) == row.size + 1 and names[0].lower() == "background":
         names = names[1:]
+    if names and len(names) != row.size:
+        raise RunError(f"there are {len(labels)} labels for {row.size} classes")
     order = np.argsort(-row, kind="stable")[:count].tolist()
     return [(names[i] if i < len(names) else str(i), float(row[i])) for i in order]

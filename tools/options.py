@@ -20,6 +20,7 @@ from trireme.placing.objective import OBJECTIVES
 from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.image import load_image
+from trireme.tools.streams import say
 from trireme.user_files import calibration_file
 
 _DEVICES = "cpu"
@@ -346,9 +347,9 @@ class Progress:
         """Show what is being done."""
         if self.live:
             count = f" {done}/{total}" if total else ""
-            print(f"\r\x1b[K{what}{count}", end="", file=sys.stderr, flush=True)
+            say(f"\r\x1b[K{what}{count}", end="")
 
     def done(self) -> None:
         """Wipe the line."""
         if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            say("\r\x1b[K", end="")

@@ -156,7 +156,7 @@ def give_back() -> None:
 def _clean_ranges(path: str) -> Iterator[tuple[int, int]]:
     """Yield the mappings of a file that hold no page of this process's own (Linux)."""
     try:
-        with open("/proc/self/smaps") as file:
+        with open("/proc/self/smaps", errors="surrogateescape") as file:  # it holds file names
             parts = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", file.read())
     except OSError:
         return

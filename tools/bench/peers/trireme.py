@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
 
     The task's "session" holds arguments of Session; both of its caches are in the task's folder.
     """
+    from trireme import __version__
     from trireme.session import Session
 
     given, cache = dict(task["session"]), Path(task["cache"])
@@ -31,5 +31,5 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
     notes = {labels[n]: c.notes.get(c.device) for n, c in placed.choices.items()}
     slow = [f"{label}: {note}" for label, note in notes.items() if note]
     forced = [f"generates code for {isa}"] if isa else []
-    facts = {"version": version("trireme"), "reference_nodes": slow, "notes": forced}
+    facts = {"version": __version__, "reference_nodes": slow, "notes": forced}
     return lambda: session.run(feeds), facts
