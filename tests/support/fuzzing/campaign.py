@@ -1,0 +1,79 @@
+"""Many seeds, one after another: counts, and what fails made small and written down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from fuzzing.check import Failure, check
+from fuzzing.grow import grow
+from fuzzing.grower import Grown
+from fuzzing.oracle import answer
+from fuzzing.peer import Refused
+from fuzzing.shrink import as_text, shrink
+
+Runner = Callable[[Grown, Any], tuple[str, list[Failure]]]
+
+
+@dataclass
+class Report:
+    """What many seeds came to."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{n} {kind}" for kind, n in self.counts.most_common())
+        return "\n".join([*self.failed, counted])
+
+
+def on_devices(devices: Sequence[Any], **options: Any) -> Runner:
+    """Return what runs a graph on those devices in every way it can be loaded."""
+    return lambda grown, wanted: check(
+        grown.model.SerializeToString(), grown.feeds, wanted, devices, **options
+    )
+
+
+def outcome(grown: Grown, seed: int, run: Runner) -> tuple[str, list[Failure]]:
+    """Return "equal", the kind of an allowed error, "refused by the peer", or how it failed."""
+    try:
+        wanted = answer(grown, seed)
+    except Refused:
+        return "refused by the peer", []
+    kind, failures = run(grown, wanted)
+    return (failures[0].kind if failures else kind or "equal"), failures
+
+
+def campaign(seeds: Iterable[int], run: Runner, folder: Path | None = None) -> Report:
+    """Return the report of some seeds; a failing graph is made small, written and printed."""
+    report = Report()
+    for seed in seeds:
+        grown = grow(seed)
+        kind, failures = outcome(grown, seed, run)
+        report.counts[kind] += 1
+        if failures:
+            report.failed.append(failure_text(grown, seed, run, kind, failures[0], folder))
+    return report
+
+
+def failure_text(
+    grown: Grown, seed: int, run: Runner, kind: str, failure: Failure, folder: Path | None
+) -> str:
+    """Return a failing seed as text, its graph made small; written to `folder` for replay."""
+    small = shrink(grown, lambda part: outcome(part, seed, run)[0] == kind)
+    again = outcome(small, seed, run)[1]
+    failure = again[0] if again else failure
+    text = f"seed {seed}: {kind} from {failure.way}: {failure.text}\n{as_text(small)}\n"
+    if folder is not None:
+        place = folder / f"seed_{seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        onnx.save(small.model, place / "model.onnx")
+        np.savez(place / "feeds.npz", **small.feeds)
+        (place / "failure.txt").write_text(text)
+    return text

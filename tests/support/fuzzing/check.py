@@ -1,0 +1,95 @@
+"""Run a model on trireme in every way it can be loaded, and compare with the peer's answer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzzing.oracle import Answer, same, wide
+from trireme.errors import TriremeError
+from trireme.session import Session
+
+ALLOWED = {
+    "ops are not supported": "unsupported op",
+    "is not known before it runs": "unknown shape",
+}
+"""Sentences that an allowed error holds -> its kind."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong: in which way of running, and how."""
+
+    way: str
+    kind: str
+    """"wrong", "untyped" or "refused"."""
+    text: str
+
+
+def check(
+    model: bytes,
+    feeds: Mapping[str, Any],
+    wanted: Mapping[str, Answer],
+    devices: Sequence[Any] = ("cpu",),
+    **options: Any,
+) -> tuple[str, list[Failure]]:
+    """Return "" or the kind of an allowed error, and what failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model)
+        cache = Path(folder) / "cache"
+        for way, source in (("bytes", model), ("path", path), ("cached", path)):
+            kind, found = run_way(way, source, feeds, wanted, devices, model_cache=cache, **options)
+            if kind or found:
+                return kind, found
+    return "", []
+
+
+def run_way(
+    way: str,
+    source: Any,
+    feeds: Mapping[str, Any],
+    wanted: Mapping[str, Answer],
+    devices: Sequence[Any],
+    **options: Any,
+) -> tuple[str, list[Failure]]:
+    """Return the same of one way."""
+    try:
+        with Session(source, devices=devices, **options) as session:
+            found = session.run(feeds)
+    except TriremeError as error:
+        kind = allowed(error)
+        return kind, [] if kind else [Failure(way, "refused", f"{type(error).__name__}: {error}")]
+    except Exception as error:
+        return "", [Failure(way, "untyped", f"{type(error).__name__}: {error}")]
+    texts = [difference(name, found[name], wanted[name]) for name in wanted]
+    return "", [Failure(way, "wrong", text) for text in texts if text]
+
+
+def allowed(error: TriremeError) -> str:
+    """Return the kind of an error that a random model may end in; "" for others."""
+    return next((kind for text, kind in ALLOWED.items() if text in str(error)), "")
+
+
+def difference(name: str, found: Any, wanted: Answer) -> str:
+    """Return how an output differs from what it must be, or ""."""
+    array = wanted.array
+    if found.shape != array.shape or found.dtype != array.dtype:
+        return f"{name}: {found.dtype}{list(found.shape)}, not {array.dtype}{list(array.shape)}"
+    a, b = wide(found), wide(array)
+    with np.errstate(all="ignore"):
+        off = np.where(same(a, b), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    bad = (off > wanted.allowed) & np.isfinite(wanted.allowed)
+    if not bad.any():
+        return ""
+    at = tuple(int(v) for v in np.argwhere(bad)[0])
+    return (
+        f"{name}: {bad.sum()} of {bad.size} elements of {array.dtype}{list(array.shape)}, first "
+        f"{list(at)}: {found[at]}, not {array[at]} "
+        f"(off {off[at]:.3g}, allowed {wanted.allowed[at]:.3g})"
+    )

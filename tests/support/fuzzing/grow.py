@@ -1,0 +1,46 @@
+"""A whole random graph from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fuzzing.grower import RANKS, Grower, Grown, Refused
+from fuzzing.rows import Row
+from fuzzing.table import ROWS
+
+OPSETS = (*range(9, 25), 13, 17, 18, 21, 22)
+"""The opsets drawn from; those that exporters write more often."""
+
+
+def grow(seed: int, rows: Sequence[Row] = ROWS, least: int = 5, most: int = 40) -> Grown:
+    """Return the random graph of a seed: `least` to `most` steps of the table."""
+    rng = np.random.default_rng(seed)
+    g = Grower(seed, int(rng.choice(OPSETS)), rng)
+    g.refused = REFUSED
+    steps = int(rng.integers(least, most + 1))
+    weights = np.array([row.weight for row in rows])
+    chosen = rng.choice(len(rows), steps * 4, p=weights / weights.sum())
+    for _ in range(int(rng.integers(1, 3))):
+        g.input(g.random("float32", g.shape(int(g.choose(RANKS)))))
+    for index in chosen:
+        if len(g.rounding) + len(g.nodes) and len(g.nodes) >= steps:
+            break
+        try:
+            rows[index].build(g)
+        except Refused:
+            continue
+    return g.finish(outputs(g))
+
+
+REFUSED: set = set()
+"""Ops that ONNX Runtime has no kernel for, as found by trying."""
+
+
+def outputs(g: Grower) -> list[str]:
+    """Most values that no node reads, and some that others do read."""
+    read = {name for node in g.nodes for name in node.input}
+    made = [name for node in g.nodes for name in node.output if node.op_type != "Constant"]
+    wanted = [name for name in made if g.chance(0.95 if name not in read else 0.08)]
+    return wanted or made[-1:]

@@ -1,0 +1,136 @@
+"""ONNX Runtime's answer to a graph, with how far each element may be off.
+
+The graph is run with its fusions, and without them many times more with each float that a rounding
+node reads moved by a few units in the last place. How far an output moves says how far rounding may
+move it: much behind a cancellation, by whole units where a value lies on the edge of a step, and
+not at all where no rounding has a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from fuzzing.grower import DTYPES, FLOATS, Grown, numpy_dtype
+from fuzzing.peer import Refused, open_model
+
+UNIT = {"float32": 2.0**-21, "float64": 2.0**-42, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""How far a float is moved, relative to itself: about four units in the last place.
+
+In float64 it is as much as attributes are off, which are float32 numbers in one runtime and decimal
+ones in another.
+"""
+PATTERNS = 3
+"""Random patterns of signs; each is tried with its opposite."""
+MARGIN = 16.0
+"""How many times the movement seen is allowed."""
+FIRST_ONLY = ("Resize", "Upsample", "OneHot", "Pad", "Clip")
+"""Ops whose further float inputs are parameters that no rounding touches."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an output must be: the array, and what each element may be off by."""
+
+    array: Any
+    allowed: Any
+    """float64 of the array's shape; infinite where anything is right."""
+
+
+def answer(grown: Grown, seed: int) -> dict[str, Answer]:
+    """Return what each output must be.
+
+    Errors: Refused, if ONNX Runtime does not run the graph
+    """
+    names = [value.name for value in grown.model.graph.output]
+    wanted = open_model(grown.model, optimised=True)(grown.feeds)
+    moved, factors = jittered(grown)
+    run = open_model(moved, optimised=False)
+    rng = np.random.default_rng(seed)
+    still = {name: np.ones(shape, dtype) for name, (shape, dtype) in factors.items()}
+    plain = run({**grown.feeds, **still})
+    others = [wanted]
+    for _ in range(PATTERNS if factors else 0):
+        signs = {n: np.where(rng.random(s) < 0.5, -1.0, 1.0) for n, (s, _) in factors.items()}
+        for side in (1.0, -1.0):
+            moves = {
+                n: np.asarray(1 + side * UNIT[str(dtype)] * signs[n]).astype(dtype)
+                for n, (_, dtype) in factors.items()
+            }
+            others.append(run({**grown.feeds, **moves}))
+    return {
+        name: Answer(
+            wanted[i],
+            allowance(wanted[i], plain[i], [o[i] for o in others]) + (name in grown.loose),
+        )
+        for i, name in enumerate(names)
+    }
+
+
+def allowance(wanted: Any, plain: Any, others: list[Any]) -> Any:
+    """Return how far each element may be off, from the runs that were moved."""
+    if any(other.shape != plain.shape for other in others):
+        return np.full(wanted.shape, np.inf)
+    base = wide(plain)
+    with np.errstate(all="ignore"):
+        moves = [np.abs(wide(other) - base) for other in others]
+    moves = [np.where(same(wide(o), base), 0.0, m) for o, m in zip(others, moves, strict=True)]
+    most = np.max([np.nan_to_num(m, nan=np.inf) for m in moves], axis=0)
+    if str(wanted.dtype) not in FLOATS:
+        return np.where(most > 0, np.inf, 0.0)
+    usual = np.quantile(most, 0.75) if most.size else 0.0
+    unit = UNIT[str(wanted.dtype)]
+    return (
+        MARGIN * most
+        + MARGIN * min(usual, np.abs(base).max(initial=0) * unit * 64)
+        + 2 * unit * np.abs(base)
+    )
+
+
+def same(a: Any, b: Any) -> Any:
+    """Where two arrays are equal, NaN being NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))
+
+
+def wide(array: Any) -> Any:
+    """Return the array in float64, or as it is when it holds integers that float64 does not."""
+    return array.astype(np.longdouble if array.dtype.kind in "iu" else np.float64)
+
+
+def jittered(
+    grown: Grown,
+) -> tuple[onnx.ModelProto, dict[str, tuple[tuple[int, ...], Any]]]:
+    """Return the model whose rounding nodes read floats times a factor that is fed."""
+    model = onnx.ModelProto()
+    model.CopyFrom(grown.model)
+    factors: dict[str, tuple[tuple[int, ...], Any]] = {}
+    nodes = []
+    for node in grown.model.graph.node:
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        for position, name in enumerate(node.input):
+            array = grown.arrays.get(name)
+            skip = node.op_type in FIRST_ONLY and position > 0
+            if node.name not in grown.rounding or array is None or skip:
+                continue
+            if str(array.dtype) not in UNIT or not array.size:
+                continue
+            factor = f"factor_{len(factors)}"
+            factors[factor] = (array.shape, numpy_dtype(str(array.dtype)))
+            nodes.append(helper.make_node("Mul", [name, factor], [f"moved_{factor}"]))
+            changed.input[position] = f"moved_{factor}"
+        nodes.append(changed)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(
+        helper.make_tensor_value_info(name, DTYPES[str(dtype)], shape)
+        for name, (shape, dtype) in factors.items()
+    )
+    return model, factors
+
+
+__all__ = ["Answer", "Refused", "answer", "same", "wide"]
