@@ -101,7 +101,7 @@ def softmax(use: Use) -> Sequence[int]:
     """Softmax and its kin; what an adapter flattened gets its shape back."""
     restore = use.take("restore")
     y = use.add(our_name(use.op), use.need(0), **use.attrs)
-    return (y if restore is None else use.add("reshape", y, restore),)
+    return (y if restore is None else use.add("reshape", y, restore, allowzero=1),)
 
 
 def constant_of_shape(use: Use) -> Sequence[int]:

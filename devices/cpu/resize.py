@@ -94,6 +94,8 @@ def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
 
 
 def _reason(graph: Graph, node: Node) -> str | None:
+    if not graph.type(node.outputs[0]).elements:
+        return "resize has no native kernel for empty tensors"
     if node.attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
         return "resize has no native kernel for tf_crop_and_resize"
     view = _view(graph, node)
@@ -105,9 +107,9 @@ def _reason(graph: Graph, node: Node) -> str | None:
     if count > _MOST_TAPS:
         return f"resize has no native kernel for {count} taps a position"
     types = [graph.type(i) for i in (node.used[0], node.outputs[0])]
-    if all(type.dtype == "float32" and type.quant is None and type.elements for type in types):
+    if all(type.dtype == "float32" and type.quant is None for type in types):
         return None
-    return float_reason(graph, node) or "resize has no native kernel for empty tensors"
+    return float_reason(graph, node) or "resize has no native kernel for these dtypes"
 
 
 def _resize_kernel(

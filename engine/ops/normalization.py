@@ -32,18 +32,22 @@ def _infer_axis(x: Value, *, axis: int, **attrs: object) -> Types:
 def softmax(x: Array, axis: int, beta: float = 1.0) -> Array:
     """Return e^(beta x) over its sum along an axis, in double precision."""
     wide = beta * x.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=axis, keepdims=True))
+    powers = np.exp(wide - wide.max(axis=axis, keepdims=True, initial=-np.inf))
     return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
 
 
 def log_softmax(x: Array, axis: int) -> Array:
     """Return x minus the log of the sum of e^x along an axis, in double precision."""
     wide = x.astype(np.float64)
+    if not x.size:
+        return wide
     shifted = wide - wide.max(axis=axis, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
 
 
 def _hardmax(x: Array, *, axis: int) -> Array:
+    if not x.size:
+        return x
     best = np.expand_dims(x.argmax(axis=axis), axis)
     y = np.zeros_like(x)
     np.put_along_axis(y, best, np.ones((), x.dtype), axis)
@@ -243,6 +247,8 @@ def _group_norm(
     x: Array, scale: Array, bias: Array, *, num_groups: int, epsilon: float, layout: str
 ) -> Array:
     image = channels_last(x, layout).astype(np.float64)
+    if not image.size:
+        return x
     split = image.reshape(image.shape[0], -1, num_groups, image.shape[-1] // num_groups)
     mean, var = (f(split, axis=(1, 3), keepdims=True) for f in (np.mean, np.var))
     whole = ((split - mean) / np.sqrt(var + epsilon)).reshape(image.shape)

@@ -214,7 +214,7 @@ def _running(function: Callable[..., Any], first: int) -> Callable[..., Array]:
         at = int(axis.reshape(()))
         x = np.flip(x, at) if reverse else x
         y = np.asarray(function(_wide(x), axis=at)).astype(x.dtype)
-        if exclusive:
+        if exclusive and y.size:
             y = np.roll(y, 1, at)
             y[(slice(None),) * (at % x.ndim) + (0,)] = first
         return np.ascontiguousarray(np.flip(y, at)) if reverse else y

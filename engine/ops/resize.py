@@ -27,17 +27,25 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
     "tf_half_pixel_for_nn", "tf_crop_and_resize",
 )  # fmt: skip
+_NOISE = 1e-5
+"""An interpolated integer this close to a whole number is that number: the rest is rounding."""
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 class AxisPlan(NamedTuple):
-    """One resized axis: its input and output size, scale and region of interest."""
+    """One resized axis: its input and output size, scale and region of interest.
+
+    A scale that was given is of float32, and its coordinates are computed in float32: 1/3 is
+    rounded up, and in float64 position 1 would lie just before input 3. The ratio of two sizes is
+    of float64.
+    """
 
     size: int
     out: int
     scale: float
     start: float = 0.0
     end: float = 1.0
+    dtype: str = "float64"
 
 
 def plan_axes(
@@ -49,7 +57,7 @@ def plan_axes(
         raise ShapeError(f"scales or sizes have {count} entries, expected {len(axes)}")
     if scales is not None:
         return {
-            axis: AxisPlan(shape[axis], math.floor(shape[axis] * scale + 1e-6), scale)
+            axis: AxisPlan(shape[axis], _scaled(shape[axis], scale), scale, dtype="float32")
             for axis, scale in zip(axes, scales, strict=True)
         }
     wanted = dict(zip(axes, sizes or (), strict=True))
@@ -62,9 +70,19 @@ def plan_axes(
     }
 
 
+def _scaled(size: int, scale: float) -> int:
+    """Return the size that float32 arithmetic gives."""
+    with np.errstate(over="ignore"):
+        wide = float(np.float32(size) * np.float32(scale))
+    if not math.isfinite(wide):
+        raise ShapeError(f"scale {scale:g} of {size} elements")
+    return math.floor(wide)
+
+
 def coordinates(plan: AxisPlan, transform: str) -> Array:
     """Return where each output position lies on the input axis. Source: ONNX Resize-19"""
-    x, (size, out, scale, start, end) = np.arange(plan.out, dtype=np.float64), plan
+    size, out, scale, start, end, dtype = plan
+    x: Array = np.arange(plan.out).astype(dtype)
     if transform == "align_corners":
         return x * (size - 1) / (out - 1) if out > 1 else x * 0
     if transform == "asymmetric":
@@ -106,7 +124,7 @@ def taps(
     antialias: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return indices [out,taps], weights [out,taps] and which positions lie outside the input."""
-    where = coordinates(plan, transform)
+    where = coordinates(plan, transform).astype(np.float64)
     outside = (where < 0) | (where > plan.size - 1)
     if mode == "nearest":
         picks = np.clip(_nearest(where, rounding), 0, plan.size - 1).astype(np.int64)
@@ -163,7 +181,9 @@ def _resize(
         y = np.where(blank, extrapolation_value, y)
     if x.dtype.kind in "iu" and mode != "nearest":
         info = np.iinfo(x.dtype)
-        y = np.clip(np.rint(y), info.min, info.max)
+        whole = np.rint(y)
+        cut = np.where(np.abs(y - whole) < _NOISE, whole, np.trunc(y))
+        y = np.clip(cut, info.min, info.max)
     return y.astype(x.dtype)
 
 
@@ -216,7 +236,7 @@ def _infer_resize(
         elif factors is None or isinstance(dim, str):
             shape[axis] = dim if factors is not None and float(factors[i]) == 1 else UNKNOWN
         else:
-            shape[axis] = math.floor(dim * float(factors[i]) + 1e-6)
+            shape[axis] = _scaled(dim, float(factors[i]))
     return one(shape, x.dtype)
 
 

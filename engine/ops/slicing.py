@@ -20,10 +20,18 @@ _FAR = 1 << 31
 
 
 def slice_range(size: int, start: int, end: int, step: int) -> range:
-    """Return the indices that a slice takes of an axis, clamped as ONNX Slice-13 says."""
+    """Return the indices that a slice takes of an axis, clamped as ONNX Slice-13 says.
+
+    A backward slice starts at an element: from before the first one, it takes the first one, where
+    numpy takes none.
+    """
     if step == 0:
         raise ShapeError("a step is 0")
-    return range(*slice(start, end if end >= -size or step > 0 else None, step).indices(size))
+    if not size:
+        return range(0)
+    first, last = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (at + size if at < 0 else at for at in (start, end))
+    return range(min(max(start, 0), last), min(max(end, first), last), step)
 
 
 def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:

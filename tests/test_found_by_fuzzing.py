@@ -1,0 +1,83 @@
+"""What random graphs found, made small: each as ONNX Runtime computes it, in every way to load."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+pytest.importorskip("onnxruntime", reason="cases are compared with ONNX Runtime")
+
+from fuzzing.check import check  # noqa: E402
+from fuzzing.grower import assemble  # noqa: E402
+from fuzzing.oracle import Answer  # noqa: E402
+from fuzzing.peer import run_model  # noqa: E402
+
+F32 = np.float32
+RTOL = 2e-6
+
+
+@dataclass
+class Case:
+    """A model of some nodes from x's to y's; constants are initialisers."""
+
+    nodes: list[Any]
+    feeds: dict[str, np.ndarray]
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    opset: int = 21
+
+
+def node(op, inputs, outputs="y", **attrs):
+    names = ["" if name == "-" else name for name in inputs.split()]
+    return helper.make_node(op, names, outputs.split(), **attrs)
+
+
+def ramp(*shape, dtype=F32):
+    return (np.arange(np.prod(shape)) % 19 - 9).reshape(shape).astype(dtype)
+
+
+def ints(*values):
+    return np.array(values, np.int64)
+
+
+CASES = {
+    "a backward slice from before the first element takes it": Case(
+        [node("Slice", "x a b c d")], {"x": ramp(2, 2)},
+        {"a": ints(-4), "b": ints(-5), "c": ints(0), "d": ints(-2)},
+    ),
+    "an exclusive running sum of nothing": Case(
+        [node("CumSum", "x a", exclusive=1)], {"x": ramp(6, 1, 0)}, {"a": np.array(-1)},
+    ),
+    "softmax of nothing, along an axis and flattened": Case(
+        [node("LogSoftmax", "x", "y"), node("Softmax", "x", "z"), node("Hardmax", "x", "w")],
+        {"x": ramp(4, 1, 2, 0)}, opset=11,
+    ),
+    "softmax along an axis of nothing": Case(
+        [node("LogSoftmax", "x", "y"), node("Softmax", "x", "z")], {"x": ramp(0, 0, 1, 0)},
+    ),
+    "a resize to nothing": Case(
+        [node("Resize", "x - s", mode="nearest")], {"x": ramp(1, 2, 1, 2)},
+        {"s": np.array([1, 1, 0.5, 1], F32)},
+    ),
+    "a third is a float32 number: pixels lie where float32 arithmetic puts them": Case(
+        [node("Resize", "x - s", mode="nearest", nearest_mode="floor")],
+        {"x": ramp(6, 3, 6, 5, dtype=np.int32)}, {"s": np.array([1, 1, 1 / 3, 1.6], F32)},
+        opset=13,
+    ),
+    "an interpolated integer is cut toward zero": Case(
+        [node("Resize", "x - s", mode="linear")], {"x": ramp(1, 2, 3, 4, dtype=np.int32)},
+        {"s": np.array([1, 1, 1, 2.5], F32)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case_is_as_onnx_runtime_computes_it(name):
+    case = CASES[name]
+    weights = [numpy_helper.from_array(data, key) for key, data in case.constants.items()]
+    outputs = [made for node in case.nodes for made in node.output]
+    model = assemble(case.nodes, case.feeds, weights, outputs, case.opset)
+    arrays = run_model(model, case.feeds)
+    wanted = {n: Answer(a, RTOL * np.abs(a)) for n, a in zip(outputs, arrays, strict=True)}
+    assert check(model.SerializeToString(), case.feeds, wanted) == ("", [])
