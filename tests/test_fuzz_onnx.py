@@ -1,0 +1,31 @@
+"""Random ONNX graphs: ONNX Runtime's answer from bytes, from a path, and from a full cache.
+
+A failure prints its seed and the graph made small; `python tests/support/fuzz.py` runs any number
+of seeds and writes what fails for replay.
+"""
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
+
+from fuzzing.campaign import campaign, on_devices  # noqa: E402
+
+from trireme.opening import open_device  # noqa: E402
+
+SEEDS = 300
+BATCHES = 10
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    device = open_device("cpu")
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
+    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu]))
+    print(report)
+    assert not report.failed, "\n".join(report.failed)
+    assert report.counts["equal"] >= 0.8 * SEEDS / BATCHES
