@@ -135,6 +135,8 @@ def lower_linear(state: Lowering, node: Node, call: Call) -> None:
     find = _integers if is_integer(call) else _floats
     if find is _integers:
         q.same_quant(call)
+        if reason := q.resize_reason(call):
+            raise GraphError(reason)
     rows, cols = find(call)
     source, target = state.operand(node.inputs[0]), state.operand(node.outputs[0])
     state.jobs.append(

@@ -156,9 +156,10 @@ def through_float(op: str) -> Quantized:
 
     def run(call: Call, *arrays: Array | None) -> Array:
         reals = [
-            q.dequantized(array, value.type) if array is not None and value.quant else array
+            q.dequantized(array, value.type)
+            if array is not None and value and value.quant
+            else array
             for array, value in zip(arrays, call.inputs, strict=True)
-            if value is not None
         ]
         result = np.asarray(get_op(op).reference(*reals, **call.attrs))
         return q.quantized(result, call.outputs[0]) if call.outputs[0].quant else result
@@ -202,13 +203,14 @@ def pad(call: Call, x: Array, *rest: Array | None) -> Any:
 
 
 def resize(call: Call, x: Array, *rest: Array | None) -> Any:
-    """Return an image resized; linear in NHWC by 1/1024 weights (ResizeAxis), nearest on stored."""
+    """Return an image resized: nearest on stored integers, linear by 1/1024 weights (ResizeAxis)
+    where that says the same, else through floats.
+    """
     q.same_quant(call)
     attrs, y = call.attrs, call.outputs[0]
     if attrs["mode"] == "nearest":
         return get_op("resize").reference(x, *rest, **attrs)
-    middle = [i for i in range(x.ndim) if x.shape[i] != y.dims[i]]
-    if attrs["mode"] != "linear" or x.ndim != 4 or not set(middle) <= {1, 2}:
+    if q.resize_reason(call) is not None:
         return through_float("resize")(call, x, *rest)
     how = str(attrs["coordinate_transformation_mode"])
     rows = q.resize_axis(x.shape[1], y.dims[1], how)

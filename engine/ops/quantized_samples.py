@@ -7,7 +7,7 @@ spread over the range and some of them saturate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -251,6 +251,23 @@ def _resize(rng: np.random.Generator) -> Iterator[Sample]:
                 yield Sample(
                     inputs, attrs, frozenset({3}), (quant,), (quant,), f"{dtype} {mode} {how}"
                 )
+        yield from _resize_through_floats(x, quant)
+
+
+def _resize_through_floats(x: Array, quant: Quant) -> Iterator[Sample]:
+    """Yield resizes that have no form on stored integers."""
+    cubic: dict[str, object] = {"mode": "cubic", "axes": (1, 2)}
+    other = {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}
+    sizes, scales = np.array([1, 11, 9, 3]), np.array([1, 1.5, 2, 1], np.float32)
+    rows: tuple[tuple[str, Mapping[str, object], tuple[Array | None, ...]], ...] = (
+        ("cubic", cubic, (x, None, None, sizes[1:3])),
+        ("coordinates of PyTorch", other, (x, None, None, sizes)),
+        ("a scale that leaves a rest", {"mode": "linear"}, (x, None, scales)),
+        ("another axis", {"mode": "linear"}, (x, None, None, np.array([1, 5, 9, 4]))),
+    )
+    for note, attrs, inputs in rows:
+        fixed = frozenset({len(inputs) - 1})
+        yield Sample(inputs, attrs, fixed, (quant,), (quant,), f"{x.dtype} {note}")
 
 
 _SAMPLERS: dict[str, Callable[[np.random.Generator], Iterator[Sample]]] = {

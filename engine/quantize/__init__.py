@@ -41,6 +41,7 @@ from trireme.quantize.select import (
     pad_value,
     pool_params,
     resize_axis,
+    resize_reason,
     same_quant,
 )
 from trireme.quantize.tables import (
@@ -93,6 +94,7 @@ __all__ = [
     "reduce_sum_params",
     "requantize",
     "resize_axis",
+    "resize_reason",
     "round_half_away",
     "rounding_divide_by_power_of_two",
     "rounding_doubling_high_multiply",

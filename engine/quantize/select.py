@@ -87,13 +87,46 @@ def pad_value(call: Call) -> int:
     return int(value.data.reshape(-1)[0])
 
 
+_EXACT = 1e-3
+"""Elements by which a size may differ from another size times a scale in float32."""
+_INTEGER_COORDINATES = ("asymmetric", "half_pixel", "align_corners")
+
+
+def resize_reason(call: Call) -> str | None:
+    """Say why a resize has no form on stored integers (ResizeAxis), None where it has one."""
+    x, y, attrs = call.type(0).dims, call.outputs[0].dims, call.attrs
+    changed = {axis for axis in range(len(x)) if x[axis] != y[axis]}
+    if attrs["mode"] != "linear" or len(x) != 4 or not changed <= {1, 2}:
+        return "stored integers are resized linearly along rows and columns of [N,H,W,C] only"
+    coordinates = str(attrs["coordinate_transformation_mode"])
+    if coordinates not in _INTEGER_COORDINATES:
+        return f"stored integers are not resized by {coordinates} coordinates"
+    if attrs["antialias"]:
+        return "stored integers are not resized with antialiasing"
+    if not _by_sizes(call):
+        return "stored integers are resized by the ratio of the sizes only"
+    return None
+
+
+def _by_sizes(call: Call) -> bool:
+    """Whether the scale of each axis is the ratio of its sizes."""
+    x, y, attrs, scales = call.type(0).dims, call.outputs[0].dims, call.attrs, call.input(2)
+    if scales is None or not scales.type.elements:
+        return bool(attrs["keep_aspect_ratio_policy"] == "stretch")
+    if scales.data is None:
+        return False
+    axes = attrs["axes"] or range(len(x))
+    pairs = zip(axes, scales.data.reshape(-1), strict=True)
+    return all(abs(x[axis] * float(scale) - y[axis]) < _EXACT for axis, scale in pairs)
+
+
 def resize_axis(size_in: int, size_out: int, mode: str) -> ResizeAxis:
     """Return the elements and weights of linear resizing along one axis: see ResizeAxis.
 
-    `mode` is ONNX's coordinate_transformation_mode: asymmetric, half_pixel or align_corners.
+    `mode` is ONNX's coordinate_transformation_mode, one of _INTEGER_COORDINATES.
     Errors: GraphError, if the mode has no integer form
     """
-    if mode not in ("asymmetric", "half_pixel", "align_corners"):
+    if mode not in _INTEGER_COORDINATES:
         raise GraphError(f"resize: mode {mode!r} has no integer form")
     scale = (1024 * size_in + size_out // 2) // size_out
     if mode == "align_corners" and size_out > 1:

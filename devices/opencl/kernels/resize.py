@@ -95,12 +95,7 @@ def refuse_quantized_resize(graph: Graph, node: Node) -> str | None:
     q.same_quant(call_of(graph, node))
     if node.attrs["mode"] == "nearest":
         return refuse_move(graph, node)
-    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
-    changed = {axis for axis in range(len(x)) if x[axis] != y[axis]}
-    if node.attrs["mode"] != "linear" or len(x) != 4 or not changed <= {1, 2}:
-        return "no quantised kernel but for linear resizing of images [N,H,W,C]"
-    q.resize_axis(1, 1, str(node.attrs["coordinate_transformation_mode"]))
-    return None
+    return q.resize_reason(call_of(graph, node))
 
 
 def lower_quantized_resize(low: Lowering, chain: list[Node]) -> None:

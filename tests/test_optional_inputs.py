@@ -1,0 +1,139 @@
+"""Optional inputs that are left out while a later one is given: what comes after a hole keeps its
+place, in references, in passes and on every device.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from forced import pinned_where_supported
+from onnx import TensorProto, helper
+from op_samples import assert_close, op_samples, sample_graph
+
+from trireme.errors import TriremeError
+from trireme.interpret import interpret
+from trireme.op import all_ops
+from trireme.session import Session
+
+SEED = 31
+
+
+def optional(op):
+    """The positions of the inputs that may be left out."""
+    return [k for k, name in enumerate(op.inputs.split()) if name.endswith("?")]
+
+
+def has_hole(sample):
+    given = [array is not None for array in sample.inputs]
+    return False in given and True in given[given.index(False) :]
+
+
+def with_holes():
+    """Yield (op, sample, id) for samples with inputs dropped, so that they have a hole.
+
+    Samples that come with a hole are tested with all others.
+    """
+    for op, sample, name in op_samples(lambda op: optional(op)):
+        for position in optional(op):
+            kept = [None if k == position else a for k, a in enumerate(sample.inputs)]
+            holed = replace(sample, inputs=tuple(kept))
+            if not has_hole(sample) and has_hole(holed) and is_sound(op, holed):
+                yield op, holed, f"{name}-without-{position}"
+
+
+def is_sound(op, sample):
+    """Whether the op takes the sample, and its result has a shape that is known before it runs."""
+    try:
+        graph, _ = sample_graph(op, sample)
+    except TriremeError:
+        return False
+    return all(value.type.is_static for value in graph.output_values())
+
+
+CASES = {name: (op, sample) for op, sample, name in with_holes()}
+UNPLANNED = {"loop", "non_max_suppression"}
+"""Control flow, and a result whose shape only a run tells."""
+
+
+def test_required_inputs_come_first():
+    """So the first entries of `Node.used` are the required inputs."""
+    for op in all_ops():
+        marks = [name[-1] in "?*" for name in op.inputs.split()]
+        assert marks == sorted(marks), f"{op.name}: {op.inputs}"
+
+
+def test_every_op_with_two_optional_inputs_has_a_case():
+    several = {op.name for op in all_ops() if len(optional(op)) > 1}
+    own = {op.name for op, sample, _ in op_samples() if has_hole(sample)}
+    assert several - own - {op.name for op, _ in CASES.values()} == UNPLANNED
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_hole_on_every_device(devices, name):
+    op, sample = CASES[name]
+    graph, feeds = sample_graph(op, sample)
+    wanted = interpret(graph, feeds)
+    named = {graph.values[value].name: array for value, array in feeds.items()}
+    for device in devices.values():
+        pinned = pinned_where_supported(graph, device)
+        if pinned.nodes[0].pin is None:
+            continue
+        with Session(pinned, devices=list({device, devices["cpu"]})) as session:
+            found = session.run(named)
+        for value in graph.outputs:
+            what = f"{name} on {device.spec.name}"
+            assert_close(found[graph.values[value].name], wanted[value], max(op.rtol, 1e-6), what)
+
+
+def qdq_resize(shape, scales, sizes, **attrs):
+    """The bytes of a model: quantise, resize between Q and DQ, dequantise."""
+    numbers = {"scale": np.float32(0.05), "zero": np.int8(-3)}
+    tail = {"scales": np.array(scales, np.float32)} if scales else {"sizes": np.array(sizes)}
+    inits = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in (numbers | tail).items()]
+    resize = ["d", "", "scales"] if scales else ["d", "", "", "sizes"]
+    quant = ["scale", "zero"]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", *quant], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", *quant], ["d"]),
+        helper.make_node("Resize", resize, ["r"], **attrs),
+        helper.make_node("QuantizeLinear", ["r", *quant], ["s"]),
+        helper.make_node("DequantizeLinear", ["s", *quant], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))
+    graph = helper.make_graph(nodes, "resize", [x], [y], inits)
+    imports = [helper.make_opsetid("", 19)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
+
+
+NCHW, NHWC = (1, 3, 5, 7), (1, 5, 7, 3)
+TRANSFORMS = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+RESIZES = [
+    *((NCHW, None, (1, 3, 11, 9), {"mode": "linear", "how": how}) for how in TRANSFORMS),
+    *((NHWC, None, (1, 11, 9, 3), {"mode": "linear", "how": how}) for how in TRANSFORMS[:3]),
+    *((NCHW, None, (1, 3, 11, 9), {"mode": "cubic", "how": how}) for how in TRANSFORMS),
+    (NCHW, (1, 1, 1.5, 2), None, {"mode": "linear", "how": "half_pixel"}),
+    (NCHW, (1, 1, 1.5, 1.4), None, {"mode": "linear", "how": "asymmetric"}),
+    (NCHW, (1, 1, 2, 2), None, {"mode": "cubic", "how": "half_pixel"}),
+    (NCHW, None, (1, 3, 3, 4), {"mode": "linear", "how": "half_pixel", "antialias": 1}),
+    (NCHW, None, (1, 3, 11, 9), {"mode": "nearest", "how": "half_pixel"}),
+    ((2, 6), None, (2, 9), {"mode": "linear", "how": "half_pixel"}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(RESIZES)))
+def test_a_resize_between_q_and_dq_equals_onnx_runtime(case):
+    shape, scales, sizes, attrs = RESIZES[case]
+    attrs = dict(attrs)
+    attrs["coordinate_transformation_mode"] = attrs.pop("how")
+    model = qdq_resize(shape, scales, sizes, **attrs)
+    print("seed", SEED)
+    x = np.random.default_rng(SEED).uniform(-5, 5, shape).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    with Session(model) as session:
+        (found,) = session.run({"x": x}).values()
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, atol=0.0501)  # one unit: weights are in 1/1024
+    assert np.mean(found != wanted) < 0.2
