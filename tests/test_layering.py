@@ -20,7 +20,7 @@ ENGINE_ORDER = [
     "graph", "op",
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "convert", "model_cache", "kernel_table", "calibrating.remedy",
-    "calibrating.handover", "device", "opening", "calibrating.calibration",
+    "calibrating.handover", "calibrating.quality", "device", "opening", "calibrating.calibration",
     "cost", "calibrating.fit", "memory", "naming", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts", "placing.contract", "placing.objective", "placing.idle", "placing.polish",

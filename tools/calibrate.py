@@ -140,8 +140,8 @@ def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
 def _lines(one: DeviceCalibration) -> list[str]:
     lines = [
         f"{one.name}: {one.description}",
-        f"  launch {one.launch_s * 1e6:.1f} us, between kernels {one.kernel_s * 1e6:.2f} us"
-        + ("" if one.issue_s is None else f", behind another task {one.issue_s * 1e6:.1f} us"),
+        f"  launch {_microseconds(one.launch_s)}, between kernels {_microseconds(one.kernel_s)}"
+        + ("" if one.issue_s is None else f", behind another task {_microseconds(one.issue_s)}"),
     ]
     lines += [
         f"  {'priced for when' if apart == one.apart else 'seen also while'} {cores}"
@@ -163,4 +163,8 @@ def _lines(one: DeviceCalibration) -> list[str]:
             f" of its bytes between cores; both at once take {shared.overlap:.0%} of one after the"
             " other"
         )
-    return lines
+    return lines + [f"  {verdict}" for verdict in one.judged if not verdict.used]
+
+
+def _microseconds(seconds: float | None) -> str:
+    return "as described" if seconds is None else f"{seconds * 1e6:.2f} us"

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 
@@ -25,6 +25,7 @@ from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibratio
 from trireme.calibrating.fit import fit
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch, priced
 from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.quality import Judgement, judge
 from trireme.calibrating.turns import Crossings, measure_issue, measure_overlap
 from trireme.calibrating.visits import Found, Measured, bind, choose, seconds_of, timed
 from trireme.cost import generic_works, supported_part, ways_of
@@ -39,9 +40,10 @@ LIMIT_S = 60.0
 """Seconds that all devices together may take; what is then not measured is left out."""
 _ROUNDS = 15
 """How often every network is visited, if there is time: in turns, as machines have phases."""
-_PREPARING, _FIRST, _MEASURING = 0.55, 0.75, 0.93
+_PREPARING, _FIRST, _CROSSING, _MEASURING = 0.5, 0.65, 0.78, 0.9
 """Of the time, when no more networks are compiled; when the first round ends, if there are turns
-to measure; when measuring ends. The rest is for fits, and for what the caller does."""
+to measure; when no more turns are prepared; when measuring ends. The rest is for fits, and for what
+the caller does."""
 _EVERY = 2
 """Crossings take part in every so-manyth round."""
 _SHORT, _SCALES = 0.1, (0.85, 1.2)
@@ -69,9 +71,9 @@ def calibrate(
             tell("measuring: round", round, _ROUNDS)
             _visit(mine, end if round else begin + _FIRST * limit_s)
             if not round and limit_s > 0:
-                crossings = [*_turns_of(mine, stack)]
                 for device in mine:
                     device.prepare_launches(stack)
+                crossings = [*_turns_of(mine, stack, begin + _CROSSING * limit_s)]
             _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
             if time.perf_counter() > end:
                 break
@@ -122,19 +124,37 @@ class _OneDevice:
         """Return what the visits say; no curves where there were none."""
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
         found = [one for net in self.nets for way in net for one in way.found(cores)]
-        launch, curves = _curves(found, cores, self.device.term_limits)
+        fitted = _fitted(found, cores, self.device)
+        judged = [*fitted.judged]
+        mine = [x for x in crossings if (x.here or x.there) is self.device]
+        links = [(x, link) for x in mine if (link := x.link(judged)) is not None]
         more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
-        copies = next((x.copies for x in crossings if (x.here, x.there) == (None, self.device)), {})
-        sharing = {x.there.spec.name: x.sharing for x in crossings if x.here is self.device}
+        issue_s = self.issue_s
+        if issue_s is not None:
+            judged.append(judge("issue", issue_s, 1))
+            issue_s = issue_s if judged[-1].used else None
         return DeviceCalibration(
-            self.device.spec.name, self.device.spec.description, launch.fixed_s + more_s,
-            launch.per.get("kernels", 0.0), curves, copies, sharing,
-            {
+            name=self.device.spec.name,
+            description=self.device.spec.description,
+            launch_s=None if fitted.launch_s is None else fitted.launch_s + more_s,
+            kernel_s=fitted.kernel_s,
+            curves=fitted.curves,
+            copies={
+                way: (link.latency_s, link.bandwidth)
+                for x, link in links
+                if x.here is None
+                for way in ("read", "write")
+            },
+            sharing={x.there.spec.name: link for x, link in links if x.here is not None},
+            nets={
                 apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
                 for apart in dict.fromkeys(one.apart for one in found)
             },
-            self.issue_s, cores, next(iter(cores), UNKNOWN),
-        )  # fmt: skip
+            issue_s=issue_s,
+            cores=cores,
+            apart=next(iter(cores), UNKNOWN),
+            judged=tuple(judged),
+        )
 
 
 @dataclass(frozen=True)
@@ -149,16 +169,24 @@ class _Turns:
     crossings: Crossings
     overlap: float = 1.0
 
-    @property
-    def copies(self) -> dict[str, tuple[float, float]]:
-        """The latency and bandwidth of copies either way."""
-        latency_s, bandwidth, *_ = self.crossings.figures
-        return dict.fromkeys(("read", "write"), (latency_s, bandwidth))
-
-    @property
-    def sharing(self) -> Sharing:
-        """What the turns cost."""
-        return Sharing(*self.crossings.figures, self.overlap)
+    def link(self, judged: list[Judgement]) -> Sharing | None:
+        """Return what a copy costs, a figure that is not used replaced by the description's; None
+        where the latency is not used. Adds the verdicts on the figures to `judged`.
+        """
+        found, spec = self.crossings.figures, self.there.spec
+        known = found.sharing(self.overlap)
+        of = f"{'with' if self.here else 'to'} {spec.name}"
+        latency_s, bandwidth = known.link(None)
+        fitted = (found.samples, found.error, of)
+        latency = judge("copy latency", latency_s, *fitted)
+        bytes_a_second = judge("copy bandwidth", bandwidth, *fitted)
+        overlap = judge("overlap", self.overlap, 1, of=of)
+        judged += [latency, bytes_a_second, *([overlap] if self.here else [])]
+        if not latency.used:
+            return None
+        if not bytes_a_second.used:
+            known = replace(known, bandwidth=spec.link_bandwidth, handed=0.0)
+        return known if overlap.used else replace(known, overlap=1.0)
 
 
 def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
@@ -210,23 +238,35 @@ def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end
             turns.crossings.visit()
 
 
-def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack) -> Iterator[_Turns]:
-    """Yield the devices that take turns, ready to be measured, until the stack closes."""
-    for there in (one.device for one in mine if one.device.spec.memory != HOST):
-        theirs = supported_part(build(_TURNS), there)
-        for here in (None, *(one.device for one in mine if one.device.spec.memory == HOST)):
-            if here is None:
-                yield from _ready(_Turns(there, None, Crossings(there, None, stack)))
-            elif here.spec.resource_group == there.spec.resource_group != "":
-                ours = supported_part(build(_TURNS), here)
-                if ours.nodes and theirs.nodes:
-                    overlap = measure_overlap(bind(here, ours), bind(there, theirs))
-                    yield from _ready(_Turns(there, here, Crossings(there, here, stack), overlap))
+def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Iterator[_Turns]:
+    """Yield the devices that take turns, ready to be measured, until the stack closes.
+
+    end: when no more are prepared; each pair has its share of the time
+    """
+    pairs = [*_pairs([one.device for one in mine])]
+    for number, (there, here) in enumerate(pairs):
+        now = time.perf_counter()
+        if now > end:
+            return
+        crossings = Crossings(there, here, stack, now + (end - now) / (len(pairs) - number))
+        overlap = 1.0
+        if here is not None:
+            ours, theirs = (supported_part(build(_TURNS), one) for one in (here, there))
+            if not ours.nodes or not theirs.nodes:
+                continue
+            overlap = measure_overlap(bind(here, ours), bind(there, theirs))
+        if crossings.runs:
+            yield _Turns(there, here, crossings, overlap)
 
 
-def _ready(turns: _Turns) -> Iterator[_Turns]:
-    if turns.crossings.runs:
-        yield turns
+def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
+    """Yield the devices with memory of their own, each alone and with each device on host memory
+    that shares its silicon."""
+    for there in (one for one in devices if one.spec.memory != HOST):
+        yield there, None
+        for here in (one for one in devices if one.spec.memory == HOST):
+            if here.spec.resource_group == there.spec.resource_group != "":
+                yield there, here
 
 
 def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
@@ -254,27 +294,52 @@ def _scale(one: Found, launch: Curve) -> float:
     return min(max(own_s / sum(one.seconds), _SCALES[0]), _SCALES[1])
 
 
-def _curves(
-    found: Sequence[Found], cores: Mapping[str, Handover], limits: Mapping[str, float]
-) -> tuple[Curve, dict[str, Curve]]:
+@dataclass(frozen=True)
+class _Fitted:
+    """What the networks say of a device; None for a launch that is not used."""
+
+    launch_s: float | None = None
+    kernel_s: float = 0.0
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    judged: tuple[Judgement, ...] = ()
+
+
+def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Device) -> _Fitted:
     """Return the curve of a launch, of its kernels, and those of the families of kernels."""
     known = [one for one in found if one.seconds]
     if not known:
-        return Curve(0.0, {}), {}
+        return _Fitted()
     launch = fit(
         [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
         [net.whole_s for net in known], 0.0, min(net.whole_s for net in known),
     )  # fmt: skip
-    least_s = min(s for n in known for s in n.seconds)
-    rows: dict[str, list[tuple[Mapping[str, float], float]]] = {}
+    nets = len({one.net.name for one in known})
+    described_s = device.spec.launch_s
+    verdict = judge("launch", launch.fixed_s, nets, launch.error, described=described_s)
+    launch = launch if verdict.used else Curve(described_s, {})
+    rows: dict[str, list[_Row]] = {}
     for one in known:
         for work, seconds in zip(one.net.works, one.seconds, strict=True):
             terms = priced(work.terms, cores.get(one.apart))
-            rows.setdefault(work.family, []).append((terms, _scale(one, launch) * seconds))
-    return launch, {
-        family: fit(
-            [terms for terms, _ in mine], [seconds for _, seconds in mine], launch.fixed_s / 4,
-            least_s, limits,
-        )
-        for family, mine in rows.items()
-    }  # fmt: skip
+            row = _Row(terms, _scale(one, launch) * seconds, one.visits)
+            rows.setdefault(work.family, []).append(row)
+    least_s = min(s for n in known for s in n.seconds)
+    curves, judged = {}, [verdict]
+    for family, mine in rows.items():
+        curve = fit([row.terms for row in mine], [row.seconds for row in mine],
+                    launch.fixed_s / 4, least_s, device.term_limits)  # fmt: skip
+        visits = sum(row.visits for row in mine)
+        judged.append(judge("kernels", curve.fixed_s, visits, curve.error, family))
+        if judged[-1].used:
+            curves[family] = curve
+    launch_s = launch.fixed_s if verdict.used else None
+    return _Fitted(launch_s, launch.per.get("kernels", 0.0), curves, tuple(judged))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A kernel of a network: its amounts, what it took, and how often that was measured."""
+
+    terms: Mapping[str, float]
+    seconds: float
+    visits: int

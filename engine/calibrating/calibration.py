@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from trireme.calibrating.handover import USUAL, Cores, Handover, priced
+from trireme.calibrating.quality import Judgement
 from trireme.calibrating.remedy import command
 from trireme.device import Device, DeviceSpec, KernelWork
 from trireme.errors import ModelFileError
 from trireme.user_files import calibration_file
 
 _log = logging.getLogger(__name__)
-VERSION = 9
+VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class DeviceCalibration:
     """The measured figures of one device.
 
     description: of the spec: driver, threads, instruction set
-    launch_s: of a task, beside its kernels
+    launch_s: of a task, beside its kernels; None where the description's figure is kept
     kernel_s: of a kernel, beside its own time: what lies between two of them
     issue_s: seconds in which the host launches a task behind another of the device, which starts it
         by itself; None where the host must wait between them
@@ -86,11 +87,12 @@ class DeviceCalibration:
         that is not known) and name, to tell the machine's pace by
     cores: what passing data between the device's threads cost, by how far apart they were
     apart: of these, what it is priced by; "" where nothing is known
+    judged: the verdict on every figure that was measured (quality.py), used or not
     """
 
     name: str
     description: str
-    launch_s: float
+    launch_s: float | None
     kernel_s: float = 0.0
     curves: Mapping[str, Curve] = field(default_factory=dict)
     copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class DeviceCalibration:
     issue_s: float | None = None
     cores: Mapping[str, Handover] = field(default_factory=dict)
     apart: str = ""
+    judged: tuple[Judgement, ...] = ()
 
     @property
     def handover(self) -> Handover | None:
@@ -249,7 +252,8 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     curves = {family: Curve(**curve) for family, curve in entry["curves"].items()}
     copies = {key: (float(a), float(b)) for key, (a, b) in entry["copies"].items()}
     sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
-    launch_s, kernel_s = float(entry["launch_s"]), float(entry["kernel_s"])
+    launch_s = None if entry["launch_s"] is None else float(entry["launch_s"])
+    kernel_s = float(entry["kernel_s"])
     nets = {
         apart: {name: float(seconds) for name, seconds in nets.items()}
         for apart, nets in entry["nets"].items()
@@ -257,7 +261,7 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     cores = {apart: Handover(**figures) for apart, figures in entry["cores"].items()}
     issue_s = None if entry["issue_s"] is None else float(entry["issue_s"])
     numbers = [
-        launch_s,
+        launch_s or 0.0,
         kernel_s,
         issue_s or 0.0,
         *(seconds for some in nets.values() for seconds in some.values()),
@@ -276,5 +280,5 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(
         name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s,
-        cores, str(entry["apart"]),
+        cores, str(entry["apart"]), tuple(Judgement(**one) for one in entry["judged"]),
     )  # fmt: skip

@@ -6,6 +6,7 @@ session overlaps or launches ahead is in the figures, and takes off what the tas
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
+from trireme.calibrating.calibration import Calibration, Sharing
 from trireme.calibrating.fit import least_squares
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch
 from trireme.calibrating.nets import NETS, build
@@ -30,9 +31,28 @@ from trireme.session import Session
 
 Bind = Callable[[Device, Graph], BoundCall]
 """What compiles a graph for a device and puts it on memory."""
-Crossing = tuple[float, float, float, float]
-"""Of a copy the latency in seconds, and bytes a second; what it takes more, in flags and in bytes
-that pass between cores (`calibration.Sharing`)."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What a copy takes: seconds, and bytes a second, as `calibration.Sharing` has them.
+
+    flags, handed: what the copy takes more, in flags and in bytes that pass between cores
+    samples, error: how many runs it was fitted to, and their median error, relative to the run
+    """
+
+    latency_s: float
+    bandwidth: float
+    flags: float
+    handed: float
+    samples: int
+    error: float
+
+    def sharing(self, overlap: float) -> Sharing:
+        """Return the figures as a calibration keeps them."""
+        return Sharing(self.latency_s, self.bandwidth, self.flags, self.handed, overlap)
+
+
 _ROUNDS, _PAIRS = 25, 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
@@ -63,11 +83,18 @@ class Crossings:
     there: a device with memory of its own; here: one on host memory that takes turns with it;
         without it, the whole network runs there
     stack: what the runs' sessions are open until
+    end: when no more runs are prepared (time.perf_counter); compiling them may take long
     """
 
-    def __init__(self, there: Device, here: Device | None, stack: ExitStack) -> None:
+    def __init__(
+        self, there: Device, here: Device | None, stack: ExitStack, end: float = math.inf
+    ) -> None:
         self.watch = Watch(there.handover if here else lambda: None)
-        self.runs = [_Crossing.of(graph, there, here, stack) for graph in _cut(there, here)]
+        self.runs: list[_Crossing] = []
+        for graph in _cut(there, here):
+            if time.perf_counter() > end:
+                break
+            self.runs.append(_Crossing.of(graph, there, here, stack))
 
     def visit(self) -> None:
         """Measure each run once more."""
@@ -77,7 +104,7 @@ class Crossings:
     @property
     def is_visited(self) -> bool:
         """Whether there is anything to tell."""
-        return all(run.visits for run in self.runs)
+        return bool(self.runs) and all(run.visits for run in self.runs)
 
     @property
     def figures(self) -> Crossing:
@@ -106,7 +133,9 @@ def crossing_of(rows: Sequence[Row]) -> Crossing:
     usual = np.array(_USUAL) if flags.any() else np.zeros(4)
     found = least_squares(terms, more_s, 1 / whole_s, usual, np.array(_MOST))
     latency_s, s_per_byte, *more = found.tolist()
-    return latency_s, 1 / max(s_per_byte, _LEAST_S_PER_BYTE), more[0], more[1]
+    error = float(np.median(np.abs(terms @ found - more_s) / whole_s))
+    bandwidth = 1 / max(s_per_byte, _LEAST_S_PER_BYTE)
+    return Crossing(latency_s, bandwidth, more[0], more[1], len(rows), error)
 
 
 @dataclass

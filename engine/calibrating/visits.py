@@ -56,6 +56,7 @@ class Measured:
             Found(
                 self, one, statistics.median(whole for whole, _, _ in visits),
                 [statistics.median(each) for each in zip(*(s for _, s, _ in visits), strict=True)],
+                len(visits),
             )
             for one, visits in (groups or {UNKNOWN: self.visits}).items()
         ]  # fmt: skip
@@ -66,12 +67,14 @@ class Found:
     """Medians of a network's visits while the cores were so far apart.
 
     seconds: of each kernel; nothing where the device does not tell them
+    visits: how many visits these are medians of
     """
 
     net: Measured
     apart: str
     whole_s: float
     seconds: list[float]
+    visits: int
 
 
 def choose(call: BoundCall, alone: bool) -> bool:
