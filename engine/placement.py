@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trireme.cost import Estimate, Links
+from trireme.cost import Estimate, Links, Source
 from trireme.device import HOST, DeviceSpec
 from trireme.graph import Graph, Node, Value
 
@@ -155,6 +155,19 @@ class Placement:
         return Gap(max(self.gap - declined, 0.0), declined, self.pins_cost / bound)
 
     @property
+    def sources(self) -> dict[Source, float]:
+        """Where the predicted seconds of the nodes that run on the wall clock come from, as shares,
+        the largest first; empty where no node does."""
+        seconds: dict[Source, float] = {}
+        for choice in self.choices.values():
+            if self.specs[choice.device].clock == "wall":
+                own = choice.estimates[choice.device]
+                seconds[own.source] = seconds.get(own.source, 0.0) + own.seconds
+        total = sum(seconds.values())
+        order = sorted(seconds, key=lambda source: -seconds[source])
+        return {source: seconds[source] / total for source in order} if total else {}
+
+    @property
     def tasks(self) -> int:
         """How many tasks the nodes run in, copies not counted."""
         return len(set(self.stage_of.values()))
@@ -178,6 +191,7 @@ class Placement:
             "bound_from": self.score.bound_from,
             "gap": self.gap,
             "gaps": vars(self.gaps),
+            "sources": self.sources,
             "candidates": dict(self.candidates),
             "unused": dict(self.unused),
             "splits": [vars(one) for one in self.splits],
@@ -232,6 +246,7 @@ class Placement:
             f"  predicted {time_text(self.makespan_s)} a run",
             f"  {self.score}",
             f"  {self.gaps}",
+            *_sources_text(self.sources),
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
@@ -239,6 +254,23 @@ class Placement:
         told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
         lines += [f"  {text}" for text in told if text]
         return "\n".join(lines)
+
+
+_SOURCES: Mapping[Source, str] = {
+    "device": "the device's own model",
+    "roofline": "the description",
+    "reference": "the numpy reference's price",
+}
+
+
+def _sources_text(sources: Mapping[Source, float]) -> list[str]:
+    """Return what the predicted time is made of, in a line; none where nothing runs here."""
+    if not sources:
+        return []
+    measured = sources.get("calibration", 0.0)
+    others = {source: share for source, share in sources.items() if source != "calibration"}
+    rows = [f", {share:.0%} from {_SOURCES[source]}" for source, share in others.items()]
+    return [f"  {measured:.0%} of the predicted time is from measured kernels{''.join(rows)}"]
 
 
 def time_text(seconds: float) -> str:
