@@ -21,6 +21,7 @@ from trireme.devices.cpu import (
 from trireme.devices.cpu.int8 import elementwise as int8_elementwise
 from trireme.devices.cpu.int8 import linear as int8_linear
 from trireme.devices.cpu.int8 import reduce as int8_reduce
+from trireme.devices.cpu.int8 import resize as int8_resize
 from trireme.devices.cpu.kernels import TABLE, Rule, native_reason
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "int8_elementwise",
     "int8_linear",
     "int8_reduce",
+    "int8_resize",
     "lookup",
     "move",
     "native_reason",
