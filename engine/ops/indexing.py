@@ -22,8 +22,15 @@ def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Ty
     axis = axis_of(axis, len(x.shape))
     if not 0 <= batch_dims <= min(axis, len(indices.shape)):
         raise ShapeError(f"batch_dims {batch_dims} is outside 0..{axis}")
+    same_batch(x, indices, batch_dims)
     inner = indices.shape[batch_dims:]
     return one((*x.shape[:axis], *inner, *x.shape[axis + 1 :]), x.dtype)
+
+
+def same_batch(x: Value, indices: Value, batch_dims: int) -> None:
+    """Raise ShapeError unless the leading axes that go together are of the same lengths."""
+    for i in range(batch_dims):
+        expect(f"indices' dimension {i}", indices.shape[i], x.shape[i], "as of x, a batch")
 
 
 def _gather(x: Array, indices: Array, *, axis: int, batch_dims: int) -> Array:
@@ -57,7 +64,7 @@ move(
 
 def _infer_gather_elements(x: Value, indices: Value, *, axis: int) -> Types:
     expect_dtype("indices", indices, _INDEX)
-    axis_of(axis, expect_same_rank(x, indices))
+    expect_inside(x, indices, axis)
     return one(indices.shape, x.dtype)
 
 
@@ -66,6 +73,14 @@ def expect_same_rank(x: Value, indices: Value) -> int:
     if len(x.shape) != len(indices.shape):
         raise ShapeError(f"indices have rank {len(indices.shape)}, expected {len(x.shape)}")
     return len(x.shape)
+
+
+def expect_inside(x: Value, indices: Value, axis: int) -> None:
+    """Raise ShapeError where indices have more than x along another axis than theirs."""
+    own = axis_of(axis, expect_same_rank(x, indices))
+    for i, (found, limit) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        if i != own and isinstance(found, int) and isinstance(limit, int) and found > limit:
+            raise ShapeError(f"indices' dimension {i} is {found}, x has {limit}")
 
 
 def element_places(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
@@ -97,6 +112,7 @@ def _infer_gather_nd(x: Value, indices: Value, *, batch_dims: int) -> Types:
         raise ShapeError("the last dimension of indices is not known")
     if not 0 <= batch_dims < len(indices.shape) or batch_dims + depth > len(x.shape):
         raise ShapeError(f"indices of {depth} after {batch_dims} batch dims exceed x's rank")
+    same_batch(x, indices, batch_dims)
     return one((*indices.shape[:-1], *x.shape[batch_dims + depth :]), x.dtype)
 
 
@@ -145,7 +161,7 @@ def _infer_scatter_elements(
     x: Value, indices: Value, updates: Value, *, axis: int, reduction: str
 ) -> Types:
     expect_dtype("indices", indices, _INDEX)
-    axis_of(axis, expect_same_rank(x, indices))
+    expect_inside(x, indices, axis)
     for i, dim in enumerate(updates.shape):
         expect(f"updates' dimension {i}", dim, indices.shape[i], "as of indices")
     return same_type(x)

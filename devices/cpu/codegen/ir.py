@@ -315,14 +315,22 @@ class Function:
 
     def gather(self, type: str, pointer: Value, stride: Value, count: int) -> Value:
         """Load `count` elements that lie `stride` elements apart, unaligned; 0 in other lanes."""
-        lanes, element = lanes_of(type), element_of(type)
+        lanes = lanes_of(type)
         steps = ", ".join(f"i64 {lane}" for lane in range(lanes))
-        pointers = vector(lanes, "ptr")
         offsets = Value(self, f"<{lanes} x i64>", f"<{steps}>") * self.splat(stride, lanes)
+        return self.gather_at(type, pointer, offsets, count)
+
+    def gather_at(
+        self, type: str, pointer: Value, offsets: Value, count: int | None = None
+    ) -> Value:
+        """Load elements at offsets, unaligned: all, or the first `count` with 0 in other lanes."""
+        lanes, element = lanes_of(type), element_of(type)
+        pointers = vector(lanes, "ptr")
         places = self.emit(pointers, f"getelementptr {element}, {pointer}, {offsets}")
         name = f"llvm.masked.gather.{_mangled(type)}.v{lanes}p0"
         rest, unaligned = self.as_value(type, 0.0), Value(self, "i32", "1")
-        return self.call(type, name, places, unaligned, _mask(self, lanes, count), rest)
+        mask = _mask(self, lanes, lanes if count is None else count)
+        return self.call(type, name, places, unaligned, mask, rest)
 
     # -- control ----------------------------------------------------------------------------
 
