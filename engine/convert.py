@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trireme.bind_shapes import bind_shapes
 from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Graph
 from trireme.mapped import OnOpen, ignore_file
@@ -51,13 +52,13 @@ def convert(
     while the graph is in use. mmap=False reads it instead. `on_open` is told of every file that the
     graph is made of.
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
-    op that is not supported; either names the file
+    op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
     kind = format or _format_of(source)
     if kind == "trm":
         if isinstance(source, bytes):
-            return loads(source)
-        return load(source, mmap=mmap, on_open=on_open)
+            return bind_shapes(loads(source), shapes or {})
+        return bind_shapes(load(source, mmap=mmap, on_open=on_open), shapes or {})
     if kind not in _CONVERTERS:
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import trireme
+from trireme.bind_shapes import bind_shapes
 from trireme.convert import convert
 from trireme.disk_cache import DiskCache
 from trireme.dtypes import Array, numpy_dtype
@@ -58,9 +59,10 @@ def optimised(
     mmap: map the model's files; False to read them
     Errors: those of `convert` and `optimise`
     """
-    if not isinstance(model, str | os.PathLike):
-        graph = model if isinstance(model, Graph) else convert(model, shapes=shapes)
-        return optimise(graph, passes=passes, disable=disable)
+    if isinstance(model, Graph):
+        return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
+    if isinstance(model, bytes):
+        return optimise(convert(model, shapes=shapes), passes=passes, disable=disable)
     path, folder = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     cache = DiskCache(folder, ".graph", MOST_MODELS)
     options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,

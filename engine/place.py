@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from trireme.bind_shapes import shape_advice
 from trireme.cost import CostModel, Estimate
 from trireme.device import HOST, Device
 from trireme.errors import PlacementError, PlanError
@@ -239,23 +240,21 @@ def alone(problem: Problem) -> bool:
 
 def check_static(graph: Graph) -> None:
     """Raise PlanError naming the first value whose shape is not all numbers."""
+    for value in graph.inputs:
+        if not graph.type(value).is_static:
+            raise _not_static(graph, value, "graph input")
     for node in graph.nodes:
         for value in node.outputs:
             if not graph.type(value).is_static:
                 raise _not_static(graph, value, node.label)
-    for value in graph.inputs:
-        if not graph.type(value).is_static:
-            raise _not_static(graph, value, "graph input")
 
 
 def _not_static(graph: Graph, value: int, where: str) -> PlanError:
     name = graph.values[value].name
-    symbols = [dim for dim in graph.type(value).shape if isinstance(dim, str) and dim != "?"]
-    fix = f"give the inputs' shapes, e.g. shapes={{'{name}': (1, ...)}}" if symbols else ""
     return PlanError(
         f"{where}: the shape of '{name}' is not known before it runs: {graph.type(value)}",
         facts=["trireme plans memory ahead, so every dimension must be a number"],
-        fix=fix,
+        fix=shape_advice(graph.input_values()),
     )
 
 

@@ -19,7 +19,7 @@ ENGINE_ORDER = [
     "errors", "closing", "locks", "forks", "dtypes", "mapped", "user_files", "disk_cache",
     "graph", "op",
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
-    "model_file", "convert", "model_cache", "kernel_table", "calibrating.remedy",
+    "model_file", "bind_shapes", "convert", "model_cache", "kernel_table", "calibrating.remedy",
     "calibrating.handover", "calibrating.quality", "device", "opening", "calibrating.calibration",
     "cost", "calibrating.fit", "memory", "naming", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",

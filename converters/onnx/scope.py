@@ -82,6 +82,12 @@ class Scope:
         self.names[name] = value
         return value
 
+    def model_inputs(self) -> list[Value]:
+        """Return the inputs of the whole model."""
+        if self.outer is not None:
+            return self.outer.model_inputs()
+        return [self.builder.values[value] for value in self.builder.inputs]
+
     def sequence(self, name: str) -> list[int] | None:
         """Return the values of a sequence by name; None when there is no such sequence."""
         if name in self.sequences or self.outer is None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from trireme.bind_shapes import shapes_to_give
 from trireme.converters.onnx.file import Files
 from trireme.converters.onnx.strip import OWN_FILE
 from trireme.dtypes import Array, dtype_name, numpy_dtype
@@ -99,7 +100,9 @@ def tensor_type(proto: Any, where: str) -> TensorType:
     tensor = proto.type.tensor_type
     dtype = dtype_of(tensor.elem_type, where)
     if not tensor.HasField("shape"):
-        raise ConvertError(f"{where}: has no shape", fix="give it with shapes={name: [...]}")
+        raise ConvertError(
+            f"{where}: has no shape", fix=shapes_to_give({proto.name: (1, 3, 224, 224)})
+        )
     dims: list[Dim] = []
     for axis, dim in enumerate(tensor.shape.dim):
         known = dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0

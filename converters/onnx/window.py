@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trireme.bind_shapes import shape_advice
 from trireme.converters.onnx.scope import Use
 from trireme.graph import Dim
 
@@ -98,7 +99,7 @@ def _same(use: Use, size: Dim, kernel: int, stride: int, dilation: int) -> int:
     if isinstance(size, str):
         raise use.error(
             f"auto_pad SAME with stride {stride} on the open dimension {size}",
-            fix="bind it with shapes={input: [...]}",
+            fix=shape_advice(use.scope.model_inputs()),
         )
     if stride < 1:
         raise use.error(f"stride {stride}")
