@@ -18,6 +18,7 @@ from typing import Literal
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.device import HOST, Device, DeviceSpec, KernelWork
 from trireme.graph import Graph, Node
+from trireme.interpret import is_quantized
 from trireme.op import call_of, get_op
 
 Source = Literal["calibration", "device", "roofline", "reference"]
@@ -127,6 +128,16 @@ def work_of(graph: Graph, node: Node) -> Work:
     return Work(_kind(graph, node, op.family), dtype, op.flops(call), nbytes)
 
 
+def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
+    """Return the classes of a node on the numpy reference, the narrower first: its op, its family.
+
+    Quantised arithmetic is a class apart; ops that only move data take any integers alike.
+    """
+    op = get_op(node.op)
+    form = " quantised" if is_quantized(graph, node) and not op.moves else ""
+    return f"op {op.name}{form}", f"family {op.family}{form}"
+
+
 def _kind(graph: Graph, node: Node, family: str) -> str:
     """Return the op family, with depthwise convolution a kind of its own: it is bandwidth-bound."""
     if node.op == "conv" and node.attrs["groups"] > 1:
@@ -162,12 +173,22 @@ class CostModel:
             return Estimate(own, self.devices[device].estimate_source)
         work = work_of(graph, node)
         if self.devices[device].kernel_note(graph, node):
-            return Estimate(REFERENCE.seconds(work.terms), "reference")
+            return self._reference(graph, node, work)
         if self.calibration.of(spec):
             return self._measured(graph, device)[node.id]
         if own is not None:
             return Estimate(own, "device")
         return Estimate(roofline_s(work, spec), "roofline")
+
+    def _reference(self, graph: Graph, node: Node, work: Work) -> Estimate:
+        """Return the estimate of a node on the numpy reference, measured by op or by family."""
+        measured = self.calibration.reference
+        curves = measured.curves if measured else {}
+        for name in reference_classes(graph, node):
+            if name in curves:
+                curve, seconds = curves[name], curves[name].seconds(work.terms)
+                return Estimate(seconds, "calibration", seconds * curve.low, seconds * curve.high)
+        return Estimate(REFERENCE.seconds(work.terms), "reference")
 
     def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
         """Return the estimates of all nodes that a measured device supports; kept for the graph."""

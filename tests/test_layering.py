@@ -21,7 +21,7 @@ ENGINE_ORDER = [
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "bind_shapes", "convert", "model_cache", "kernel_table", "calibrating.remedy",
     "calibrating.handover", "calibrating.quality", "device", "opening", "calibrating.calibration",
-    "cost", "calibrating.fit", "memory", "naming", "placement",
+    "cost", "calibrating.reference", "calibrating.fit", "memory", "naming", "placement",
     "placing.problem", "placing.stages", "placing.makespan", "placing.prices", "placing.bounds",
     "placing.cuts", "placing.contract", "placing.objective", "placing.idle", "placing.polish",
     "placing.anneal", "placing.starts", "placing.factors", "placing.messages", "placing.search",

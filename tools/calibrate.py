@@ -11,9 +11,15 @@ from typing import Any
 
 from trireme.calibrating.calibrate import LIMIT_S
 from trireme.calibrating.calibrate import calibrate as measure
-from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.calibrating.calibration import (
+    REFERENCE,
+    Calibration,
+    DeviceCalibration,
+    load_calibration,
+)
+from trireme.calibrating.reference import measure_reference
 from trireme.calibrating.remedy import command
-from trireme.device import Device, kind_of
+from trireme.device import HOST, Device, kind_of
 from trireme.errors import ModelFileError, RunError
 from trireme.opening import open_device
 from trireme.tools.calibrate_check import check
@@ -42,6 +48,10 @@ ARGUMENTS: tuple[Argument, ...] = (
 )  # fmt: skip
 
 
+_REFERENCE = 0.04
+"""The share of the time that goes into the numpy references."""
+
+
 def calibrate(options: argparse.Namespace) -> int:
     """Measure the devices, and add the curves to this machine's file; or check the file.
 
@@ -60,8 +70,12 @@ def calibrate(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.callback(progress.done)
         opened = _opened(options, stack)
+        measured = []
+        if any(one.spec.memory == HOST for one in opened):
+            progress("measuring the numpy references")
+            measured.append(measure_reference(time.perf_counter() + _REFERENCE * options.limit))
         left_s = options.limit - (time.perf_counter() - start)
-        measured = list(measure(opened, progress, left_s).devices.values())
+        measured += measure(opened, progress, left_s).devices.values()
         skipped = [one.spec.name for one in opened if one.spec.clock != "wall"]
     empty = [one for one in measured if not one.curves]
     result = Calibration.of_devices(*(one for one in measured if one.curves))
@@ -138,6 +152,8 @@ def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
 
 
 def _lines(one: DeviceCalibration) -> list[str]:
+    if one.name == REFERENCE:
+        return _reference_lines(one)
     lines = [
         f"{one.name}: {one.description}",
         f"  launch {_microseconds(one.launch_s)}, between kernels {_microseconds(one.kernel_s)}"
@@ -164,6 +180,21 @@ def _lines(one: DeviceCalibration) -> list[str]:
             " other"
         )
     return lines + [f"  {verdict}" for verdict in one.judged if not verdict.used]
+
+
+def _reference_lines(one: DeviceCalibration) -> list[str]:
+    """Return the curves of families of ops without a native kernel; those of ops are counted."""
+    families = {name: curve for name, curve in one.curves.items() if name.startswith("family ")}
+    lines = [f"{one.name}: {one.description}, ops without a native kernel"]
+    for name, curve in sorted(families.items()):
+        terms = " + ".join(f"{each:.3g} {term}" for term, each in curve.per.items())
+        lines.append(
+            f"  {name:28} {curve.fixed_s * 1e6:6.2f} us + {terms}"
+            f"  ({curve.samples} calls, {curve.low:.2f} to {curve.high:.2f})"
+        )
+    unused = sum(not verdict.used for verdict in one.judged)
+    lines.append(f"  {len(one.curves) - len(families)} ops have curves of their own")
+    return lines + ([f"  {unused} curves are not used"] if unused else [])
 
 
 def _microseconds(seconds: float | None) -> str:

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trireme.calibrating.handover import USUAL, Cores, Handover, priced
 from trireme.calibrating.quality import Judgement
 from trireme.calibrating.remedy import command
@@ -26,6 +28,13 @@ from trireme.user_files import calibration_file
 
 _log = logging.getLogger(__name__)
 VERSION = 10
+REFERENCE = "reference"
+"""The name under which a calibration keeps the curves of the numpy references."""
+
+
+def reference_description() -> str:
+    """Return what the curves of the numpy references belong to."""
+    return f"numpy {np.__version__}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,34 @@ class DeviceCalibration:
         """Return the predicted seconds of a kernel of a family that was measured."""
         return self.curves[kernel.family].seconds(priced(kernel.terms, self.handover))
 
+    def merged(self, newer: DeviceCalibration) -> DeviceCalibration:
+        """Return the figures of a newer measurement, and of this one where the newer has none.
+
+        A figure that was not used, or not measured in the time there was, does not replace one
+        that was used before.
+        """
+        used = {one.figure: one for one in self.judged if one.used}
+        judged = {one.figure: one for one in self.judged} | {
+            one.figure: one for one in newer.judged if one.used or one.figure not in used
+        }
+        has_launch = newer.launch_s is not None
+        return replace(
+            newer,
+            launch_s=newer.launch_s if has_launch else self.launch_s,
+            kernel_s=newer.kernel_s if has_launch else self.kernel_s,
+            curves={**self.curves, **newer.curves},
+            copies={**self.copies, **newer.copies},
+            sharing={**self.sharing, **newer.sharing},
+            nets={
+                apart: {**self.nets.get(apart, {}), **newer.nets.get(apart, {})}
+                for apart in {**self.nets, **newer.nets}
+            },
+            issue_s=self.issue_s if newer.issue_s is None else newer.issue_s,
+            cores={**self.cores, **newer.cores},
+            apart=newer.apart or self.apart,
+            judged=tuple(judged.values()),
+        )
+
     def at(self, cores: Handover) -> DeviceCalibration:
         """Return the figures with data passed between cores at the price given."""
         return replace(self, cores={**self.cores, cores.apart: cores}, apart=cores.apart)
@@ -136,16 +173,18 @@ class Calibration:
         """Return what was measured of just this kind of device, None if it was another."""
         return self.devices.get(f"{spec.kind}: {spec.description}")
 
-    def with_(self, other: Calibration) -> Calibration:
-        """Return this calibration with another's devices added, or in the place of their own.
+    @property
+    def reference(self) -> DeviceCalibration | None:
+        """What was measured of the numpy references with this numpy, None if nothing was."""
+        return self.devices.get(f"{REFERENCE}: {reference_description()}")
 
-        What turns with a device cost stays, where the other did not measure that again.
-        """
-        devices = {**self.devices, **other.devices}
-        for key in self.devices.keys() & other.devices.keys():
-            sharing = {**self.devices[key].sharing, **other.devices[key].sharing}
-            devices[key] = replace(other.devices[key], sharing=sharing)
-        return Calibration(devices)
+    def with_(self, other: Calibration) -> Calibration:
+        """Return this calibration with another's devices added, merged where both have one."""
+        merged = {
+            key: self.devices[key].merged(one) if key in self.devices else one
+            for key, one in other.devices.items()
+        }
+        return Calibration({**self.devices, **merged})
 
     def at(self, spec: DeviceSpec, cores: Handover | None) -> Calibration:
         """Return this calibration with a device priced for how far apart its cores are now.

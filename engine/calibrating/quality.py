@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["used", "too few samples", "outside physical limits", "residual too large"]
-Quantity = Literal["launch", "issue", "kernels", "copy latency", "copy bandwidth", "overlap"]
+Quantity = Literal[
+    "launch", "issue", "kernels", "reference", "copy latency", "copy bandwidth", "overlap"
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ LIMITS: Mapping[Quantity, Limits] = {
     "issue": Limits(1, 0.0, 1e-3, "s"),
     # Seconds of a kernel of no work.
     "kernels": Limits(3, 0.0, 2e-3, "s"),
+    # Curves of a family are of ops that differ: their interval says by how much.
+    "reference": Limits(3, 0.0, 1e-2, "s", error=1.0),
     "copy latency": Limits(3, 0.0, 5e-3, "s"),
     # No bus and no memory of one socket is faster; a fit that sees no bytes says 1,000 GB/s.
     "copy bandwidth": Limits(3, 1e6, 4e11, "B/s"),
