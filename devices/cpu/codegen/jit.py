@@ -90,5 +90,5 @@ class Jit:
             progress("compiling kernels", done + 1, len(new))
             self.recipes.keep(kernel, data)
             found.append(data)
-        emit.give_back()
+        emit.give_back(len(new))
         return found
