@@ -3,11 +3,36 @@
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from zoo import zoo_path
+
+
+def pytest_configure(config):
+    """Give a run a home of its own, which xdist's workers share: caches begin empty.
+
+    TRIREME_TEST_HOME names a folder to use instead, and to keep.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    kept = os.environ.get("TRIREME_TEST_HOME")
+    home = pathlib.Path(kept or tempfile.mkdtemp(prefix="trireme-tests-"))
+    home.mkdir(parents=True, exist_ok=True)
+    os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    if not kept:
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """A sweep is slow."""
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

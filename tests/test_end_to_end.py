@@ -1,14 +1,19 @@
 """Real models on every set of devices against runtimes that nobody here wrote.
 
+Each model always runs on the cpu or on all devices, and each device is given all it can run of the
+models that use its kernels; the other pairs are a sweep.
+
 Float32 within 1e-4 of the largest value; quantised models bit for bit with LiteRT's reference
 kernels (softmax, logistic and mean within one unit); photographs in the class LiteRT gives.
 """
 
+import itertools
 import pathlib
 
 import numpy as np
 import pytest
 from forced import open_all, pinned_where_supported
+from sweep import sweep
 from zoo import zoo_path
 
 import trireme
@@ -19,7 +24,8 @@ from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.image import load_image, load_labels
 from trireme.tools.verify import compare_all
 
-DEVICE_SETS = ["cpu", "cpu,opencl", "cpu,npu", "npu,opencl,cpu"]
+CPU, ALL = "cpu", "npu,opencl,cpu"
+DEVICE_SETS = [CPU, "cpu,opencl", "cpu,npu", ALL]
 FLOAT_MODELS = [
     "ad01_fp32", "deeplabv3_f32", "kws_dscnn_f32", "mobilenet_v1_0.25_224_f32",
     "resnet8_cifar10_f32", "vww_96_float", "yamnet",
@@ -28,6 +34,15 @@ QUANTISED_MODELS = [
     "ad01_int8", "kws_dscnn_int8", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_int8",
     "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_int8",
 ]  # fmt: skip
+ALWAYS = [
+    ("ad01_fp32", CPU), ("deeplabv3_f32", CPU), ("kws_dscnn_f32", ALL),
+    ("mobilenet_v1_0.25_224_f32", CPU), ("resnet8_cifar10_f32", CPU), ("vww_96_float", CPU),
+    ("yamnet", CPU), ("yamnet", ALL), ("ad01_int8", ALL), ("kws_dscnn_int8", CPU),
+    ("kws_dscnn_int8", ALL), ("mobilenet_v2_1.0_224_quant", CPU), ("resnet8_cifar10_int8", ALL),
+    ("ssd_mobilenet_v1_quant", "cpu,npu"), ("tf2_mobilenet_v2_1.0_224_ptq", ALL),
+    ("vww_96_int8", "cpu,opencl"),
+]  # fmt: skip
+"""Every model once; float, uint8 and int8 models on the cpu alone and on all devices."""
 TOLERANCES = {"kws_dscnn_f32": 1e-3}
 """Its activations are rounded to 8 bits on the fly: where the last bit of a float sum decides such
 a rounding, two correct runs differ by a unit of it (one seed in thirty; LiteRT's own two sets of
@@ -62,8 +77,13 @@ def check(rows):
     assert all(row.agrees for row in rows), "\n".join(map(str, rows))
 
 
-@pytest.mark.parametrize("devices", DEVICE_SETS)
-@pytest.mark.parametrize("name", FLOAT_MODELS)
+def pairs(models, devices, always):
+    """Parameters of each model on each device or set of them."""
+    kept = [pair for pair in always if pair[0] in models]
+    return pytest.mark.parametrize("name, devices", sweep(itertools.product(models, devices), kept))
+
+
+@pairs(FLOAT_MODELS, DEVICE_SETS, ALWAYS)
 def test_float_models(name, devices):
     path = zoo_path(f"{name}.tflite")
     feeds, ours, _ = run_on(path, devices)
@@ -71,8 +91,7 @@ def test_float_models(name, devices):
     check(compare_all(ours, theirs, tolerance=TOLERANCES.get(name, 1e-4), units=0))
 
 
-@pytest.mark.parametrize("devices", DEVICE_SETS)
-@pytest.mark.parametrize("name", QUANTISED_MODELS)
+@pairs(QUANTISED_MODELS, DEVICE_SETS, ALWAYS)
 def test_quantised_models(name, devices):
     path = zoo_path(f"{name}.tflite")
     feeds, ours, session = run_on(path, devices)
@@ -99,20 +118,26 @@ def run_forced(path, device):
             one.close()
 
 
-@pytest.mark.parametrize("name", QUANTISED_MODELS)
-@pytest.mark.parametrize("device", ["npu", "opencl"])
-def test_quantised_models_forced(name, device):
+FORCED = [
+    *((name, "npu") for name in QUANTISED_MODELS if name != "ssd_mobilenet_v1_quant"),
+    ("kws_dscnn_int8", "opencl"), ("ad01_fp32", "opencl"), ("kws_dscnn_f32", "opencl"),
+]  # fmt: skip
+"""Convolutions, depthwise ones, pools, products and softmax; a model takes OpenCL 2 to 9 s."""
+
+
+@pairs(QUANTISED_MODELS, ["npu", "opencl"], FORCED)
+def test_quantised_models_forced(name, devices):
     """Whatever the cost model thinks."""
     path = zoo_path(f"{name}.tflite")
-    feeds, ours, graph = run_forced(path, device)
+    feeds, ours, graph = run_forced(path, devices)
     soft = any(node.op in SOFT for node in graph.nodes)
     check(compare_all(ours, peer_outputs(path, feeds), tolerance=1e-6, units=int(soft)))
 
 
-@pytest.mark.parametrize("name", FLOAT_MODELS)
-def test_float_models_forced(name):
+@pairs(FLOAT_MODELS, ["opencl"], FORCED)
+def test_float_models_forced(name, devices):
     path = zoo_path(f"{name}.tflite")
-    feeds, ours, _ = run_forced(path, "opencl")
+    feeds, ours, _ = run_forced(path, devices)
     tolerance = TOLERANCES.get(name, 1e-4)
     check(compare_all(ours, peer_outputs(path, feeds), tolerance=tolerance, units=0))
 
@@ -127,23 +152,25 @@ CLASSIFIERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("image, word", PHOTOGRAPHS)
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_photographs(name, image, word):
+@pytest.mark.parametrize("name", sweep(CLASSIFIERS, [CLASSIFIERS[0], CLASSIFIERS[2]]))
+def test_photographs(name):
     path = zoo_path(f"{name}.tflite")
     with trireme.Session(
         str(path), devices=["npu", "opencl", "cpu"], calibration=Calibration()
     ) as session:
         (value,) = session.inputs
-        feeds = {value.name: load_image(zoo_path(f"images/{image}"), value.type)}
-        (ours,) = session.run(feeds).values()
-    default = litert_class(path, feeds)
-    assert int(ours.argmax()) == default
-    if "0.25" not in name:  # the smallest network is less sure of its cats
-        labels = load_labels(zoo_path("images/imagenet_labels.txt"))
-        offset = len(labels) - ours.size
-        found = labels[int(ours.argmax()) + offset]
-        assert word in found or (word == "cat" and "tabby" in found), found
+        for image, word in PHOTOGRAPHS:
+            feeds = {value.name: load_image(zoo_path(f"images/{image}"), value.type)}
+            (ours,) = session.run(feeds).values()
+            assert int(ours.argmax()) == litert_class(path, feeds)
+            if "0.25" not in name:  # the smallest network is less sure of its cats
+                found = label_of(ours)
+                assert word in found or (word == "cat" and "tabby" in found), found
+
+
+def label_of(scores):
+    labels = load_labels(zoo_path("images/imagenet_labels.txt"))
+    return labels[int(scores.argmax()) + len(labels) - scores.size]
 
 
 def litert_class(path, feeds):
@@ -171,8 +198,8 @@ def test_exported_models(name, devices, made_models):
     check(compare_all(ours, peer_outputs(path, feeds), tolerance=1e-4, units=0))
 
 
-LARGE = {"light_vgg19", "light_zfnet512", "light_bvlc_alexnet"}
-"""Hundreds of megabytes of weights: only one set of devices unless slow tests are asked for."""
+LIGHT = [("light_squeezenet", CPU), ("light_shufflenet", ALL), ("light_bvlc_alexnet", CPU)]
+"""Concats, groups, channel shuffles, LRN, uneven pools, large products; two to five seconds each."""
 
 
 def light_models():
@@ -180,8 +207,7 @@ def light_models():
     folder = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     for path in sorted(folder.glob("light_*.onnx")):
         for devices in DEVICE_SETS:
-            heavy = path.stem in LARGE and devices != DEVICE_SETS[-1]
-            marks = [pytest.mark.slow] if heavy else []
+            marks = () if (path.stem, devices) in LIGHT else pytest.mark.sweep
             yield pytest.param(path, devices, marks=marks, id=f"{path.stem}-{devices}")
 
 
