@@ -4,11 +4,13 @@ The graphs are what converters/tflite_hybrid.py makes (test_tflite_hybrid.py).
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from cpu_run import assert_close, run
 from hybrid_graphs import Case, Hybrid, graph_of, numbers
+from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
@@ -46,13 +48,25 @@ CASES = [
 ]  # fmt: skip
 
 
-def check(device, graph, x, exact, at_end=True):
+def answer(graph, x):
+    """The reference's output."""
+    with np.errstate(all="ignore"):
+        (want,) = interpret(graph, {graph.inputs[0]: x}).values()
+    return want
+
+
+@functools.cache
+def plain(number):
+    """(graph, input, output) of a case."""
+    graph, x = graph_of(CASES[number]), numbers(CASES[number])
+    return graph, x, answer(graph, x)
+
+
+def check(device, graph, x, want, exact, at_end=True):
     """Run a graph that fuses to two kernels (or three); compare with the reference.
 
     Without VNNI it may stay in float, where Winograd's algorithm is faster and rounds.
     """
-    with np.errstate(all="ignore"):
-        (want,) = interpret(graph, {graph.inputs[0]: x}).values()
     (got,), kernels, _ = run(device, graph, {graph.inputs[0]: x}, at_end)
     names = set(kernels.values())
     if any("winograd" in name for name in names):
@@ -69,27 +83,37 @@ def check(device, graph, x, exact, at_end=True):
 
 @by_isa
 def test_bits_are_the_references(cpus, isa):
-    for case in CASES:
+    for number, case in enumerate(CASES):
         exact = case.activation in ("", "relu", "relu6")
-        graph, x = graph_of(case), numbers(case)
-        one, two = (check(cpus[isa, n], graph, x, exact, at_end=n == 1) for n in (1, 2))
+        one, two = (check(cpus[isa, n], *plain(number), exact, at_end=n == 1) for n in (1, 2))
         assert one.tobytes() == two.tobytes()
 
 
 ODD = [0.0, -0.0, np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-38, 1e-45]
 
 
-@by_isa
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("asymmetric", [False, True])
-def test_odd_numbers(cpus, isa, odd, asymmetric):
-    for case in (CASES[1], CASES[3], CASES[7], CASES[11], CASES[13], CASES[16]):
-        case = dataclasses.replace(case, asymmetric=asymmetric, activation="relu")
+@functools.cache
+def with_odd(number, asymmetric):
+    """A case's graph, with (input, output) for every odd number in it."""
+    case = dataclasses.replace(CASES[number], asymmetric=asymmetric, activation="relu")
+    graph, made = graph_of(case), []
+    for odd in ODD:
         x = numbers(case)
         if abs(odd) < 1:
             x[:1] = odd
         x.reshape(-1)[x.size // 3] = odd
-        check(cpus[isa, 2], graph_of(case), x, exact=True)
+        made.append((x, answer(graph, x)))
+    return graph, made
+
+
+@by_isa
+@pytest.mark.parametrize("number", sweep([1, 3, 7, 11, 13, 16], always=[1, 3, 11]))
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_odd_numbers(cpus, isa, number, asymmetric):
+    """Always in windows, in a batch of them and in rows; at times in many chunks and depthwise."""
+    graph, runs = with_odd(number, asymmetric)
+    for x, want in runs:
+        check(cpus[isa, 2], graph, x, want, exact=True)
 
 
 @by_isa

@@ -5,9 +5,12 @@ layers, int8 with a scale a channel and uint8 with zero points in the weights, o
 set that this machine has; each graph checks thousands of roundings.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from cpu_run import run
+from sweep import sweep
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
@@ -107,13 +110,13 @@ def depthwise_graph(rng, x, kernel, strides, dilations, pads):
     return b.finish(*b.add_node("conv", [value, w, bias], attrs, quants=[out]))
 
 
-@pytest.fixture(scope="module")
-def cases():
-    print("seed", SEED)
-    rng = np.random.default_rng(SEED)
-    graphs = [conv_graph(rng, depthwise=i % 3 == 2) for i in range(45)]
-    graphs += [fully_connected_graph(rng) for _ in range(15)]
-    graphs += [depthwise_graph(rng, *case) for case in DEPTHWISE * 2]
+@functools.cache
+def cases(part):
+    print("seed", SEED + part)
+    rng = np.random.default_rng(SEED + part)
+    graphs = [conv_graph(rng, depthwise=i % 5 == 4) for i in range(20)]
+    graphs += [fully_connected_graph(rng) for _ in range(6)]
+    graphs += [depthwise_graph(rng, *case) for case in DEPTHWISE]
     made = []
     for graph in graphs:
         (x,) = graph.inputs
@@ -123,20 +126,19 @@ def cases():
     return made
 
 
+@pytest.mark.parametrize("part", sweep(range(3), always=[0]))
 @pytest.mark.parametrize("isa", available_isas())
-@pytest.mark.parametrize("threads", [1, 2])
-def test_bit_for_bit(cases, isa, threads, tmp_path_factory):
-    cache = tmp_path_factory.getbasetemp() / "int8-objects"
-    device = open_device(isa=isa, threads=threads, cache_dir=cache)
-    try:
-        executables = device.compile([graph for graph, _, _ in cases])
-        for (graph, array, want), executable in zip(cases, executables, strict=True):
+def test_bit_for_bit(cpus, isa, part):
+    graphs = [graph for graph, _, _ in cases(part)]
+    made = {threads: cpus[isa, threads].compile(graphs) for threads in (1, 2)}
+    for number, (graph, array, want) in enumerate(cases(part)):
+        feeds = {graph.inputs[0]: array}
+        for threads, executables in made.items():
+            executable = executables[number]
             (name,) = executable.kernels.values()
             assert "reference" not in name
-            (got,), _, _ = run(device, graph, {graph.inputs[0]: array}, at_end=threads == 1)
+            (got,), *_ = run(cpus[isa, threads], graph, feeds, threads == 1, executable)
             np.testing.assert_array_equal(got, want, err_msg=f"{name}\n{graph}")
-    finally:
-        device.close()
 
 
 def test_weights_that_are_not_constant_say_so():

@@ -5,9 +5,12 @@ that are all at an end of their range, that add up to exactly the most a word ho
 at random, for inputs that are all 0 or all 255, or random.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from cpu_run import run
+from sweep import sweep
 
 from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
@@ -116,32 +119,36 @@ def conv_graph(rng, shape, kind, dtype):
     return b.finish(*b.add_node("conv", [value, w, bias], attrs, quants=[out]))
 
 
-@pytest.fixture(scope="module")
-def cases():
-    print("seed", SEED)
-    rng = np.random.default_rng(SEED)
+@functools.cache
+def cases(turn):
+    """(graph, [(feeds, outputs)]) of each kind of weights with one shape, another every turn."""
+    print("seed", SEED + turn)
+    rng = np.random.default_rng(SEED + turn)
     made = []
-    for number, shape in enumerate(SHAPES):
-        for kind in KINDS:
-            dtype = ("int8", "uint8")[(number + len(made)) % 2]
-            graph, info = conv_graph(rng, shape, kind, dtype), np.iinfo(dtype)
-            ends = [np.full(shape[0], end, dtype) for end in (info.min, info.max)]
-            for x in (*ends, rng.integers(info.min, info.max + 1, shape[0]).astype(dtype)):
-                feeds = {graph.inputs[0]: x}
-                made.append((graph, feeds, next(iter(interpret(graph, feeds).values()))))
+    for number, kind in enumerate(KINDS):
+        shape = SHAPES[(number + turn) % len(SHAPES)]
+        dtype = ("int8", "uint8")[(number + turn // 2) % 2]
+        graph, info = conv_graph(rng, shape, kind, dtype), np.iinfo(dtype)
+        ends = [np.full(shape[0], end, dtype) for end in (info.min, info.max)]
+        random = rng.integers(info.min, info.max + 1, shape[0]).astype(dtype)
+        feeds = [{graph.inputs[0]: x} for x in (*ends, random)]
+        made.append((graph, [(fed, next(iter(interpret(graph, fed).values()))) for fed in feeds]))
     return made
 
 
+@pytest.mark.parametrize("turn", sweep(range(len(SHAPES)), always=[0, 3]))
 @pytest.mark.parametrize("isa, way", WAYS)
-def test_each_way_bit_for_bit(cases, isa, way, cpus, monkeypatch):
+def test_each_way_bit_for_bit(isa, way, turn, cpus, monkeypatch):
     every = int8_ways._ways
     monkeypatch.setattr(int8_ways, "_MOST_AGAIN", 100)
     monkeypatch.setattr(
         int8_ways, "_ways", lambda *args: (w for w in every(*args) if w.dot.name == way)
     )
-    for number, (graph, feeds, want) in enumerate(cases):
+    for number, (graph, runs) in enumerate(cases(turn)):
         device = cpus[isa, 1 + number % 2]
-        (got,), kernels, _ = run(device, graph, feeds, at_end=number % 4 < 2)
-        (name,) = kernels.values()
+        (executable,) = device.compile([graph])
+        (name,) = executable.kernels.values()
         assert f"q8_{way}_" in name
-        np.testing.assert_array_equal(got, want, err_msg=f"{name}\n{graph}")
+        for at, (feeds, want) in enumerate(runs):
+            (got,), *_ = run(device, graph, feeds, (number + at) % 4 < 2, executable)
+            np.testing.assert_array_equal(got, want, err_msg=f"{name}\n{graph}")

@@ -199,7 +199,7 @@ def test_exported_models(name, devices, made_models):
 
 
 LIGHT = [("light_squeezenet", CPU), ("light_shufflenet", ALL), ("light_bvlc_alexnet", CPU)]
-"""Concats, groups, channel shuffles, LRN, uneven pools, large products; two to five seconds each."""
+"""Concats, groups, channel shuffles, LRN, uneven pools, large products; 2 to 5 seconds each."""
 
 
 def light_models():
