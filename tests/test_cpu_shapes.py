@@ -2,9 +2,12 @@
 groups, batches, many slices and chunks; every instruction set against the reference.
 """
 
+import itertools
+
 import numpy as np
 import pytest
-from cpu_run import agree, node_graph, run
+from cpu_run import agree_everywhere, node_graph, run
+from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -13,7 +16,7 @@ from trireme.graph import TensorType
 from trireme.interpret import interpret
 
 SEED = 7
-by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
+ALL_ISAS = available_isas(variants=False)
 
 
 @pytest.fixture
@@ -59,9 +62,8 @@ CONVS = {  # (n, h, w, c), (o, kh, kw), strides, pads, dilations, groups, activa
 }  # fmt: skip
 
 
-@by_isa
 @pytest.mark.parametrize("name", CONVS)
-def test_conv(cpus, rng, name, isa):
+def test_conv(cpus, rng, name):
     x, (o, kh, kw), strides, pads, dilations, groups, activation, residual = CONVS[name]
     attrs = dict(
         strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
@@ -73,10 +75,9 @@ def test_conv(cpus, rng, name, isa):
     if residual:
         inputs.append(draw(rng, *graph.type(graph.outputs[0]).dims))
         graph, feeds = node_graph("conv", inputs, attrs, {1, 2})
-    agree(cpus, isa, graph, feeds)
+    agree_everywhere(cpus, graph, feeds)
 
 
-@by_isa
 @pytest.mark.parametrize("op", ["max_pool", "average_pool"])
 @pytest.mark.parametrize(
     "x, kernel, strides, pads, dilations, more",
@@ -90,7 +91,7 @@ def test_conv(cpus, rng, name, isa):
         ((1, 20, 21, 7), (15, 15), (3, 2), (7, 7, 7, 7), (1, 1), {}),
     ],
 )
-def test_pool(cpus, rng, op, x, kernel, strides, pads, dilations, more, isa):
+def test_pool(cpus, rng, op, x, kernel, strides, pads, dilations, more):
     attrs = dict(kernel=kernel, strides=strides, pads=pads, dilations=dilations, layout="NHWC")
     data = draw(rng, *x)
     data.flat[:: max(data.size // 3, 1)] = (np.nan, np.inf, -np.inf, 0)[
@@ -98,10 +99,9 @@ def test_pool(cpus, rng, op, x, kernel, strides, pads, dilations, more, isa):
     ]
     if op == "average_pool":
         data = draw(rng, *x)
-    agree(cpus, isa, *node_graph(op, [data], attrs | more))
+    agree_everywhere(cpus, *node_graph(op, [data], attrs | more))
 
 
-@by_isa
 @pytest.mark.parametrize(
     "a, b",
     [
@@ -117,23 +117,21 @@ def test_pool(cpus, rng, op, x, kernel, strides, pads, dilations, more, isa):
     ],
 )
 @pytest.mark.parametrize("constant", [False, True])
-def test_matmul(cpus, rng, a, b, constant, isa):
+def test_matmul(cpus, rng, a, b, constant):
     constants = {1} if constant else ()
     inputs = [draw(rng, *a), draw(rng, *b)]
-    agree(cpus, isa, *node_graph("matmul", inputs, {}, constants))
+    agree_everywhere(cpus, *node_graph("matmul", inputs, {}, constants))
 
 
-@by_isa
 @pytest.mark.parametrize(
     "rows, depth, columns", [(1, 1, 1), (1, 1280, 1001), (5, 33, 7), (29, 64, 96)]
 )
-def test_fully_connected(cpus, rng, rows, depth, columns, isa):
+def test_fully_connected(cpus, rng, rows, depth, columns):
     inputs = [draw(rng, rows, depth), draw(rng, columns, depth), draw(rng, columns)]
     attrs = {"activation": "gelu_tanh"}
-    agree(cpus, isa, *node_graph("fully_connected", inputs, attrs, {1, 2}))
+    agree_everywhere(cpus, *node_graph("fully_connected", inputs, attrs, {1, 2}))
 
 
-@by_isa
 @pytest.mark.parametrize(
     "shape, perm",
     [
@@ -149,12 +147,11 @@ def test_fully_connected(cpus, rng, rows, depth, columns, isa):
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "int8", "int64"])
-def test_transpose(cpus, rng, shape, perm, dtype, isa):
+def test_transpose(cpus, rng, shape, perm, dtype):
     data = rng.integers(-100, 100, shape).astype(dtype)
-    agree(cpus, isa, *node_graph("transpose", [data], {"perm": perm}), rtol=0)
+    agree_everywhere(cpus, *node_graph("transpose", [data], {"perm": perm}), rtol=0)
 
 
-@by_isa
 @pytest.mark.parametrize(
     "left, right",
     [
@@ -167,41 +164,43 @@ def test_transpose(cpus, rng, shape, perm, dtype, isa):
         ((2, 1, 3, 1, 5), (1, 4, 1, 6, 1)),
     ],
 )
-def test_broadcasting(cpus, rng, left, right, isa):
+def test_broadcasting(cpus, rng, left, right):
     inputs = [draw(rng, *left), draw(rng, *right)]
-    agree(cpus, isa, *node_graph("add", inputs, {"activation": "relu"}), rtol=0)
-    agree(cpus, isa, *node_graph("mul", [inputs[1], inputs[0]], {"activation": "tanh"}))
+    agree_everywhere(cpus, *node_graph("add", inputs, {"activation": "relu"}), rtol=0)
+    agree_everywhere(cpus, *node_graph("mul", [inputs[1], inputs[0]], {"activation": "tanh"}))
 
 
-@by_isa
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 100, 33), (1, 7, 7, 130), (40_000, 3)])
-def test_rows(cpus, rng, shape, isa):
+def test_rows(cpus, rng, shape):
     x = draw(rng, *shape) * 3
     last = np.array([-1], np.int64)
     middle = np.arange(1, len(shape) - 1) if len(shape) > 2 else np.array([0])
     for axis in (-1, len(shape) // 2):
-        agree(cpus, isa, *node_graph("softmax", [x], {"axis": axis}))
+        agree_everywhere(cpus, *node_graph("softmax", [x], {"axis": axis}))
     for op in ("reduce_mean", "reduce_max", "reduce_l2"):
         for axes in (last, middle):
-            agree(cpus, isa, *node_graph(op, [x, axes.astype(np.int64)], {}, {1}))
+            agree_everywhere(cpus, *node_graph(op, [x, axes.astype(np.int64)], {}, {1}))
     scale = [draw(rng, shape[-1]), draw(rng, shape[-1])]
     attrs = {"axis": -1, "epsilon": 1e-5}
-    agree(cpus, isa, *node_graph("layer_normalization", [x, *scale], attrs, {1, 2}), 2e-5)
+    agree_everywhere(cpus, *node_graph("layer_normalization", [x, *scale], attrs, {1, 2}), 2e-5)
 
 
-@by_isa
-@pytest.mark.parametrize("channels", [1, 2, 5, 16, 19, 33, 64, 192])
-@pytest.mark.parametrize("size", [1, 2, 5, 41])
-def test_lrn(cpus, rng, isa, channels, size):
+LRN_ALWAYS = [(1, 1), (2, 41), (5, 2), (16, 5), (19, 1), (33, 2), (64, 41), (192, 5)]
+
+
+@pytest.mark.parametrize(
+    "channels, size",
+    sweep(itertools.product([1, 2, 5, 16, 19, 33, 64, 192], [1, 2, 5, 41]), LRN_ALWAYS),
+)
+def test_lrn(cpus, rng, channels, size):
     x = 3 * draw(rng, 2, 3, 2, channels)
     x[0, 0, 0, channels // 2], x[0, 1, 0, 0], x[1, 0, 1, -1] = 1e25, np.nan, -np.inf
     for bias in (1.0, 0.0):
         attrs = {"size": size, "alpha": 0.2, "beta": 0.75, "bias": bias}
-        agree(cpus, isa, *node_graph("lrn", [x], attrs))
+        agree_everywhere(cpus, *node_graph("lrn", [x], attrs))
 
 
-@by_isa
-def test_max_pool_keeps_each_nan_where_it_is_seen(cpus, rng, isa):
+def test_max_pool_keeps_each_nan_where_it_is_seen(cpus, rng):
     for shape, kernel, stride, pads in (
         ((2, 9, 33, 21), (3, 3), (2, 2), (0, 0, 1, 1)),
         ((1, 7, 15, 16), (3, 3), (1, 1), (1, 1, 1, 1)),
@@ -212,15 +211,14 @@ def test_max_pool_keeps_each_nan_where_it_is_seen(cpus, rng, isa):
         x[0, 0, 0], x[0, 1, 1] = -np.inf, np.inf
         attrs = {"kernel": kernel, "strides": stride, "pads": pads, "dilations": (1, 1)}
         attrs["layout"] = "NHWC"
-        agree(cpus, isa, *node_graph("max_pool", [x], attrs))
+        agree_everywhere(cpus, *node_graph("max_pool", [x], attrs))
 
 
 FUNCTIONS = ("exp", "log", "tanh", "sigmoid", "erf", "gelu", "hard_swish", "swish", "elu", "sqrt")
 
 
-@by_isa
 @pytest.mark.parametrize("op", FUNCTIONS)
-def test_functions_to_a_few_ulp(cpus, rng, op, isa):
+def test_functions_to_a_few_ulp(cpus, rng, op):
     """Each element on its own: within 4 units in the last place, or 1e-7 where results cancel."""
     x = np.concatenate(
         [
@@ -230,18 +228,18 @@ def test_functions_to_a_few_ulp(cpus, rng, op, isa):
     ).astype(np.float32)  # fmt: skip
     graph, feeds = node_graph(op, [x], {})
     want = next(iter(interpret(graph, feeds).values())).astype(np.float64)
-    got = run(cpus[isa, 1], graph, feeds)[0][0].astype(np.float64)
-    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
-    finite = np.isfinite(want)
-    np.testing.assert_array_equal(got[~finite & ~np.isnan(want)], want[~finite & ~np.isnan(want)])
+    finite, nan = np.isfinite(want), np.isnan(want)
     cancels = op in ("gelu", "swish", "elu", "hard_swish", "log")
     limit = 6e-7 * np.abs(want[finite]) + (2e-6 if cancels else 1e-44)
-    wrong = np.abs(got[finite] - want[finite]) > limit
-    assert not wrong.any(), (x[finite][wrong][:5], got[finite][wrong][:5], want[finite][wrong][:5])
+    for isa in ALL_ISAS:
+        got = run(cpus[isa, 1], graph, feeds)[0][0].astype(np.float64)
+        np.testing.assert_array_equal(np.isnan(got), nan, err_msg=isa)
+        np.testing.assert_array_equal(got[~finite & ~nan], want[~finite & ~nan], err_msg=isa)
+        wrong = np.abs(got[finite] - want[finite]) > limit
+        assert not wrong.any(), (isa, *(a[finite][wrong][:5] for a in (x, got, want)))
 
 
-@by_isa
-def test_a_chain_is_one_kernel(cpus, rng, isa):
+def test_a_chain_is_one_kernel(cpus, rng):
     builder = GraphBuilder("chain")
     x = builder.input("x", TensorType((2, 9, 11, 21), "float32"))
     bias = builder.constant("bias", draw(rng, 21))
@@ -249,19 +247,19 @@ def test_a_chain_is_one_kernel(cpus, rng, isa):
     gate = builder.add("sigmoid", y)
     graph = builder.finish(builder.add("relu", builder.add("mul", y, gate)))
     feed = {x: draw(rng, 2, 9, 11, 21)}
-    agree(cpus, isa, graph, feed)
-    kernels = run(cpus[isa, 1], graph, feed)[1]
-    assert len(set(kernels.values())) == 2, kernels  # y has two readers and is stored
+    agree_everywhere(cpus, graph, feed)
+    for isa in ALL_ISAS:
+        kernels = run(cpus[isa, 1], graph, feed)[1]
+        assert len(set(kernels.values())) == 2, kernels  # y has two readers and is stored
 
 
-@by_isa
-def test_random_regions(cpus, isa):
+def test_random_regions(cpus):
     """Small random networks of convs, pools, adds and concats, in one region each."""
     for seed in range(6):
         rng = np.random.default_rng(SEED + seed)
         print("seed", SEED + seed)
         graph, feeds = random_network(rng)
-        agree(cpus, isa, graph, feeds, rtol=2e-5)
+        agree_everywhere(cpus, graph, feeds, rtol=2e-5)
 
 
 def random_network(rng):

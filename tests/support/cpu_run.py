@@ -100,6 +100,13 @@ def sample_graph(op, sample):
     )  # fmt: skip
 
 
+def agree_everywhere(cpus, graph, feeds, rtol=1e-5):
+    """Every instruction set gives the reference's result, the same bits by both thread counts."""
+    want = list(interpret(graph, feeds).values())
+    for isa in available_isas(variants=False):
+        agree(cpus, isa, graph, feeds, rtol, want=want)
+
+
 def assert_close(got, want, rtol, what):
     """Equal NaNs and infinities; finite values within rtol of the largest."""
     if want.dtype.kind not in "fc" and want.dtype.name not in ("bfloat16", "float16"):
@@ -116,14 +123,14 @@ def assert_close(got, want, rtol, what):
         assert error <= max(rtol, 2e-6) * scale + 1e-38, f"{what}: {error} of {scale}"
 
 
-def agree(cpus, isa, graph, feeds, rtol=1e-5, native=True):
-    """Both thread counts give the reference's result, and the same bits."""
-    want = list(interpret(graph, feeds).values())
+def agree(cpus, isa, graph, feeds, rtol=1e-5, native=True, want=None):
+    """Both thread counts give the reference's result (or `want`), and the same bits."""
+    want = list(interpret(graph, feeds).values()) if want is None else want
     bits = []
     for threads in (1, 2):
         got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
         assert native != (REFERENCE in kernels.values()), kernels
         for g, w in zip(got, want, strict=True):
-            assert_close(g, w, rtol, f"{kernels} {graph}")
+            assert_close(g, w, rtol, f"{isa} {kernels} {graph}")
         bits.append([g.tobytes() for g in got])
-    assert bits[0] == bits[1], "results depend on the number of threads"
+    assert bits[0] == bits[1], f"results depend on the number of threads of {isa}"
