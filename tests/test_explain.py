@@ -1,10 +1,12 @@
 """Explanations state exactly what a pin would change; advice and lockfiles say what they mean."""
 
+import functools
 import random
 from dataclasses import replace
 
 import pytest
 from placement_cases import to_graph
+from sweep import sweep
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
@@ -29,14 +31,15 @@ from trireme.placing.singles import place_singles
 from trireme.session import Session
 
 
-def placed(seed, n=12, **options):
+@functools.cache
+def placed(seed, n=12, objective="makespan"):
     graph, devices = to_graph(seed, n)
     costs = CostModel(devices, Calibration())
-    return graph, costs, place(graph, costs, **options)
+    return graph, costs, place(graph, costs, objective)
 
 
 @pytest.mark.parametrize("objective", ["makespan", "serial", "throughput", "energy"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sweep(range(3), always=[1]))
 def test_a_pin_changes_exactly_what_was_stated(seed, objective):
     graph, costs, placement = placed(seed, objective=objective)
     checked = 0
@@ -55,7 +58,7 @@ def test_a_pin_changes_exactly_what_was_stated(seed, objective):
     assert checked
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sweep(range(3), always=[1]))
 def test_with_all_others_free_it_is_exact_too(seed):
     """What a pin leads the search to is no better than what it finds without one."""
     graph, costs, placement = placed(seed, 4)
@@ -67,7 +70,7 @@ def test_with_all_others_free_it_is_exact_too(seed):
                 assert other.free_s >= placement.score.value * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", sweep(range(20), always=range(0, 20, 4)))
 def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
     """No dearer than any single node that `explain` would list; what a node is said to take is what
     a pin makes of it.
@@ -90,7 +93,7 @@ def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
 
 
 def test_each_copy_is_explained():
-    for seed in range(6):
+    for seed in (2, 5):
         _, _, placement = placed(seed, 20)
         copies = explain(placement).copies
         assert len(copies) == len(placement.copies())

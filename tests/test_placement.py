@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from baselines import BASELINES
 from placement_cases import KINDS, cases, random_problem, to_graph
+from sweep import sweep
 from toy_device import ToyDevice
 
 from trireme.calibrating.calibration import Calibration
@@ -33,9 +34,17 @@ from trireme.plan import make_plan
 from trireme.virtual import timeline
 
 SMALL = list(cases(24, most=40))
-small = pytest.mark.parametrize(("name", "problem"), SMALL, ids=[name for name, _ in SMALL])
+small = pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        pytest.param(*case, id=case[0], marks=() if turn % 8 < 3 else pytest.mark.sweep)
+        for turn, case in enumerate(SMALL)
+    ],
+)
+"""Three of each kind always, the rest in a sweep."""
 
 
+@functools.cache
 def searched(problem, objective):
     forest = Forest(problem)
     load = None if objective in LINEAR else LoadBound(forest)
@@ -82,7 +91,7 @@ def test_bounds_are_below_what_is_found(name, problem):
         assert 0 < bound <= value * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", sweep(range(12), always=range(0, 12, 3)))
 def test_tiny_problems_are_solved(seed):
     """Every assignment, of up to a thousand, is tried; bounds hold for each."""
     kind = ("layered", "series-parallel")[seed % 2]
@@ -110,7 +119,7 @@ def test_chains_are_proven_optimal(seed):
     assert value == pytest.approx(forest.solve(search.scorer.prices)[0], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", sweep(range(24), always=range(0, 24, 5)))
 def test_message_passing_bounds_every_placement(seed):
     """Of all assignments in their best tasks none is cheaper, also with edges of order alone, on
     machines where devices share a memory, and where copies or launches are all that costs.
@@ -273,7 +282,7 @@ def test_memory_is_kept(name, problem):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_plan_takes_what_was_predicted(objective):
     """The plan's timeline, without waits for shared bytes, ends when the search said it would."""
-    for seed in range(4):
+    for seed in (0, 3):
         graph, devices = to_graph(seed, 25)
         placement = place(graph, CostModel(devices, Calibration()), objective)
         plan = make_plan(placement)

@@ -7,7 +7,6 @@ graph. A maker is one line in MAKERS and one function that picks live values and
 
 from collections.abc import Callable, Iterable, Sequence
 
-import hypothesis.strategies as st
 import numpy as np
 
 import trireme.ops  # noqa: F401  fills the registry
@@ -310,11 +309,3 @@ def random_feeds(graph: Graph, seed: int) -> dict[str, Array]:
             array = rng.standard_normal(value.type.dims)
         feeds[value.name] = array.astype(dtype)
     return feeds
-
-
-def graphs(max_size: int = 20, **options) -> st.SearchStrategy[Graph]:
-    """A hypothesis strategy of random graphs; failing ones shrink in size."""
-    return st.builds(
-        random_graph, st.integers(0, 2**32 - 1), st.integers(1, max_size),
-        **{name: st.just(value) for name, value in options.items()},
-    )  # fmt: skip

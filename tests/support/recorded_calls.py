@@ -51,4 +51,4 @@ def planned(seed, nodes=40, execution="interactive"):
     graph = random_graph(random.Random(seed), nodes)
     pinned = (replace(node, pin=node.pin or "cpu") for node in graph.nodes)
     graph = replace(graph, nodes=tuple(pinned))
-    return make_plan(place(graph, CostModel(devices())), "merged", execution)
+    return make_plan(place(graph, CostModel(devices()), "serial"), "merged", execution)

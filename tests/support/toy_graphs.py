@@ -8,6 +8,10 @@ from trireme.builder import GraphBuilder
 from trireme.graph import TensorType
 
 F32 = TensorType((3, 8), "float32")
+PINNED = ("cpu", "gpu", "npu")
+SOME_FREE = (*PINNED, None)
+"""For tests of the search. That of the makespan takes seconds, even where all nodes are pinned, for
+it orders tasks; tests of anything else place by the objective "serial"."""
 
 
 def devices():
@@ -18,11 +22,12 @@ def devices():
     }
 
 
-def random_graph(rng, nodes):
+def random_graph(rng, nodes, pins=PINNED):
+    """A graph whose nodes are on devices of `pins`, each at random."""
     b = GraphBuilder("random")
     live = [b.input("x", F32), b.input("y", F32)]
     for k in range(nodes):
-        pin = rng.choice(["cpu", "gpu", "npu", None])
+        pin = rng.choice(pins)
         options = {"source": f"n{k}", "pin": pin}
         if rng.random() < 0.5:
             live.append(b.add("add", rng.choice(live), rng.choice(live), **options))
