@@ -14,7 +14,7 @@ from trireme.graph import TensorType
 from trireme.interpret import interpret
 
 SEED = 11
-by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
+ALL_ISAS = available_isas(variants=False)
 
 
 class Attention:
@@ -54,18 +54,19 @@ class Attention:
         return self.builder.finish(self.builder.add("matmul", soft, v), *more), soft
 
 
-def agree(cpus, isa, graph, feeds, fused=True):
+def agree(cpus, graph, feeds, fused=True):
     """The reference's result, the same bits with one thread and two, and fused as expected."""
     want = list(interpret(graph, feeds).values())
-    bits = []
-    for threads in (1, 2):
-        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
-        is_fused = any(name.startswith("attention_f32") for name in kernels.values())
-        assert is_fused == fused, kernels
-        for g, w in zip(got, want, strict=True):
-            assert_close(g, w, 1e-5, f"{kernels} {graph}")
-        bits.append([g.tobytes() for g in got])
-    assert bits[0] == bits[1], "results depend on the number of threads"
+    for isa in ALL_ISAS:
+        bits = []
+        for threads in (1, 2):
+            got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
+            is_fused = any(name.startswith("attention_f32") for name in kernels.values())
+            assert is_fused == fused, kernels
+            for g, w in zip(got, want, strict=True):
+                assert_close(g, w, 1e-5, f"{isa} {kernels} {graph}")
+            bits.append([g.tobytes() for g in got])
+        assert bits[0] == bits[1], f"results depend on the number of threads of {isa}"
 
 
 # batch, heads, queries, keys, size of a head, width of a value
@@ -80,9 +81,8 @@ SHAPES = [
 ]
 
 
-@by_isa
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_heads_are_read_where_they_lie(cpus, isa, shape):
+def test_heads_are_read_where_they_lie(cpus, shape):
     """Projections in, heads merged out: the transposes around it are part of the kernel."""
     batch, heads, queries, keys, size, width = shape
     a = Attention()
@@ -94,7 +94,7 @@ def test_heads_are_read_where_they_lie(cpus, isa, shape):
     graph = a.builder.finish(out)
     (found,) = find_attention(graph)
     assert [n.op for n in found.nodes].count("transpose") == 4
-    agree(cpus, isa, graph, a.feeds)
+    agree(cpus, graph, a.feeds)
 
 
 MASKS = [
@@ -106,62 +106,56 @@ MASKS = [
 ]
 
 
-@by_isa
 @pytest.mark.parametrize("mask", MASKS, ids=lambda m: m[1])
 @pytest.mark.parametrize("constant", [False, True])
-def test_masks_that_are_the_same_for_all_queries(cpus, isa, mask, constant):
+def test_masks_that_are_the_same_for_all_queries(cpus, mask, constant):
     a = Attention()
     q, k, v = a.input(2, 3, 19, 8), a.input(2, 3, 8, 23), a.input(2, 3, 23, 9)
     if mask[0] in ((), (2, 3, 1, 1)):
         mask = ((1,) * (4 - len(mask[0])) + mask[0], mask[1])
     more = a.constant(*mask[0]) if constant else a.input(*mask[0])
     scores = a.builder.add("add", a.scores(q, k, 3.0, "div"), more)
-    agree(cpus, isa, a.finish(scores, v)[0], a.feeds)
+    agree(cpus, a.finish(scores, v)[0], a.feeds)
 
 
-@by_isa
 @pytest.mark.parametrize("shape", [(1, 1, 37, 23), (37, 23), (2, 3, 37, 23), (37, 1)], ids=str)
-def test_constant_masks_may_differ_by_query(cpus, isa, shape):
+def test_constant_masks_may_differ_by_query(cpus, shape):
     a = Attention()
     q, k, v = a.input(2, 3, 37, 8), a.input(2, 3, 8, 23), a.input(2, 3, 23, 9)
     scores = a.builder.add("add", a.constant(*shape), a.scores(q, k, 0.25))
-    agree(cpus, isa, a.finish(scores, v, beta=0.5)[0], a.feeds)
+    agree(cpus, a.finish(scores, v, beta=0.5)[0], a.feeds)
 
 
-@by_isa
-def test_causal_masks_of_minus_infinity(cpus, isa):
+def test_causal_masks_of_minus_infinity(cpus):
     a = Attention()
     q, k, v = a.input(2, 21, 8), a.input(2, 8, 21), a.input(2, 21, 6)
     mask = np.triu(np.full((21, 21), -np.inf, np.float32), 1)
     mask[3] = -np.inf  # nothing to look at: NaN
     scores = a.builder.add("add", a.scores(q, k), a.builder.constant("mask", mask))
-    agree(cpus, isa, a.finish(scores, v)[0], a.feeds)
+    agree(cpus, a.finish(scores, v)[0], a.feeds)
 
 
-@by_isa
-def test_nan_and_infinities_stay_with_their_query(cpus, isa):
+def test_nan_and_infinities_stay_with_their_query(cpus):
     a = Attention()
     q, k, v = a.input(1, 37, 8), a.input(1, 8, 21), a.input(1, 21, 6)
     a.feeds[q][0, 3, 2] = np.nan
     a.feeds[q][0, 5, 1] = np.inf
     a.feeds[v][0, 2, 4] = np.nan
     a.feeds[v][0, 2, 5] = -np.inf
-    agree(cpus, isa, a.finish(a.scores(q, k, 0.3), v)[0], a.feeds)
+    agree(cpus, a.finish(a.scores(q, k, 0.3), v)[0], a.feeds)
 
 
-@by_isa
-def test_keys_and_values_shared_by_heads(cpus, isa):
+def test_keys_and_values_shared_by_heads(cpus):
     a = Attention()
     q, k, v = a.input(2, 4, 9, 8), a.input(2, 1, 8, 21), a.input(1, 1, 21, 6)
-    agree(cpus, isa, a.finish(a.scores(q, k), v)[0], a.feeds)
+    agree(cpus, a.finish(a.scores(q, k), v)[0], a.feeds)
 
 
-@by_isa
-def test_large_scores_do_not_overflow(cpus, isa):
+def test_large_scores_do_not_overflow(cpus):
     a = Attention()
     q, k, v = a.input(3, 8), a.input(8, 40), a.input(40, 6)
     a.feeds[q] *= 300
-    agree(cpus, isa, a.finish(a.scores(q, k), v)[0], a.feeds)
+    agree(cpus, a.finish(a.scores(q, k), v)[0], a.feeds)
 
 
 def _read_scores(a, q, k, v):
@@ -232,11 +226,10 @@ def test_what_must_not_fuse(cpus, make):
     a = Attention()
     graph = make(a, a.input(2, 13, 8), a.input(2, 8, 11), a.input(2, 11, 5))
     assert not find_attention(graph)
-    agree(cpus, available_isas()[0], graph, a.feeds, fused=False)
+    agree(cpus, graph, a.feeds, fused=False)
 
 
-@by_isa
-def test_transposes_that_others_read_stay(cpus, isa):
+def test_transposes_that_others_read_stay(cpus):
     """The kernel walks through them; they are made for the others."""
     a = Attention()
     q = a.turned(a.input(1, 9, 2, 8), 0, 2, 1, 3)
@@ -245,41 +238,37 @@ def test_transposes_that_others_read_stay(cpus, isa):
     graph = a.finish(a.scores(q, k), v, more=[a.builder.add("relu", k), q])[0]
     (found,) = find_attention(graph)
     assert "transpose" not in [node.op for node in found.nodes]
-    agree(cpus, isa, graph, a.feeds)
+    agree(cpus, graph, a.feeds)
 
 
-@by_isa
-def test_queries_that_do_not_lie_in_rows(cpus, isa):
+def test_queries_that_do_not_lie_in_rows(cpus):
     """Q or the result with its columns apart cannot be read in vectors: not fused."""
     a = Attention()
     q = a.turned(a.input(2, 8, 13), 0, 2, 1)
     graph = a.finish(a.scores(q, a.input(2, 8, 11)), a.input(2, 11, 5))[0]
-    agree(cpus, isa, graph, a.feeds, fused=False)
+    agree(cpus, graph, a.feeds, fused=False)
 
 
-@by_isa
-def test_a_mask_made_by_a_chain(cpus, isa):
+def test_a_mask_made_by_a_chain(cpus):
     """Elementwise nodes that feed the kernel are computed before it."""
     a = Attention()
     q, k, v = a.input(2, 13, 8), a.input(2, 8, 11), a.input(2, 11, 5)
     mask = a.builder.add("relu", a.builder.add("neg", a.input(2, 1, 11)))
     graph = a.finish(a.builder.add("add", a.scores(q, k), mask), v)[0]
-    agree(cpus, isa, graph, a.feeds)
+    agree(cpus, graph, a.feeds)
 
 
-@by_isa
-def test_self_attention_of_one_value(cpus, isa):
+def test_self_attention_of_one_value(cpus):
     a = Attention()
     x = a.input(2, 13, 8)
     graph = a.finish(a.scores(x, a.turned(x, 0, 2, 1)), x)[0]
-    agree(cpus, isa, graph, a.feeds)
+    agree(cpus, graph, a.feeds)
 
 
-@by_isa
-def test_one_head_whose_transposes_move_nothing(cpus, isa):
+def test_one_head_whose_transposes_move_nothing(cpus):
     a = Attention()
     q, v = (a.turned(a.input(1, n, 1, 8), 0, 2, 1, 3) for n in (9, 11))
     k = a.turned(a.input(1, 11, 1, 8), 0, 2, 3, 1)
     soft = a.builder.add("softmax", a.scores(q, k), axis=-1)
     graph = a.builder.finish(a.turned(a.builder.add("matmul", soft, v), 0, 2, 1, 3))
-    agree(cpus, isa, graph, a.feeds)
+    agree(cpus, graph, a.feeds)

@@ -5,6 +5,7 @@ and two threads, poisoned margins and guard pages; rounding, NaN, infinities and
 import numpy as np
 import pytest
 from cpu_run import assert_close, node_graph, run
+from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import open_device
@@ -75,36 +76,37 @@ def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1
     return node_graph("conv", inputs, attrs, constants=(1, 2))
 
 
-def check(cpus, isa, graph, feeds, what, rtol=BOUND):
-    """Run on one and two threads: close to the reference, and of the same bits."""
+def check(cpus, graph, feeds, what, rtol=BOUND):
+    """Run each instruction set on one and two threads: close to the reference, of the same bits."""
     want = list(interpret(graph, feeds).values())[0]
-    bits = []
-    for threads in (1, 2):
-        got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
-        assert_close(got[0], want, rtol, f"{what} {kernels}")
-        bits.append(got[0].tobytes())
-    assert bits[0] == bits[1], "results depend on the number of threads"
+    for isa in available_isas(variants=False):
+        bits = []
+        for threads in (1, 2):
+            got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
+            assert_close(got[0], want, rtol, f"{isa} {what} {kernels}")
+            bits.append(got[0].tobytes())
+        assert bits[0] == bits[1], f"results depend on the number of threads of {isa}"
     return kernels
 
 
-@pytest.mark.parametrize("isa", available_isas())
-def test_shapes(cpus, made, isa):
+@pytest.mark.parametrize("part", sweep(range(3), always=[0]))
+def test_shapes(cpus, made, part):
+    """The schemes share the shapes: all of each are a sweep."""
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
     turn = SCHEMES.index((made.kernel, made.stride, made.outputs))
     for number, shape in enumerate(SHAPES):
-        if (number + turn) % 2:
-            continue  # the schemes share the shapes: all would be minutes
+        if (number + turn) % 3 != part:
+            continue
         activation = EPILOGUES[number % len(EPILOGUES)]
         extra = (number % 3 != 0, number % 2 != 0)
         graph, feeds = conv(rng, shape, activation, extra, form=(made.kernel, made.stride))
-        kernels = check(cpus, isa, graph, feeds, f"{shape} {activation} {extra}")
+        kernels = check(cpus, graph, feeds, f"{shape} {activation} {extra}")
         (kernel,) = kernels.values()
         assert kernel.startswith(f"conv_f32_winograd{made.outputs}x{made.outputs}_"), kernel
 
 
-@pytest.mark.parametrize("isa", available_isas())
-def test_rounding(cpus, made, isa):
+def test_rounding(cpus, made):
     """The worst error stays within conv's tolerance, and near that of plain sums of products."""
     channels = 512
     rng = np.random.default_rng(SEED)
@@ -122,13 +124,13 @@ def test_rounding(cpus, made, isa):
         for i in range(kernel)
         for j in range(kernel)
     )
-    got, _, _ = run(cpus[isa, 1], graph, feeds)
-    error = np.abs(got[0][0] - exact).max() / np.abs(exact).max()
-    assert error < 5e-6, error
+    for isa in available_isas(variants=False):
+        got, _, _ = run(cpus[isa, 1], graph, feeds)
+        error = np.abs(got[0][0] - exact).max() / np.abs(exact).max()
+        assert error < 5e-6, (isa, error)
 
 
-@pytest.mark.parametrize("isa", available_isas())
-def test_what_is_not_finite(cpus, made, isa):
+def test_what_is_not_finite(cpus, made):
     """NaN and infinities reach the outputs that see them and no others; overflow too."""
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
@@ -142,17 +144,16 @@ def test_what_is_not_finite(cpus, made, isa):
             (-np.inf, (0, 6, 0, 2)),
         ):
             x[place] = value
-        check(cpus, isa, graph, feeds, "not finite")
+        check(cpus, graph, feeds, "not finite")
         residual = list(feeds)[1]
         feeds[residual][0, 3, 3, 0] = np.inf
-        check(cpus, isa, graph, feeds, "an infinite residual")
+        check(cpus, graph, feeds, "an infinite residual")
         x[...] = rng.standard_normal(x.shape)
         x[0, 5, 5] = 1.5e38  # finite, but not the sums of a transform
-        check(cpus, isa, graph, feeds, "huge")
+        check(cpus, graph, feeds, "huge")
 
 
-@pytest.mark.parametrize("isa", available_isas())
-def test_the_fallback_reads_weights_by_strides(cpus, made, isa):
+def test_the_fallback_reads_weights_by_strides(cpus, made):
     """Weights that lie as in a file of another layout, at odd bytes, are read where they are."""
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
@@ -171,7 +172,7 @@ def test_the_fallback_reads_weights_by_strides(cpus, made, isa):
         (data,) = (v.data for v in graph.values.values() if v.is_constant and v.data.ndim == 4)
         assert np.shares_memory(data, stored)
         next(iter(feeds.values()))[0, 2, 3, 1] = np.nan
-        check(cpus, isa, graph, feeds, f"weights in order {order}")
+        check(cpus, graph, feeds, f"weights in order {order}")
 
 
 def test_weights_that_are_not_finite(cpus, monkeypatch):
@@ -180,7 +181,7 @@ def test_weights_that_are_not_finite(cpus, monkeypatch):
     weights = rng.standard_normal((4, 3, 3, 5)).astype(np.float32)
     weights[1, 2, 0, 3] = np.inf
     graph, feeds = conv(rng, (1, 9, 9, 5, 4, (0, 0, 0, 0)), weights=weights)
-    kernels = check(cpus, available_isas()[0], graph, feeds, "infinite weights")
+    kernels = check(cpus, graph, feeds, "infinite weights")
     assert not any("winograd" in kernel for kernel in kernels.values())
 
 

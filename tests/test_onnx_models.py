@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from onnx_peers import DATA, LIGHT, assert_agrees, assert_reproduces, lively
+from sweep import sweep
 
 SEED = 20261121
 NAMES = [
@@ -20,15 +21,22 @@ MADE = ["bert_mini", "mobilenet_v1", "mobilenet_v2", "mobilevit_s", "resnet18", 
 ]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES]
-)
+@pytest.mark.parametrize("name", sweep([n for n in NAMES if n not in SLOW], ["squeezenet"]))
 def test_light_model(name):
     print("seed", SEED)
     assert_agrees(LIGHT / f"light_{name}.onnx", np.random.default_rng(SEED))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SLOW))
+def test_large_light_model(name):
+    print("seed", SEED)
+    assert_agrees(LIGHT / f"light_{name}.onnx", np.random.default_rng(SEED))
+
+
+@pytest.mark.parametrize(
+    "name", sweep([n for n in NAMES if n not in SLOW], ["shufflenet", "squeezenet"])
+)
 def test_light_model_with_weights_of_its_own(name):
     print("seed", SEED)
     rng = np.random.default_rng(SEED)

@@ -9,6 +9,7 @@ import pytest
 from onnx_cases import node_cases, run_case
 from onnx_peers import LIGHT, lively
 from same_results import assert_same_results
+from sweep import sweep
 from zoo import zoo_path
 
 from trireme.converters.onnx import convert as convert_onnx
@@ -23,6 +24,9 @@ ZOO = {
     "tf2_mobilenet_v2_1.0_224_ptq": 68, "vww_96_float": 31, "vww_96_int8": 31, "yamnet": 46,
 }  # fmt: skip
 """The most nodes that may be left of each model of the zoo."""
+
+SMALL = ["ad01_fp32", "ad01_int8", "kws_dscnn_f32", "kws_dscnn_int8", "resnet8_cifar10_int8"]
+"""Interpreted twice in half a second; test_end_to_end.py runs the others against LiteRT."""
 
 LIGHT_MODELS = {
     "densenet121": (1, 310), "inception_v1": (1, 86), "inception_v2": (1, 96), "resnet50": (1, 59),
@@ -47,12 +51,18 @@ def test_zoo(name):
     made = optimise(graph)
     assert len(made.nodes) <= ZOO[name]
     assert count(made, "transpose") == 0
-    is_float = not any(is_quantized(graph, node) for node in graph.nodes)
-    assert_same_results(graph, made, tol=1e-4 if is_float else 0.0)
     assert optimise(made) is made
 
 
-@pytest.mark.parametrize("name", LIGHT_MODELS)
+@pytest.mark.parametrize("name", sweep(ZOO, always=SMALL))
+def test_the_zoos_answers(name):
+    graph = convert_tflite(zoo_path(f"{name}.tflite"))
+    made = optimise(graph)
+    is_float = not any(is_quantized(graph, node) for node in graph.nodes)
+    assert_same_results(graph, made, tol=1e-4 if is_float else 0.0)
+
+
+@pytest.mark.parametrize("name", sweep(LIGHT_MODELS, always=["shufflenet", "squeezenet"]))
 def test_light_models(name):
     graph = convert_onnx(lively(LIGHT / f"light_{name}.onnx", np.random.default_rng(0)))
     made = optimise(graph)
@@ -77,7 +87,7 @@ def test_made_models(name):
     assert_same_results(graph, made, tol=1e-5)
 
 
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", sweep(range(4), always=[0, 2]))
 def test_node_cases_optimised(batch, monkeypatch):
     """Every sixth of ONNX's node tests that pass as they are, through every pass."""
     cases = [case for case in node_cases()[batch::24] if passes(case)]
