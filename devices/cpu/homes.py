@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trireme.graph import Graph, Node
 
-ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity"})
-"""Ops whose output is their input's bytes under another shape."""
+ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity", "bit_cast"})
+"""Ops whose output is their input's bytes under another shape or dtype."""
 
 
 def is_alias(graph: Graph, node: Node) -> bool:

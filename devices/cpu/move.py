@@ -129,6 +129,16 @@ def _lower_expand(context: Context, node: Node) -> list[Step]:
     return [copy_step(context, node, copy, node.outputs[0], "expand")]
 
 
+def _lower_reverse(context: Context, node: Node) -> list[Step]:
+    x = context.type(node.used[0]).dims
+    axes = {axis % len(x) for axis in node.attrs["axes"]}
+    strides = dense(x)
+    source = tuple(-s if axis in axes else s for axis, s in enumerate(strides))
+    at = sum((x[axis] - 1) * strides[axis] for axis in axes)
+    copy = Copy(x, source, strides, _item(context, node), at)
+    return [copy_step(context, node, copy, node.outputs[0], "reverse")]
+
+
 def _lower_tile(context: Context, node: Node) -> list[Step]:
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
     strides = dense(x)
@@ -197,5 +207,6 @@ TABLE.add("concat", Rule(_concat_reason, _lower_concat), [PLAIN])
 TABLE.add("split", Rule(_reason, _lower_split))
 TABLE.add("slice", Rule(_reason, _lower_slice))
 TABLE.add("expand", Rule(_reason, _lower_expand))
+TABLE.add("reverse", Rule(_reason, _lower_reverse))
 TABLE.add("tile", Rule(_reason, _lower_tile))
 TABLE.add("pad", Rule(_pad_reason, _lower_pad))
