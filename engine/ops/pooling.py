@@ -24,7 +24,7 @@ from trireme.ops.convolution import (
 )
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, spatial_attrs, windows
+from trireme.ops.shapes import Types, cropped_kernel, spatial_attrs, windows
 
 Ints = tuple[int, ...]
 _WINDOW = {
@@ -59,26 +59,37 @@ def pool_windows(
     x: Array, fill: float, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints,
     ceil_mode: int,
 ) -> Array:  # fmt: skip
-    """Return the windows of x [N,*S,C], filled where they leave it, as [prod(kernel),N,*OS,C]."""
+    """Return the windows of x [N,*S,C], filled where they leave it, as [prod(taps),N,*OS,C].
+
+    The taps of an axis are the kernel's elements, but for those that lie beyond the pads.
+    """
     rank = len(kernel)
     counts, after = [], []
+    taps = cropped(x.shape[1:-1], kernel, pads, dilations)
     for i, size in enumerate(x.shape[1:-1]):
         count = windows(
             size, kernel[i], strides[i], (pads[i], pads[i + rank]), dilations[i], bool(ceil_mode)
         )
         counts.append(int(count))
-        reach = (counts[-1] - 1) * strides[i] + dilations[i] * (kernel[i] - 1) + 1
+        reach = (counts[-1] - 1) * strides[i] + dilations[i] * (taps[i] - 1) + 1
         after.append(max(pads[i + rank], reach - size - pads[i]))
     edges = [(0, 0), *zip(pads[:rank], after, strict=True), (0, 0)]
     padded = np.pad(x, edges, constant_values=fill)
     parts = []
-    for position in itertools.product(*map(range, kernel)):
+    for position in itertools.product(*map(range, taps)):
         cuts = tuple(
             slice(p * d, p * d + (count - 1) * stride + 1, stride)
             for p, d, count, stride in zip(position, dilations, counts, strides, strict=True)
         )
         parts.append(padded[(slice(None), *cuts)])
     return np.stack(parts)
+
+
+def cropped(space: Ints, kernel: Ints, pads: Ints, dilations: Ints) -> Ints:
+    """Return the kernel without the elements that lie beyond the pads, whatever the window."""
+    sides = zip(pads[: len(space)], pads[len(space) :], strict=True)
+    axes = zip(space, kernel, sides, dilations, strict=True)
+    return tuple(cropped_kernel(*axis) for axis in axes)
 
 
 def _lowest(dtype: np.dtype[Any]) -> float:
@@ -134,10 +145,11 @@ def _counts(
 ) -> Array:  # fmt: skip
     """Return how many elements each window averages; what ceil_mode adds never counts."""
     total = np.ones(())
+    taps = cropped(space, kernel, pads, dilations)
     for i, size in enumerate(space):
         before, after = pads[i], pads[i + len(space)]
         count = windows(size, kernel[i], strides[i], (before, after), dilations[i], bool(ceil_mode))
-        places = np.arange(int(count))[:, None] * strides[i] + np.arange(kernel[i]) * dilations[i]
+        places = np.arange(int(count))[:, None] * strides[i] + np.arange(taps[i]) * dilations[i]
         low, high = (0, before + size + after) if with_pads else (before, before + size)
         total = total[..., None] * ((places >= low) & (places < high)).sum(axis=1)
     return total

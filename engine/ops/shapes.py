@@ -161,7 +161,8 @@ def windows(
 ) -> Dim:
     """Return how many windows of a kernel fit along one axis.
 
-    With `ceil`, a last window that starts inside the input or its leading pad counts too.
+    With `ceil`, a last window that starts inside the input or its leading pad counts too, so that
+    one window may be larger than the input and its pads.
     Errors: ShapeError, if not even one fits. Source: ONNX MaxPool-22, Conv-22
     """
     reach = dilation * (kernel - 1) + 1
@@ -169,14 +170,22 @@ def windows(
         keeps = stride == 1 and sum(pads) == reach - 1
         return size if keeps else UNKNOWN
     room = size + sum(pads) - reach
-    if room < 0:
-        raise ShapeError(
-            f"a window of {reach} does not fit into {size} elements and pads {pads[0]}+{pads[1]}"
-        )
     count = (-(-room // stride) if ceil else room // stride) + 1
     if ceil and (count - 1) * stride >= size + pads[0]:
         count -= 1
+    if count < 1:
+        raise ShapeError(
+            f"a window of {reach} does not fit into {size} elements and pads {pads[0]}+{pads[1]}"
+        )
     return count
+
+
+def cropped_kernel(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> int:
+    """Return how many elements of a kernel can meet the input or its pads along one axis.
+
+    Windows start at the leading pad or behind it, so elements further on meet nothing.
+    """
+    return max(1, min(kernel, -(-(size + sum(pads)) // dilation)))
 
 
 def spatial_attrs(rank: int, **lists: tuple[int, ...]) -> None:

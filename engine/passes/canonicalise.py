@@ -23,6 +23,7 @@ from trireme.passes.linear import (
     channel_axis,
     per_channel,
 )
+from trireme.passes.windows import crop_window
 from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 
@@ -342,4 +343,5 @@ CANONICAL = rules_by_op(
     (["pow"], square),
     (["clip"], clip_to_relu),
     (["max"], max_to_relu),
+    (["max_pool", "average_pool", "lp_pool"], crop_window),
 )
