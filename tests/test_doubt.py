@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from placement_cases import to_graph
 from toy_device import ToyDevice
+from two_devices import US, chain_of_two
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
@@ -22,24 +23,6 @@ from trireme.placing.doubt import doubt_s, surely
 from trireme.placing.proven import proven
 from trireme.placing.singles import place_singles
 from trireme.session import Session
-
-US = 1e-6
-
-
-def chain_of_two(gpu_us=95.0, low=0.8, high=1.25, clock="wall"):
-    """Two nodes of 100 us each on the cpu; on the gpu, with no copies, of 300 us and gpu_us."""
-    b = GraphBuilder("two")
-    x = b.input("x", TensorType((8, 8), "float32"))
-    graph = b.finish(b.add("tanh", b.add("matmul", x, x)))
-    toys = {name: ToyDevice(name, memory="host", launch_s=0.0) for name in ("cpu", "gpu")}
-    for toy in toys.values():
-        toy.spec = replace(toy.spec, clock=clock)
-    entries = []
-    for name, first, second in (("cpu", 100.0, 100.0), ("gpu", 300.0, gpu_us)):
-        families = {"matmul/float32": first, "elementwise/float32": second}
-        curves = {family: Curve(us * US, {}, low, high) for family, us in families.items()}
-        entries.append(DeviceCalibration(name, f"toy {name}", 0.0, 0.0, curves))
-    return graph, CostModel(toys, Calibration.of_devices(*entries))
 
 
 def test_a_gain_within_the_interval_is_given_up_in_sight():

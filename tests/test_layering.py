@@ -28,7 +28,7 @@ ENGINE_ORDER = [
     "placing.anneal", "placing.starts", "placing.factors", "placing.messages", "placing.search",
     "placing.proof", "placing.prove_stages", "placing.prove_paths",
     "placing.prove", "placing.prove_tasks", "placing.prove_makespan", "place",
-    "placing.singles", "placing.doubt",
+    "placing.singles", "placing.doubt", "placing.deciding",
     "parallel.rules", "parallel.batch", "parallel.split",
     "parallel.spec", "parallel.evaluate", "parallel.hopes", "parallel.choose", "placing.proven",
     "placing.reprice",
@@ -36,7 +36,7 @@ ENGINE_ORDER = [
     "compile", "running.copies", "running.dispatch", "running.flights", "running.execute",
     "running.runs", "running.interactive", "drift", "profile", "running.trace", "calibrating.nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "parallel.dealing", "measure", "session", "calibrating.visits",
+    "parallel.dealing", "measure", "session", "calibrating.visits", "calibrating.deciding",
     "calibrating.pace", "calibrating.turns", "calibrating.calibrate",
     "parallel.replicas", "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip

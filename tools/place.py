@@ -10,12 +10,13 @@ import argparse
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from trireme.calibrating.calibration import Calibration, load_calibration
+from trireme.calibrating.deciding import measure_deciding
 from trireme.cost import CostModel
 from trireme.device import Device
 from trireme.devices.described import load_soc
@@ -25,11 +26,9 @@ from trireme.graph import Graph
 from trireme.lockfile import (
     Lock,
     LockedOptions,
-    differences,
     load_lock,
     lock,
     place_as,
-    remarks,
     save_lock,
 )
 from trireme.naming import pinned, pins_called
@@ -40,13 +39,15 @@ from trireme.parallel.choose import Splits, place_with
 from trireme.parallel.dealing import dealt_or_none
 from trireme.parallel.flow import Flow, flow_of
 from trireme.parallel.measure import flow_text
-from trireme.placement import Placement
+from trireme.placement import Placement, time_text
+from trireme.placing.deciding import Deciding, deciding
 from trireme.placing.doubt import surely
 from trireme.placing.proven import proven
 from trireme.plan import make_plan
 from trireme.session import Session
 from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
+from trireme.tools.lock_check import check_lock
 from trireme.tools.options import (
     Progress,
     calibration_path,
@@ -69,10 +70,19 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
                             help="with --check: the locked placement still passes if it is "
                             "predicted to take no more than this above the placement of today, and "
                             "above what was predicted when it was locked")),
+    (("--measure-deciding",), dict(action="store_true",
+                                   help="time the few estimates whose error would change the "
+                                   "placement, in a second or two, and place again")),
     (("--vary",), dict(action="append", default=[], metavar="FIGURE=x1.5",
                        help="with --soc: set a figure of the description to a multiple of it, or "
                        "=1e9 to a value")),
 )  # fmt: skip
+
+
+_REAL = (
+    "threads", "isa", "no_winograd", "npu_spec", "fallback", "measure", "measure_deciding",
+)  # fmt: skip
+"""Options of devices that are there, which a described machine does not have."""
 
 
 def place_model(options: argparse.Namespace) -> int:
@@ -90,11 +100,15 @@ def place_model(options: argparse.Namespace) -> int:
         keep_states(devices, States({} if described else state_types(graph)))
         measured = Calibration() if described else load_calibration(calibration_path())
         costs = CostModel(devices, measured)
-        placement, remark = _placed(options, graph, costs, before)
+        costs, placement, remark = _decided(options, graph, costs, before, progress)
+        found = [] if options.placement else deciding(placement, costs)
         flow = _flow(options, placement, costs)
-        given = _given(options, measured, devices)
-        now = lock(placement, _version(), given)
-        checked = None if before is None else _check(options, graph, costs, before, now, absent)
+        now = lock(placement, _version(), _given(options, measured, devices))
+        checked = (
+            None
+            if before is None
+            else check_lock(graph, costs, options.objective, before, now, options.tolerance, absent)
+        )
     finally:
         progress.done()
         for device in devices.values():
@@ -103,6 +117,8 @@ def place_model(options: argparse.Namespace) -> int:
     if flow is not None:
         lines.append(flow_text(flow))
         data["stream"] = vars(flow)
+    lines += ["what decides:", *(f"  {one}" for one in found)] if found else []
+    data["deciding"] = [vars(one) for one in found]
     lines += remark
     data["absent"] = dict(absent)
     data["unmeasured"] = measured.unmeasured(device.spec for device in devices.values())
@@ -119,63 +135,31 @@ def place_model(options: argparse.Namespace) -> int:
     return int(checked is not None and not checked.passed)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """What a check of a lock found: differences, remarks, and what holding the lock would cost.
-
-    excess: how far the locked placement, held today, is above today's placement, as a share;
-        infinite where it cannot be held
-    drifted: how far it is above what was predicted when it was locked, as a share
-    """
-
-    differences: list[str]
-    remarks: list[str]
-    excess: float
-    drifted: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the placement is the same, or the lock is within the tolerance."""
-        if not self.tolerance:
-            return not self.differences
-        return max(self.excess, self.drifted) <= self.tolerance
-
-    def lines(self, path: str) -> list[str]:
-        """Return the report."""
-        head = "the placement is the same"
-        if self.differences:
-            head = f"{len(self.differences)} differences"
-        found = [f"{path}: {head}", *(f"  {line}" for line in self.differences)]
-        if self.tolerance:
-            held = "the locked placement cannot be held today"
-            if self.excess < math.inf:
-                held = (
-                    f"held today, the locked placement is predicted {self.excess:+.1%} against "
-                    f"today's and {self.drifted:+.1%} against what was locked"
-                )
-            verdict = "within" if self.passed else "not within"
-            found.append(f"  {held}: {verdict} the tolerance of {self.tolerance:.1%}")
-        return [*found, *(f"  (but {line})" for line in self.remarks)]
+def _decided(
+    options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None,
+    progress: Progress,
+) -> tuple[CostModel, Placement, list[str]]:  # fmt: skip
+    """Return the placement, its costs and remarks; with --measure-deciding, the placement that
+    comes of timing the estimates that decide."""
+    placement, remark = _placed(options, graph, costs, before)
+    found = deciding(placement, costs) if options.measure_deciding else []
+    if not found:
+        return costs, placement, remark
+    progress("timing what decides")
+    timed = measure_deciding(placement.source, costs, found)
+    lines = [_timed_text(one, placement.source, timed) for one in found]
+    placement, remark = _placed(options, graph, timed, before)
+    return timed, placement, [*remark, *lines]
 
 
-def _check(
-    options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock, now: Lock,
-    absent: Mapping[str, str],
-) -> _Checked:  # fmt: skip
-    """Compare a lock with the placement of today, and price it as it would be held today."""
-    excess = drifted = math.inf if options.tolerance else 0.0
-    if options.tolerance:
-        with suppress(PlacementError):
-            held = place_as(graph, costs, options.objective, before).score.value
-            excess, drifted = _share(held, now.predicted), _share(held, before.predicted)
-    found = differences(before, now, absent)
-    return _Checked(found, remarks(before, now), excess, drifted, options.tolerance)
-
-
-def _share(value: float, of: float) -> float:
-    """Return by which share a value is above another."""
-    return value / of - 1 if of else 0.0
+def _timed_text(one: Deciding, graph: Graph, costs: CostModel) -> str:
+    """Return what an estimate that decided comes to, timed."""
+    nodes = (graph.node(node) for node in one.nodes)
+    seconds = sum(costs.node(graph, node, one.device).seconds for node in nodes)
+    return (
+        f"timed: {one.op} on {one.device} takes {time_text(seconds)}, "
+        f"{time_text(one.seconds)} was predicted"
+    )
 
 
 def _given(
@@ -263,7 +247,7 @@ def _devices(
         if options.vary:
             raise RunError("--vary sets figures of a described machine", fix="add --soc NAME")
         return _open(options, before)
-    for name in ("threads", "isa", "no_winograd", "npu_spec", "fallback", "measure"):
+    for name in _REAL:
         if getattr(options, name):
             raise RunError(f"--{name.replace('_', '-')} is of devices that are there, --soc of "
                            "figures: nothing of it is run")  # fmt: skip

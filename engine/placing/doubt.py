@@ -48,7 +48,7 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     if placement.score.unit != "s" or clocks == {"virtual"}:
         return placement
     objective = cast(Objective, placement.score.objective)
-    pricing = _priced(placement, costs)
+    pricing = priced(placement, costs)
     scorer = Scorer(pricing.problem, objective)
     assigned, tasks = pricing.kept(placement)
     if is_single(pricing.problem, assigned):
@@ -93,16 +93,23 @@ def _undecided(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
 
 def _rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[float, float, str]]:
     """Yield by how much more each other device alone takes than what is kept, by how much that may
-    be wrong, and its name. What it refuses is left where it is kept."""
-    problem, value = pricing.problem, scorer.value(*kept)
+    be wrong, and its name."""
+    value = scorer.value(*kept)
+    for name, other in rivals(pricing, scorer, kept):
+        yield scorer.value(*other) - value, _doubt_s(pricing, kept, other), name
+
+
+def rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[str, Side]]:
+    """Yield each other device alone, by name, where it fits its memory. What the device refuses is
+    left where it is kept."""
+    problem = pricing.problem
     for d in choosing(problem):
         rows = zip(kept[0], problem.able, strict=True)
         other = tuple(d if d in able else where for where, able in rows)
         if other != kept[0]:
-            theirs, tasks = scorer.settle(other)
+            _, tasks = scorer.settle(other)
             if not scorer.overfull(other, tasks):
-                doubt = _doubt_s(pricing, kept, (other, tasks))
-                yield theirs - value, doubt, problem.machine.names[d]
+                yield problem.machine.names[d], (other, tasks)
 
 
 def _otherwise(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
@@ -173,12 +180,12 @@ def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
     Each side's own tasks, copies and nodes have the interval of their sum (cost.py), and the two
     sides are wrong independently of each other.
     """
-    pricing = _priced(one, costs)
+    pricing = priced(one, costs)
     ours, theirs = ((assigned, tasks or []) for assigned, tasks in map(pricing.kept, (one, other)))
     return _doubt_s(pricing, ours, theirs)
 
 
-def _priced(placement: Placement, costs: CostModel) -> Pricing:
+def priced(placement: Placement, costs: CostModel) -> Pricing:
     """Return the prices that a placement was made with."""
     known = {
         node: (dict(choice.estimates), dict(choice.refusals), dict(choice.notes))

@@ -1,0 +1,81 @@
+"""A lock against the placement of today: the report and verdict of `trireme place --check`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from trireme.cost import CostModel
+from trireme.errors import PlacementError
+from trireme.graph import Graph
+from trireme.lockfile import Lock, differences, place_as, remarks
+from trireme.placing.objective import Objective
+
+
+@dataclass(frozen=True)
+class LockCheck:
+    """What a check of a lock found: differences, remarks, and what holding the lock would cost.
+
+    excess: how far the locked placement, held today, is above today's placement, as a share;
+        infinite where it cannot be held
+    drifted: how far it is above what was predicted when it was locked, as a share
+    """
+
+    differences: list[str]
+    remarks: list[str]
+    excess: float
+    drifted: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the placement is the same, or the lock is within the tolerance."""
+        if not self.tolerance:
+            return not self.differences
+        return max(self.excess, self.drifted) <= self.tolerance
+
+    def lines(self, path: str) -> list[str]:
+        """Return the report."""
+        head = "the placement is the same"
+        if self.differences:
+            head = f"{len(self.differences)} differences"
+        found = [f"{path}: {head}", *(f"  {line}" for line in self.differences)]
+        if self.tolerance:
+            held = "the locked placement cannot be held today"
+            if self.excess < math.inf:
+                held = (
+                    f"held today, the locked placement is predicted {self.excess:+.1%} against "
+                    f"today's and {self.drifted:+.1%} against what was locked"
+                )
+            verdict = "within" if self.passed else "not within"
+            found.append(f"  {held}: {verdict} the tolerance of {self.tolerance:.1%}")
+        return [*found, *(f"  (but {line})" for line in self.remarks)]
+
+
+def check_lock(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective,
+    before: Lock,
+    now: Lock,
+    tolerance: float = 0.0,
+    absent: Mapping[str, str] | None = None,
+) -> LockCheck:
+    """Compare a lock with the placement of today; with a tolerance, price it as held today.
+
+    absent: why locked devices are not there
+    """
+    excess = drifted = math.inf if tolerance else 0.0
+    if tolerance:
+        with suppress(PlacementError):
+            held = place_as(graph, costs, objective, before).score.value
+            excess, drifted = _share(held, now.predicted), _share(held, before.predicted)
+    return LockCheck(differences(before, now, absent), remarks(before, now), excess, drifted,
+                     tolerance)  # fmt: skip
+
+
+def _share(value: float, of: float) -> float:
+    """Return by which share a value is above another."""
+    return value / of - 1 if of else 0.0
