@@ -19,6 +19,7 @@ from trireme.dtypes import Array, numpy_dtype
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node, TensorType
 from trireme.kernel_table import KernelTable
+from trireme.op import get_op
 
 Clock = Literal["wall", "virtual"]
 HOST = "host"
@@ -221,6 +222,15 @@ def chain_of(call: BoundCall) -> object | None:
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
+
+
+def host_reason(node: Node, device: str) -> str | None:
+    """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
+    if any(isinstance(value, Graph) for value in node.attrs.values()):
+        return f"{node.op} is control flow, which {device} does not compile"
+    if get_op(node.op).effect:
+        return f"{node.op} has an effect, which a compiled region cannot keep in order"
+    return None
 
 
 def no_progress(what: str, done: int, total: int) -> None:

@@ -98,6 +98,20 @@ def test_effects_and_control_flow_are_refused(device):
     assert "ops with effects stay on the host" in device.unsupported_reason(graph, graph.nodes[1])
 
 
+def test_every_device_says_that_control_flow_is_for_the_host(devices):
+    """Rather than that it has no such op."""
+    body = GraphBuilder("body")
+    body = body.finish(body.add("relu", body.input("inner", TensorType((3,), "float32"))))
+    b = GraphBuilder("outer")
+    condition = b.input("condition", TensorType((), "bool"))
+    x = b.input("x", TensorType((3,), "float32"))
+    b.add("if", condition, x, then_branch=body, else_branch=body)
+    b.add("assign", x, state="count")
+    for device in devices.values():
+        branch, effect = (device.unsupported_reason(b, node) for node in b.nodes)
+        assert "control flow" in branch and "effect" in effect, device.spec.name
+
+
 def test_what_fits_no_tile_is_refused():
     small = open_device(sram_bytes=1024)
     found = reason(small, (1, 64, 64, 4), "reduce_mean", inputs=[(np.array([1, 2]), None)])

@@ -13,6 +13,7 @@ from trireme.device import (
     HostMemoryDevice,
     KernelWork,
     Progress,
+    host_reason,
     no_progress,
 )
 from trireme.devices.cpu import table
@@ -28,7 +29,6 @@ from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
-from trireme.op import get_op
 from trireme.user_files import cache_folder
 
 NO_CACHE = pathlib.Path()
@@ -57,10 +57,8 @@ class CpuDevice(HostMemoryDevice):
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the device can run the node, natively or on the numpy reference."""
-        if any(isinstance(value, Graph) for value in node.attrs.values()):
-            return f"{node.op} is control flow, which cpu does not compile"
-        if get_op(node.op).effect:
-            return f"{node.op} has an effect, which a compiled region cannot keep in order"
+        if found := host_reason(node, "cpu"):
+            return found
         for value in (*node.used, *node.outputs):
             type = graph.type(value)
             if not type.is_static:

@@ -198,9 +198,9 @@ def _kernel(s: Subject) -> tuple[int, ...]:
 Constraint = Callable[[Subject], str]
 _STRIDED = ("conv", "max_pool", "average_pool")
 CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
-    (known_op, ()),
     (no_graphs, ()),
     (no_effect, ()),
+    (known_op, ()),
     (static_shapes, ()),
     (some_elements, ()),
     (known_dtypes, ()),

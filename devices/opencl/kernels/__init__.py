@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from trireme.device import host_reason
 from trireme.devices.opencl.kernels import (
     convolution,
     elementwise,
@@ -111,6 +112,8 @@ ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")
 
 def reason(graph: Graph, node: Node) -> str | None:
     """Return why the device cannot run a node, or None when it can."""
+    if found := host_reason(node, "opencl"):
+        return found
     for value in (*node.used, *node.outputs):
         type = graph.type(value)
         if not type.is_static:
