@@ -6,6 +6,7 @@ A new family of kernels adds its rules in its own module and one line here.
 from trireme.devices.cpu import (
     channels,
     conv_transpose,
+    detection,
     direct,
     elementwise,
     fft,
@@ -34,6 +35,7 @@ __all__ = [
     "Rule",
     "channels",
     "conv_transpose",
+    "detection",
     "direct",
     "elementwise",
     "fft",
