@@ -325,7 +325,12 @@ for _name, _combine, _doc in (
 
 
 def _infer_clip(x: Value, low: Value | None = None, high: Value | None = None) -> Types:
-    same_dtype(x, low, high)
+    if x.quant is None:
+        same_dtype(x, low, high)
+        return same_type(x)
+    for limit in (low, high):
+        if limit is not None and limit.quant is None:
+            expect_dtype("a limit of a quantised clip", limit, "float32")
     return same_type(x)
 
 

@@ -148,7 +148,10 @@ def _fold_same(
 def _pads_with(g: Draft, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
     """Make the value a pad fills with an integer of the type; say whether it could be."""
     value = inputs[2] if len(inputs) > 2 else None
-    if value is None or quant is None or node.attrs["mode"] != "constant":
+    if node.attrs["mode"] != "constant":
+        inputs[2:] = [None, *inputs[3:]] if len(inputs) > 2 else []
+        return True
+    if value is None or quant is None:
         return True
     real = real_data(g, value, node)
     if real is None or real.size != 1 or inputs[0] is None:
