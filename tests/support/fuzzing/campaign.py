@@ -18,6 +18,7 @@ from fuzzing.oracle import answer
 from fuzzing.peer import Refused
 from fuzzing.shrink import as_text, shrink
 
+CONTROL = ("If", "Loop", "Scan")
 Runner = Callable[[Grown, Any], tuple[str, list[Failure]]]
 
 
@@ -34,10 +35,14 @@ class Report:
 
 
 def on_devices(devices: Sequence[Any], **options: Any) -> Runner:
-    """Return what runs a graph on those devices in every way it can be loaded."""
-    return lambda grown, wanted: check(
-        grown.model.SerializeToString(), grown.feeds, wanted, devices, **options
-    )
+    """Return what runs a graph on those devices, and on host where it has control flow."""
+
+    def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
+        flows = any(node.op_type in CONTROL for node in grown.model.graph.node)
+        used = [*devices, "host"] if flows else devices
+        return check(grown.model.SerializeToString(), grown.feeds, wanted, used, **options)
+
+    return run
 
 
 def outcome(grown: Grown, seed: int, run: Runner) -> tuple[str, list[Failure]]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fuzzing.grower import RANKS, Grower, Grown, Refused
 from fuzzing.rows import Row
+from fuzzing.shrink import names_read
 from fuzzing.table import ROWS
 
 OPSETS = (*range(9, 25), 13, 17, 18, 21, 22)
@@ -40,7 +41,7 @@ REFUSED: set = set()
 
 def outputs(g: Grower) -> list[str]:
     """Most values that no node reads, and some that others do read."""
-    read = {name for node in g.nodes for name in node.input}
+    read = {name for node in g.nodes for name in names_read(node)}
     made = [name for node in g.nodes for name in node.output if node.op_type != "Constant"]
     wanted = [name for name in made if g.chance(0.95 if name not in read else 0.08)]
     return wanted or made[-1:]

@@ -78,8 +78,8 @@ class Grown:
     """Every value of the graph by name, as ONNX Runtime computed it node by node."""
     rounding: frozenset[str]
     """Names of the nodes whose result depends on rounding."""
-    loose: frozenset[str]
-    """Names of the integer values that may be off by one."""
+    loose: Mapping[str, float]
+    """By how much more values may be off, by name; no node reads them."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Grower:
     values: list[Tensor] = field(default_factory=list)
     constants: list[Tensor] = field(default_factory=list)
     rounding: set[str] = field(default_factory=set)
-    loose: set[str] = field(default_factory=set)
+    loose: dict[str, float] = field(default_factory=dict)
     refused: set[tuple[Any, ...]] = field(default_factory=set)
     arrays: dict[str, Any] = field(default_factory=dict)
     names: int = 0
@@ -212,12 +212,14 @@ class Grower:
         outputs: int = 1,
         domain: str = "",
         rounds: bool = True,
-        loose: bool = False,
+        loose: float = 0.0,
+        captured: Sequence[Tensor] = (),
     ) -> list[Tensor]:
         """Add a node and return its outputs.
 
         rounds: whether rounding has a part in its floats
-        loose: its integers may be off by one, and no other node reads them
+        loose: how much its outputs may be off; if they may, no other node is to read them
+        captured: values of this graph that a body in an attribute reads
 
         Errors: Refused, if ONNX Runtime has no kernel or no answer, or one that is too large
         """
@@ -240,7 +242,7 @@ class Grower:
         if key in self.refused:
             raise Refused(f"{op}: seen to be refused")
         try:
-            arrays = self.eager(node, [t for t in given if t])
+            arrays = self.eager(node, [*captured, *(t for t in given if t)])
         except NotImplementedByPeer:
             self.refused.add(key)
             raise
@@ -253,7 +255,7 @@ class Grower:
         for tensor in made:
             self.arrays[tensor.name] = tensor.array
         if loose:
-            self.loose.update(names)
+            self.loose.update(dict.fromkeys(names, loose))
         else:
             self.values += made
         return made
@@ -270,7 +272,7 @@ class Grower:
         """Return the graph with those outputs."""
         model = assemble(self.nodes, self.feeds, self.weights, outputs, self.opset)
         return Grown(
-            model, dict(self.feeds), self.arrays, frozenset(self.rounding), frozenset(self.loose)
+            model, dict(self.feeds), self.arrays, frozenset(self.rounding), dict(self.loose)
         )
 
 

@@ -65,7 +65,7 @@ def answer(grown: Grown, seed: int) -> dict[str, Answer]:
     return {
         name: Answer(
             wanted[i],
-            allowance(wanted[i], plain[i], [o[i] for o in others]) + (name in grown.loose),
+            allowance(wanted[i], plain[i], [o[i] for o in others]) + grown.loose.get(name, 0.0),
         )
         for i, name in enumerate(names)
     }

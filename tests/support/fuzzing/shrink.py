@@ -42,7 +42,7 @@ def shrink(grown: Grown, fails: Callable[[Grown], bool], most: int = 300) -> Gro
 def part_of(grown: Grown, nodes: Sequence[Any]) -> Grown:
     """Return the graph of some of the nodes, its outputs what they make and none of them reads."""
     graph = grown.model.graph
-    read = {name for node in nodes for name in node.input if name}
+    read = {name for node in nodes for name in names_read(node) if name in grown.arrays}
     made = {name for node in nodes for name in node.output if name}
     constants = [n for n in graph.node if n.op_type == "Constant" and n.output[0] in read]
     weights = [weight for weight in graph.initializer if weight.name in read]
@@ -53,6 +53,12 @@ def part_of(grown: Grown, nodes: Sequence[Any]) -> Grown:
     opset = next(entry.version for entry in grown.model.opset_import if not entry.domain)
     model = assemble([*constants, *nodes], feeds, weights, outputs, opset)
     return replace(grown, model=model, feeds=feeds)
+
+
+def names_read(node: Any) -> list[str]:
+    """Return the names that a node reads, and those that its bodies do."""
+    bodies = [a.g for a in node.attribute if a.HasField("g")]
+    return [*node.input, *(n for body in bodies for inner in body.node for n in names_read(inner))]
 
 
 def as_text(grown: Grown) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzing import table_images, table_moves, table_products
+from fuzzing import table_control, table_images, table_moves, table_products, table_quantized
 from fuzzing.rows import (
     ANY,
     INTS,
@@ -74,5 +74,7 @@ ROWS: tuple[Row, ...] = (
     *table_moves.ROWS,
     *table_products.ROWS,
     *table_images.ROWS,
+    *table_quantized.ROWS,
+    *table_control.ROWS,
 )  # fmt: skip
 """Each op with how its inputs and attributes are drawn."""

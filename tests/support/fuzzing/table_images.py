@@ -149,7 +149,7 @@ def resize(g: Grower) -> None:
     smooth = mode in ("linear", "cubic") and x.dtype == "float32"
     if g.opset >= 18 and g.chance(0.15) and rank == 4 and smooth:
         attrs["antialias"] = 1
-    g.node("Resize", operands, attrs, loose=x.dtype != "float32" and mode == "linear")
+    g.node("Resize", operands, attrs, loose=float(x.dtype != "float32" and mode == "linear"))
 
 
 def old_resize(g: Grower, x: Tensor) -> None:
@@ -157,7 +157,7 @@ def old_resize(g: Grower, x: Tensor) -> None:
     scales = np.array([1, 1, *(float(g.choose([1, 2, 3])) for _ in x.shape[2:])], np.float32)
     attrs = {"mode": g.choose(["nearest", "linear", None])}
     op = "Resize" if g.opset == 10 else "Upsample"
-    loose = x.dtype != "float32" and attrs["mode"] == "linear"
+    loose = float(x.dtype != "float32" and attrs["mode"] == "linear")
     g.node(op, [x, g.constant(scales)], attrs, loose=loose)
 
 
