@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.campaign import campaign, on_devices  # noqa: E402
+from fuzzing.campaign import campaign, on_devices, on_random_devices  # noqa: E402
 
 from trireme.opening import open_device  # noqa: E402
 
@@ -29,3 +29,11 @@ def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
     print(report)
     assert not report.failed, "\n".join(report.failed)
     assert report.counts["equal"] >= 0.8 * SEEDS / BATCHES
+
+
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 100), marks=pytest.mark.slow)])
+def test_random_graphs_are_the_same_on_any_devices(devices, seeds):
+    """Every node on a random device of those that take it."""
+    report = campaign(seeds, on_random_devices(devices))
+    print(report)
+    assert not report.failed, "\n".join(report.failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import onnx
 
-from fuzzing.check import Failure, check
+from forced import pinned_at_random
+from fuzzing.check import Failure, allowed, check, run_way
 from fuzzing.grow import grow
 from fuzzing.grower import Grown
 from fuzzing.oracle import answer
 from fuzzing.peer import Refused
 from fuzzing.shrink import as_text, shrink
+from trireme.errors import TriremeError
+from trireme.model_cache import optimised
+from trireme.opening import open_device
 
 CONTROL = ("If", "Loop", "Scan")
 Runner = Callable[[Grown, Any], tuple[str, list[Failure]]]
@@ -41,6 +45,25 @@ def on_devices(devices: Sequence[Any], **options: Any) -> Runner:
         flows = any(node.op_type in CONTROL for node in grown.model.graph.node)
         used = [*devices, "host"] if flows else devices
         return check(grown.model.SerializeToString(), grown.feeds, wanted, used, **options)
+
+    return run
+
+
+def on_random_devices(devices: Mapping[str, Any]) -> Runner:
+    """Return what runs a graph from bytes, every node pinned to a random device that takes it."""
+
+    def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
+        def pinned() -> Any:
+            graph = optimised(grown.model.SerializeToString())
+            able = {**devices, "host": open_device("host")}
+            return pinned_at_random(graph, able, len(grown.model.graph.node))
+
+        try:
+            graph = pinned()
+        except TriremeError as error:
+            kind = allowed(error)
+            return kind, [] if kind else [Failure("pinned", "refused", str(error))]
+        return run_way("pinned", graph, grown.feeds, wanted, [*devices.values(), "host"])
 
     return run
 
