@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-
 from forced import pinned_at_random
+
 from fuzzing.check import Failure, allowed, check, run_way
 from fuzzing.grow import grow
 from fuzzing.grower import Grown
