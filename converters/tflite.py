@@ -22,6 +22,7 @@ from trireme.converters.tflite_use import State, Use
 from trireme.errors import ConvertError, GraphError, ModelFileError
 from trireme.graph import Graph, TensorType
 from trireme.mapped import OnOpen, ignore_file
+from trireme.notes import OnNote, log_note
 
 OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
@@ -41,8 +42,10 @@ def convert(
     *,
     name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    signature: str | None = None,
     use_mmap: bool = True,
     on_open: OnOpen = ignore_file,
+    on_note: OnNote = log_note,
 ) -> Graph:
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
@@ -51,17 +54,23 @@ def convert(
     are views of the file, which is mapped into memory: replace it atomically, never truncate it, or
     pass use_mmap=False. `on_open` is told of the file.
 
+    A file may hold several graphs. `signature` chooses one by its key, and its inputs and outputs
+    then have the signature's names; the first graph is taken when None, and `on_note` is told of
+    the others.
+
     Shapes: `shapes` replaces the shapes of inputs by name
     Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
-            operators that are not supported
+            operators that are not supported, or with the signatures where there is no such one
     """
-    file = read_file(open_bytes(source, use_mmap, on_open))
+    file = read_file(open_bytes(source, use_mmap, on_open), signature)
+    if signature is None and file.others:
+        on_note(_others_note(file))
     _check_supported(file)
     fallback = Path(source).stem if isinstance(source, str | Path) else file.name
     builder = GraphBuilder(name or fallback)
     state = State(builder, file.tensors, check_shapes=not shapes)
     try:
-        _add_inputs(file, state, shapes or {})
+        _add_inputs(file, state, shapes or {}, {} if signature is None else file.entry.names)
         for operator in file.operators:
             with reading(operator.source):
                 OPERATORS[operator.code](Use(state, operator))
@@ -72,6 +81,14 @@ def convert(
             facts=error.facts,
             fix=error.fix,
         ) from error
+
+
+def _others_note(file: FileGraph) -> str:
+    others = ", ".join(map(repr, file.others))
+    return (
+        f"the .tflite file holds {len(file.others) + 1} graphs: {file.entry.name!r} is taken, not "
+        f"{others}; choose with --signature NAME, or signature=NAME in Python"
+    )
 
 
 def _check_supported(file: FileGraph) -> None:
@@ -90,8 +107,15 @@ def _check_supported(file: FileGraph) -> None:
             raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
 
 
-def _add_inputs(file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]]) -> None:
-    names = _unique([file.tensors[i].name for i in file.inputs])
+def _add_inputs(
+    file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]], given: Mapping[int, str]
+) -> None:
+    """Add the inputs and name the outputs; `given` are names by tensor, before the tensors' own."""
+
+    def name_of(tensor: int) -> str:
+        return given.get(tensor) or file.tensors[tensor].name
+
+    names = _unique([name_of(i) for i in file.inputs])
     unknown = sorted(set(shapes) - set(names))
     if unknown:
         raise ConvertError(
@@ -104,7 +128,7 @@ def _add_inputs(file: FileGraph, state: State, shapes: Mapping[str, Sequence[int
             raise ModelFileError(f"input '{name}' is listed twice or is a constant")
         shape = tuple(int(dim) for dim in shapes.get(name, tensor.shape))
         state.ids[index] = state.builder.input(name, TensorType(shape, tensor.dtype, tensor.quant))
-    outputs = _unique([*names, *(file.tensors[i].name for i in file.outputs)])[len(names) :]
+    outputs = _unique([*names, *(name_of(i) for i in file.outputs)])[len(names) :]
     state.names = dict(zip(file.outputs, outputs, strict=True))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import tflite
 
 from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import ModelFileError
+from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Quant
 from trireme.mapped import OnOpen, ignore_file, open_file
 
@@ -83,15 +83,28 @@ class FileOperator:
 
 
 @dataclass(frozen=True, eq=False)
+class FileEntry:
+    """A way into the file: a signature, or a subgraph that no signature names.
+
+    names: what the signature calls its inputs and outputs, by tensor
+    """
+
+    name: str
+    subgraph: int
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True, eq=False)
 class FileGraph:
-    """The first subgraph of the file; `subgraphs` is how many there are."""
+    """A subgraph of the file, the entry that led to it, and the names of all other entries."""
 
     name: str
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    subgraphs: int
+    entry: FileEntry
+    others: tuple[str, ...]
 
 
 @contextlib.contextmanager
@@ -122,16 +135,18 @@ def open_bytes(
     return memoryview(file.data.data).toreadonly()
 
 
-def read_file(data: memoryview) -> FileGraph:
-    """Return the first subgraph of a .tflite file.
+def read_file(data: memoryview, signature: str | None = None) -> FileGraph:
+    """Return a subgraph of a .tflite file: the one of a signature, or the first.
 
-    Errors: ModelFileError, naming the field that is damaged
+    signature: the key of a signature, or the name of a subgraph that has none
+    Errors: ModelFileError, naming the field that is damaged; ConvertError, if there is no such
+        signature
     """
     if len(data) < 8 or bytes(data[4:8]) != IDENTIFIER:
         raise ModelFileError(
             "this is not a .tflite file", facts=[f"bytes 4..8 are {bytes(data[4:8])!r}, not 'TFL3'"]
         )
-    return _Reader(data).graph()
+    return _Reader(data).graph(signature)
 
 
 class _Reader:
@@ -144,12 +159,11 @@ class _Reader:
         with reading("the root table"):
             self.model = tflite.Model.GetRootAs(data, 0)
 
-    def graph(self) -> FileGraph:
+    def graph(self, signature: str | None) -> FileGraph:
+        entries = self._entries()
+        entry = _chosen(entries, signature)
         with reading("Model.subgraphs"):
-            subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
-            if not subgraphs:
-                raise ModelFileError("the .tflite file has no subgraph")
-            sub = self.model.Subgraphs(0)
+            sub = self.model.Subgraphs(entry.subgraph)
             name = _text(sub.Name(), "SubGraph.name") or "main"
         codes = self._codes()
         with reading("SubGraph.tensors"):
@@ -162,7 +176,38 @@ class _Reader:
         outputs = self.indexes(sub, "Outputs", "SubGraph.outputs", n_tensors)
         if NO_TENSOR in inputs or NO_TENSOR in outputs:
             raise ModelFileError("SubGraph.inputs or SubGraph.outputs names no tensor (-1)")
-        return FileGraph(name, tensors, operators, inputs, outputs, subgraphs)
+        others = tuple(one.name for one in entries if one is not entry)
+        return FileGraph(name, tensors, operators, inputs, outputs, entry, others)
+
+    def _entries(self) -> list[FileEntry]:
+        """Return the signatures, then the subgraphs that have none."""
+        with reading("Model.subgraphs"):
+            subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
+        if not subgraphs:
+            raise ModelFileError("the .tflite file has no subgraph")
+        with reading("Model.signature_defs"):
+            n = self.count(self.model.SignatureDefsLength(), "Model.signature_defs")
+        entries = [self._signature(i, subgraphs) for i in range(n)]
+        for index in sorted(set(range(subgraphs)) - {entry.subgraph for entry in entries}):
+            with reading(f"Model.subgraphs[{index}]"):
+                name = _text(self.model.Subgraphs(index).Name(), "SubGraph.name")
+            entries.append(FileEntry(name or f"subgraph_{index}", index, {}))
+        return entries
+
+    def _signature(self, index: int, subgraphs: int) -> FileEntry:
+        field = f"Model.signature_defs[{index}]"
+        with reading(field):
+            signature = self.model.SignatureDefs(index)
+            subgraph = signature.SubgraphIndex()
+            key = _text(signature.SignatureKey(), f"{field}.signature_key")
+            names: dict[int, str] = {}
+            for side in ("Inputs", "Outputs"):
+                n = self.count(getattr(signature, f"{side}Length")(), f"{field}.{side.lower()}")
+                pairs = [getattr(signature, side)(i) for i in range(n)]
+                names |= {p.TensorIndex(): _text(p.Name(), f"{field}.name") for p in pairs}
+        if subgraph >= subgraphs:
+            raise ModelFileError(f"{field}.subgraph_index is {subgraph}, there are {subgraphs}")
+        return FileEntry(key or f"signature_{index}", subgraph, names)
 
     def count(self, length: int, field: str) -> int:
         """Return a list's length, if the file is large enough for all lists read so far."""
@@ -291,6 +336,18 @@ class _Reader:
         return FileOperator(
             index, codes[position], inputs, outputs, options, _OPTIONS.get(name, ""), custom
         )
+
+
+def _chosen(entries: Sequence[FileEntry], signature: str | None) -> FileEntry:
+    """Return the entry of a name, the one of the first subgraph when None.
+
+    Errors: ConvertError, listing the entries
+    """
+    for entry in entries:
+        if entry.subgraph == 0 if signature is None else entry.name == signature:
+            return entry
+    known = ", ".join(repr(entry.name) for entry in entries)
+    raise ConvertError(f"the model has no signature {signature!r}", facts=[f"signatures: {known}"])
 
 
 def _text(raw: bytes | None, field: str) -> str:

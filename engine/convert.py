@@ -16,11 +16,14 @@ from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Graph
 from trireme.mapped import OnOpen, ignore_file
 from trireme.model_file import is_model_file, load, loads
+from trireme.notes import OnNote, log_note
 
 _CONVERTERS: dict[str, str] = {
     "onnx": "trireme.converters.onnx:convert",
     "tflite": "trireme.converters.tflite:convert",
 }
+_OF_SEVERAL_GRAPHS = {"tflite"}
+"""Formats whose files may hold several graphs: their converters take `signature` and `on_note`."""
 _SUFFIXES = {".onnx": "onnx", ".tflite": "tflite", ".trm": "trm"}
 _TFLITE = b"TFL3"
 """The FlatBuffers identifier of a TFLite file, from byte 4 on."""
@@ -42,19 +45,24 @@ def convert(
     *,
     format: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    signature: str | None = None,
     mmap: bool = True,
     on_open: OnOpen = ignore_file,
+    on_note: OnNote = log_note,
 ) -> Graph:
     """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
 
     `shapes` fixes the shapes of inputs that the model leaves open. The constants are views of the
     file, which is mapped: it may be replaced, but must not be truncated or overwritten in place
     while the graph is in use. mmap=False reads it instead. `on_open` is told of every file that the
-    graph is made of.
+    graph is made of. `signature` chooses one of the graphs that a .tflite file may hold; without it
+    the first is taken, and `on_note` is told which others there are (a warning is logged).
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
     op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
     kind = format or _format_of(source)
+    if signature is not None and kind not in _OF_SEVERAL_GRAPHS:
+        raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
     if kind == "trm":
         if isinstance(source, bytes):
             return bind_shapes(loads(source), shapes or {})
@@ -66,7 +74,8 @@ def convert(
     module, _, function = _CONVERTERS[kind].partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
-        graph: Graph = make(source, shapes=shapes, use_mmap=mmap, on_open=on_open)
+        more = {"signature": signature, "on_note": on_note} if kind in _OF_SEVERAL_GRAPHS else {}
+        graph: Graph = make(source, shapes=shapes, use_mmap=mmap, on_open=on_open, **more)
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
             raise

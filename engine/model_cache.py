@@ -28,10 +28,11 @@ from trireme.bind_shapes import bind_shapes
 from trireme.convert import convert
 from trireme.disk_cache import DiskCache
 from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import TriremeError
+from trireme.errors import ConvertError, TriremeError
 from trireme.graph import Graph, Value
 from trireme.mapped import OpenFile, offset_in, open_file, stamp_of
 from trireme.model_file import dumps, loads
+from trireme.notes import log_note
 from trireme.op import all_ops
 from trireme.optimise import optimise
 from trireme.user_files import cache_folder
@@ -53,31 +54,43 @@ def optimised(
     disable: Collection[str] = (),
     folder: Path | None = USERS_CACHE,
     mmap: bool = True,
+    signature: str | None = None,
 ) -> Graph:
     """Return the optimised graph of a model; that of a file is kept in `folder` for the next time.
 
+    signature: which graph of a .tflite file that holds several
     mmap: map the model's files; False to read them
     Errors: those of `convert` and `optimise`
     """
     if isinstance(model, Graph):
+        if signature is not None:
+            raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
         return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
     if isinstance(model, bytes):
-        return optimise(convert(model, shapes=shapes), passes=passes, disable=disable)
+        return optimise(
+            convert(model, shapes=shapes, signature=signature), passes=passes, disable=disable
+        )
     path, folder = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     cache = DiskCache(folder, ".graph", MOST_MODELS)
     options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
-               sorted(disable)]  # fmt: skip
+               sorted(disable), signature]  # fmt: skip
     key = _key(path, options)
     stored = cache.load(key)
     kept = None if stored is None else _decode(stored, path, mmap)
     if kept is not None:
         return kept
     files: list[OpenFile] = []
-    graph = convert(path, shapes=shapes, mmap=mmap, on_open=files.append)
+    notes: list[str] = []
+    graph = convert(
+        path, shapes=shapes, signature=signature, mmap=mmap, on_open=files.append,
+        on_note=notes.append,
+    )  # fmt: skip
+    for note in notes:
+        log_note(f"{path}: {note}")
     graph = optimise(graph, passes=passes, disable=disable)
     if all(stamp_of(file.path) == file.stamp for file in files):  # not changed meanwhile
         try:
-            cache.store(key, _encode(graph, files))
+            cache.store(key, _encode(graph, files, notes))
         except TriremeError as error:  # Python operators have no form in a file
             _log.debug("the optimised graph of %s is not kept: %s", path, error)
     return graph
@@ -102,7 +115,7 @@ def code_version() -> str:
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
-def _encode(graph: Graph, files: Sequence[OpenFile]) -> bytes:
+def _encode(graph: Graph, files: Sequence[OpenFile], notes: Sequence[str]) -> bytes:
     """Return an entry: the length of a table, the table of files and views, the graph without them.
 
     A view is the number of its file, the offset in bytes, and the strides.
@@ -117,6 +130,7 @@ def _encode(graph: Graph, files: Sequence[OpenFile]) -> bytes:
         "inputs": len(graph.inputs),
         "files": [(str(file.path.absolute()), file.stamp) for file in files],
         "views": views,
+        "notes": list(notes),
     }
     table = json.dumps(head).encode()
     bare = replace(graph, inputs=(*graph.inputs, *views), values=values)
@@ -139,13 +153,13 @@ def _place(
 def _decode(stored: bytes, path: Path, mmap: bool) -> Graph | None:
     """Return the graph of an entry, or None where it is damaged or a file of the model changed."""
     try:
-        return _decoded(stored, mmap)
+        return _decoded(stored, path, mmap)
     except (TriremeError, ValueError, KeyError, TypeError, OSError, struct.error) as error:
         _log.warning("an optimised graph of %s could not be used: %s", path, error)
     return None
 
 
-def _decoded(stored: bytes, mmap: bool) -> Graph | None:
+def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
     """Return the graph of an entry, its weights views of the files; None where a file changed."""
     (size,) = _LENGTH.unpack_from(stored)
     head = json.loads(stored[_LENGTH.size : _LENGTH.size + size])
@@ -163,6 +177,8 @@ def _decoded(stored: bytes, mmap: bool) -> Graph | None:
         value = values[int(text)]
         view = _view(files[number].data, value, offset, strides)
         values[value.id] = replace(value, data=view)
+    for note in head["notes"]:
+        log_note(f"{path}: {note}")
     return replace(bare, inputs=bare.inputs[: head["inputs"]], values=values)
 
 

@@ -82,6 +82,7 @@ class Session(Closing):
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (measure.py)
     shapes: shapes of inputs that the model leaves open
+    signature: which graph of a .tflite file that holds several; the first when None
     batch: make the first axis of all inputs this, where it is 1 (parallel/batch.py); when None
         that of a held lockfile
     passes, passes_off: names of optimiser passes to run (all when None), and to leave out
@@ -118,6 +119,7 @@ class Session(Closing):
         progress: Progress = no_progress,
         model_cache: Path | None = USERS_CACHE,
         mmap: bool = True,
+        signature: str | None = None,
     ) -> None:
         self.forget_threads()
         tell_of_forks(self)
@@ -137,7 +139,7 @@ class Session(Closing):
             threads = made.options.threads if threads is None else threads
             batch = made.options.batch if batch is None else batch
             progress("reading the model", 0, 0)
-            self.graph = optimised(model, shapes, passes, passes_off, model_cache, mmap)
+            self.graph = optimised(model, shapes, passes, passes_off, model_cache, mmap, signature)
             self.graph = self.graph if batch is None else batched(self.graph, batch)
             self.states: States = States(state_types(self.graph))
             progress("opening devices", 0, 0)

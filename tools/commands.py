@@ -54,7 +54,9 @@ def _plain(value: Any) -> Any:
 
 def load(options: argparse.Namespace) -> Graph:
     """Return the model of the options as it is, not optimised."""
-    return convert_model(options.model, shapes=parse_shapes(options.shape) or None)
+    return convert_model(
+        options.model, shapes=parse_shapes(options.shape) or None, signature=options.signature
+    )
 
 
 def convert(options: argparse.Namespace) -> int:

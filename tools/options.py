@@ -40,6 +40,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], metavar="NAME=1,3,224,224",
         help="the shape of an input that the model leaves open",
     )  # fmt: skip
+    parser.add_argument(
+        "--signature", metavar="NAME", help="which graph of a .tflite file that holds several"
+    )
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
@@ -270,6 +273,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         mixtures=options.mixtures,
         measure=options.measure,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
+        signature=getattr(options, "signature", None),
         passes_off=[name for name in options.passes_off.split(",") if name],
     )
 

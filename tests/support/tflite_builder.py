@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,24 +45,68 @@ class Op:
     custom: bytes = b""
 
 
+@dataclass
+class Sub:
+    """A subgraph; tensor i is called t<i>."""
+
+    tensors: list[T]
+    operators: list[Op]
+    inputs: list[int]
+    outputs: list[int]
+    name: str = ""
+
+
+@dataclass
+class Signature:
+    """A signature: the subgraph, and the names of inputs and outputs by tensor."""
+
+    key: str
+    subgraph: int
+    inputs: dict[str, int]
+    outputs: dict[str, int]
+
+
 def model(tensors: list[T], operators: list[Op], inputs: list[int], outputs: list[int]) -> bytes:
-    """The bytes of a .tflite file; tensor i is called t<i>."""
+    """The bytes of a .tflite file of one subgraph."""
+    return model_of([Sub(tensors, operators, inputs, outputs)])
+
+
+def model_of(subs: list[Sub], signatures: Sequence[Signature] = ()) -> bytes:
+    """The bytes of a .tflite file."""
     b = flatbuffers.Builder(1024)
     buffers = [np.zeros(0, np.uint8)]
-    made = [_tensor(b, i, t, buffers) for i, t in enumerate(tensors)]
-    codes = list(dict.fromkeys(op.code for op in operators))
-    ops = [_operator(b, op, codes.index(op.code)) for op in operators]
-    vectors = {"Tensors": _offsets(b, made), "Operators": _offsets(b, ops)}
-    vectors |= {"Inputs": _ints(b, inputs), "Outputs": _ints(b, outputs)}
-    sub = _table(b, "SubGraph", **vectors)
+    codes = list(dict.fromkeys(op.code for sub in subs for op in sub.operators))
+    made = [_subgraph(b, sub, codes, buffers) for sub in subs]
+    signed = [_signature(b, signature) for signature in signatures]
     code_tables = [_code(b, code) for code in codes]
     data = [_table(b, "Buffer", Data=b.CreateNumpyVector(raw)) for raw in buffers]
     root = _table(
         b, "Model", Version=3, OperatorCodes=_offsets(b, code_tables),
-        Subgraphs=_offsets(b, [sub]), Buffers=_offsets(b, data),
+        Subgraphs=_offsets(b, made), Buffers=_offsets(b, data),
+        SignatureDefs=_offsets(b, signed),
     )  # fmt: skip
     b.Finish(root, file_identifier=b"TFL3")
     return bytes(b.Output())
+
+
+def _subgraph(b: flatbuffers.Builder, sub: Sub, codes: list[str], buffers: list[np.ndarray]) -> int:
+    made = [_tensor(b, i, t, buffers) for i, t in enumerate(sub.tensors)]
+    ops = [_operator(b, op, codes.index(op.code)) for op in sub.operators]
+    fields = {"Tensors": _offsets(b, made), "Operators": _offsets(b, ops)}
+    fields |= {"Inputs": _ints(b, sub.inputs), "Outputs": _ints(b, sub.outputs)}
+    if sub.name:
+        fields["Name"] = b.CreateString(sub.name)
+    return _table(b, "SubGraph", **fields)
+
+
+def _signature(b: flatbuffers.Builder, signature: Signature) -> int:
+    sides = {}
+    for side, names in (("Inputs", signature.inputs), ("Outputs", signature.outputs)):
+        texts = {name: b.CreateString(name) for name in names}
+        maps = [_table(b, "TensorMap", Name=texts[n], TensorIndex=i) for n, i in names.items()]
+        sides[side] = _offsets(b, maps)
+    key = b.CreateString(signature.key)
+    return _table(b, "SignatureDef", SignatureKey=key, SubgraphIndex=signature.subgraph, **sides)
 
 
 def one_op(
