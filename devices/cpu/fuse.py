@@ -21,7 +21,9 @@ from trireme.interpret import is_quantized
 
 MOST_INPUTS = 8
 """Arrays that one kernel reads; more would run out of address registers."""
-
+MOST_NODES = 32
+"""Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory
+costs little beside 32 ops. Equal pieces of a long chain are one kernel."""
 
 Pattern = Attention | Levels | HybridProduct
 
@@ -61,7 +63,7 @@ def grouped(context: Context) -> Iterator[Group]:
             for value in dict.fromkeys(node.used):
                 if value in pending:
                     before = pending.pop(value)
-                    if len(_inputs(graph, before + chain)) <= MOST_INPUTS:
+                    if _fits(graph, before + chain):
                         chain = before + chain
                     else:
                         yield Group(before, True)
@@ -69,6 +71,11 @@ def grouped(context: Context) -> Iterator[Group]:
                 pending[node.outputs[0]] = chain
                 continue
         yield Group(chain, native)
+
+
+def _fits(graph: Graph, chain: Sequence[Node]) -> bool:
+    """Whether nodes are few enough for one kernel, and the arrays that they read."""
+    return len(chain) <= MOST_NODES and len(_inputs(graph, chain)) <= MOST_INPUTS
 
 
 def _is_expression(graph: Graph, node: Node) -> bool:
