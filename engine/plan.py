@@ -8,6 +8,7 @@ gives the same result, bit for bit.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -250,20 +251,59 @@ def _check_fits(specs: Sequence[DeviceSpec], packing: Packing) -> None:
 
 
 def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
-    """Add the waits for data and for bytes: every earlier task that touches what a task writes."""
+    """Add the waits for data and for bytes: every earlier task that touches what a task writes,
+    but those that one of the others waits for already.
+    """
     done: list[Task] = []
-    touched: list[tuple[int, Slot]] = []
+    memories: defaultdict[str, _Users] = defaultdict(_Users)
     maker: dict[int, int] = {}
     for task in tasks:
         waits = set(task.effects)
         waits.update(maker[value] for value in task.inputs if value in maker)
         for value in task.outputs:
-            mine = slots[value]
-            waits.update(index for index, slot in touched if mine.overlaps(slot))
-        done.append(replace(task, waits=tuple(sorted(waits))))
+            waits.update(memories[slots[value].memory].written(slots[value], task.index))
+        done.append(replace(task, waits=tuple(sorted(waits - {task.index}))))
         maker.update(dict.fromkeys(task.outputs, task.index))
-        touched += [(task.index, slots[v]) for v in (*task.inputs, *task.outputs) if v in slots]
+        for value in task.inputs:
+            if value in slots:
+                memories[slots[value].memory].read(slots[value], task.index)
     return tuple(done)
+
+
+class _Users:
+    """Which tasks used the bytes of a memory since they were written last, that one included.
+
+    Spans that begin at `starts` and end where the next begins; who wrote over older users waits for
+    them, so that they need not be known any more.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._users: list[list[int]] = [[]]
+
+    def read(self, slot: Slot, task: int) -> None:
+        """Note that a task reads a slot."""
+        first, end = self._cut(slot)
+        for k in range(first, end):
+            self._users[k].append(task)
+
+    def written(self, slot: Slot, task: int) -> set[int]:
+        """Note that a task writes a slot; return the users of its bytes before."""
+        first, end = self._cut(slot)
+        users = {user for k in range(first, end) for user in self._users[k]}
+        self._starts[first:end], self._users[first:end] = [slot.offset], [[task]]
+        return users
+
+    def _cut(self, slot: Slot) -> tuple[int, int]:
+        """Make a slot some whole spans: the first, and the first after it."""
+        return self._border(slot.offset), self._border(slot.offset + max(slot.nbytes, 1))
+
+    def _border(self, offset: int) -> int:
+        at = bisect_left(self._starts, offset)
+        if at == len(self._starts) or self._starts[at] != offset:
+            self._starts.insert(at, offset)
+            self._users.insert(at, list(self._users[at - 1]))
+        return at
 
 
 def _in_turns(tasks: Sequence[Task]) -> tuple[Task, ...]:
