@@ -7,6 +7,7 @@ from the caller's array, an output is written into the array that the caller get
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -64,8 +65,9 @@ class Ports:
                 value.name, view, view.shape, view.dtype, point, view.ctypes.data, value
             )  # fmt: skip
 
-        self._inputs = [port(v, _reader(plan, calls, v.id)) for v in graph.input_values()]
-        self._outputs = [port(v, _writer(plan, calls, v.id)) for v in graph.output_values()]
+        known = plan, calls, _Arguments(plan)
+        self._inputs = [port(v, _reader(*known, v.id)) for v in graph.input_values()]
+        self._outputs = [port(v, _writer(*known, v.id)) for v in graph.output_values()]
         self._borrowable = [port for port in self._inputs if port.point is not None]
         self._copies_all = all(port.point is None for port in self._outputs)
         self._put, self._copied = self._putter(), self._copier()
@@ -214,13 +216,29 @@ def _address(array: Array) -> int:
     return 0 if address % 16 else address
 
 
-def _reader(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
+class _Arguments:
+    """By value: the tasks that read it and those that make it, each with which argument it is."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.readers: dict[int, list[tuple[int, int]]] = {}
+        self.makers: dict[int, list[tuple[int, int]]] = {}
+        for task in plan.tasks:
+            for argument, value in enumerate(task.inputs):
+                self.readers.setdefault(value, []).append((task.index, argument))
+            for argument, value in enumerate(task.outputs, len(task.inputs)):
+                self.makers.setdefault(value, []).append((task.index, argument))
+        self.given = Counter(plan.graph.outputs)
+
+
+def _reader(
+    plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
+) -> Point | None:
     """Return what points the readers of a large input elsewhere, None where it is copied: where
     one of them cannot be pointed, or more than a few would have to be."""
-    readers = [task for task in plan.tasks if value in task.inputs]
-    if not 1 <= len(readers) <= _MOST_READERS or value in plan.graph.outputs:
+    readers = arguments.readers.get(value, [])
+    if not 1 <= len(readers) <= _MOST_READERS or arguments.given[value]:
         return None
-    points = [_pointer(plan, calls, value, t.index, t.inputs.index(value)) for t in readers]
+    points = [_pointer(plan, calls, value, task, argument) for task, argument in readers]
     able = [point for point in points if point is not None]
     if len(able) < len(points):
         return None
@@ -232,16 +250,14 @@ def _reader(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
     return able[0] if len(able) == 1 else point_all
 
 
-def _writer(plan: Plan, calls: Sequence[BoundCall], value: int) -> Point | None:
+def _writer(
+    plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
+) -> Point | None:
     """Return what points the maker of a large output elsewhere, if no other task reads it."""
-    makers = [task for task in plan.tasks if value in task.outputs]
-    if len(makers) != 1 or plan.graph.outputs.count(value) != 1:
+    makers = arguments.makers.get(value, [])
+    if len(makers) != 1 or arguments.given[value] != 1 or value in arguments.readers:
         return None
-    if any(value in task.inputs for task in plan.tasks):
-        return None
-    task = makers[0]
-    argument = len(task.inputs) + task.outputs.index(value)
-    return _pointer(plan, calls, value, task.index, argument)
+    return _pointer(plan, calls, value, *makers[0])
 
 
 def _pointer(
