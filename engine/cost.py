@@ -321,7 +321,7 @@ def supported_part(graph: Graph, device: Device) -> Graph:
     outputs = [
         value
         for value in made
-        if value in graph.outputs or any(user.id not in inside for user in graph.users(value))
+        if graph.is_output(value) or any(user.id not in inside for user in graph.users(value))
     ]
     return Graph(
         graph.name, tuple(inputs), tuple(outputs), tuple(mine),

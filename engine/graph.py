@@ -135,7 +135,7 @@ class Node:
     pin: str | None = None
     after: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def used(self) -> tuple[int, ...]:
         """The ids of the inputs that are present, in order."""
         return tuple(i for i in self.inputs if i is not None)
@@ -174,6 +174,10 @@ class Graph:
         """Return the nodes that read the value, in graph order, each once."""
         return self._users.get(value, ())
 
+    def is_output(self, value: int) -> bool:
+        """Whether a caller gets the value."""
+        return value in self._output_set
+
     def input_values(self) -> Iterator[Value]:
         """Yield the values a caller feeds."""
         return (self.values[i] for i in self.inputs)
@@ -185,6 +189,10 @@ class Graph:
     @cached_property
     def _node_by_id(self) -> Mapping[int, Node]:
         return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def _output_set(self) -> frozenset[int]:
+        return frozenset(self.outputs)
 
     @cached_property
     def _producers(self) -> Mapping[int, Node]:

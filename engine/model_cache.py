@@ -122,7 +122,7 @@ def _encode(graph: Graph, files: Sequence[OpenFile], notes: Sequence[str]) -> by
     """
     views: dict[int, tuple[int, int, tuple[int, ...]]] = {}
     for value in graph.values.values():
-        place = None if value.id in graph.outputs else _place(value.data, files)
+        place = None if graph.is_output(value.id) else _place(value.data, files)
         if place is not None:
             views[value.id] = place
     values = {i: replace(v, data=None) if i in views else v for i, v in graph.values.items()}

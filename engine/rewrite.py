@@ -41,6 +41,9 @@ class Draft:
         self.values: dict[int, Value] = dict(graph.values)
         self.nodes: dict[int, Node] = {}
         self.outputs = list(graph.outputs)
+        self._output_places: dict[int, list[int]] = {}
+        for place, value in enumerate(graph.outputs):
+            self._output_places.setdefault(value, []).append(place)
         self.counts: Counter[str] = Counter()
         self.memo: dict[Hashable, Any] = {}
         """What rules remember for the length of one walk."""
@@ -72,7 +75,7 @@ class Draft:
 
     def is_output(self, value: int) -> bool:
         """Whether the caller gets the value."""
-        return value in self.outputs
+        return value in self._output_places
 
     def uses(self, value: int) -> int:
         """Return how many inputs of nodes, and outputs of the graph, the value is."""
@@ -188,7 +191,7 @@ class Draft:
         for old, new in zip(root.outputs, made, strict=True):
             if self.is_output(old) or new in self._fresh:
                 self.values[new] = replace(self.values[new], name=self.values[old].name)
-            self.outputs = [new if i == old else i for i in self.outputs]
+            self._take_output(old, new)
             self._uses[new] += self._uses.pop(old, 0)
             self._stand_in[old] = new
             if self.type(old) != self.type(new):
@@ -196,6 +199,14 @@ class Draft:
         self._release(root.used)
         self._drop_unread(made)
         return True
+
+    def _take_output(self, old: int, new: int) -> None:
+        """Make the outputs of the graph that are `old` be `new`."""
+        places = self._output_places.pop(old, [])
+        for place in places:
+            self.outputs[place] = new
+        if places:
+            self._output_places.setdefault(new, []).extend(places)
 
     def _may_stand_in(self, old: int, new: int) -> bool:
         """Whether a value may replace another: a graph output keeps its name and its type."""

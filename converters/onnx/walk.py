@@ -79,15 +79,17 @@ def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int
     for label, node in in_order(graph.node, where):
         convert_node(scope, node, label)
     outputs: list[int] = []
+    given: set[int] = set()
     for output in graph.output:
         value = scope.find(output.name)
         if value is None and scope.sequence(output.name) is not None:
             raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
         if value is None:
             raise ModelFileError(f"{where}: output '{output.name}' is never made")
-        if named and (scope.builder.values[value].name != output.name or value in outputs):
+        if named and (scope.builder.values[value].name != output.name or value in given):
             value = scope.builder.add("identity", value, names=[output.name], source="onnx:output")
         outputs.append(value)
+        given.add(value)
     return outputs
 
 

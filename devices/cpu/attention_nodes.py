@@ -265,11 +265,11 @@ def _turners(graph: Graph, first: Node, second: Node) -> list[tuple[Node, Node]]
 
 def _is_only_for(graph: Graph, node: Node, reader: Node) -> bool:
     value = node.outputs[0]
-    return value not in graph.outputs and all(user is reader for user in graph.users(value))
+    return not graph.is_output(value) and all(user is reader for user in graph.users(value))
 
 
 def _is_only_reader(graph: Graph, value: int) -> bool:
-    return value not in graph.outputs and len(graph.users(value)) == 1
+    return not graph.is_output(value) and len(graph.users(value)) == 1
 
 
 def _only_reader(graph: Graph, value: int, op: str) -> Node | None:

@@ -136,7 +136,7 @@ def _part_graph(graph: Graph, groups: Sequence[Group], part: int) -> Graph:
     entering = [v for v in values if v not in made and not values[v].is_constant]
     leaving = [
         v for v in made
-        if v in graph.outputs or any(user.id not in inside for user in graph.users(v))
+        if graph.is_output(v) or any(user.id not in inside for user in graph.users(v))
     ]  # fmt: skip
     return replace(
         graph, inputs=tuple(entering), outputs=tuple(sorted(leaving)), nodes=tuple(nodes),

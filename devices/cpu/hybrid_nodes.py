@@ -204,7 +204,7 @@ def _is_row(graph: Graph, value: int, op: Node) -> bool:
 
 def _only_reader(graph: Graph, value: int, op: str) -> Node | None:
     users = graph.users(value)
-    alone = value not in graph.outputs and len(users) == 1 and users[0].op == op
+    alone = not graph.is_output(value) and len(users) == 1 and users[0].op == op
     return users[0] if alone else None
 
 

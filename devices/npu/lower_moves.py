@@ -64,7 +64,7 @@ def _rearranged(op: str, call: Call, numbers: Array) -> tuple[Array, ...]:
 
 def _move(state: Lowering, x: int, out: int, index: Array) -> None:
     whole = np.array_equal(index.reshape(-1), np.arange(state.graph.type(x).elements))
-    if whole and out not in state.graph.outputs:
+    if whole and not state.graph.is_output(out):
         state.alias[out] = state.value(x)
         return
     y = axes_of(index.shape)

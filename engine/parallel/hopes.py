@@ -136,7 +136,7 @@ class _Outline:
         for value in leaving(graph, nodes):
             maker, nbytes = graph.producer(value), graph.type(value).nbytes
             away = {spaces[user.id] for user in graph.users(value) if user.id not in inside}
-            away |= {HOST} if value in graph.outputs else set()
+            away |= {HOST} if graph.is_output(value) else set()
             now_s += _copies_s(plain, nbytes, spaces[maker.id], away) if maker else 0.0
             outputs, readers = outputs + nbytes, readers | away
         here = frozenset(tries.where[node] for node in nodes)

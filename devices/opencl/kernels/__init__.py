@@ -168,7 +168,7 @@ def _alias(low: Lowering) -> None:
         while target in low.aliases:
             target = low.aliases[target]
         free = source not in fixed and source not in low.aliases
-        if target in graph.outputs and free and not graph.values[source].is_constant:
+        if graph.is_output(target) and free and not graph.values[source].is_constant:
             low.aliases[source] = target
 
 
@@ -204,7 +204,7 @@ def _follower(graph: Graph, chain: list[Node]) -> Node | None:
     """Return the elementwise node that can join the chain: the only reader, of the same shape."""
     out = chain[-1].outputs[0]
     users = graph.users(out)
-    if out in graph.outputs or len(users) != 1 or len(chain[-1].outputs) != 1:
+    if graph.is_output(out) or len(users) != 1 or len(chain[-1].outputs) != 1:
         return None
     after = users[0]
     if after.op not in expressions.ROWS or after.op in ALIASES or is_quantized(graph, after):
