@@ -28,6 +28,9 @@ NUMBERS = (*SIGNED, "uint8", "uint16", "uint32", "uint64")
 INTEGERS = tuple(name for name in NUMBERS if name not in FLOAT)
 ANY = (*NUMBERS, "bool")
 
+MOST_OPERANDS = 64
+"""Arrays that an elementwise kernel reads: OpenCL promises room for 128 pointers as arguments."""
+
 Attrs = Mapping[str, Any]
 
 
@@ -173,15 +176,17 @@ def operand_dtype(graph: Graph, node: Node) -> str:
     return graph.type(node.used[1 if node.op == "where" else 0]).dtype
 
 
-def expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) -> str:
+def _expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) -> str:
     """Return an elementwise node as an expression of variables, in its output's compute type,
-    without its activation.
+    without its activation; of a fold, the first step.
 
     `names` gives the variable of each input, None where it was left out.
     """
     row = ROWS[node.op]
     ctype = compute_type(operand_dtype(graph, node))
     given = [name for name in names if name is not None]
+    if row.fold and len(given) == 1:
+        return given[0]
     spelled = {
         "T": f"({lanes.type(ctype)})",
         "mask0": _mask(given[0], ctype, lanes),
@@ -190,10 +195,6 @@ def expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) 
         text = _clip_text(names)
     elif node.op == "cast":
         text = _cast(graph, node, given[0], lanes)
-    elif row.fold:
-        text = given[0]
-        for name in given[1:]:
-            text = row.text(node.attrs).format(text, name, **spelled)
     else:
         text = row.text(node.attrs).format(*given, **spelled)
     return lanes.as_bool(text) if row.boolean else text
@@ -202,9 +203,17 @@ def expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) 
 def statements(
     graph: Graph, node: Node, names: list[str | None], result: str, lanes: Lanes
 ) -> list[str]:
-    """Return the statements that make the variable `result` from the operands' variables."""
+    """Return the statements that make the variable `result` from the operands' variables.
+
+    A fold takes a statement for each operand: within one expression a template that names an
+    operand twice would double with each.
+    """
     kind = lanes.type(compute_type(graph.type(node.outputs[0]).dtype))
-    lines = [f"{kind} {result} = {expression(graph, node, names, lanes)};"]
+    lines = [f"{kind} {result} = {_expression(graph, node, names, lanes)};"]
+    if ROWS[node.op].fold:
+        lines += [
+            f"{result} = {_expression(graph, node, [result, name], lanes)};" for name in names[2:]
+        ]
     fused = str(node.attrs.get("activation", ""))
     if fused:
         lines.append(f"{result} = {activation(fused, result, lanes)};")
@@ -249,6 +258,8 @@ def refusal(graph: Graph, node: Node) -> str | None:
     dtype = operand_dtype(graph, node)
     if dtype not in row.dtypes:
         return f"no kernel for {dtype} (has {', '.join(row.dtypes)})"
+    if len(node.used) > MOST_OPERANDS:
+        return f"no kernel for over {MOST_OPERANDS} operands (here {len(node.used)})"
     fused = str(node.attrs.get("activation", ""))
     if fused and dtype not in FLOAT:
         return f"no kernel for activation {fused} on {dtype}"
