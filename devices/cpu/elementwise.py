@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -37,6 +37,9 @@ from trireme.dtypes import FLOATS, INTS
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.kernel_table import STORED_8
+
+MOST_INPUTS = 8
+"""Arrays that one kernel reads; more would run out of address registers."""
 
 
 @dataclass(frozen=True)
@@ -278,9 +281,17 @@ def activation_step(context: Context, activation: str, value: int, node: int) ->
 
 
 def _lower(context: Context, node: Node) -> Sequence[Step]:
-    inputs = tuple(dict.fromkeys(term_inputs(context.graph, node)))
-    term = node_term(context.graph, node, {value: ~k for k, value in enumerate(inputs)})
-    return [expression_step(context, node.op, [term], inputs, node.outputs[0], (node.id,))]
+    """Return the steps of one node: one, or more where a sum, max or min has many operands."""
+    steps: list[Step] = []
+    output, left = node.outputs[0], node.inputs
+    while left:
+        so_far = (output,) if steps else ()
+        room = MOST_INPUTS - len(so_far)
+        part, left = replace(node, inputs=so_far + left[:room]), left[room:]
+        inputs = tuple(dict.fromkeys(term_inputs(context.graph, part)))
+        term = node_term(context.graph, part, {value: ~k for k, value in enumerate(inputs)})
+        steps.append(expression_step(context, node.op, [term], inputs, output, (node.id,)))
+    return steps
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.attention_nodes import Attention, find_attention
-from trireme.devices.cpu.elementwise import expression_step, node_term, term_inputs
+from trireme.devices.cpu.elementwise import MOST_INPUTS, expression_step, node_term, term_inputs
 from trireme.devices.cpu.expressions import EXPRESSIONS
 from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
@@ -19,8 +19,6 @@ from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.interpret import is_quantized
 
-MOST_INPUTS = 8
-"""Arrays that one kernel reads; more would run out of address registers."""
 MOST_NODES = 32
 """Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory
 costs little beside 32 ops. Equal pieces of a long chain are one kernel."""
@@ -87,7 +85,7 @@ def _joins_its_reader(graph: Graph, node: Node) -> bool:
     """Whether the only reader of a node's result is an elementwise node of the same shape."""
     value = node.outputs[0]
     readers = graph.users(value)
-    if value in graph.outputs or len(readers) != 1 or not _is_expression(graph, readers[0]):
+    if graph.is_output(value) or len(readers) != 1 or not _is_expression(graph, readers[0]):
         return False
     reader = readers[0]
     same = graph.type(reader.outputs[0]).shape == graph.type(value).shape

@@ -7,12 +7,13 @@ quantised tensors too.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from trireme.devices.cpu.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.elementwise import activation_step
-from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, float_reason
+from trireme.devices.cpu.kernels import TABLE, At, Context, Rule, Step, float_reason
 from trireme.devices.cpu.products import activation_reason
 from trireme.dtypes import Array, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
@@ -28,23 +29,34 @@ def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) 
 
 
 def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
+    """Return the step of a copy. Offsets are in the addresses, so that the parts of a split or a
+    concat share a kernel.
+    """
+    read, write = context.operand(source), context.operand(target)
+    if isinstance(read, int):
+        read, copy = _at(read, copy.source_at * copy.item), replace(copy, source_at=0)
+    if isinstance(write, int):
+        write, copy = _at(write, copy.target_at * copy.item), replace(copy, target_at=0)
     code, chunks = context.kernel(copy_kernel, copy, name)
-    return Step(
-        code, (context.operand(source),), (target,), chunks, seconds=copy_s(copy), nodes=(node.id,)
-    )
+    return Step(code, (read,), (write,), chunks, seconds=copy_s(copy), nodes=(node.id,))
+
+
+def _at(value: int, offset: int) -> int | At:
+    return At(value, offset) if offset else value
 
 
 def _reason(graph: Graph, node: Node) -> str | None:
     """Say why moving bytes would be wrong or has no kernel."""
-    types = [graph.type(i) for i in (*_moved(node), *node.outputs)]
+    moved = _moved(node)
+    types = [graph.type(i) for i in (*moved, *node.outputs)]
     if any(type.quant != types[0].quant for type in types):
         return f"{node.op} has no native kernel between different quantisations"
     if not all(type.elements for type in types):
         return f"{node.op} has no native kernel for empty tensors"
     if types[0].dtype == "string" or itemsize(types[0].dtype) not in (1, 2, 4, 8):
         return f"{node.op} has no native kernel for {types[0].dtype}"
-    for value in node.used:
-        if value not in _moved(node) and not graph.values[value].is_constant:
+    for value in node.used[len(moved) :]:
+        if not graph.values[value].is_constant:
             return f"{node.op} has native kernels for constant parameters only"
     return None
 

@@ -185,15 +185,19 @@ def _repeated(program: Program, parts: int) -> list[Item]:
     whole = {*graph.inputs, *graph.outputs}
     memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
 
+    def beginning(operand: int | Temp, part: int) -> At:
+        if isinstance(operand, int) and homes[operand] in whole:
+            return At(homes[operand], part * graph.type(homes[operand]).nbytes)
+        key = homes[operand] if isinstance(operand, int) else operand.key
+        return At(memory, offsets[key])
+
     def place(operand: Operand, part: int) -> Operand:
         if isinstance(operand, int) and graph.values[operand].is_constant:
             return operand
-        if isinstance(operand, int) and homes[operand] in whole:
-            return At(homes[operand], part * graph.type(homes[operand]).nbytes)
-        if isinstance(operand, int | Temp):
-            key = homes[operand] if isinstance(operand, int) else operand.key
-            return At(memory, offsets[key])
-        return operand
+        if isinstance(operand, At):
+            at = beginning(operand.of, part)
+            return At(at.of, at.offset + operand.offset)
+        return beginning(operand, part) if isinstance(operand, int | Temp) else operand
 
     return [
         replace(

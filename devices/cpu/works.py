@@ -21,7 +21,7 @@ from trireme.device import KernelWork
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.expressions import COSTS
-from trireme.devices.cpu.kernels import CONSTANTS, Operand, Step, Temp
+from trireme.devices.cpu.kernels import CONSTANTS, At, Operand, Step, Temp
 from trireme.devices.cpu.program import Item, Program
 from trireme.graph import Graph
 
@@ -135,9 +135,10 @@ class _Touches:
         for step in section.steps:
             far = remote = 0.0
             values = _values(step)
+            written = set(map(_owner, step.writes))
             for operand in values:
                 size = _nbytes(section.graph, operand)
-                fresh = self._total if operand in step.writes else 0
+                fresh = self._total if operand in written else 0
                 since = self._total - self._touched.get(operand, fresh)
                 shares = _beyond(min(size + since, self._footprint), self._isa)
                 far, remote = far + size * shares[0], remote + size * shares[1]
@@ -232,7 +233,12 @@ def family_of(graph: Graph, step: Step) -> str:
 
 
 def _values(step: Step) -> list[Operand]:
-    return [o for o in (*step.reads, *step.writes) if isinstance(o, (int, Temp))]
+    """Return the values and temps that a step reads or writes, also where only in a part."""
+    return [o for o in map(_owner, (*step.reads, *step.writes)) if isinstance(o, (int, Temp))]
+
+
+def _owner(operand: Operand) -> Operand:
+    return operand.of if isinstance(operand, At) else operand
 
 
 def _nbytes(graph: Graph, operand: Operand) -> int:
