@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from trireme.device import Device, Executable, Progress
 from trireme.errors import CompileError, InternalError, TriremeError
 from trireme.graph import Graph
+from trireme.memory import MemoryUse
 from trireme.plan import Plan, Task
+from trireme.plan_memory import check_fits, compiled_use
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,18 @@ class Program:
                 needs[task.device] = max(needs[task.device], executable.scratch_bytes)
         return needs
 
+    def memory_uses(self) -> dict[str, MemoryUse]:
+        """Return what is needed of each memory space, as compiled."""
+        specs, made = self.plan.placement.specs, dict[str, dict[int, Executable]]()
+        for task, executable in zip(self.plan.tasks, self.executables, strict=True):
+            if executable is not None:
+                made.setdefault(specs[task.device].memory, {})[task.index] = executable
+        device_of = {task.index: task.device for task in self.plan.tasks}
+        return {
+            memory: compiled_use(use, made.get(memory, {}), device_of)
+            for memory, use in self.plan.memory.items()
+        }
+
     def constant_bytes(self) -> dict[str, int]:
         """Return, by device, the bytes its packed weights take."""
         total = dict.fromkeys(self.devices, 0)
@@ -39,7 +53,8 @@ class Program:
 def compile_plan(plan: Plan, devices: Mapping[str, Device]) -> Program:
     """Return the program of a plan.
 
-    Errors: CompileError, when a device cannot compile what it said it supports
+    Errors: CompileError, when a device cannot compile what it said it supports; PlanError, if what
+    was compiled does not fit its memory
     """
     executables: dict[int, Executable] = {}
     for name, device in devices.items():
@@ -50,8 +65,14 @@ def compile_plan(plan: Plan, devices: Mapping[str, Device]) -> Program:
 def make_program(
     plan: Plan, devices: Mapping[str, Device], executables: Mapping[int, Executable]
 ) -> Program:
-    """Return the program of a plan, given an executable for every task that is not a copy."""
-    return Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
+    """Return the program of a plan, given an executable for every task that is not a copy.
+
+    Errors: PlanError, if what was compiled does not fit a device's memory
+    """
+    program = Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
+    for use in program.memory_uses().values():
+        check_fits(plan.placement, use, plan.arenas[use.memory].lower_bound)
+    return program
 
 
 def compile_tasks(
@@ -67,13 +88,14 @@ def compile_tasks(
     try:
         graphs = [task_graph(plan, task) for task in mine]
         made = device.compile_telling(graphs, progress) if progress else device.compile(graphs)
-    except TriremeError:
+    except TriremeError as error:
+        error.of_device(name)
         raise
     except Exception as error:
         ops = ", ".join(sorted({node.op for task in mine for node in task.nodes}))
         raise CompileError(
             f"{name} failed to compile {len(mine)} tasks: {error}", facts=[f"ops: {ops}"]
-        ) from error
+        ).of_device(name) from error
     if len(made) != len(mine):
         raise InternalError(f"{name} made {len(made)} executables of {len(mine)} tasks")
     return dict(zip((task.index for task in mine), made, strict=True))

@@ -32,6 +32,14 @@ def kind_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class Resident:
+    """Bytes that a node keeps in a device's memory from run to run: packed weights, and code."""
+
+    weights: int = 0
+    code: int = 0
+
+
+@dataclass(frozen=True)
 class DeviceSpec:
     """What a device is, in the terms that placement and planning need.
 
@@ -42,7 +50,10 @@ class DeviceSpec:
         measures the kind without
     alignment: bytes to which values in its arena are aligned
     memory: the memory space it works in; values cross between spaces by copies only
-    memory_bytes: the size of that space, 0 when unlimited
+    memory_bytes: the size of that space, 0 when unlimited: for the arena, scratch, weights and code
+    buffer_bytes: the most that it gives in one piece, 0 when unlimited
+    sram_bytes: memory on the chip beside that space, in which what lives inside a task is first
+    streams_weights: whether weights that find no room in that space are fetched over the link
     link_latency_s, link_bandwidth: of a copy between its memory and the host's
     resource_group: devices of one group share silicon and cannot overlap
     cores: numbers of the CPUs that it may keep busy, where that is known
@@ -58,6 +69,9 @@ class DeviceSpec:
     alignment: int = 64
     memory: str = HOST
     memory_bytes: int = 0
+    buffer_bytes: int = 0
+    sram_bytes: int = 0
+    streams_weights: bool = False
     link_latency_s: float = 0.0
     link_bandwidth: float = float("inf")
     resource_group: str = ""
@@ -242,11 +256,13 @@ class Executable(ABC):
 
     scratch_bytes: memory that each bound call needs beside its arguments, in the device's space
     constant_bytes: memory that its packed weights take, shared by all bound calls
+    code_bytes: memory that its code takes in the device's space
     kernels: which kernel runs each node, by node id ("conv_f32_12x2__avx512", "numpy reference")
     """
 
     scratch_bytes: int = 0
     constant_bytes: int = 0
+    code_bytes: int = 0
     kernels: Mapping[int, str]
 
     @abstractmethod
@@ -326,6 +342,11 @@ class Device(ABC):
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
         """Return the device's own estimate of a node's seconds; None leaves it to the roofline."""
         return None
+
+    def resident(self, graph: Graph, node: Node) -> Resident:
+        """Return what a node keeps in the device's memory: its constants, if not known better."""
+        constants = [graph.values[value] for value in dict.fromkeys(node.used)]
+        return Resident(sum(value.type.nbytes for value in constants if value.is_constant))
 
     def works(self, graph: Graph) -> Sequence[KernelWork] | None:
         """Return the kernels that `compile` makes of a region, in order; None where not known."""

@@ -6,7 +6,9 @@ callers add context outward with `raise ... from`. The command line maps the cla
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
 
 
 class TriremeError(Exception):
@@ -17,7 +19,11 @@ class TriremeError(Exception):
         summary
           fact
           fix: what to do
+
+    device: the device that it came from, "" where that is not known or matters to nobody
     """
+
+    device: str = ""
 
     def __init__(self, summary: str, *, facts: Iterable[str] = (), fix: str = "") -> None:
         self.summary = summary
@@ -27,6 +33,11 @@ class TriremeError(Exception):
         if fix:
             lines.append(f"  fix: {fix}")
         super().__init__("\n".join(lines))
+
+    def of_device(self, device: str) -> Self:
+        """Return the error, which came from a device, unless it is known to be another's."""
+        self.device = self.device or device
+        return self
 
 
 class ConvertError(TriremeError):
@@ -67,3 +78,18 @@ class RunError(TriremeError):
 
 class InternalError(TriremeError):
     """An invariant of trireme itself is broken; please report it with the model."""
+
+
+@contextmanager
+def from_device(device: str, doing: str) -> Iterator[None]:
+    """Mark the errors that come out as a device's; what is none of ours becomes a DeviceError.
+
+    doing: what the device is asked for, to end the sentence "npu failed to ..."
+    """
+    try:
+        yield
+    except TriremeError as error:
+        error.of_device(device)
+        raise
+    except Exception as error:
+        raise DeviceError(f"{device} failed to {doing}: {error}").of_device(device) from error

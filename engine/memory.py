@@ -41,6 +41,49 @@ class Packing:
         return self.nbytes / self.lower_bound - 1 if self.lower_bound else 0.0
 
 
+@dataclass(frozen=True)
+class MemoryUse:
+    """What is needed of one memory space, in bytes.
+
+    limit: what there is, 0 without an end
+    arena, weights, scratch, code: what is kept there
+    streamed, streamed_s: the weights among them that are fetched anew in every run, and the seconds
+    can_stream: whether any weights may be
+    """
+
+    memory: str
+    limit: int
+    arena: int = 0
+    weights: int = 0
+    scratch: int = 0
+    code: int = 0
+    streamed: int = 0
+    streamed_s: float = 0.0
+    can_stream: bool = False
+
+    @property
+    def needed(self) -> int:
+        """Bytes that must be there at once; weights need not where they can be streamed."""
+        kept = 0 if self.can_stream else self.weights
+        return self.arena + self.scratch + self.code + kept
+
+    @property
+    def excess(self) -> int:
+        """Bytes that are needed beyond what there is."""
+        return max(self.needed - self.limit, 0) if self.limit else 0
+
+    def __str__(self) -> str:
+        limit = f" of {self.limit}" if self.limit else ""
+        total = self.arena + self.scratch + self.code + self.weights - self.streamed
+        text = (
+            f"{self.memory}: {total}{limit} bytes (arena {self.arena}, weights {self.weights}, "
+            f"scratch {self.scratch}, code {self.code})"
+        )
+        if self.streamed:
+            text += f"; {self.streamed} of weights streamed a run, {self.streamed_s * 1e6:.1f} us"
+        return text
+
+
 _ORDERS: Mapping[str, Callable[[LiveRange], tuple[int, ...]]] = {
     "size": lambda r: (-r.nbytes, r.first, r.key),
     "area": lambda r: (-r.nbytes * (r.last - r.first + 1), r.first, r.key),

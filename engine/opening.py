@@ -15,7 +15,7 @@ from typing import Any
 
 from trireme.device import HOST, Device, DeviceSpec, kind_of
 from trireme.effects import States
-from trireme.errors import DeviceError
+from trireme.errors import DeviceError, TriremeError
 
 Factory = Callable[..., Device]
 _FACTORIES: dict[str, str] = {
@@ -76,7 +76,7 @@ def open_devices(
     options: Mapping[str, Mapping[str, Any]],
     threads: int | None,
     fallback: bool = False,
-) -> tuple[dict[str, Device], dict[str, DeviceError]]:
+) -> tuple[dict[str, Device], dict[str, TriremeError]]:
     """Return the devices by name, opened where a name is given, and why others are not there.
 
     options, threads: as in `options_of`
@@ -85,7 +85,7 @@ def open_devices(
     opened is closed again
     """
     opened: dict[str, Device] = {}
-    absent: dict[str, DeviceError] = {}
+    absent: dict[str, TriremeError] = {}
     if not wanted:
         raise DeviceError("no device was asked for", fix='devices=["cpu"]')
     names = [one if isinstance(one, str) else one.spec.name for one in wanted]
@@ -99,7 +99,7 @@ def open_devices(
             try:
                 opened[name] = open_device(name, **options_of(name, names, options, threads))
                 closing.callback(opened[name].close)
-            except DeviceError as error:
+            except TriremeError as error:
                 if not fallback:
                     raise
                 absent[name] = error

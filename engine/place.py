@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trireme.bind_shapes import shape_advice
 from trireme.cost import CostModel, Estimate
-from trireme.device import HOST, Device
-from trireme.errors import PlacementError, PlanError
+from trireme.device import HOST, Device, Resident
+from trireme.errors import PlacementError, PlanError, from_device
 from trireme.graph import Graph, Node
 from trireme.naming import pinned
-from trireme.placement import Choice, Placement, Score, insert_copies
+from trireme.placement import Choice, Placement, Score, insert_copies, largest_values
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
+from trireme.placing.budget import memory_uses, streamed_s
 from trireme.placing.idle import Use, least_uses
 from trireme.placing.makespan import makespan_s
 from trireme.placing.messages import Messages, price_bound
@@ -84,8 +86,15 @@ def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
             yield task.placed(search.scorer, assigned, search, forest, load, tasks)
 
 
-NodeOptions = tuple[dict[str, Estimate], dict[str, str], dict[str, str]]
-"""Of one node: its estimate per device, the refusals of the others, and remarks."""
+class NodeOptions(NamedTuple):
+    """Of one node: its estimate per device, the refusals of the others, remarks, and what it keeps
+    in each device's memory.
+    """
+
+    estimates: dict[str, Estimate]
+    refusals: dict[str, str]
+    notes: dict[str, str]
+    resident: dict[str, Resident]
 
 
 @dataclass(frozen=True)
@@ -126,7 +135,8 @@ class Pricing:
             [options[n.id][0][d].seconds if d in options[n.id][0] else None for d in specs]
             for n in graph.nodes
         ]
-        return cls(graph, costs, options, Problem.of(graph, machine, seconds))
+        resident = [[options[n.id].resident.get(d, Resident()) for d in specs] for n in graph.nodes]
+        return cls(graph, costs, options, Problem.of(graph, machine, seconds, resident))
 
     def kept(self, held: Kept | Placement) -> tuple[Assignment, Tasks | None]:
         """Return each node on its pin, else where it is held; and the tasks, if none moved.
@@ -178,6 +188,7 @@ class Pricing:
         messages = search.messages if search else None
         bound, origin = lower_bound(scorer, assigned, value, forest, load, messages)
         score = Score(scorer.objective, UNIT[scorer.objective], value, bound, origin)
+        streaming = streamed_s(problem, assigned, tasks)
         uses = least_uses(scorer, assigned, search.best_using if search else {})
         return Placement(
             graph, placed, specs, self.costs.links,
@@ -185,13 +196,15 @@ class Pricing:
             choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks), score,
             search.candidates if search else {}, self._unused(assigned, score, uses),
             issue_s=self.costs.issue_s(),
+            memory=tuple(memory_uses(problem, assigned, tasks, packed=True)),
+            streamed_s={graph.nodes[i].id: s for i, s in streaming.items()},
         )  # fmt: skip
 
     def _unused(self, assigned: Assignment, score: Score, uses: Iterable[Use]) -> dict[str, str]:
         """Return, for each device without a node, the sentence that says why."""
         names, unused = self.problem.machine.names, {}
         for name in (name for d, name in enumerate(names) if d not in assigned):
-            refused = [refusals[name] for _, refusals, _ in self.options.values()
+            refused = [refusals[name] for _, refusals, _, _ in self.options.values()
                        if name in refusals]  # fmt: skip
             common = max(set(refused), key=lambda r: (refused.count(r), r), default="")
             unused[name] = f"it refuses all {self.problem.n} nodes ({common})"
@@ -203,13 +216,22 @@ class Pricing:
         return unused
 
     def _check_fits(self, scorer: Scorer, assigned: Assignment, tasks: Tasks) -> None:
-        sizes = scorer.overfull(assigned, tasks)
-        if sizes:
-            raise PlacementError(
-                "no placement was found that fits the devices' memory",
-                facts=[f"{space}: {size} bytes of {limit}" for space, size, limit in sizes],
-                fix="leave out the device, or give it more memory",
-            )
+        overfull = scorer.overfull(assigned, tasks)
+        if not overfull:
+            return
+        spaces = self.problem.machine.spaces
+        facts = []
+        for use in overfull:
+            space = spaces.index(use.memory)
+            mine = [
+                node for node, d in zip(self.graph.nodes, assigned, strict=True)
+                if self.problem.space[d] == space
+            ]  # fmt: skip
+            facts += [str(use), "largest: " + ", ".join(largest_values(self.graph, mine))]
+        raise PlacementError(
+            "no placement was found that fits the devices' memory", facts=facts,
+            fix="leave out the device, or give it more memory",
+        )  # fmt: skip
 
 
 def lower_bound(
@@ -259,22 +281,25 @@ def _not_static(graph: Graph, value: int, where: str) -> PlanError:
 
 
 def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
-    """Return a node's estimate per device, the refusals of the others, and remarks.
+    """Return what placing needs to know of a node.
 
     Errors: PlacementError, if no device is left or the pinned one refuses
     """
     estimates: dict[str, Estimate] = {}
     refusals: dict[str, str] = {}
     notes: dict[str, str] = {}
+    resident: dict[str, Resident] = {}
     for name, device in costs.devices.items():
-        reason = _refusal(graph, node, name, device)
-        if reason is not None:
-            refusals[name] = reason
-            continue
-        estimates[name] = costs.node(graph, node, name)
-        note = device.kernel_note(graph, node)
-        if note:
-            notes[name] = note
+        with from_device(name, f"price {node.label}"):
+            reason = _refusal(graph, node, name, device)
+            if reason is not None:
+                refusals[name] = reason
+                continue
+            estimates[name] = costs.node(graph, node, name)
+            resident[name] = device.resident(graph, node)
+            note = device.kernel_note(graph, node)
+            if note:
+                notes[name] = note
     if not estimates:
         types = ", ".join(str(graph.type(value)) for value in node.used)
         raise PlacementError(
@@ -284,7 +309,7 @@ def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
             if node.pin or HOST in costs.devices
             else "add a device that has it: host has every op, slowly",
         )
-    return estimates, refusals, notes
+    return NodeOptions(estimates, refusals, notes, resident)
 
 
 def _refusal(graph: Graph, node: Node, name: str, device: Device) -> str | None:

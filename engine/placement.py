@@ -5,13 +5,14 @@ After this stage a value lives in exactly one memory space; a tensor crosses a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trireme.cost import Estimate, Links, Source
-from trireme.device import HOST, DeviceSpec
+from trireme.device import HOST, DeviceSpec, Resident
 from trireme.graph import Graph, Node, Value
+from trireme.memory import MemoryUse
 
 _SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
@@ -21,12 +22,16 @@ KEPT = " <- kept"
 
 @dataclass(frozen=True)
 class Choice:
-    """Where one node goes, what it would take anywhere, and why some devices refuse it."""
+    """Where one node goes, what it would take anywhere, and why some devices refuse it.
+
+    resident: what it keeps in the memory of each device that can run it
+    """
 
     device: str
     estimates: Mapping[str, Estimate]
     refusals: Mapping[str, str]
     notes: Mapping[str, str] = field(default_factory=dict)
+    resident: Mapping[str, Resident] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,8 @@ class Placement:
     pins_cost: how much more the best placement found scores with the pins than without
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves
+    memory: what it needs of each memory space
+    streamed_s: by node id, the seconds in which weights are fetched for it in every run
     """
 
     source: Graph
@@ -139,6 +146,8 @@ class Placement:
     unmixed: str = ""
     undecided: str = ""
     measured: tuple[str, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+    streamed_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -199,6 +208,7 @@ class Placement:
             "unmixed": self.unmixed,
             "undecided": self.undecided,
             "measured": list(self.measured),
+            "memory": [vars(use) for use in self.memory],
             "nodes": [self._node_json(node) for node in self.source.nodes],
             "copies": [self._copy_json(node) for node in self.copies()],
         }
@@ -249,6 +259,7 @@ class Placement:
             *_sources_text(self.sources),
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
+        lines += [f"  memory of {use}" for use in self.memory if use.limit]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits]
         told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
@@ -271,6 +282,18 @@ def _sources_text(sources: Mapping[Source, float]) -> list[str]:
     others = {source: share for source, share in sources.items() if source != "calibration"}
     rows = [f", {share:.0%} from {_SOURCES[source]}" for source, share in others.items()]
     return [f"  {measured:.0%} of the predicted time is from measured kernels{''.join(rows)}"]
+
+
+def largest_values(graph: Graph, nodes: Iterable[Node], most: int = 3) -> list[str]:
+    """Return the names and sizes of the largest values that some nodes read or make."""
+    used = {value for node in nodes for value in (*node.used, *node.outputs)}
+    found = sorted(used, key=lambda v: (-graph.type(v).nbytes, v))[:most]
+    kind = {True: "weights", False: "value"}
+    return [
+        f"{kind[graph.values[v].is_constant]} '{graph.values[v].first_name}' {graph.type(v)}, "
+        f"{graph.type(v).nbytes} bytes"
+        for v in found
+    ]
 
 
 def time_text(seconds: float) -> str:

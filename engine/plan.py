@@ -10,14 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from trireme.device import HOST, DeviceSpec
-from trireme.errors import PlanError
+from trireme.device import HOST
 from trireme.graph import Graph, Node
-from trireme.memory import LiveRange, Packing, pack
+from trireme.memory import LiveRange, MemoryUse, Packing, pack
 from trireme.placement import Placement
+from trireme.plan_memory import beside_arena, check_fits
 from trireme.subgraphs import Execution, Group, Subgraphs, group_nodes
 
 
@@ -67,12 +67,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """Tasks in an order in which they can run, a slot for every value, an arena a memory space."""
+    """Tasks in an order in which they can run, a slot for every value, an arena a memory space.
+
+    memory: what is needed of each memory space, beside the arena as predicted
+    """
 
     placement: Placement
     tasks: tuple[Task, ...]
     slots: Mapping[int, Slot]
     arenas: Mapping[str, Packing]
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -106,12 +110,13 @@ def make_plan(
 ) -> Plan:
     """Return the plan of a placement; `subgraphs` explains the two choices of how to cut it.
 
-    Errors: PlanError, if a device's memory is too small for its arena
+    Errors: PlanError, if a device's memory is too small for arena, scratch, weights and code
     """
     tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
-    arenas, slots = _pack(placement, tasks, overlaps=subgraphs == "merged")
+    arenas, slots, memory = _pack(placement, tasks, overlaps=subgraphs == "merged")
     timed = _with_waits(tasks, slots)
-    return Plan(placement, _in_turns(timed) if subgraphs == "split" else timed, slots, arenas)
+    tasks_in_turn = _in_turns(timed) if subgraphs == "split" else timed
+    return Plan(placement, tasks_in_turn, slots, arenas, memory)
 
 
 def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
@@ -148,6 +153,7 @@ def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float
         nbytes = placement.graph.type(nodes[0].outputs[0]).nbytes
         return placement.links.seconds(nbytes, source, target)
     own = sum(placement.choices[node.id].estimates[device].seconds for node in nodes)
+    own += sum(placement.streamed_s.get(node.id, 0.0) for node in nodes)
     return placement.launch_s[device] + own
 
 
@@ -175,8 +181,8 @@ def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:
 
 def _pack(
     placement: Placement, tasks: Sequence[Task], overlaps: bool
-) -> tuple[dict[str, Packing], dict[int, Slot]]:
-    """Return an arena a memory space, and the slots in it.
+) -> tuple[dict[str, Packing], dict[int, Slot], dict[str, MemoryUse]]:
+    """Return an arena a memory space, the slots in it, and what is needed of each space.
 
     overlaps: whether tasks may run at the same time: then bytes are shared only by values that do
     not live at the same time in the predicted run either, where there is memory for that
@@ -191,21 +197,24 @@ def _pack(
     held = _held_longer(placement, tasks, last) if overlaps else last
     arenas: dict[str, Packing] = {}
     slots: dict[int, Slot] = {}
+    uses: dict[str, MemoryUse] = {}
+    regions = [(task.device, task.nodes, task.outputs) for task in tasks]
     for memory in dict.fromkeys([HOST, *(spec.memory for spec in placement.specs.values())]):
         mine = [v for v in first if memory_of[v] == memory]
         specs = [spec for spec in placement.specs.values() if spec.memory == memory]
         alignment = max((spec.alignment for spec in specs), default=64)
-        limit = min((spec.memory_bytes for spec in specs if spec.memory_bytes), default=0)
+        beside = beside_arena(placement, regions, memory)
         for until in (held, last):
             ranges = [LiveRange(v, first[v], until[v], graph.type(v).nbytes) for v in mine]
             packing = pack(ranges, alignment)
-            if not limit or packing.nbytes <= limit:
+            use = replace(beside, arena=packing.nbytes)
+            if not use.excess:
                 break
-        _check_fits(specs, packing)
-        arenas[memory] = packing
+        check_fits(placement, use, packing.lower_bound)
+        arenas[memory], uses[memory] = packing, use
         for v in mine:
             slots[v] = Slot(memory, packing.offsets[v], graph.type(v).nbytes)
-    return arenas, slots
+    return arenas, slots, uses
 
 
 def _held_longer(
@@ -238,16 +247,6 @@ def _held_longer(
         value: max(task, latest[bisect_left(starts, over.get(value, 0.0))])
         for value, task in last.items()
     }
-
-
-def _check_fits(specs: Sequence[DeviceSpec], packing: Packing) -> None:
-    for spec in specs:
-        if spec.memory_bytes and packing.nbytes > spec.memory_bytes:
-            raise PlanError(
-                f"{spec.name}: the arena takes {packing.nbytes} bytes, "
-                f"its memory has {spec.memory_bytes}",
-                facts=[f"no order of packing takes less than {packing.lower_bound} bytes"],
-            )
 
 
 def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:

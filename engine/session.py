@@ -26,7 +26,7 @@ from trireme.cost import CostModel
 from trireme.device import HOST, Device, Executable, Progress, no_progress
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
-from trireme.errors import CompileError, InternalError, RunError
+from trireme.errors import CompileError, DeviceError, InternalError, PlanError, RunError
 from trireme.forks import tell_of_forks
 from trireme.graph import Value
 from trireme.lockfile import Held, made_with, place_as, read_held
@@ -63,7 +63,8 @@ class Session(Closing):
         with cores of their own (docs/parallelism.md). When None those of a held lockfile, else cpu
     threads: worker threads of the cpu device, or of each instance; when None those of a held
         lockfile, else all its cores
-    fallback: drop a device that cannot be opened or cannot compile, and say so in `dropped`
+    fallback: drop a device that gives an error before it runs (when it is opened, asked, given
+        memory or code to compile), and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (running/runs.py); the same bits
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
@@ -152,8 +153,7 @@ class Session(Closing):
             self._placing = (objective or made.objective, held, split, mixtures)
             self._calibration = calibration
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
-            self.program = self._compile(opened, measure, fallback, progress)
-            self._lane = Lane(self.program)
+            self.program, self._lane = self._prepared(opened, measure, fallback, progress)
             self._calls, self._ports = self._lane.calls, self._lane.ports
             self.runs = Runs(self.plan, self._calls, mode)
             self._direct = self._ports.direct(self.runs)
@@ -189,37 +189,40 @@ class Session(Closing):
         self.dropped[name] = str(error)
         _log.warning("device %s is left out: %s", name, error)
 
-    def _compile(
+    def _prepared(
         self,
         devices: dict[str, Device],
         measure: bool,
         fallback: bool,
         progress: Progress,
-    ) -> Program:
-        """Place, plan and compile; with fallback, again without a device that fails to compile."""
+    ) -> tuple[Program, Lane]:
+        """Prepare a run; with fallback, again without a device that gives an error before it."""
         if measure:
             check_free(*self._placing)
         while True:
-            progress("placing nodes", 0, 0)
-            costs = CostModel(devices, self._calibration)
-            placement = place_as(self.graph, costs, *self._placing)
-            if measure:
-                placement = tried(placement, self.graph, costs, self._holding(devices), progress)
-            plan = make_plan(placement, self.subgraphs, self.execution)
-            executables: dict[int, Executable] = {}
-            failed = ""
-            for name, device in devices.items():
-                try:
-                    executables.update(compile_tasks(plan, name, device, progress))
-                except CompileError as error:
-                    if not fallback or len(devices) == 1:
-                        raise
-                    failed = name
-                    self._drop(name, error)
-                    break
-            if not failed:
-                return make_program(plan, devices, executables)
-            devices = {name: device for name, device in devices.items() if name != failed}
+            try:
+                return self._prepared_on(devices, measure, progress)
+            except (CompileError, DeviceError, PlanError) as error:
+                if not fallback or error.device not in devices or len(devices) == 1:
+                    raise
+                self._drop(error.device, error)
+                devices = {name: d for name, d in devices.items() if name != error.device}
+
+    def _prepared_on(
+        self, devices: Mapping[str, Device], measure: bool, progress: Progress
+    ) -> tuple[Program, Lane]:
+        """Place, plan and compile, and bind all that was compiled to memory."""
+        progress("placing nodes", 0, 0)
+        costs = CostModel(devices, self._calibration)
+        placement = place_as(self.graph, costs, *self._placing)
+        if measure:
+            placement = tried(placement, self.graph, costs, self._holding(devices), progress)
+        plan = make_plan(placement, self.subgraphs, self.execution)
+        executables: dict[int, Executable] = {}
+        for name, device in devices.items():
+            executables.update(compile_tasks(plan, name, device, progress))
+        program = make_program(plan, devices, executables)
+        return program, Lane(program)
 
     def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
         """Return what opens a session like this one that holds a placement."""

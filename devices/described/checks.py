@@ -79,7 +79,9 @@ _RULES: Mapping[str, _Rule] = {
     "max_rank": _Rule(
         lambda v: isinstance(v, int) and _is_number(v), "a whole number, or 0 for any rank"
     ),
-    "sinks": _Rule(lambda v: isinstance(v, bool), "true or false"),
+    **dict.fromkeys(
+        ("sinks", "streams_weights"), _Rule(lambda v: isinstance(v, bool), "true or false")
+    ),
 }
 
 
@@ -163,6 +165,12 @@ def _check_together(where: str, row: Mapping[str, Any]) -> None:
         raise ModelFileError(f"{where}.flops is empty")
     if row.get("memory", HOST) != HOST and not row.get("link_bandwidth"):
         raise ModelFileError(f"{where} has memory of its own and no link_bandwidth")
+    if row.get("streams_weights") and (
+        row.get("memory", HOST) == HOST or not row.get("memory_bytes")
+    ):
+        raise ModelFileError(
+            f"{where} streams weights and has no memory of its own with memory_bytes"
+        )
     if row.get("sram") and not row.get("sram_bandwidth"):
         raise ModelFileError(f"{where} has sram and no sram_bandwidth")
 

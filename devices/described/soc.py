@@ -5,6 +5,8 @@
     flops = {int8 = 4e12}       # operations a second; a multiply-add counts as two
     bandwidth = 12.8e9          # bytes a second to and from its memory
     launch_s = 50e-6            # of a task; of every node where sinks = false
+    memory_bytes = 8e6    # of its memory: weights, scratch, code and arena; no end when not given
+    streams_weights = true  # what of the weights finds no room is fetched over the link, every run
     sram = 1e6            # on the chip: what fits there travels at sram_bandwidth
     sram_bandwidth = 100e9
     efficiency = {default = 0.4, depthwise = 0.1, int8 = {default = 0.2}}  # of flops, by kind
@@ -177,6 +179,8 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
         resource_group=str(row.get("resource_group", "")),
         clock="virtual",
         launch_s=launch_s if sinks else 0.0,
+        sram_bytes=int(on_chip.get("sram", 0)),
+        streams_weights=bool(row.get("streams_weights", False)),
         **numbers,
     )
     lists = {key: frozenset(row.get(key, [])) for key in LISTS}

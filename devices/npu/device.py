@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan
+from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan, Resident
 from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import TABLE, Compiled, compile_graph, node_kernels
 from trireme.devices.npu.constraints import Options, reason_against
@@ -119,6 +119,15 @@ class Npu(Device):
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new NPU memory; its handle is private to the device."""
+        memory = np.zeros(nbytes, np.uint8)
+        self.take(nbytes, memory)
+        return Buffer(self.spec.memory, memory, 0, nbytes)
+
+    def take(self, nbytes: int, owner: object) -> None:
+        """Count bytes of device memory as in use for as long as their owner is there.
+
+        Errors: DeviceError, if there are not so many
+        """
         with self._lock:
             if self._allocated + nbytes > self.machine.dram.bytes:
                 raise DeviceError(
@@ -126,9 +135,7 @@ class Npu(Device):
                     facts=[f"{self._allocated} of {self.machine.dram.bytes} bytes are in use"],
                 )
             self._allocated += nbytes
-        memory = np.zeros(nbytes, np.uint8)
-        weakref.finalize(memory, self._give_back, nbytes)
-        return Buffer(self.spec.memory, memory, 0, nbytes)
+        weakref.finalize(owner, self._give_back, nbytes)
 
     def _give_back(self, nbytes: int) -> None:
         with self._lock:
@@ -157,7 +164,13 @@ class Npu(Device):
 
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
         """Return the modelled seconds of a node in the midst of a region."""
-        return self._estimator.seconds(graph, node)
+        found = self._estimator.predicted(graph, node)
+        return found.seconds if found else None
+
+    def resident(self, graph: Graph, node: Node) -> Resident:
+        """Return what a node's packed weights and its commands take of the device's memory."""
+        found = self._estimator.predicted(graph, node)
+        return found.resident if found else super().resident(graph, node)
 
     def submit(self, work: Callable[[], None]) -> None:
         """Queue work for the machine; it runs on the device's thread, in order."""
@@ -211,6 +224,7 @@ def _device_spec(machine: NpuSpec, options: Options, name: str) -> DeviceSpec:
     return DeviceSpec(
         name, machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
         alignment=machine.alignment, memory=name, memory_bytes=machine.dram.bytes,
+        sram_bytes=machine.sram.bytes,
         link_latency_s=machine.host.latency_s, link_bandwidth=machine.host.bandwidth,
         resource_group=name, clock="virtual",
     )  # fmt: skip
@@ -230,7 +244,8 @@ class NpuExecutable(Executable):
         self.sram_bytes = compiled.sram_bytes
         self.sram_peak_bytes = self.task.regions[SRAM].nbytes
         self.scratch_bytes = compiled.scratch_bytes
-        self.constant_bytes = self.constants.size
+        self.constant_bytes, self.code_bytes = self.constants.size, len(stream)
+        device.take(self.constant_bytes + self.code_bytes, self.constants)
         self.kernels: Mapping[int, str] = node_kernels(graph, self.task.commands)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Predict a node's seconds: its own command stream, timed, without packing or computing anything.
+"""Predict what a node takes: its own command stream, timed and measured, without packing anything.
 
 Inputs and outputs count as being in SRAM where they fit, as in the midst of a sunk region.
 """
@@ -6,8 +6,10 @@ Inputs and outputs count as being in SRAM where they fit, as in the midst of a s
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
+from trireme.device import Resident
 from trireme.devices.npu.compiler import compile_graph
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import ENGINES
@@ -15,29 +17,43 @@ from trireme.devices.npu.timing import Timeline, simulate_cycles
 from trireme.errors import CompileError
 from trireme.graph import Graph, Node, Value
 
+COMMAND_BYTES, NODE_BYTES = 130, 700
+"""Of a stream, for each command and each node, about: FlatBuffers tables of several views each."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a node takes in the midst of a region: seconds, and bytes of device memory."""
+
+    seconds: float
+    resident: Resident
+
 
 class Estimator:
     """Remembers what it has estimated, by everything of a node that its cycles depend on."""
 
     def __init__(self, machine: NpuSpec) -> None:
         self.machine = machine
-        self._known: dict[Any, float | None] = {}
+        self._known: dict[Any, Predicted | None] = {}
         self._lock = threading.Lock()
 
-    def seconds(self, graph: Graph, node: Node) -> float | None:
-        """Return the seconds of a supported node, None for one that cannot be compiled."""
+    def predicted(self, graph: Graph, node: Node) -> Predicted | None:
+        """Return what a supported node takes, None for one that cannot be compiled."""
         key = _key(graph, node)
         with self._lock:
             if key in self._known:
                 return self._known[key]
         try:
-            task = compile_graph(self.machine, alone(graph, node), arguments_inside=True).task
-            seconds = _overlapped(simulate_cycles(self.machine, task)) / self.machine.clock_hz
+            made = compile_graph(self.machine, alone(graph, node), arguments_inside=True)
+            cycles = _overlapped(simulate_cycles(self.machine, made.task))
+            code = NODE_BYTES + COMMAND_BYTES * len(made.task.commands)
+            kept = Resident(made.constants.nbytes, code)
+            found: Predicted | None = Predicted(cycles / self.machine.clock_hz, kept)
         except CompileError:
-            seconds = None
+            found = None
         with self._lock:
-            self._known[key] = seconds
-        return seconds
+            self._known[key] = found
+        return found
 
 
 def _overlapped(timeline: Timeline) -> float:

@@ -250,6 +250,7 @@ def _spec(found: Found) -> DeviceSpec:
         alignment=ALIGNMENT,
         memory="opencl",
         memory_bytes=int(handle.global_mem_size),
+        buffer_bytes=int(handle.max_mem_alloc_size),
         link_latency_s=10e-6,
         link_bandwidth=8e9 if shared else 6e9,
         resource_group="cpu" if shared else "opencl",

@@ -210,11 +210,11 @@ def speeds(tries: Evaluator, wanted: Request) -> list[float]:
     for device in wanted.devices:
         seconds = 0.0
         for node in wanted.nodes:
-            estimates, refusals, _ = tries.known[node]
-            if device in refusals:
+            known = tries.known[node]
+            if device in known.refusals:
                 label = tries.graph.node(node).label
-                raise PlacementError(f"{label}: {device} cannot run it: {refusals[device]}")
-            seconds += estimates[device].seconds
+                raise PlacementError(f"{label}: {device} cannot run it: {known.refusals[device]}")
+            seconds += known.estimates[device].seconds
         found.append(1 / max(seconds, 1e-12))
     return found
 

@@ -189,10 +189,9 @@ def _room(plan: Plan) -> tuple[int, str]:
     """Return how many lanes fit the devices' memory, and the sentence of what limits them."""
     room, limit = 1 << 30, ""
     for spec in plan.placement.specs.values():
-        each = plan.arenas[spec.memory].nbytes
-        if spec.memory_bytes and each and spec.memory_bytes // each < room:
-            room = max(spec.memory_bytes // each, 1)
-            limit = (
-                f"the memory of {spec.name} has {spec.memory_bytes} bytes, a run takes {each} of it"
-            )
+        use, each = plan.memory[spec.memory], plan.arenas[spec.memory].nbytes
+        free = use.limit - use.needed + use.arena
+        if use.limit and each and free // each < room:
+            room = max(free // each, 1)
+            limit = f"the memory of {spec.name} has {free} bytes for runs, one takes {each} of it"
     return room, limit

@@ -106,9 +106,7 @@ def within(problem: Problem, known_s: float) -> Problem | None:
                 return None
         if seconds == [list(row) for row in problem.seconds]:
             break
-        problem = Problem(
-            problem.machine, seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
-        )
+        problem = problem.with_seconds(seconds)
     return problem
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trireme.device import Resident
 from trireme.placing.prices import Prices
 from trireme.placing.problem import CALLER, Assignment, Problem
 
@@ -31,9 +32,10 @@ class Contraction:
         ]
         after = [[at[j] for j in problem.after[group[0]]] for group in self.groups]
         outputs = [(value, at[maker]) for value, maker in problem.outputs]
+        resident = [_kept(problem, group) for group in self.groups] if problem.resident else ()
         self.small = Problem(
-            problem.machine, seconds, inputs, after, outputs, problem.nbytes
-        )  # fmt: skip
+            problem.machine, seconds, inputs, after, outputs, problem.nbytes, resident
+        )
 
     def expand(self, assigned: Sequence[int]) -> Assignment:
         """Return the assignment of the large problem that one of the small stands for."""
@@ -50,6 +52,15 @@ class Contraction:
             held = [assigned[i] for i in group]
             narrow.append(max(sorted(set(held)), key=held.count))
         return tuple(narrow)
+
+
+def _kept(problem: Problem, group: Sequence[int]) -> list[Resident]:
+    """Return what the nodes of a group keep in the memory of each device."""
+    rows = [problem.resident[i] for i in group]
+    return [
+        Resident(sum(row[d].weights for row in rows), sum(row[d].code for row in rows))
+        for d in problem.devices
+    ]
 
 
 def _sum(row: Sequence[float | None]) -> float | None:

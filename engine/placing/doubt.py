@@ -19,7 +19,7 @@ from typing import Literal, cast
 
 from trireme.cost import CostModel, Estimate, Source, interval
 from trireme.device import HOST, DeviceSpec
-from trireme.place import Pricing
+from trireme.place import NodeOptions, Pricing
 from trireme.placement import Placement, Score
 from trireme.placing.makespan import copies_of
 from trireme.placing.objective import UNIT, Objective, Scorer
@@ -188,7 +188,9 @@ def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
 def priced(placement: Placement, costs: CostModel) -> Pricing:
     """Return the prices that a placement was made with."""
     known = {
-        node: (dict(choice.estimates), dict(choice.refusals), dict(choice.notes))
+        node: NodeOptions(
+            dict(choice.estimates), dict(choice.refusals), dict(choice.notes), dict(choice.resident)
+        )
         for node, choice in placement.choices.items()
     }
     return Pricing.of(placement.source, costs, known)

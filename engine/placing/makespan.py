@@ -3,16 +3,17 @@
 Tasks and copies run in the order of the tasks: devices of a resource group take turns, a value is
 copied once to each memory space that reads it, as soon as it is made; copies take turns on their
 way and overlap with compute. A task that follows only tasks of its own device is launched while
-they run, if the device starts one after another by itself: its launch is hidden. `plan` makes the
-same tasks for real, `virtual` the same run of them.
+they run, if the device starts one after another by itself: its launch is hidden. Weights that are
+streamed hold their device before the node that needs them. `plan` makes the same tasks for real,
+`virtual` the same run of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 
+from trireme.placing.budget import streamed_s
 from trireme.placing.problem import CALLER, Problem
 from trireme.placing.stages import Tasks
 
@@ -36,10 +37,12 @@ def makespan_s(
     free = [0.0] * problem.groups
     link = [0.0] * (width * width)
     arrival: dict[int, float] = {}
-    last = 0.0
+    last, streaming = 0.0, streamed_s(problem, assigned, tasks)
     _issue(problem, where, CALLER, 0.0, arrival, link)
     for device, members in tasks:
         here, ready, work = space[device], free[group[device]], launch_s[device]
+        if streaming:
+            work += sum([streaming.get(i, 0.0) for i in members])
         for i in members:
             work += seconds[i][device] or 0.0
             for value, maker in inputs[i]:
@@ -115,40 +118,10 @@ def loads_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> list[flo
     loads = [0.0] * (groups + width * width)
     for i, device in enumerate(assigned):
         loads[problem.group[device]] += problem.seconds[i][device] or 0.0
+    for i, fetching_s in streamed_s(problem, assigned, tasks).items():
+        loads[problem.group[assigned[i]]] += fetching_s
     for device, _ in tasks:
         loads[problem.group[device]] += problem.machine.launch_s[device]
     for value, source, target in copies_of(problem, assigned):
         loads[groups + source * width + target] += problem.copy_s(value, source, target)
     return loads
-
-
-def live_ranges(
-    problem: Problem, assigned: Sequence[int], tasks: Tasks
-) -> list[dict[int, list[int]]]:
-    """Return, for each memory space, the first and last task in which each value lives there.
-
-    Only values that tasks exchange: what lives and dies inside a task is its device's own affair.
-    """
-    task_of = {i: t for t, (_, members) in enumerate(tasks) for i in members}
-    spans: list[dict[int, list[int]]] = [{} for _ in range(problem.spaces)]
-    for maker, reads in problem.readers.items():
-        made = task_of[maker] if maker >= 0 else 0
-        home = problem.space[assigned[maker]] if maker >= 0 else 0
-        for value, reader in reads:
-            used = task_of[reader] if reader >= 0 else len(tasks)
-            where = problem.space[assigned[reader]] if reader >= 0 else 0
-            if used == made and maker >= 0:
-                continue
-            for space, until in ((home, made if where != home else used), (where, used)):
-                span = spans[space].setdefault(value, [made, until])
-                span[1] = max(span[1], until)
-    return spans
-
-
-def peak_bytes(ranges: Mapping[int, Sequence[int]], nbytes: Mapping[int, int], steps: int) -> int:
-    """Return the most bytes alive at once."""
-    changes = [0] * (steps + 2)
-    for value, (first, last) in ranges.items():
-        changes[first] += nbytes[value]
-        changes[last + 1] -= nbytes[value]
-    return max(accumulate(changes), default=0)

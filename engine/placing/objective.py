@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from trireme.errors import PlacementError
-from trireme.memory import LiveRange, pack
-from trireme.placing.makespan import live_ranges, loads_s, makespan_s, peak_bytes
+from trireme.memory import MemoryUse
+from trireme.placing.budget import memory_uses
+from trireme.placing.makespan import loads_s, makespan_s
 from trireme.placing.prices import energy_prices, time_prices
 from trireme.placing.problem import Assignment, Machine, Problem
 from trireme.placing.stages import Tasks, device_orders, early, gathered, rules, urgent
@@ -24,8 +25,6 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 UNIT = {"makespan": "s", "serial": "s", "throughput": "s", "energy": "J"}
 LINEAR = ("serial", "energy")
 """Objectives that sum over nodes, launches and copies."""
-MARGIN = 1.05
-"""What packing may need beyond the bytes alive at once, in a search."""
 
 
 class Scorer:
@@ -35,7 +34,8 @@ class Scorer:
     a search finds its way; `overfull` tells the two apart. With `smooth`, the throughput's greatest
     load is rounded off, so that a move that lowers another load counts as well.
 
-    tight: whether any memory is smaller than all values together, so that something may not fit
+    tight: whether any memory is smaller than all values, weights and code together, so that
+        something may not fit
     """
 
     def __init__(self, problem: Problem, objective: Objective, smooth: bool = False) -> None:
@@ -44,8 +44,7 @@ class Scorer:
         self.prices = energy_prices(problem) if objective == "energy" else time_prices(problem)
         spaces = problem.machine.spaces
         self.limits = [problem.machine.budget.get(space, 0) for space in spaces]
-        most = sum(problem.nbytes.values()) * MARGIN
-        self.tight = any(0 < limit < most for limit in self.limits)
+        self.tight = any(0 < limit < problem.most_bytes for limit in self.limits)
         self.seen: dict[Assignment, float] = {}
         self.visits = 0
 
@@ -100,27 +99,15 @@ class Scorer:
 
     def excess(self, assigned: Sequence[int], tasks: Tasks) -> float:
         """Return by what share of its memory a device would be overfull; 0.0 if all fits."""
-        ranges, nbytes = live_ranges(self.problem, assigned, tasks), self.problem.nbytes
-        return sum(
-            max(peak_bytes(rows, nbytes, len(tasks)) * MARGIN / limit - 1, 0.0)
-            for rows, limit in zip(ranges, self.limits, strict=True)
-            if limit
-        )
+        uses = memory_uses(self.problem, assigned, tasks)
+        return sum(use.excess / use.limit for use in uses if use.excess)
 
-    def overfull(self, assigned: Assignment, tasks: Tasks) -> list[tuple[str, int, int]]:
-        """Return (space, bytes needed, bytes there are) of each memory that does not suffice."""
+    def overfull(self, assigned: Sequence[int], tasks: Tasks) -> list[MemoryUse]:
+        """Return what is needed of each memory that does not suffice."""
         if not any(self.limits):
             return []
-        needed = []
-        for rows, limit, space in zip(
-            live_ranges(self.problem, assigned, tasks), self.limits,
-            self.problem.machine.spaces, strict=True,
-        ):  # fmt: skip
-            nbytes = self.problem.nbytes
-            ranges = [LiveRange(v, first, last, nbytes[v]) for v, (first, last) in rows.items()]
-            if limit and (size := pack(ranges).nbytes) > limit:
-                needed.append((space, size, limit))
-        return needed
+        uses = memory_uses(self.problem, assigned, tasks, packed=True)
+        return [use for use in uses if use.excess]
 
 
 def check_objective(machine: Machine, objective: str) -> None:

@@ -1,4 +1,4 @@
-"""Linear prices: a total that is a sum over nodes, launches and copies.
+"""Linear prices: a total that is a sum over nodes, launches and copies, and over streamed weights.
 
 The serial time and the energy of a run are such totals, and so is any weighted sum of the loads of
 the resources: the makespan is at least every one of those whose weights sum to one, which is how
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trireme.placing.budget import memory_uses
 from trireme.placing.makespan import copies_of
 from trireme.placing.problem import Problem
 from trireme.placing.stages import Tasks
@@ -39,6 +40,9 @@ class Prices:
         """Return the price of an assignment and its tasks."""
         total = sum([self.own[i][d] for i, d in enumerate(assigned)])
         total += sum([self.launch[device] for device, _ in tasks])
+        if problem.may_stream:
+            uses = memory_uses(problem, assigned, tasks)
+            total += sum([use.streamed * self.copy[0][s][1] for s, use in enumerate(uses)])
         nbytes = problem.nbytes
         copies = copies_of(problem, assigned)
         return total + sum([self.copy_price(nbytes[v], s, t) for v, s, t in copies])

@@ -6,16 +6,20 @@ position) works on it alone. Memory spaces are small integers, 0 is the host's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from trireme.cost import Links
-from trireme.device import HOST, DeviceSpec
+from trireme.device import HOST, DeviceSpec, Resident
 from trireme.graph import Graph
 
 Assignment = tuple[int, ...]
 CALLER = -1
 """The maker of graph inputs and the reader of graph outputs."""
+MARGIN = 1.05
+"""What packing an arena may need beyond the bytes alive at once, in a search."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Machine:
     memory, resource: of each device, its memory space and the silicon it takes turns on
     launch_s: seconds that a task costs on each device beyond its nodes
     budget: bytes of each memory space that has an end
+    sram: bytes on the chip of each device, where what lives inside a task is first
+    streams: memory spaces into which weights that find no room are fetched in every run
     issue_s: of each device that starts its own tasks one after another, the least seconds of a task
         that follows only such: it has no launch; None for the others
     power_w, link_j_per_byte: for the energy of a run; None where no description says
@@ -39,6 +45,8 @@ class Machine:
     power_w: tuple[float | None, ...]
     link_j_per_byte: Mapping[str, float | None]
     issue_s: tuple[float | None, ...] = ()
+    sram: tuple[int, ...] = ()
+    streams: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -61,6 +69,8 @@ class Machine:
             tuple(spec.power_w for spec in specs.values()),
             {spec.memory: spec.link_j_per_byte for spec in specs.values() if spec.memory != HOST},
             tuple((issue_s or {}).get(name) for name in specs),
+            tuple(spec.sram_bytes for spec in specs.values()),
+            frozenset(spec.memory for spec in specs.values() if spec.streams_weights),
         )
 
     @property
@@ -84,6 +94,7 @@ class Problem:
     readers[maker]: (value, reader) of what is read of it, in the order of the readers
     reads: the same as a list, the caller's last
     space[d]: the memory space of each device; nbytes: of each value that may be copied
+    resident[i][d]: what node i keeps in the memory of device d; empty where that is not counted
     links[s][t]: (latency in seconds, seconds a byte) between memory spaces
     """
 
@@ -95,9 +106,11 @@ class Problem:
         after: Sequence[Sequence[int]],
         outputs: Sequence[tuple[int, int]],
         nbytes: Mapping[int, int],
+        resident: Sequence[Sequence[Resident]] = (),
     ) -> None:
         self.machine = machine
         self.seconds = seconds
+        self.resident = resident
         self.inputs, self.after, self.outputs, self.nbytes = inputs, after, outputs, nbytes
         self.n, self.k = len(seconds), len(machine.names)
         self.devices = range(self.k)
@@ -124,8 +137,9 @@ class Problem:
 
     @classmethod
     def of(
-        cls, graph: Graph, machine: Machine, seconds: Sequence[Sequence[float | None]]
-    ) -> Problem:
+        cls, graph: Graph, machine: Machine, seconds: Sequence[Sequence[float | None]],
+        resident: Sequence[Sequence[Resident]] = (),
+    ) -> Problem:  # fmt: skip
         """Return the problem of a static graph whose i-th node takes seconds[i]."""
         at = {node.id: i for i, node in enumerate(graph.nodes)}
         maker = {out: at[node.id] for node in graph.nodes for out in node.outputs}
@@ -141,7 +155,42 @@ class Problem:
         leaving = dict.fromkeys(value for value in graph.outputs if value in maker)
         outputs = [(value, maker[value]) for value in leaving]
         nbytes = {value: graph.type(value).nbytes for value in [*maker, *graph.inputs]}
-        return cls(machine, seconds, inputs, after, outputs, nbytes)
+        return cls(machine, seconds, inputs, after, outputs, nbytes, resident)
+
+    def with_seconds(self, seconds: Sequence[Sequence[float | None]]) -> Problem:
+        """Return the problem with other seconds for the nodes: None where one may not be."""
+        return Problem(
+            self.machine, seconds, self.inputs, self.after, self.outputs, self.nbytes,
+            self.resident,
+        )  # fmt: skip
+
+    @cached_property
+    def _made(self) -> list[list[tuple[int, list[int]]]]:
+        made: list[list[tuple[int, list[int]]]] = [[] for _ in range(self.n)]
+        for value, maker, readers in self.values():
+            if maker != CALLER:
+                made[maker].append((value, readers))
+        return made
+
+    @cached_property
+    def may_stream(self) -> bool:
+        """Whether weights may have to be streamed, all nodes and values being in one memory."""
+        limits = [self.machine.budget.get(space, 0) for space in self.machine.streams]
+        return any(0 < limit < self.most_bytes for limit in limits)
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """The bytes of all values, and the most that weights and code of all nodes can take."""
+        kept = sum(max(one.weights + one.code for one in row) for row in self.resident)
+        return math.ceil(sum(self.nbytes.values()) * MARGIN) + kept
+
+    def made(self, i: int) -> list[tuple[int, list[int]]]:
+        """Return (value, readers) of each value of node i that is read."""
+        return self._made[i]
+
+    def weights(self, i: int, device: int) -> int:
+        """Return the bytes of weights that node i keeps in the memory of a device."""
+        return self.resident[i][device].weights if self.resident else 0
 
     def _readers(self) -> dict[int, list[tuple[int, int]]]:
         readers: dict[int, list[tuple[int, int]]] = {}

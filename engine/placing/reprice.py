@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from trireme.device import Resident
 from trireme.placement import Placement
 from trireme.placing.bounds import Forest, LoadBound
 from trireme.placing.makespan import copies_of
@@ -41,7 +42,11 @@ class Repricer:
         self.seconds = [
             [_seconds(placement, node.id, name) for name in self.names] for node in graph.nodes
         ]
-        self.problem = Problem.of(graph, machine, self.seconds)
+        resident = [
+            [placement.choices[node.id].resident.get(name, Resident()) for name in self.names]
+            for node in graph.nodes
+        ]
+        self.problem = Problem.of(graph, machine, self.seconds, resident)
         self.objective = cast(Objective, placement.score.objective)
         self.scorer = Scorer(self.problem, self.objective)
         self.assigned: Assignment = tuple(
@@ -135,7 +140,7 @@ class Repricer:
         self, seconds: Sequence[Sequence[float | None]]
     ) -> tuple[float, Assignment, Tasks]:
         """Return the score, assignment and tasks of a search with other seconds for the nodes."""
-        problem = Problem.of(self.placement.source, self.problem.machine, seconds)
+        problem = self.problem.with_seconds(seconds)
         forest = Forest(problem)
         load = None if self.objective in LINEAR else LoadBound(forest)
         search = Search(problem, self.objective, forest, load)

@@ -108,4 +108,4 @@ def _only(pricing: Pricing, device: int) -> Problem:
         [s if d == device else None for d, s in enumerate(row)] if device in able else row
         for row, able in zip(pricing.problem.seconds, pricing.problem.able, strict=True)
     ]
-    return Problem.of(pricing.graph, pricing.problem.machine, rows)
+    return pricing.problem.with_seconds(rows)

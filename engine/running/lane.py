@@ -13,6 +13,7 @@ import numpy as np
 from trireme.compile import Program
 from trireme.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
 from trireme.dtypes import Array, numpy_dtype
+from trireme.errors import from_device
 from trireme.running.copies import copy_call
 from trireme.running.ports import Ports
 
@@ -42,7 +43,8 @@ class Lane:
                 type = plan.graph.type(task.outputs[0])
                 self.calls.append(copy_call(task, args[0], args[1], type, devices))
             else:
-                self.calls.append(executable.bind(args, self.scratch[task.device]))
+                with from_device(task.device, f"bind task {task.index}"):
+                    self.calls.append(executable.bind(args, self.scratch[task.device]))
         self.park(True)
         views = {v: self._result(v) for v in plan.graph.outputs}
         views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
@@ -83,13 +85,17 @@ class Lane:
 
 
 def _scratch(program: Program) -> Scratch:
-    needs = program.scratch_bytes()
-    return {name: program.devices[name].alloc(n) if n else None for name, n in needs.items()}
+    needs, found = program.scratch_bytes(), dict[str, Buffer | None]()
+    for name, nbytes in needs.items():
+        with from_device(name, f"give {nbytes} bytes of scratch"):
+            found[name] = program.devices[name].alloc(nbytes) if nbytes else None
+    return found
 
 
 def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
     if memory == HOST:
         alignments = [d.spec.alignment for d in devices.values() if d.spec.memory == HOST]
         return host_alloc(max(nbytes, 1), max(alignments, default=64))
-    owner = next(d for d in devices.values() if d.spec.memory == memory)
-    return owner.alloc(max(nbytes, 1))
+    name, owner = next((n, d) for n, d in devices.items() if d.spec.memory == memory)
+    with from_device(name, f"give {nbytes} bytes for the arena"):
+        return owner.alloc(max(nbytes, 1))

@@ -1,6 +1,7 @@
 """Devices for tests of placement, plans and sessions: the numpy references behind the contract.
 
-A toy counts its launches, can be given its own memory space, a set of ops, slowness and faults.
+A toy counts its launches, can be given its own memory space, a set of ops, slowness and faults:
+`fails` gives the error that a step ("resident", "alloc", "compile", "bind") raises.
 """
 
 import threading
@@ -39,6 +40,8 @@ class ToyDevice(Device):
         self.ops = ops
         self.delay_s = delay_s
         self.fail_compile, self.fail_launch = fail_compile, fail_launch
+        self.fails = {}
+        self.scratch_bytes = 0
         self.launches = 0
         self.on_launch = lambda: None
         self.closed = False
@@ -53,12 +56,22 @@ class ToyDevice(Device):
             return f"{self.spec.name} has no quantised kernels"
         return None
 
+    def step(self, name):
+        if name in self.fails:
+            raise self.fails[name]
+
+    def resident(self, graph, node):
+        self.step("resident")
+        return super().resident(graph, node)
+
     def compile(self, graphs):
+        self.step("compile")
         if self.fail_compile:
             raise CompileError(f"{self.spec.name} was told to fail")
         return [_ToyExecutable(self, graph) for graph in graphs]
 
     def alloc(self, nbytes):
+        self.step("alloc")
         inner = host_alloc(nbytes)
         inner.handle[:] = 0xA5
         return Buffer(self.spec.memory, inner.handle, 0, nbytes)
@@ -79,8 +92,12 @@ class _ToyExecutable(Executable):
     def __init__(self, device, graph):
         self.device, self.graph = device, graph
         self.kernels = {node.id: "numpy reference" for node in graph.nodes}
+        self.scratch_bytes = device.scratch_bytes
+        constants = [value for value in graph.values.values() if value.is_constant]
+        self.constant_bytes = sum(value.type.nbytes for value in constants)
 
     def bind(self, args, scratch):
+        self.device.step("bind")
         assert len(args) == len(self.graph.inputs) + len(self.graph.outputs)
         assert all(arg.memory == self.device.spec.memory for arg in args)
         return _ToyCall(self, args)
