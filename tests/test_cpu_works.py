@@ -100,3 +100,13 @@ def test_products_dealt_out_by_columns_are_families_of_several_threads(isa, shap
             (work,) = device.works(graph)
         assert work.family == said
         assert work.alone is None or work.alone.family == f"{plain} alone"
+
+
+@pytest.mark.parametrize(
+    ("net", "family"),
+    [("generator", "group_norm"), ("recurrent", "recurrent"), ("spectra", "fft_f32")],
+)
+def test_norms_recurrent_layers_and_transforms_are_families(net, family):
+    found = works(optimise(build(next(one for one in NETS if one.name == net))), 1)
+    assert family in {work.family for work in found}
+    assert all(work.terms["model_s"] > 0 for work in found)

@@ -160,7 +160,7 @@ def dealing_kernel(isa: Isa, dealing: Dealing) -> tuple[Code, int, float]:
     down, along = dealing.axes
     rows = dealing.batch * down.out
     row_bytes = along.out * dealing.channels * dealing.item
-    seconds = rows * (row_bytes / 1e10 + 2e-9 * along.windows * len(along.runs))
+    seconds = rows * (row_bytes / 2.5e10 + 5e-10 * along.windows * len(along.runs))
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     writer = _Dealer(fn, dealing, dict(zip(taken, pointers, strict=False)), pointers[-2])

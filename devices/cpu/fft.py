@@ -113,7 +113,8 @@ def fft_kernel(isa: Isa, transform: Transform) -> tuple[Code, int, int, float]:
     lanes, signals = transform.lanes(isa), transform.outer * transform.inner
     tiles = -(-signals // lanes)
     stages = len(factors_of(transform.length) or [])
-    cycles = (transform.used + 2 * transform.bins) * lanes + 8 * stages * transform.length
+    moved = (transform.used + 2 * transform.bins) * lanes
+    cycles = 2 * moved + 12 * stages * transform.length
     seconds = tiles * cycles / 3e9
     fn, operands, chunk, local = begin("fft_f32", isa, 4 + transform.is_windowed)
     body = _Body(fn, transform, operands, local)

@@ -63,7 +63,7 @@ class Layer:
         """Estimate all steps for one thread: weights from the L2 cache, and the activations."""
         sequences = self.directions * self.batch
         units = self.padded(isa) * self.cell.gates
-        weights = sequences * units * self.hidden * 4 / self.tile(isa) / 5e10
+        weights = sequences * units * self.hidden * 4 / self.tile(isa) / 1e11
         return self.steps * (weights + sequences * units * 15 / (isa.lanes * 2e9))
 
 
@@ -92,7 +92,7 @@ def recurrent_kernel(
         names += [f"first {k}" for k, given in enumerate(layer.has_states) if given]
     names += ["span", *["states"] * (not is_first)]
     names += [*("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
-    fn, operands, chunk, local = begin(f"{cell.op}_f32", isa, len(names))
+    fn, operands, chunk, local = begin(f"recurrent_{cell.op}_f32", isa, len(names))
     body = _Body(fn, layer, dict(zip(names, operands, strict=True)), local, (is_first, is_last))
     tile = layer.tile(isa)
     tiles = -(-layer.batch // tile)

@@ -155,7 +155,7 @@ def _nearest_kernel(isa: Isa, picks: _Picks) -> tuple[Code, int, float]:
     element, (height, width) = f"i{8 * picks.item}", picks.out
     fn, (x, row_at, column_at, y), chunk, _ = begin(f"resize_nearest_b{8 * picks.item}", isa, 4)
     rows = picks.outer * height
-    seconds = rows * width * (picks.inner * picks.item / 1e10 + 1e-9)
+    seconds = rows * width * (picks.inner * picks.item / 2.5e10 + 4e-10)
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     along = Copy((picks.inner,), (1,), (1,), picks.item)

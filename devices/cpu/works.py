@@ -28,10 +28,13 @@ from trireme.graph import Graph
 _KNOWN = (
     "conv_f32_winograd", "direct_conv_f32", "conv_f32", "fully_connected_f32", "matmul_f32",
     "attention_f32", "gemm_q8", "depthwise_f32", "depthwise_q8", "max_pool_f32",
-    "average_pool_f32", "layer_normalization_f32", "softmax_f32", "reduce", "resize", "concat",
-    "transpose", "table_q8", "copy", "gather",
+    "average_pool_f32", "layer_normalization_f32", "softmax_f32", "reduce", "resize_nearest",
+    "resize_linear_q8", "resize", "concat", "transpose", "table_q8", "copy", "gather", "group_norm",
+    "recurrent", "fft_f32", "detection",
 )  # fmt: skip
 """Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
+_LIKE = {"rms_normalization_f32": "layer_normalization_f32"}
+"""Starts of kernels' names that another family prices as well."""
 _HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")
 TERM_LIMITS = {
     "bytes": 1e-10, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
@@ -215,6 +218,7 @@ def _weights(step: Step) -> int:
 def family_of(graph: Graph, step: Step) -> str:
     """Return the family of a step's kernel: its name less sizes; strides and signs may make two."""
     name = _APART.sub("", step.code.name)
+    name = _LIKE.get(name, name)
     found = next((known for known in _KNOWN if name.startswith(known)), "")
     if not found:
         found = "elementwise_q8" if "q8" in name else "elementwise_f32"

@@ -229,6 +229,41 @@ class NetBuilder:
         self.dense_to(inner, act)
         return self.dense_to(width, residual=below)
 
+    def transposed(self, out: int, kernel: int, stride: int) -> int:
+        """Add a transposed convolution that grows the image by its stride."""
+        depth = self.dims[-1]
+        data = self.rng.standard_normal((depth, kernel, kernel, out), np.float32) / depth
+        w, pad = self._constant(data.astype(np.float32)), (kernel - stride + 1) // 2
+        extra = stride - kernel + 2 * pad
+        return self.add(
+            "conv_transpose", self.x, w, strides=(stride, stride), pads=(pad,) * 4,
+            output_padding=(extra, extra), **_WINDOW,
+        )  # fmt: skip
+
+    def group_norm(self, groups: int) -> int:
+        """Add a group normalisation."""
+        ones = [self._constant(np.ones(self.dims[-1], np.float32)) for _ in range(2)]
+        return self.add("group_normalization", self.x, *ones, num_groups=groups, layout="NHWC")
+
+    def recurrent(self, op: str, hidden: int) -> int:
+        """Add a recurrent layer on [S,B,C]."""
+        steps, batch, depth = self.dims
+        gates = {"rnn": 1, "gru": 3, "lstm": 4}[op] * hidden
+        w, r = (
+            self._constant(self.rng.standard_normal((1, gates, n), np.float32) / np.float32(n))
+            for n in (depth, hidden)
+        )
+        self.add(op, self.x, w, r, hidden_size=hidden)
+        return self.reshape(steps, batch, hidden)
+
+    def spectrum(self) -> int:
+        """Add the magnitudes of the spectra of rows."""
+        rows, length = self.dims
+        self.reshape(rows, 1, length)
+        self.map("rfft2d", fft_length=(1, length))
+        self.map("complex_abs")
+        return self.reshape(rows, length // 2 + 1)
+
     def again(self, op: str) -> int:
         """Combine what is there with the network's input, of the same shape."""
         return self.add(op, self.x, self.b.inputs[0])
@@ -344,5 +379,13 @@ NETS: tuple[Net, ...] = (
         ("dense_to", 400)]),
     Net("tiny uint8", "uint8", (1, 20, 20, 16), _TINY),
     Net("small uint8", "uint8", (1, 56, 56, 16), _SMALL),
+    Net("generator", "float32", (1, 12, 12, 96),
+        [("transposed", 64, 4, 2), ("group_norm", 8), ("transposed", 40, 3, 2), ("group_norm", 40),
+         ("transposed", 24, 2, 2), ("group_norm", 1), ("transposed", 16, 4, 2), ("group_norm", 4)]),
+    Net("recurrent", "float32", (24, 1, 80),
+        [("recurrent", "lstm", 144), ("recurrent", "gru", 112), ("recurrent", "rnn", 96),
+         ("recurrent", "gru", 64), ("recurrent", "lstm", 48)]),
+    Net("spectra", "float32", (64, 400), [("spectrum",), ("dense_to", 256), ("spectrum",),
+                                          ("dense_to", 60), ("spectrum",)]),
 )  # fmt: skip
 """In the order of their worth, should the time not suffice for all."""

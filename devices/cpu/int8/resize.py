@@ -70,7 +70,7 @@ def linear_kernel(isa: Isa, image: Image) -> tuple[Code, int, float]:
     fn, (x, rows, columns, y), chunk, local = begin("resize_linear_q8", isa, 4)
     total, (height, width) = image.batch * image.out[0], image.out
     vectors = -(-image.line // isa.lanes) + 2 * width * -(-image.channels // isa.lanes)
-    seconds = total * vectors * 4 / 2e9
+    seconds = total * vectors / 1e9
     size, chunks = deal(total, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     body = _Body(fn, image)
