@@ -260,6 +260,9 @@ def refusal(graph: Graph, node: Node) -> str | None:
         return f"no kernel for {dtype} (has {', '.join(row.dtypes)})"
     if len(node.used) > MOST_OPERANDS:
         return f"no kernel for over {MOST_OPERANDS} operands (here {len(node.used)})"
+    operands = dict.fromkeys(types[: len(node.used)])
+    if len(operands.keys() - {"bool"}) > 1:
+        return f"no kernel for operands of {' and '.join(operands)}"
     fused = str(node.attrs.get("activation", ""))
     if fused and dtype not in FLOAT:
         return f"no kernel for activation {fused} on {dtype}"
