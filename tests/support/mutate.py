@@ -109,7 +109,7 @@ def _call(number: int) -> ast.stmt:
     return ast.parse(f"__probe__({number})").body[0]
 
 
-def make_map(folder: pathlib.Path, count: int, seed: int) -> None:
+def make_map(folder: pathlib.Path, count: int, seed: int, jobs: int) -> None:
     """Draw mutants, run the default suite on instrumented code, write who came by where."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = sources()
@@ -128,7 +128,8 @@ def make_map(folder: pathlib.Path, count: int, seed: int) -> None:
     for path in (hits, costs):
         path.write_text("")
     env = environment(folder, package) | {"TRIREME_MUTATE_COSTS": str(costs)}
-    subprocess.run(["pytest", "-p", "mutate", "-p", "no:cacheprovider"], cwd=ROOT, env=env)
+    command = ["pytest", "-p", "mutate", "-p", "no:cacheprovider", "-n", str(jobs)]
+    subprocess.run(command, cwd=ROOT, env=env)
     write(folder / "map.json", mapped(hits.read_text(), costs.read_text()))
 
 
@@ -292,11 +293,12 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=12)
+    parser.add_argument("--jobs", type=int, default=2, help="xdist's workers of the map")
     parser.add_argument("--only", default=":", help="mutants FROM:TO")
     args = parser.parse_args()
     folder = args.folder.resolve()
     if args.command == "map":
-        make_map(folder, args.count, args.seed)
+        make_map(folder, args.count, args.seed, args.jobs)
     elif args.command == "run":
         low, _, high = args.only.partition(":")
         run_mutants(folder, slice(int(low or 0), int(high) if high else None))
