@@ -27,6 +27,14 @@ def pytest_configure(config):
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests stay together: they share fixtures, and answers of the reference."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """A sweep is slow."""

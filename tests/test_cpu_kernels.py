@@ -11,6 +11,7 @@ import guard
 import numpy as np
 import pytest
 from cpu_run import assert_close, run, sample_graph
+from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
@@ -24,10 +25,14 @@ from trireme.op import all_ops, get_op
 
 SEED = 20261121
 ISAS = available_isas()
+PLAIN = available_isas(variants=False)
+VARIANTS = [isa for isa in ISAS if isa not in PLAIN]
 
 
+@pytest.mark.parametrize("variants", sweep([False, True], always=[False]))
 @pytest.mark.parametrize("name", [op.name for op in all_ops()])
-def test_samples(cpus, name):
+def test_samples(cpus, name, variants):
+    """Variants of an instruction set multiply bytes in other ways: of floats, in a sweep."""
     op = get_op(name)
     rng = np.random.default_rng(SEED)
     print("seed", SEED)
@@ -39,15 +44,25 @@ def test_samples(cpus, name):
             continue  # a sample that only the reference takes
         if cpus[ISAS[0], 1].unsupported_reason(graph, graph.nodes[0]) is None:
             graphs.append((graph, feeds, f"{name} sample {number} {sample.note}"))
-    made = {key: device.compile([graph for graph, *_ in graphs]) for key, device in cpus.items()}
-    for number, (graph, feeds, what) in enumerate(graphs):
-        native = [isa for isa in ISAS if REFERENCE not in made[isa, 1][number].kernels.values()]
+    graphs = [one for one in graphs if not variants or not _is_quantised(one[0])]
+    for graph, feeds, what in graphs:
+        isas = VARIANTS if variants else ISAS if _is_quantised(graph) else PLAIN
+        made = {
+            (isa, threads): cpus[isa, threads].compile([graph])[0]
+            for isa in isas
+            for threads in (1, 2)
+        }
+        native = [isa for isa in isas if REFERENCE not in made[isa, 1].kernels.values()]
         if not native:
             continue  # the numpy reference against itself
         want = list(interpret(graph, feeds).values())
         for isa in native:
-            pair = [made[isa, threads][number] for threads in (1, 2)]
+            pair = [made[isa, threads] for threads in (1, 2)]
             _check_sample(op, [cpus[isa, 1], cpus[isa, 2]], pair, graph, feeds, want, what)
+
+
+def _is_quantised(graph):
+    return any(value.type.quant is not None for value in graph.values.values())
 
 
 def _check_sample(op, devices, executables, graph, feeds, want, what):

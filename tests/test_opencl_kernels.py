@@ -5,6 +5,7 @@ import functools
 import opencl
 import pytest
 from op_samples import assert_close, op_samples, sample_graph
+from sweep import sweep
 
 from trireme.devices.opencl import open_device
 from trireme.interpret import interpret
@@ -27,6 +28,9 @@ def is_told_apart(op, sample):
         return False
     return sample.note not in SHARED or op.name in BROADCAST
 
+
+EVERY_SAMPLE = ("relu", "tanh", "add", "less", "where", "clip", "pow", "cast", "reduce_sum")
+"""The shapes, dtypes and broadcasting of every op's template."""
 
 GPU_SAMPLES = (
     "conv-0-", "conv-1-", "conv-3-", "conv-6-", "conv-9-", "conv-20-", "fully_connected-0-",
@@ -54,17 +58,29 @@ def samples():
 
 
 @pytest.fixture(scope="module")
-def executables(device):
+def executables(device, request):
     """Every sample the device takes, compiled together: one build instead of hundreds."""
+    calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
+    asked = {call.params.get("name") for call in calls}
     taken = {
         name: graph
         for name, (graph, _) in samples().items()
-        if all(device.unsupported_reason(graph, node) is None for node in graph.nodes)
+        if name in asked
+        and all(device.unsupported_reason(graph, node) is None for node in graph.nodes)
     }
     return dict(zip(taken, device.compile(list(taken.values())), strict=True))
 
 
-@pytest.mark.parametrize("name", samples())
+def _always(name):
+    """Of ops that differ in one expression alone: a float, special numbers, a table of bytes."""
+    graph, _ = samples()[name]
+    op, number = graph.nodes[0].op, int(name.split("-")[1])
+    if op in EVERY_SAMPLE or get_op(op).family not in ("elementwise", "reduce"):
+        return True
+    return number == 0 or "NaN" in name or name.endswith("every_byte")
+
+
+@pytest.mark.parametrize("name", sweep(samples(), _always))
 def test_kernels_agree_with_the_reference(device, executables, name):
     graph, feeds = samples()[name]
     if name not in executables:
