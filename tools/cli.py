@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from trireme import __version__, errors
 from trireme.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
-from trireme.tools import calibrate, commands, demo, place, replay, verify, whatif
+from trireme.tools import calibrate, commands, demo, machines, place, replay, verify, whatif
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
 from trireme.tools.options import (
@@ -180,7 +180,10 @@ COMMANDS: dict[str, Command] = {
         commands.info, "what is in a model", (add_model,),
         (_arg("--graph", action="store_true", help="print every node"),),
     ),
-    "devices": Command(commands.devices, "the devices of this machine"),
+    "devices": Command(
+        machines.devices, "the devices of this machine, or a described one and its errors", (),
+        machines.ARGUMENTS,
+    ),
     "supported-ops": Command(
         commands.supported_ops, "which device has a kernel for which op", (),
         (_arg("--table", action="store_true",

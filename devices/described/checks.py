@@ -19,10 +19,10 @@ NUMBERS = (
     "bandwidth", "launch_s", "link_latency_s", "link_bandwidth", "memory_bytes", "power_w",
     "link_j_per_byte", "sram", "sram_bandwidth",
 )  # fmt: skip
-TABLES = ("flops", "efficiency")
+TABLES = ("flops", "efficiency", "max_elements")
 """Fields whose figures are in a table, or in tables in it."""
 LISTS = ("ops", "except_ops", "dtypes")
-_DEPTH = {"flops": 1, "efficiency": 2, "sources": 1}
+_DEPTH = {"flops": 1, "efficiency": 2, "max_elements": 1, "sources": 1}
 """How deep tables may be in a field; all other fields hold values."""
 _NEEDED = ("flops", "bandwidth", "launch_s")
 
@@ -31,6 +31,7 @@ _NEEDED = ("flops", "bandwidth", "launch_s")
 class Published:
     """A run that somebody measured on a machine: milliseconds of a model on one of its devices.
 
+    used: "fit", if the description's figures were fitted to it, else "held out"
     pipelined: one frame follows another at once, so launch and copies are hidden
     """
 
@@ -39,7 +40,11 @@ class Published:
     dtype: str
     ms: float
     source: str
+    used: str
     pipelined: bool = False
+
+
+USES = ("fit", "held out")
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,10 @@ _RULES: Mapping[str, _Rule] = {
     "max_rank": _Rule(
         lambda v: isinstance(v, int) and _is_number(v), "a whole number, or 0 for any rank"
     ),
+    "max_elements": _Rule(lambda v: isinstance(v, int) and _is_rate(v), "a whole number above 0"),
     **dict.fromkeys(
-        ("sinks", "streams_weights"), _Rule(lambda v: isinstance(v, bool), "true or false")
+        ("sinks", "streams_weights", "one_subgraph"),
+        _Rule(lambda v: isinstance(v, bool), "true or false"),
     ),
 }
 
@@ -144,7 +151,7 @@ def check_device(where: str, name: str, row: object) -> None:
 
 def _check_names(where: str, row: Mapping[str, Any]) -> None:
     """See that ops, dtypes and kinds of ops are some that there are: a wrong one would be none."""
-    for key in ("ops", "except_ops"):
+    for key in ("ops", "except_ops", "max_elements"):
         for name in row.get(key, ()):
             if not has_op(name):
                 raise ModelFileError(f"{where}.{key} has {name!r}, which is no op")
@@ -184,7 +191,10 @@ def _check_published(where: str, row: object, devices: Mapping[str, Any]) -> Non
         raise ModelFileError(f"{where} has no {missing[0]}")
     if row["device"] not in devices:
         raise ModelFileError(f"{where}: there is no device {row['device']!r}")
-    rules = {**dict.fromkeys(known, _TEXT), "ms": _RATE, "pipelined": _RULES["sinks"]}
+    rules = {
+        **dict.fromkeys(known, _TEXT), "ms": _RATE, "pipelined": _RULES["sinks"],
+        "used": _Rule(lambda v: v in USES, " or ".join(map(repr, USES))),
+    }  # fmt: skip
     for key, value in row.items():
         if not rules[key].holds(value):
             raise ModelFileError(f"{where}.{key} is {value!r}, not {rules[key].what}")

@@ -20,12 +20,48 @@ class Support:
     ops: the ops it has, all when empty; except_ops: those it has not
     dtypes: of the inputs and outputs of a node, all when empty
     max_rank: dimensions of a tensor, 0 when unlimited
+    max_elements: by op, the most elements of its output
+    one_subgraph: the vendor's compiler maps one subgraph: what comes after a node that the device
+        does not run is not mapped either
     """
 
     ops: frozenset[str] = frozenset()
     except_ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     max_rank: int = 0
+    max_elements: Mapping[str, int] = field(default_factory=dict)
+    one_subgraph: bool = False
+
+    def refusal(self, graph: Graph, node: Node) -> str | None:
+        """Return why the device does not run a node by itself, or None."""
+        if node.op in self.except_ops or (self.ops and node.op not in self.ops):
+            return f"its description has no {node.op}"
+        for value in (*node.used, *node.outputs):
+            type = graph.type(value)
+            if value in node.outputs or not graph.values[value].is_constant:
+                if self.dtypes and type.dtype not in self.dtypes:
+                    return f"its description has no {type.dtype}"
+                if self.max_rank and len(type.shape) > self.max_rank:
+                    return f"its description has tensors of rank {self.max_rank} at most"
+        most, made = self.max_elements.get(node.op), graph.type(node.outputs[0])
+        if most is not None and made.is_static and made.elements > most:
+            return f"its description has {node.op} of {most} elements at most, not {made.elements}"
+        return None
+
+    def unmapped(self, graph: Graph) -> dict[int, str]:
+        """Return, by id, the nodes that come after one that the device does not run, and why they
+        are not mapped; none where several subgraphs can be."""
+        found: dict[int, str] = {}
+        tainted: dict[int, str] = {}
+        for node in graph.nodes if self.one_subgraph else ():
+            before = next((tainted[v] for v in node.used if v in tainted), None)
+            if before is not None:
+                found[node.id] = f"its compiler maps one subgraph, which ends before {before}"
+            elif self.refusal(graph, node) is not None:
+                before = node.label
+            if before is not None:
+                tainted.update(dict.fromkeys(node.outputs, before))
+        return found
 
 
 @dataclass(frozen=True)
@@ -63,20 +99,13 @@ class DescribedDevice(Device):
         self, spec: DeviceSpec, support: Support = ANYTHING, working: Working = PLAIN
     ) -> None:
         self.spec, self.support, self.working = spec, support, working
+        self._unmapped: tuple[Graph, dict[int, str]] | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
-        """Return None if the description has the op, its dtypes and ranks."""
-        support = self.support
-        if node.op in support.except_ops or (support.ops and node.op not in support.ops):
-            return f"its description has no {node.op}"
-        for value in (*node.used, *node.outputs):
-            type = graph.type(value)
-            if value in node.outputs or not graph.values[value].is_constant:
-                if support.dtypes and type.dtype not in support.dtypes:
-                    return f"its description has no {type.dtype}"
-                if support.max_rank and len(type.shape) > support.max_rank:
-                    return f"its description has tensors of rank {support.max_rank} at most"
-        return None
+        """Return None if the description has the op, its dtypes, ranks and size, and maps it."""
+        if self._unmapped is None or self._unmapped[0] is not graph:
+            self._unmapped = graph, self.support.unmapped(graph)
+        return self.support.refusal(graph, node) or self._unmapped[1].get(node.id)
 
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
         """Return the larger of compute and traffic, in seconds, and its launch if it has its own.

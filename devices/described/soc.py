@@ -184,7 +184,12 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
         **numbers,
     )
     lists = {key: frozenset(row.get(key, [])) for key in LISTS}
-    support = Support(**lists, max_rank=int(row.get("max_rank", 0)))
+    support = Support(
+        **lists,
+        max_rank=int(row.get("max_rank", 0)),
+        max_elements=row.get("max_elements", {}),
+        one_subgraph=row.get("one_subgraph", False),
+    )
     working = Working(
         efficiency=_by_dtype(row.get("efficiency", {})),
         node_launch_s=0.0 if sinks else launch_s,
