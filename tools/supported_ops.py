@@ -103,7 +103,7 @@ def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:
         else:
             type = TensorType(array.shape, dtype_name(array.dtype), quant)
             inputs.append(b.input(f"x{position}", type))
-    outputs = max(len(sample.out_quants), 1)
+    outputs = max(len(sample.out_quants), op.out_arity[0], 1)
     made = b.add_node(op.name, inputs, sample.attrs, outputs=outputs, quants=sample.out_quants)
     return b.finish(*made)
 

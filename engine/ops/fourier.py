@@ -74,6 +74,7 @@ def _dft_samples(rng: np.random.Generator) -> Iterable[Sample]:
     for depth, attrs in ((1, {}), (1, {"onesided": 1}), (2, {}), (2, {"inverse": 1})):
         yield Sample((draw(rng, 2, 12, depth), None, axis), attrs, fixed)
     yield Sample((draw(rng, 2, 12, 1), np.array(16, np.int64), axis), {}, fixed, note="padded")
+    yield Sample((draw(rng, 19, 64, 1), None, axis), {"onesided": 1}, fixed, note="a power of two")
 
 
 _SIDES = {"onesided": Attr("int", 0)}
