@@ -366,10 +366,13 @@ COSTS = {
 
 
 def expression_cost(op: str, dtype: str, lanes: int) -> float:
-    """Return about how many instructions a call takes for each register of its operands."""
-    if op in _DIVISIONS and SCALARS[dtype].kind in ("signed", "unsigned"):
-        return 10.0 * lanes if SCALARS[dtype].nbytes == 8 else 16.0  # one by one, or in floats
-    return COSTS.get(op, 2)
+    """Return about how many instructions a call takes for each register of its operands.
 
-
-_DIVISIONS = ("div", "floor_div", "mod")
+    Division of 64 bits and the remainder of floats go element by element, the latter into libm.
+    """
+    scalar = SCALARS[dtype]
+    if scalar.kind in ("signed", "unsigned"):
+        if op in ("div", "floor_div", "mod"):
+            return 10.0 * lanes if scalar.nbytes == 8 else 16.0
+        return 40.0 * scalar.nbytes if op == "pow" else COSTS.get(op, 2)
+    return 60.0 * lanes if op == "mod" else COSTS.get(op, 2)

@@ -210,7 +210,7 @@ def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> 
                     copy_row(fn, slice_, source, target, element, picks.inner)
                 else:
                     _combine_row(fn, reduction, dtype, (source, target), picks.inner)
-    return finish(fn), 2 * _pick_s(picks)
+    return finish(fn), _pick_s(picks)
 
 
 def _combine_row(
@@ -253,7 +253,8 @@ def _plus(base: Index, i: Index, picks: Picks) -> Index:
 
 def _pick_s(picks: Picks) -> float:
     """Return about how many seconds the picks take: their indices, and the bytes of the slices."""
-    return picks.count * (1.2e-9 * len(picks.sizes) + picks.inner * picks.item / 8e9)
+    slice_s = 0.0 if picks.inner == 1 else 2e-9 + picks.inner * picks.item / 3e10
+    return picks.count * (1.1e-9 * len(picks.sizes) + slice_s)
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

@@ -91,7 +91,7 @@ def arg_kernel(isa: Isa, order: Order, rows: Rows) -> tuple[Code, int, float]:
     blocks = -(-rows.inner // lanes)
     items = rows.outer * blocks
     vectors = items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes)
-    seconds = vectors * 5 * max(1, scalar.nbytes / 4) / 3e9
+    seconds = vectors * 3e-9
     size, chunks = deal(items, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     for item in fn.range(first, fn.minimum(first + size, items)):
@@ -252,7 +252,7 @@ def _row_s(count: int, k: int) -> float:
         return count * 1e-9 + k * k * math.log(1 + count / k) * 1e-9
     room = _candidates(count, k)
     sorts = 1 + k * math.log(count / room) / (room - k) if room > k else 1
-    return count * 1e-9 + sorts * room * math.log2(room) * 2.5e-9
+    return count * 1e-9 + sorts * room * math.log2(room) * 5e-9
 
 
 Number = Callable[[Index], Value]

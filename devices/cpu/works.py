@@ -26,6 +26,7 @@ from trireme.devices.cpu.program import Item, Program
 from trireme.graph import Graph
 
 _KNOWN = (
+    "arg", "top_k", "cum", "scatter",
     "conv_f32_winograd", "direct_conv_f32", "conv_f32", "fully_connected_f32", "matmul_f32",
     "attention_f32", "gemm_q8", "depthwise_f32", "depthwise_q8", "max_pool_f32",
     "average_pool_f32", "layer_normalization_f32", "softmax_f32", "reduce", "resize_nearest",
