@@ -1,4 +1,5 @@
-"""Lowerings of the ops that only move elements: transpose, concat, split, slice, pad, expand, tile.
+"""Lowerings of the ops that only move elements: transpose, concat, split, slice, expand,
+tile, reverse, depth_to_space and space_to_depth.
 
 Each is one or more strided copies (copies.py), so every dtype is served, stored integers of
 quantised tensors too.
@@ -6,7 +7,6 @@ quantised tensors too.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from trireme.devices.cpu.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.elementwise import activation_step
 from trireme.devices.cpu.kernels import TABLE, At, Context, Rule, Step, float_reason
 from trireme.devices.cpu.products import activation_reason
-from trireme.dtypes import Array, itemsize, numpy_dtype
+from trireme.dtypes import itemsize
 from trireme.graph import Graph, Node
 from trireme.kernel_table import PLAIN
 from trireme.ops.slicing import slice_range
@@ -45,7 +45,7 @@ def _at(value: int, offset: int) -> int | At:
     return At(value, offset) if offset else value
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def move_reason(graph: Graph, node: Node) -> str | None:
     """Say why moving bytes would be wrong or has no kernel."""
     moved = _moved(node)
     types = [graph.type(i) for i in (*moved, *node.outputs)]
@@ -66,7 +66,8 @@ def _moved(node: Node) -> tuple[int, ...]:
     return node.used if node.op == "concat" else node.used[:1]
 
 
-def _ints(context: Context, node: Node, position: int) -> Ints | None:
+def const_ints(context: Context, node: Node, position: int) -> Ints | None:
+    """Return a constant input as integers, None where it was left out."""
     value = node.inputs[position] if position < len(node.inputs) else None
     if value is None:
         return None
@@ -74,7 +75,8 @@ def _ints(context: Context, node: Node, position: int) -> Ints | None:
     return tuple(int(v) for v in np.asarray(data).reshape(-1))
 
 
-def _item(context: Context, node: Node) -> int:
+def item_bytes(context: Context, node: Node) -> int:
+    """Return the bytes of an element of input 0."""
     return itemsize(context.type(node.used[0]).dtype)
 
 
@@ -83,7 +85,7 @@ def _lower_transpose(context: Context, node: Node) -> list[Step]:
     perm = node.attrs["perm"] or tuple(reversed(range(len(x))))
     strides = dense(x)
     source = tuple(strides[axis % len(x)] for axis in perm)
-    copy = Copy(y, source, dense(y), _item(context, node))
+    copy = Copy(y, source, dense(y), item_bytes(context, node))
     return [copy_step(context, node, copy, node.outputs[0], "transpose")]
 
 
@@ -92,7 +94,7 @@ def _lower_concat(context: Context, node: Node) -> list[Step]:
     axis, target, at, steps = node.attrs["axis"] % len(y), dense(y), 0, []
     for value in node.used:
         x = context.type(value).dims
-        copy = Copy(x, dense(x), target, _item(context, node), 0, at)
+        copy = Copy(x, dense(x), target, item_bytes(context, node), 0, at)
         steps.append(_step(context, node, copy, value, node.outputs[0], "concat"))
         at += x[axis] * target[axis]
     activation, y_id = node.attrs["activation"], node.outputs[0]
@@ -104,7 +106,7 @@ def _lower_concat(context: Context, node: Node) -> list[Step]:
 def _concat_reason(graph: Graph, node: Node) -> str | None:
     if node.attrs["activation"]:
         return float_reason(graph, node) or activation_reason(node)
-    return _reason(graph, node)
+    return move_reason(graph, node)
 
 
 def _lower_split(context: Context, node: Node) -> list[Step]:
@@ -112,7 +114,7 @@ def _lower_split(context: Context, node: Node) -> list[Step]:
     axis, source, at, steps = node.attrs["axis"] % len(x), dense(x), 0, []
     for output in node.outputs:
         y = context.type(output).dims
-        copy = Copy(y, source, dense(y), _item(context, node), at)
+        copy = Copy(y, source, dense(y), item_bytes(context, node), at)
         steps.append(copy_step(context, node, copy, output, "split"))
         at += y[axis] * source[axis]
     return steps
@@ -120,15 +122,15 @@ def _lower_split(context: Context, node: Node) -> list[Step]:
 
 def _lower_slice(context: Context, node: Node) -> list[Step]:
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
-    starts, ends = _ints(context, node, 1) or (), _ints(context, node, 2) or ()
-    axes = _ints(context, node, 3) or tuple(range(len(starts)))
-    every = _ints(context, node, 4) or (1,) * len(starts)
+    starts, ends = const_ints(context, node, 1) or (), const_ints(context, node, 2) or ()
+    axes = const_ints(context, node, 3) or tuple(range(len(starts)))
+    every = const_ints(context, node, 4) or (1,) * len(starts)
     source, at = list(dense(x)), 0
     for axis, start, end, step in zip(axes, starts, ends, every, strict=True):
         stride = source[axis % len(x)]
         at += slice_range(x[axis % len(x)], start, end, step).start * stride
         source[axis % len(x)] = stride * step
-    copy = Copy(y, tuple(source), dense(y), _item(context, node), at)
+    copy = Copy(y, tuple(source), dense(y), item_bytes(context, node), at)
     return [copy_step(context, node, copy, node.outputs[0], "slice")]
 
 
@@ -137,7 +139,7 @@ def _lower_expand(context: Context, node: Node) -> list[Step]:
     padded = (1,) * (len(y) - len(x)) + x
     strides = (0,) * (len(y) - len(x)) + dense(x)
     source = tuple(s if p != 1 else 0 for s, p in zip(strides, padded, strict=True))
-    copy = Copy(y, source, dense(y), _item(context, node))
+    copy = Copy(y, source, dense(y), item_bytes(context, node))
     return [copy_step(context, node, copy, node.outputs[0], "expand")]
 
 
@@ -147,7 +149,7 @@ def _lower_reverse(context: Context, node: Node) -> list[Step]:
     strides = dense(x)
     source = tuple(-s if axis in axes else s for axis, s in enumerate(strides))
     at = sum((x[axis] - 1) * strides[axis] for axis in axes)
-    copy = Copy(x, source, strides, _item(context, node), at)
+    copy = Copy(x, source, strides, item_bytes(context, node), at)
     return [copy_step(context, node, copy, node.outputs[0], "reverse")]
 
 
@@ -159,66 +161,37 @@ def _lower_tile(context: Context, node: Node) -> list[Step]:
     target = tuple(
         d for size, stride in zip(x, dense(y), strict=True) for d in (size * stride, stride)
     )
-    copy = Copy(shape or (1,), source or (1,), target or (1,), _item(context, node))
+    copy = Copy(shape or (1,), source or (1,), target or (1,), item_bytes(context, node))
     return [copy_step(context, node, copy, node.outputs[0], "tile")]
 
 
-def _pad_reason(graph: Graph, node: Node) -> str | None:
-    if node.attrs["mode"] != "constant":
-        return f"pad has no native kernel for mode {node.attrs['mode']}"
-    for position in (1, 2, 3):
-        value = node.inputs[position] if position < len(node.inputs) else None
-        if value is not None and not graph.values[value].is_constant:
-            return "pad has native kernels for constant pads and values only"
-    if graph.type(node.used[0]).quant is not None and len(node.used) > 2:
-        return "pad has no native kernel for a given value of a quantised tensor"
-    return _reason(graph, node)
-
-
-def _lower_pad(context: Context, node: Node) -> list[Step]:
+def _lower_blocks(context: Context, node: Node) -> list[Step]:
+    """Move n, h, i, w, j, c between [n, h b + i, w b + j, c] and channels made of i, j and c."""
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
-    pads = _ints(context, node, 1) or ()
-    axes = _ints(context, node, 3) or tuple(range(len(pads) // 2))
-    before = [0] * len(x)
-    after = [0] * len(x)
-    for k, axis in enumerate(axes):
-        before[axis % len(x)], after[axis % len(x)] = pads[k], pads[k + len(axes)]
-    cut = [max(-b, 0) for b in before]
-    kept = tuple(size + min(b, 0) + min(a, 0) for size, b, a in zip(x, before, after, strict=True))
-    source, target, item = dense(x), dense(y), _item(context, node)
-    steps = [_fill_step(context, node, _fill(context, node))]
-    if all(size > 0 for size in kept):
-        copy = Copy(
-            kept, source, target, item,
-            sum(c * s for c, s in zip(cut, source, strict=True)),
-            sum(max(b, 0) * t for b, t in zip(before, target, strict=True)),
-        )  # fmt: skip
-        steps.append(copy_step(context, node, copy, node.outputs[0], "pad"))
-    return steps
+    to_space, b = node.op == "depth_to_space", node.attrs["blocksize"]
+    order = (0, 1, 2, 3) if node.attrs["layout"] == "NHWC" else (0, 2, 3, 1)
+    space, depth = (y, x) if to_space else (x, y)
+    n, h, w, c = (space[axis] for axis in order)
+    sn, sh, sw, sc = (dense(space)[axis] for axis in order)
+    dn, dh, dw, dc = (dense(depth)[axis] for axis in order)
+    di, dj, dk = (b * c, c, 1) if node.attrs["mode"] == "DCR" else (b, 1, b * b)
+    rows = zip(
+        (n, h // b, b, w // b, b, c),
+        (sn, b * sh, sh, b * sw, sw, sc),
+        (dn, dh, di * dc, dw, dj * dc, dk * dc),
+        strict=True,
+    )
+    ends = [(size, d, s) if to_space else (size, s, d) for size, s, d in rows]
+    shape, source, target = zip(*sorted(ends, key=lambda row: -row[2]), strict=True)
+    copy = Copy(shape, source, target, item_bytes(context, node))
+    return [copy_step(context, node, copy, node.outputs[0], node.op)]
 
 
-def _fill(context: Context, node: Node) -> Array:
-    """The value of a pad as an array of one item."""
-    type = context.type(node.used[0])
-    value = node.inputs[2] if len(node.inputs) > 2 else None
-    if value is not None:
-        return np.asarray(context.graph.values[value].data).reshape(1)
-    zero = type.quant.zero_point if type.quant is not None else 0
-    return np.full(1, zero, numpy_dtype(type.dtype))
-
-
-def _fill_step(context: Context, node: Node, fill: Array) -> Step:
-    y = context.type(node.outputs[0]).dims
-    copy = Copy((math.prod(y),), (0,), (1,), _item(context, node))
-    code, chunks = context.kernel(copy_kernel, copy, "fill")
-    return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
-
-
-TABLE.add("transpose", Rule(_reason, _lower_transpose))
+TABLE.add("transpose", Rule(move_reason, _lower_transpose))
 TABLE.add("concat", Rule(_concat_reason, _lower_concat), [PLAIN])
-TABLE.add("split", Rule(_reason, _lower_split))
-TABLE.add("slice", Rule(_reason, _lower_slice))
-TABLE.add("expand", Rule(_reason, _lower_expand))
-TABLE.add("reverse", Rule(_reason, _lower_reverse))
-TABLE.add("tile", Rule(_reason, _lower_tile))
-TABLE.add("pad", Rule(_pad_reason, _lower_pad))
+TABLE.add("split", Rule(move_reason, _lower_split))
+TABLE.add("slice", Rule(move_reason, _lower_slice))
+TABLE.add("expand", Rule(move_reason, _lower_expand))
+TABLE.add("reverse", Rule(move_reason, _lower_reverse))
+TABLE.add("tile", Rule(move_reason, _lower_tile))
+TABLE.add(("depth_to_space", "space_to_depth"), Rule(move_reason, _lower_blocks))

@@ -88,7 +88,7 @@ move(
     _infer_slice, _slice, samples=_slice_samples,
 )  # fmt: skip
 
-_NUMPY_MODE = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "wrap": "wrap"}
+NUMPY_MODES = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "wrap": "wrap"}
 
 
 def _edges(rank: int, pads: Ints, axes: Ints | None) -> list[tuple[int, int]]:
@@ -128,7 +128,7 @@ def pad(
     cuts = tuple(slice(-min(a, 0), n + min(b, 0)) for (a, b), n in zip(edges, x.shape, strict=True))
     grow = [(max(a, 0), max(b, 0)) for a, b in edges]
     if mode != "constant":
-        return np.pad(x[cuts], grow, mode=_NUMPY_MODE[mode])  # type: ignore[call-overload, no-any-return]
+        return np.pad(x[cuts], grow, mode=NUMPY_MODES[mode])  # type: ignore[call-overload, no-any-return]
     y = np.full(
         [n + a + b for n, (a, b) in zip(x[cuts].shape, grow, strict=True)],
         _fill(x.dtype) if value is None else value.reshape(()), dtype=x.dtype,
@@ -160,5 +160,5 @@ move(
     "x reflected without or with (symmetric) its edge, its edge, or wrapped. Source: ONNX Pad-25",
     _infer_pad, pad, samples=with_quantized("pad", _pad_samples), moves=False,
     quantized=form("pad"),
-    attrs={"mode": Attr("str", "constant", ("constant", *_NUMPY_MODE))},
+    attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
 )  # fmt: skip

@@ -1,0 +1,35 @@
+"""pad in all modes, depth_to_space, space_to_depth and reverse on the cpu device, by dtype."""
+
+import numpy as np
+import pytest
+from cpu_run import agree, node_graph
+
+import trireme.ops  # noqa: F401
+from trireme.devices.cpu.codegen.target import available_isas
+
+SEED = 20261128
+BEST = available_isas()[0]
+by_dtype = pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
+
+
+@by_dtype
+@pytest.mark.parametrize("mode", ["constant", "reflect", "symmetric", "edge", "wrap"])
+def test_pad(cpus, mode, dtype):
+    """Axes first, last, between and none; cuts, and more elements than there are."""
+    x = np.random.default_rng(SEED).integers(0, 99, (3, 5, 7, 4)).astype(dtype)
+    for pads in ((0, 1, 2, 0, 0, 3, 0, 0), (2, 0, 0, 9, 1, 0, 0, 1), (0,) * 8, (0, -2, 1, 0) * 2):
+        inputs = [x, np.array(pads, np.int64)]
+        agree(cpus, BEST, *node_graph("pad", inputs, {"mode": mode}, {1}), rtol=0)
+
+
+@by_dtype
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_blocks(cpus, mode, layout, dtype):
+    rng, attrs = np.random.default_rng(SEED), {"mode": mode, "layout": layout, "blocksize": 3}
+    deep, flat = ((2, 5, 4, 18), (2, 15, 12, 2)) if layout == "NHWC" else (
+        (2, 18, 5, 4), (2, 2, 15, 12)
+    )  # fmt: skip
+    for op, shape in (("depth_to_space", deep), ("space_to_depth", flat)):
+        x = rng.integers(0, 99, shape).astype(dtype)
+        agree(cpus, BEST, *node_graph(op, [x], attrs), rtol=0)
