@@ -10,7 +10,8 @@ tells which test it is in. `run` makes one mutant after another in another copy 
 that came by, the cheapest first, then the whole files that they are in; it stops at the first
 failure. A run that takes too much time or memory counts as noticed. `sweep` gives what survived the
 sweeps of those files too: together they are what the default suite was before it had sweeps.
-Results are appended to FOLDER/results.jsonl, so a run can be stopped and taken up again.
+Results are appended to FOLDER/results.jsonl, so a run can be stopped and taken up again; runs of
+different mutants may go on at once.
 """
 
 import argparse
@@ -189,7 +190,8 @@ def run_tests(
 def run_mutants(folder: pathlib.Path, only: slice) -> None:
     """Run the tests against the mutants that have no result yet."""
     chosen, found = load_mutants(folder), read(folder / "map.json")
-    package, done = copy_package(folder / "mutated"), results(folder)
+    package = copy_package(folder / f"mutated-{only.start}")
+    done = results(folder)
     for number, mutant in list(enumerate(chosen))[only]:
         if (number, "default") in done:
             continue
