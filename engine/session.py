@@ -352,7 +352,7 @@ class Session(Closing):
         with self._alone():
             check_order(self.plan, order)
             results = self._ports.give(feeds)
-            run_profiled(self._calls, order)
+            run_profiled(self.plan, self._calls, order)
             return self._ports.take(results)
 
     def run_nodes(

@@ -27,12 +27,13 @@ class Faulty(ToyDevice):
     def __init__(self, name, what="", at=0, **options):
         super().__init__(name, **options)
         self.what, self.at, self.uses = what, at, 0
+        self.error = None
 
     def fails(self, what):
         if self.what == what:
             self.uses += 1
             if self.uses > self.at:
-                raise DeviceError(f"{self.spec.name} was told to fail at {what}")
+                raise self.error or DeviceError(f"{self.spec.name} was told to fail at {what}")
 
     def compile(self, graphs):
         if self.what == "compile":
@@ -100,6 +101,30 @@ def test_faults_at_load_time_come_out(what, mode):
         open_session(graph_of(), npu, mode)
 
 
+def assert_names_the_launch(error, plan):
+    """Its facts are the tasks that were launched together, their devices and nodes."""
+    wanted = {f"task {t.index} on {t.device}: {t.nodes[0].label}" for t in plan.tasks}
+    assert error.facts
+    for fact in error.facts:
+        assert any(fact.startswith(one) for one in wanted), (fact, wanted)
+
+
+@pytest.mark.parametrize("mode", MODES, ids="-".join)
+def test_a_launch_that_fails_in_any_way_is_typed_and_named(mode):
+    """A device from outside may raise anything."""
+    graph, npu = graph_of(), Faulty("npu", "launch")
+    npu.error = ZeroDivisionError("its own fault")
+    with open_session(graph, npu, mode) as session:
+        with pytest.raises(DeviceError, match="ZeroDivisionError: its own fault") as caught:
+            session.run({"x": X})
+        assert_names_the_launch(caught.value, session.plan)
+        with pytest.raises(DeviceError, match="ZeroDivisionError: its own fault") as caught:
+            session.run_nodes({"x": X}, lambda step: None)
+        assert_names_the_launch(caught.value, session.plan)
+        with pytest.raises(RunError, match="item 0 of the stream: .*its own fault"):
+            next(session.stream([{"x": X}]))
+
+
 @pytest.mark.parametrize("at", [0, 1, 2])
 @pytest.mark.parametrize("what", RUN)
 @pytest.mark.parametrize("mode", MODES, ids="-".join)
@@ -114,7 +139,8 @@ def test_faults_at_run_time_come_out_and_the_session_goes_on(what, mode, at):
             try:
                 np.testing.assert_array_equal(session.run({"x": X})["y"], want)
             except TriremeError as error:
-                assert isinstance(error, DeviceError) and f"fail at {what}" in str(error)
+                assert isinstance(error, DeviceError) and f"fail at {what}" in error.summary
+                assert_names_the_launch(error, session.plan)
                 break
         else:
             pytest.fail(f"no error came out of {npu.uses - uses} uses")

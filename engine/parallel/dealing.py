@@ -25,6 +25,7 @@ from trireme.parallel.pipeline import Item, Pipeline
 from trireme.place import place
 from trireme.plan import Plan, make_plan
 from trireme.running.execute import serial_runner
+from trireme.running.failures import launch_error
 from trireme.running.lane import Lane
 
 _AHEAD = 2
@@ -202,7 +203,8 @@ class Dealer:
             for call, waits in zip(calls, self._waits[place % self.count], strict=True):
                 events.append(call.launch(False, [events[index] for index in waits]))
         except Exception as error:
-            item.error = error
+            plan = self.lanes[place].program.plan
+            item.error = launch_error(plan, [len(events)], error)
         return events
 
     def _serve(self, number: int) -> None:

@@ -23,6 +23,7 @@ from trireme.forks import tell_of_forks
 from trireme.parallel.flow import Flow, flow_of, state_waits
 from trireme.running.dispatch import CHEAP_S
 from trireme.running.execute import finish
+from trireme.running.failures import launch_error
 from trireme.running.lane import Lane
 from trireme.running.ports import Given
 
@@ -169,6 +170,8 @@ class Pipeline:
             return
         try:
             item.lane.calls[task].launch().wait()
+        except Exception as error:
+            item.error = item.error or launch_error(item.lane.program.plan, [task], error)
         except BaseException as error:
             item.error = item.error or error
 

@@ -23,6 +23,7 @@ from typing import Any
 from trireme.device import HOST, BoundCall, Done, Event, NodeSpan, chain_of
 from trireme.forks import tell_of_forks
 from trireme.plan import Plan
+from trireme.running.failures import launch_error
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -67,6 +68,7 @@ class ParallelRunner:
     """
 
     def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
+        self.plan = plan
         self.calls: Sequence[Any] = calls
         self.chains = [chain_of(call) for call in calls]
         self.one_chain = None not in self.chains and len(set(map(id, self.chains))) == 1
@@ -149,11 +151,12 @@ class ParallelRunner:
                 after = [events[i] for i in waits if type(events[i]) is not Done]
                 events.append(call.launch(False, after))
         except BaseException as failed:
-            error = failed
-        for event in reversed(events):
+            error = self._named(len(events), failed)
+        for index, event in reversed(list(enumerate(events))):
             try:
                 event.wait()
-            except BaseException as failed:  # the first task's error, or an interrupt
+            except BaseException as caught:  # the first task's error, or an interrupt
+                failed = self._named(index, caught)
                 error = failed if error is None or isinstance(error, Exception) else error
         if error is not None:
             raise error
@@ -210,7 +213,7 @@ class ParallelRunner:
                 event = self.calls[index].launch(self.profiles)
             return event
         except BaseException as error:
-            self._fail(error)
+            self._fail(index, error)
             return None
 
     def _wait(self, index: int, start: float, event: Event | None) -> None:
@@ -225,11 +228,20 @@ class ParallelRunner:
             if self.profiles:
                 self.seen.append((index, event, start, end))
         except BaseException as error:
-            self._fail(error)
+            self._fail(index, error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, index: int, error: BaseException) -> None:
+        named = self._named(index, error)
         with self.lock:
-            self.error = self.error or error
+            self.error = self.error or named
+
+    def _named(self, index: int, error: BaseException) -> BaseException:
+        """Return an error with what was launched; an interrupt is what it is."""
+        if not isinstance(error, Exception):
+            return error
+        named = launch_error(self.plan, [index], error)
+        named.__cause__ = error
+        return named
 
     def _chain(self, index: int, event: Event, mine: list[int]) -> None:
         """Free the queue of a task under way, and share out what may be launched behind it."""

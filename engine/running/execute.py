@@ -16,6 +16,7 @@ from trireme.device import BoundCall, Device, Done, Event, chain_of
 from trireme.errors import RunError
 from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan, span_of
+from trireme.running.failures import launch_error
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
 def flights(plan: Plan, calls: Sequence[BoundCall]) -> list[tuple[list[int], Callable[[], None]]]:
     """Return the tasks of each launch and wait of a serial run, in order, and what runs them."""
     return [
-        (group, _chain([calls[i] for i in group]) if len(group) > 1 else _alone(calls[group[0]]))
+        (group, _chain(plan, calls, group) if len(group) > 1 else _alone(plan, calls, group[0]))
         for group in _groups(serial_order(plan, calls), calls)
     ]
 
@@ -94,38 +95,56 @@ def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[i
     return order
 
 
-def _alone(call: BoundCall) -> Callable[[], None]:
+def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], None]:
+    call = calls[index]
+    whole: Callable[[], None] = getattr(call, "run", None) or (lambda: call.launch().wait())
+
     def run() -> None:
-        call.launch().wait()
+        try:
+            whole()
+        except Exception as error:
+            raise launch_error(plan, [index], error) from error
 
-    quick: Callable[[], None] | None = getattr(call, "run", None)
-    return quick or run
+    return run
 
 
-def _chain(calls: Sequence[Any]) -> Callable[[], None]:
+def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[], None]:
     """Return what launches each call behind the one before it, and waits for the last.
 
     All events are kept until then: a driver may wait for a copy whose event is let go.
     """
 
-    def run() -> None:
-        events: list[Event] = [calls[0].launch()]
+    first, *others = [calls[index] for index in group]
+
+    def launch_all() -> None:
+        events: list[Event] = [first.launch()]
         try:
-            for call in calls[1:]:
+            for call in others:
                 last = events[-1]
                 events.append(call.launch(False, () if type(last) is Done else (last,)))
         finally:
             events[-1].wait()
 
+    def run() -> None:
+        try:
+            launch_all()
+        except Exception as error:
+            raise launch_error(plan, group, error) from error
+
     return run
 
 
-def run_profiled(calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
+def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
     """Run every task in an order that respects the waits, and return when each ran.
 
     Tasks of a chain are launched one behind the other and waited for together, as in any run.
     """
-    seen = [one for group in _groups(order, calls) for one in _timed(calls, group)]
+    seen = []
+    for group in _groups(order, calls):
+        try:
+            seen += _timed(calls, group)
+        except Exception as error:
+            raise launch_error(plan, group, error) from error
     return [span_of(*one) for one in seen]
 
 

@@ -15,6 +15,7 @@ from trireme.device import BoundCall
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 from trireme.plan import Plan, Task
+from trireme.running.failures import launch_error
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,10 @@ def run_steps(
     """
     for index in order:
         task = plan.tasks[index]
-        calls[index].launch().wait()
+        try:
+            calls[index].launch().wait()
+        except Exception as error:
+            raise launch_error(plan, [index], error) from error
         watch(Step(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 

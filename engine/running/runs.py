@@ -70,7 +70,7 @@ class Runs:
         """Run every task once and return when each ran."""
         if self.in_parallel:
             return self._parallel().run(profile=True)
-        return sorted(run_profiled(self.calls, self.order), key=lambda span: span.task)
+        return sorted(run_profiled(self.plan, self.calls, self.order), key=lambda span: span.task)
 
     @property
     def order(self) -> list[int]:
