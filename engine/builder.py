@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.arguments import check_arguments
 from trireme.check import check, check_value, infer_types
 from trireme.dtypes import Array, constant_array, dtype_name
 from trireme.effects import EffectOrder
@@ -30,7 +31,10 @@ class GraphBuilder:
         self._effects = EffectOrder()
 
     def input(self, name: str, type: TensorType) -> int:
-        """Add a value that the caller feeds and return its id."""
+        """Add a value that the caller feeds and return its id.
+
+        Errors: GraphError, if the type is none: an unknown dtype or a dimension below 0
+        """
         value = self._value(name, type)
         self.inputs.append(value)
         return value
@@ -66,6 +70,12 @@ class GraphBuilder:
         `names` and `quants` name and quantise the outputs; `source` says where the node came from
         ("onnx:Conv_17"). Errors: GraphError or ShapeError, naming the source.
         """
+        lists = (inputs, names, quants, after)
+        if not all(type(each) in (tuple, list) for each in lists):  # a look at each takes longer
+            given = {"inputs": inputs, "names": names, "quants": quants, "after": after}
+            check_arguments(GraphBuilder.add_node, given, GraphError, of=str(op))
+        if not isinstance(outputs, int) or outputs < 0:
+            raise GraphError(f"{op}: {outputs!r} outputs, expected a whole number")
         definition = get_op(op)
         where = f"{op} '{names[0]}' ({source})" if names else f"{op} ({source})"
         try:
@@ -75,7 +85,7 @@ class GraphBuilder:
         operands = list(inputs)
         while operands and operands[-1] is None:
             operands.pop()
-        values = [None if i is None else self.values[i] for i in operands]
+        values = [None if i is None else self._added(i, where) for i in operands]
         types = infer_types(definition, values, bound, outputs, where)
         made = []
         for position, inferred in enumerate(types):
@@ -93,6 +103,12 @@ class GraphBuilder:
             Node(node_id, op, tuple(operands), tuple(made), bound, source, pin, tuple(waits))
         )
         return tuple(made)
+
+    def _added(self, value: int, where: str) -> Value:
+        try:
+            return self.values[value]
+        except (KeyError, TypeError):
+            raise GraphError(f"{where}: no value of this graph has the id {value!r}") from None
 
     def type(self, value: int) -> TensorType:
         """Return the type of a value added so far."""

@@ -73,7 +73,9 @@ def check(graph: Graph) -> Graph:
 
 def check_value(value: Value) -> None:
     """Raise GraphError when a value's data or quantisation contradicts its type."""
-    where, quant = f"%{value.id} '{value.name}'", value.type.quant
+    where = f"%{value.id} '{value.name}'"
+    _check_type(where, value.type)
+    quant = value.type.quant
     data: object = value.data
     if data is not None and not isinstance(data, np.ndarray):
         raise GraphError(f"{where}: its data is a {type(data).__name__}, not an array")
@@ -84,6 +86,19 @@ def check_value(value: Value) -> None:
             raise GraphError(f"{where}: data is {value.data.dtype}, type is {value.type}")
     if quant is not None:
         _check_quant(where, value.type, quant)
+
+
+def _check_type(where: str, type: TensorType) -> None:
+    if not isinstance(type, TensorType):
+        raise GraphError(f"{where}: the type is {type!r}, expected a TensorType")
+    if not isinstance(type.shape, tuple):
+        raise GraphError(f"{where}: the shape is {type.shape!r}, expected a tuple of dimensions")
+    for dim in type.shape:
+        if not isinstance(dim, str) and (not isinstance(dim, int) or dim < 0):
+            raise GraphError(f"{where}: dimension {dim!r}, expected 0 or more, or a symbol")
+    numpy_dtype(type.dtype)
+    if type.quant is not None and not isinstance(type.quant, Quant):
+        raise GraphError(f"{where}: the quantisation is {type.quant!r}, expected a Quant")
 
 
 def _check_quant(where: str, type: TensorType, quant: Quant) -> None:

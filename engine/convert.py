@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trireme.arguments import checked
 from trireme.bind_shapes import bind_shapes
 from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Graph
@@ -40,6 +41,7 @@ def register_converter(name: str, suffix: str, function: str) -> None:
     _SUFFIXES[suffix] = name
 
 
+@checked(ConvertError)
 def convert(
     source: str | os.PathLike[str] | bytes,
     *,
@@ -88,13 +90,14 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
     """Return the format by the file's identifier, else by its suffix, else "onnx" for bytes."""
     if not isinstance(source, bytes):
         path = Path(source)
-        if path.exists() and not path.is_file():
-            raise ModelFileError(f"{path} cannot be read: it is not a regular file")
         try:
+            if path.exists() and not path.is_file():
+                raise ModelFileError(f"{path} cannot be read: it is not a regular file")
             with path.open("rb") as file:
                 head = file.read(8)
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ModelFileError(f"{path} cannot be read: {why}") from error
         name, suffix = str(path), path.suffix.lower()
     else:
         head, name, suffix = source[:8], "what is given", ".onnx"

@@ -82,8 +82,8 @@ def untrusted_reason(folder: Path) -> str:
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         reason = _exposure(folder.stat())
-    except OSError as error:
-        reason = str(error.strerror)
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        reason = str(error.strerror if isinstance(error, OSError) else error)
     if reason:
         _warn_once(f"nothing is cached in {folder}: {reason}")
     return reason

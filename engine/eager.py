@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import trireme.ops  # noqa: F401 - fills the registry
+from trireme.arguments import check_arguments
 from trireme.builder import GraphBuilder
 from trireme.device import HOST, Buffer, Device
 from trireme.dtypes import Array, dtype_name, numpy_dtype
@@ -62,7 +63,11 @@ def tensor(data: Any, quant: Quant | None = None) -> Tensor:
     """Return a value of some data: arrays as they are, Python floats as float32, ints as int64."""
     if isinstance(data, Tensor):
         return data if quant is None else Tensor(data.data, replace_quant(data.type, quant))
-    array = np.asarray(data, order="C")
+    try:
+        array = np.asarray(data, order="C")
+    except ValueError as error:  # rows of several lengths
+        raise GraphError(f"the data is no array: {error}") from error
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return Tensor(array, TensorType(array.shape, dtype_name(array.dtype), quant))
@@ -161,6 +166,8 @@ class Eager:
         Errors: PlacementError, if the device refuses the op; GraphError (ShapeError) if the inputs
             or attributes do not fit; DeviceError
         """
+        given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
+        check_arguments(Eager.__call__, given, GraphError)
         use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
         if device == HOST:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.arguments import checked
+from trireme.errors import PlacementError
 from trireme.graph import Node, node_names
 from trireme.placement import Placement
 from trireme.placing.reprice import Repricer, Trial
@@ -106,6 +108,7 @@ def _us(seconds: float | None) -> str:
     return f"{'-':>12}" if seconds is None else f"{seconds * 1e6:9.1f} us"
 
 
+@checked(PlacementError)
 def explain(
     placement: Placement, nodes: Collection[int] | None = None, free: bool = False
 ) -> Explanation:

@@ -52,7 +52,7 @@ def optimised(
     shapes: Mapping[str, Sequence[int]] | None = None,
     passes: Sequence[str] | None = None,
     disable: Collection[str] = (),
-    folder: Path | None = USERS_CACHE,
+    folder: str | os.PathLike[str] | None = USERS_CACHE,
     mmap: bool = True,
     signature: str | None = None,
 ) -> Graph:
@@ -70,8 +70,8 @@ def optimised(
         return optimise(
             convert(model, shapes=shapes, signature=signature), passes=passes, disable=disable
         )
-    path, folder = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
-    cache = DiskCache(folder, ".graph", MOST_MODELS)
+    path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
+    cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
     options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
                sorted(disable), signature]  # fmt: skip
     key = _key(path, options)

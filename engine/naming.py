@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from trireme.errors import PlacementError
 from trireme.graph import Graph, node_names
@@ -22,16 +23,19 @@ def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def pins_called(graph: Graph, pins: Mapping[str, str], devices: Collection[str]) -> dict[int, str]:
+def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str]) -> dict[int, str]:
     """Return pins by node id; where two name a node, the later holds.
 
-    pins: a node's name or number ("#12"), FIRST..LAST, `*`, or `op:softmax` for all nodes of an
-        op -> device
+    pins: a node's name or number ("#12", or 12), FIRST..LAST, `*`, or `op:softmax` for all nodes
+        of an op -> device
     Errors: PlacementError, if there is no such node, or the device is not among `devices`
     """
     found: dict[int, str] = {}
-    for name, device in pins.items():
-        asked = f"pin {name}={device}"
+    for given, device in pins.items():
+        asked = f"pin {given}={device}"
+        if not isinstance(given, str | int):
+            raise PlacementError(f"{asked}: expected a node's name or id")
+        name = given if isinstance(given, str) else f"#{given}"
         if device not in devices:
             raise PlacementError(
                 f"{asked}: {device!r} is not among the devices {', '.join(devices)}"

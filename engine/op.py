@@ -152,7 +152,9 @@ class OpDef:
 
         Errors: GraphError, if one is missing, unknown or of the wrong kind
         """
-        unknown = sorted(set(given) - set(self.attrs))
+        if not isinstance(given, Mapping):
+            raise GraphError(f"{self.name}: attributes are {given!r}, expected values by name")
+        unknown = sorted(map(str, set(given) - set(self.attrs)))
         if unknown:
             raise GraphError(
                 f"{self.name}: unknown attribute {', '.join(unknown)}",
@@ -198,7 +200,7 @@ def get_op(name: str) -> OpDef:
     """Return the op called `name`; raise GraphError when there is none."""
     try:
         return _OPS[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise GraphError(f"unknown op {name!r}", facts=[f"{len(_OPS)} ops are known"]) from None
 
 

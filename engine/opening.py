@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from trireme.arguments import check_arguments
 from trireme.device import HOST, Device, DeviceSpec, kind_of
 from trireme.effects import States
 from trireme.errors import DeviceError, TriremeError
@@ -42,6 +43,8 @@ def open_device(name: str, **options: Any) -> Device:
     A kind has instances if its factory takes a `name`; it may take how many there are, `instances`.
     Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
     """
+    if not isinstance(name, str):
+        raise DeviceError(f"{name!r} is no name of a device", fix='open_device("cpu")')
     kind = kind_of(name)
     if kind not in _FACTORIES:
         raise DeviceError(
@@ -52,7 +55,9 @@ def open_device(name: str, **options: Any) -> Device:
         factory: Factory = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
-    return factory(**_of_instance(name, factory, options))
+    given = _of_instance(name, factory, options)
+    check_arguments(factory, given, DeviceError, of=name)
+    return factory(**given)
 
 
 def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,7 +72,10 @@ def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Map
     if not number.isdecimal() or number[0] == "0":
         raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind}#1")
     if "instances" in takes:
-        given["instances"] = max(int(options.get("instances", 0)), int(number))
+        asked = options.get("instances", 0)
+        if not isinstance(asked, int):
+            raise DeviceError(f"{name}: instances is {asked!r}, expected a whole number")
+        given["instances"] = max(asked, int(number))
     return {**given, "name": name}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trireme.arguments import checked
 from trireme.bind_shapes import shape_advice
 from trireme.cost import CostModel, Estimate
 from trireme.device import HOST, Device, Resident
@@ -30,6 +31,7 @@ from trireme.placing.search import Search
 from trireme.placing.stages import Tasks, tasks_of
 
 
+@checked(PlacementError)
 def place(
     graph: Graph,
     costs: CostModel,

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.arguments import checked
 from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import ModelFileError, RunError
 from trireme.graph import Graph
@@ -86,6 +87,7 @@ def graph_hash(graph: Graph) -> str:
     return hashlib.sha256(dumps(free)).hexdigest()
 
 
+@checked(RunError)
 def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
     """Return the record of one run: the order in which its tasks started, and digests.
 
@@ -117,6 +119,7 @@ def _started(plan: Plan, spans: Iterable[TaskSpan]) -> list[int]:
     return order
 
 
+@checked(RunError)
 def rerun(session: Session, feeds: Mapping[str, Array], recorded: Run) -> Run:
     """Return the record of the same run done again, task by task in the recorded order.
 

@@ -15,9 +15,9 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
+from trireme.arguments import checked
 from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.calibrating.handover import Cores
 from trireme.closing import Closing
@@ -74,8 +74,8 @@ class Session(Closing):
     calibration: measured cost curves, or the file that holds them; this user's file when None
     objective: what is made small; when None that of a held lockfile, else "makespan"
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
-    pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name, as
-        FIRST..LAST, "*" or by op; the later holds (naming.py)
+    pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id,
+        as FIRST..LAST, "*" or by op; the later holds (naming.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
     mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
@@ -95,6 +95,7 @@ class Session(Closing):
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
 
+    @checked(RunError)
     def __init__(
         self,
         model: Model,
@@ -109,7 +110,7 @@ class Session(Closing):
         calibration: Calibration | str | os.PathLike[str] | None = None,
         objective: Objective | None = None,
         placement: Held | None = None,
-        pins: Mapping[str, str] | None = None,
+        pins: Mapping[Any, str] | None = None,
         split: Splits = "auto",
         mixtures: Mixtures = "sure",
         measure: bool = False,
@@ -118,7 +119,7 @@ class Session(Closing):
         passes: Sequence[str] | None = None,
         passes_off: Sequence[str] = (),
         progress: Progress = no_progress,
-        model_cache: Path | None = USERS_CACHE,
+        model_cache: str | os.PathLike[str] | None = USERS_CACHE,
         mmap: bool = True,
         signature: str | None = None,
     ) -> None:
@@ -131,6 +132,7 @@ class Session(Closing):
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
         choice("mode", mode, Mode)
+        choice("mixtures", mixtures, Mixtures)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
@@ -246,6 +248,7 @@ class Session(Closing):
         """The plan that runs."""
         return self.program.plan
 
+    @checked(RunError)
     def kernels(self, form: str = "ir") -> dict[str, str]:
         """Return the generated code as readable text, by file name.
 
@@ -305,13 +308,14 @@ class Session(Closing):
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
         direct = self._direct
-        if direct is not None and not out:
+        if direct is not None and out is None:
             return direct(feeds)
         self._check_open()
         results = self._ports.give(feeds, out)
         self.runs.run()
         return self._ports.take(results)
 
+    @checked(RunError)
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
         """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
 
@@ -333,6 +337,7 @@ class Session(Closing):
             self._stream = Stream(self._pipeline, feeds, self)
             return self._stream
 
+    @checked(RunError)
     def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run in this session's mode, and when each of its tasks ran.
 
@@ -344,6 +349,7 @@ class Session(Closing):
             spans = self.runs.profiled()
             return self._ports.take(results), spans
 
+    @checked(RunError)
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
         """Return the outputs of a run whose tasks go in the given order, one after another.
 
@@ -355,6 +361,7 @@ class Session(Closing):
             run_profiled(self.plan, self._calls, order)
             return self._ports.take(results)
 
+    @checked(RunError)
     def run_nodes(
         self, feeds: Mapping[str, Any], watch: Watcher, order: Sequence[int] | None = None
     ) -> dict[str, Array]:
@@ -370,6 +377,7 @@ class Session(Closing):
             run_steps(self.plan, self._calls, self._lane.read, watch, chosen)
             return self._ports.take(results)
 
+    @checked(RunError)
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 

@@ -21,6 +21,7 @@ from itertools import zip_longest
 
 import numpy as np
 
+from trireme.arguments import checked
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibrating.fit import fit
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch, priced
@@ -30,6 +31,7 @@ from trireme.calibrating.turns import Crossings, measure_issue, measure_overlap
 from trireme.calibrating.visits import Found, Measured, bind, choose, seconds_of, timed
 from trireme.cost import generic_works, supported_part, ways_of
 from trireme.device import HOST, Device
+from trireme.errors import RunError
 from trireme.graph import Graph
 from trireme.optimise import optimise
 from trireme.session import Session
@@ -53,6 +55,7 @@ _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
 _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
 
+@checked(RunError)
 def calibrate(
     devices: Sequence[Device], progress: Progress | None = None, limit_s: float = LIMIT_S
 ) -> Calibration:

@@ -263,9 +263,11 @@ def load_calibration(path: str | os.PathLike[str] | None = None) -> Calibration:
     Errors: ModelFileError, if the file is damaged
     """
     path = calibration_file() if path is None else Path(path)
-    if path is None or not path.exists():
+    if path is None:
         return Calibration()
     try:
+        if not path.exists():
+            return Calibration()
         data = json.loads(path.read_text())
         version = data["version"]
         if isinstance(version, int) and version != VERSION:

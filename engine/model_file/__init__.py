@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trireme.arguments import checked
 from trireme.errors import ModelFileError
 from trireme.graph import Graph
 from trireme.mapped import OnOpen, aligned, ignore_file, open_file
@@ -22,6 +23,7 @@ from trireme.model_file.writer import encode
 __all__ = ["dumps", "is_model_file", "load", "loads", "save"]
 
 
+@checked(ModelFileError)
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the graph to a file, whole or not at all: an old file stays until the new one is safe.
 
@@ -33,11 +35,13 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         raise _named(path, error) from error
 
 
+@checked(ModelFileError)
 def dumps(graph: Graph) -> bytes:
     """Return the bytes that `save` would write; the same graph gives the same bytes."""
     return b"".join(encode(graph))
 
 
+@checked(ModelFileError)
 def load(
     path: str | os.PathLike[str],
     *,
@@ -65,6 +69,7 @@ def load(
         raise _named(path, error) from error
 
 
+@checked(ModelFileError)
 def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
     """Return the graph of a file's bytes, which are copied once (into aligned memory).
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trireme.arguments import checked
 from trireme.closing import Closing
 from trireme.device import Device
 from trireme.errors import RunError
@@ -28,6 +29,7 @@ class Replicas(Closing):
     Errors: RunError, if the model keeps states or a device is given open; Session's
     """
 
+    @checked(RunError)
     def __init__(
         self, model: Model, count: int, *, threads: int = 1,
         devices: Sequence[str | Device] = ("cpu",), **options: Any,
@@ -57,6 +59,7 @@ class Replicas(Closing):
             raise
         self.flow, self.lanes = flow, self._dealer.lanes
 
+    @checked(RunError)
     def stream(self, feeds: Iterable[Feeds]) -> Stream:
         """Return an iterator over the outputs of many runs, in the order of their inputs.
 

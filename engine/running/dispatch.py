@@ -150,8 +150,8 @@ class ParallelRunner:
             for call, waits in zip(self.calls, self.waits, strict=True):
                 after = [events[i] for i in waits if type(events[i]) is not Done]
                 events.append(call.launch(False, after))
-        except BaseException as failed:
-            error = self._named(len(events), failed)
+        except BaseException as caught:
+            error = self._named(len(events), caught)
         for index, event in reversed(list(enumerate(events))):
             try:
                 event.wait()
@@ -240,7 +240,8 @@ class ParallelRunner:
         if not isinstance(error, Exception):
             return error
         named = launch_error(self.plan, [index], error)
-        named.__cause__ = error
+        if named is not error:
+            named.__cause__ = error
         return named
 
     def _chain(self, index: int, event: Event, mine: list[int]) -> None:

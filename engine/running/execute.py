@@ -16,7 +16,7 @@ from trireme.device import BoundCall, Device, Done, Event, chain_of
 from trireme.errors import RunError
 from trireme.plan import Plan
 from trireme.running.dispatch import TaskSpan, span_of
-from trireme.running.failures import launch_error
+from trireme.running.failures import raise_named
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], N
         try:
             whole()
         except Exception as error:
-            raise launch_error(plan, [index], error) from error
+            raise_named(plan, [index], error)
 
     return run
 
@@ -129,7 +129,7 @@ def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[
         try:
             launch_all()
         except Exception as error:
-            raise launch_error(plan, group, error) from error
+            raise_named(plan, group, error)
 
     return run
 
@@ -144,7 +144,7 @@ def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -
         try:
             seen += _timed(calls, group)
         except Exception as error:
-            raise launch_error(plan, group, error) from error
+            raise_named(plan, group, error)
     return [span_of(*one) for one in seen]
 
 

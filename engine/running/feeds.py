@@ -19,15 +19,35 @@ def choice(name: str, given: Any, known: Any) -> Any:
     return given
 
 
-def refuse_names(feeds: Mapping[str, Any], wanted: Sequence[Value]) -> NoReturn:
+def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
     """Raise RunError naming the inputs that are missing and those that are none."""
+    facts = [f"the model takes {value.name} {value.type}" for value in wanted]
+    if not isinstance(feeds, Mapping):
+        kind = type(feeds).__name__
+        raise RunError(f"the inputs are a {kind}, expected arrays by name", facts=facts)
     names = [value.name for value in wanted]
     missing = [name for name in names if name not in feeds]
     unknown = [str(name) for name in feeds if name not in names]
     parts = [f"missing: {', '.join(missing)}"] if missing else []
     parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
-    facts = [f"the model takes {value.name} {value.type}" for value in wanted]
     raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
+
+
+def as_array(value: Value, given: Any) -> Array:
+    """Return what is fed to an input as an array whose bytes are in the machine's order.
+
+    Errors: RunError, if it is no array of numbers or texts
+    """
+    expected = f"expected {value.type}"
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # rows of several lengths
+        raise RunError(f"input '{value.name}' is no array: {error}", facts=[expected]) from error
+    if array.dtype == object and value.dtype != "string":
+        kinds = sorted({type(one).__name__ for one in array.reshape(-1)[:100]})
+        what = f"an array of Python objects ({', '.join(kinds)})" if array.ndim else kinds[0]
+        raise RunError(f"input '{value.name}' is {what}, {expected}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def misfit(value: Value, array: Array) -> RunError:

@@ -15,7 +15,7 @@ from trireme.device import BoundCall
 from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 from trireme.plan import Plan, Task
-from trireme.running.failures import launch_error
+from trireme.running.failures import raise_named
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def run_steps(
         try:
             calls[index].launch().wait()
         except Exception as error:
-            raise launch_error(plan, [index], error) from error
+            raise_named(plan, [index], error)
         watch(Step(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 

@@ -18,7 +18,7 @@ from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Value
 from trireme.plan import Plan
-from trireme.running.feeds import misfit, refuse_names
+from trireme.running.feeds import as_array, misfit, refuse_names
 from trireme.running.runs import Runs
 
 IN_PLACE_BYTES = 32 << 10
@@ -94,9 +94,9 @@ class Ports:
             else:
                 port.point(port.home)
                 port.view[...] = array
-        if self._copies_all and not out:
+        if self._copies_all and out is None:
             return None, borrowed
-        return self._targets(out or {}, borrowed, in_place), borrowed
+        return self._targets({} if out is None else out, borrowed, in_place), borrowed
 
     def take(self, given: Given) -> dict[str, Array]:
         """Return the outputs by name."""
@@ -138,12 +138,16 @@ class Ports:
         ]  # fmt: skip
 
         def put(feeds: Mapping[str, Any]) -> None:
-            if len(feeds) != count:
+            try:
+                given = len(feeds)
+            except TypeError:
+                refuse_names(feeds, values)
+            if given != count:
                 refuse_names(feeds, values)
             for name, view, shape, dtype, port in ports:
                 try:
                     array = feeds[name]
-                except KeyError:
+                except (LookupError, TypeError):
                     refuse_names(feeds, values)
                 if type(array) is not ndarray or array.shape != shape or array.dtype != dtype:
                     array = _fitting(port, feeds)
@@ -167,12 +171,18 @@ class Ports:
         self, out: Mapping[str, Array], borrowed: Sequence[Array], in_place: bool
     ) -> list[tuple[Array | None, bool]]:
         """Return the array for each output, None for a copy, and point calls at them."""
+        if not isinstance(out, Mapping):
+            raise RunError(f"out is a {type(out).__name__}, expected a mapping of names to arrays")
         targets: list[tuple[Array | None, bool]] = []
         given = 0
         for port in self._outputs:
             target = out.get(port.name)
             if target is not None:
                 given += 1
+                if not isinstance(target, np.ndarray) or not target.flags.writeable:
+                    kind = type(target).__name__
+                    what = "read-only" if isinstance(target, np.ndarray) else f"a {kind}"
+                    raise RunError(f"out['{port.name}'] is {what}, expected an array to write into")
                 if target.shape != port.shape or target.dtype != port.dtype:
                     raise RunError(
                         f"out['{port.name}'] is {target.dtype}{list(target.shape)}, "
@@ -191,8 +201,12 @@ class Ports:
             targets.append((target, bool(address)))
         if given != len(out):
             names = [port.name for port in self._outputs]
-            unknown = ", ".join(str(name) for name in out if name not in names)
-            raise RunError(f"no output is called {unknown}", facts=[f"known: {', '.join(names)}"])
+            unknown = [str(name) for name in out if name not in names]
+            if not unknown:
+                empty = ", ".join(f"out['{name}']" for name in out if out[name] is None)
+                raise RunError(f"{empty} is None, expected an array to write into")
+            facts = [f"known: {', '.join(names)}"]
+            raise RunError(f"no output is called {', '.join(unknown)}", facts=facts)
         return targets
 
 
@@ -201,9 +215,9 @@ def _fitting(port: _Port, feeds: Mapping[str, Any]) -> Array:
 
     Errors: RunError, if it is missing or does not fit
     """
-    if port.name not in feeds:
+    if not isinstance(feeds, Mapping) or port.name not in feeds:
         refuse_names(feeds, [port.value])
-    array = np.asarray(feeds[port.name])
+    array = as_array(port.value, feeds[port.name])
     if array.shape != port.shape or array.dtype != port.dtype:
         raise misfit(port.value, array)
     return array
