@@ -29,7 +29,7 @@ class Faulty(ToyDevice):
         self.what, self.at, self.uses = what, at, 0
         self.error = None
 
-    def fails(self, what):
+    def step(self, what):
         if self.what == what:
             self.uses += 1
             if self.uses > self.at:
@@ -47,15 +47,15 @@ class Faulty(ToyDevice):
         return made
 
     def alloc(self, nbytes):
-        self.fails("alloc")
+        self.step("alloc")
         return super().alloc(nbytes)
 
     def write(self, target, source):
-        self.fails("write")
+        self.step("write")
         super().write(target, source)
 
     def read(self, source, target):
-        self.fails("read")
+        self.step("read")
         super().read(source, target)
 
 
@@ -64,12 +64,12 @@ class _Call:
         self.device, self.call = device, call
 
     def launch(self, profile=False):
-        self.device.fails("launch")
+        self.device.step("launch")
         self.event = self.call.launch(profile)
         return self
 
     def wait(self):
-        self.device.fails("wait")
+        self.device.step("wait")
         self.event.wait()
 
     def spans(self):

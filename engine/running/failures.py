@@ -26,7 +26,8 @@ def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exceptio
     """
     where = [_described(plan, index) for index in tasks]
     if isinstance(error, TriremeError):
-        return type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
+        named = type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
+        return named.of_device(error.device)
     if isinstance(error, _FAULTS):
         return DeviceError(f"a launch failed: {type(error).__name__}: {error}", facts=where)
     for line in where:
