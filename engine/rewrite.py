@@ -56,6 +56,7 @@ class Draft:
         self._fresh: set[int] = set()
         self._ordered = {i for node in graph.nodes for i in node.after}
         self._waits: dict[int, tuple[int, ...]] = {}
+        self._places: dict[int, int] = {}
         self._next_value = max(graph.values, default=-1) + 1
         self._next_node = max((node.id for node in graph.nodes), default=-1) + 1
 
@@ -116,10 +117,17 @@ class Draft:
 
     def add(
         self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
-        quant: Quant | None = None,
+        quant: Quant | None = None, at: Node | None = None,
     ) -> int:  # fmt: skip
-        """Add a node that does the work of the nodes `of`; return the id of its output."""
-        return self.add_many(op, inputs, attrs, of, (quant,))[0]
+        """Add a node that does the work of the nodes `of`; return the id of its output.
+
+        at: the one of them in whose place it runs, all its operands being made by then; where the
+            root is when not given. What only that one reads need not live on to the root.
+        """
+        made = self.add_many(op, inputs, attrs, of, (quant,))[0]
+        if at is not None:
+            self._places[self._producers[made].id] = self._places[at.id]
+        return made
 
     def add_many(
         self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
@@ -254,8 +262,14 @@ class Draft:
                 self._drop_unread(node.outputs[:1])
         return before - len(self.nodes)
 
+    def is_before(self, value: int, node: Node) -> bool:
+        """Whether a value is there when a node of the draft runs."""
+        maker = self.producer(value)
+        return maker is None or self._places[maker.id] < self._places[node.id]
+
     def _keep(self, node: Node) -> None:
         self.nodes[node.id] = node
+        self._places[node.id] = len(self._places)
         self._read.update(node.used)
         for out in node.outputs:
             self._producers[out] = node
@@ -274,6 +288,7 @@ class Draft:
 
     def finish(self) -> Graph:
         """Return the checked graph, ids counted anew from 0 in the order of first appearance."""
+        self.nodes = dict(sorted(self.nodes.items(), key=lambda entry: self._places[entry[0]]))
         ids: dict[int, int] = {}
         for value in self._appearance():
             ids.setdefault(value, len(ids))

@@ -109,7 +109,11 @@ def _is_positive(g: Draft, value: int) -> bool:
 
 
 def residual_into(g: Draft, root: Node) -> tuple[int] | None:
-    """conv(x, w, b) + y -> conv(x, w, b, y), the conv being the one that comes last."""
+    """conv(x, w, b) + y -> conv(x, w, b, y), the conv being the one that comes last.
+
+    It runs where the conv did if y is there by then. Else it runs where the add did, and what the
+    conv reads lives on until then instead of what it makes: only if that takes no more memory.
+    """
     if g.is_quantized(root) or g.type(root.outputs[0]).dtype not in FLOATS:
         return None
     found = []
@@ -117,14 +121,27 @@ def residual_into(g: Draft, root: Node) -> tuple[int] | None:
         node = g.only_for(value, root, "conv", "fully_connected")
         if node is None or node.attrs["activation"] or len(node.inputs) > 3:
             continue
-        if g.type(value) == g.type(other) and g.data(other) is None and not g.is_quantized(node):
-            found.append((node.id, node, other))
+        if g.type(value) != g.type(other) or g.data(other) is not None or g.is_quantized(node):
+            continue
+        is_there = g.is_before(other, node)
+        if is_there or _reads_no_more(g, node):
+            found.append((is_there, node.id, node, other))
     if not found:
         return None
-    _, node, other = max(found, key=lambda entry: entry[0])
+    is_there, _, node, other = max(found, key=lambda entry: entry[:2])
     inputs = [*node.inputs, None][:3] + [other]
     attrs = dict(node.attrs) | {"activation": root.attrs["activation"]}
-    return (g.add(node.op, inputs, attrs, [node, root]),)
+    return (g.add(node.op, inputs, attrs, [node, root], at=node if is_there else None),)
+
+
+def _reads_no_more(g: Draft, node: Node) -> bool:
+    """Whether what a node reads in a run takes no more memory than what it makes."""
+    read = [g.type(value) for value in dict.fromkeys(node.used) if g.data(value) is None]
+    made = g.type(node.outputs[0])
+    if len(read) == 1 and (read[0].shape, read[0].dtype) == (made.shape, made.dtype):
+        return True
+    known = all(type.is_static for type in (*read, made))
+    return known and sum(type.nbytes for type in read) <= made.nbytes
 
 
 def activation_into(g: Draft, root: Node) -> tuple[int] | None:
@@ -141,7 +158,7 @@ def activation_into(g: Draft, root: Node) -> tuple[int] | None:
     if g.is_quantized(node) and not (quant and name in NAMED_CLAMPS and node.op in CLAMPED):
         return None
     attrs = dict(node.attrs) | {"activation": name}
-    return (g.add(node.op, node.inputs, attrs, [node, root], quant),)
+    return (g.add(node.op, node.inputs, attrs, [node, root], quant, at=node),)
 
 
 def _activation_name(g: Draft, root: Node) -> str | None:
