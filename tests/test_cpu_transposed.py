@@ -6,6 +6,7 @@ from cpu_run import agree, node_graph
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.graph import Quant
 
 SEED = 12
 by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
@@ -78,3 +79,40 @@ def test_random(cpus, isa):
         if min(whole) > 0:
             print(case)
             agree(cpus, isa, *graph_of(rng, case))
+
+
+def stored_graph(rng, case, dtype, bias=True, per_channel=True):
+    x, w, strides, pads, dilations, extra, groups, activation = case
+    info, outputs = np.iinfo(dtype), w[-1] * groups
+    scales = tuple(0.004 + 0.0007 * (k % 5) for k in range(w[-1] if per_channel else 1))
+    zeros = (0 if dtype == "int8" else 120,) * len(scales)
+    axis = len(w) - 1 if per_channel else None
+    made = [rng.integers(info.min, info.max, shape, dtype, endpoint=True) for shape in (x, w)]
+    quants = [Quant((0.05,), (3,)), Quant(scales, zeros, axis)]
+    if bias:
+        made.append(rng.integers(-3000, 3000, outputs, np.int32))
+        quants.append(
+            Quant(tuple(0.05 * s for s in scales), (0,) * len(scales), 0 if axis else None)
+        )
+    attrs = dict(
+        strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
+        output_padding=extra, activation=activation if activation in ("relu", "relu6") else "",
+    )  # fmt: skip
+    y = Quant((0.11,), (5,))
+    return node_graph("conv_transpose", made, attrs, {1, 2}, quants, out_quants=(y,))
+
+
+@by_isa
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][6] == 1])
+def test_stored_integers(cpus, name, dtype, isa):
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    is_signed = dtype == "int8"
+    graph = stored_graph(rng, CASES[name], dtype, name != "gaps", is_signed)
+    agree(cpus, isa, *graph)
+
+
+def test_stored_integers_in_groups_run_on_the_reference(cpus):
+    graph = stored_graph(np.random.default_rng(SEED), CASES["groups"], "int8", False, False)
+    agree(cpus, available_isas()[0], *graph, native=False)

@@ -24,7 +24,7 @@ class Run:
     """Phases first..first+count-1 of an axis: a window of stride 1 over the input.
 
     taps: the weight of each tap, for the first phase; the next phase has the next weights
-    pad: input elements that the first window lies before the input; negative if it lies inside
+    pad: input elements that the first window lies before the input
     """
 
     first: int
@@ -59,8 +59,12 @@ class Axis:
 def axis_of(
     size: int, out: int, kernel: int, stride: int, pad: int, dilation: int, alone: bool
 ) -> Axis:  # fmt: skip
-    """Return an axis with its phases in runs; `alone` gives each phase a run of its own."""
-    start = pad // stride
+    """Return an axis with its phases in runs; `alone` gives each phase a run of its own.
+
+    No window begins behind the input's first element.
+    """
+    furthest = {k * dilation % stride: k * dilation // stride for k in range(kernel)}
+    start = min(pad // stride, *furthest.values())
     windows = (pad + out - 1) // stride - start + 1
     runs: list[Run] = []
     for phase in range(stride):

@@ -25,6 +25,7 @@ from trireme.devices.cpu import (
     running,
     window,
 )
+from trireme.devices.cpu.int8 import conv_transpose as int8_conv_transpose
 from trireme.devices.cpu.int8 import elementwise as int8_elementwise
 from trireme.devices.cpu.int8 import linear as int8_linear
 from trireme.devices.cpu.int8 import reduce as int8_reduce
@@ -43,6 +44,7 @@ __all__ = [
     "fuse",
     "indexed",
     "group_norm",
+    "int8_conv_transpose",
     "int8_elementwise",
     "int8_linear",
     "int8_reduce",

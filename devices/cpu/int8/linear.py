@@ -55,6 +55,7 @@ from trireme.devices.cpu.kernels import (
     deal,
     finish,
 )
+from trireme.devices.cpu.lines import for_lines
 from trireme.devices.cpu.recipes import Code, formed
 from trireme.dtypes import Array
 from trireme.errors import InternalError
@@ -332,7 +333,7 @@ def conv_reason(graph: Graph, node: Node) -> str | None:
     if len(node.used) > 2 and graph.values[node.used[2]].data is None:
         return "conv has no native kernel for a bias that is not constant"
     if len(graph.type(node.used[0]).shape) != 4:
-        return "quantised conv has a native kernel for two spatial axes only"
+        return "quantised conv has native kernels for one or two spatial axes only"
     return eight_bit_reason(graph, node, lambda: conv_params(call_of(graph, node)))
 
 
@@ -343,5 +344,5 @@ def fully_connected_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: fully_connected_params(call_of(graph, node)))
 
 
-TABLE.add("conv", Rule(conv_reason, lower_conv), STORED_8, "NHWC")
+TABLE.add("conv", for_lines(Rule(conv_reason, lower_conv)), STORED_8, "NHWC")
 TABLE.add("fully_connected", Rule(fully_connected_reason, lower_fully_connected), STORED_8)

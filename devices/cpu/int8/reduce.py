@@ -25,6 +25,7 @@ from trireme.devices.cpu.kernels import (
     finish,
     split_evenly,
 )
+from trireme.devices.cpu.lines import for_lines
 from trireme.devices.cpu.recipes import Code
 from trireme.errors import InternalError
 from trireme.graph import Graph, Node
@@ -120,7 +121,7 @@ def _divide(fn: Function, total: Value, count: Value | int) -> Value:
 def _pool_reason(graph: Graph, node: Node) -> str | None:
     x = graph.type(node.used[0])
     if len(x.shape) != 4:
-        return f"quantised {node.op} has a native kernel for two spatial axes only"
+        return f"quantised {node.op} has native kernels for one or two spatial axes only"
     if any(d != 1 for d in node.attrs["dilations"]) or len(node.outputs) > 1:
         return f"quantised {node.op} has no native kernel for dilations or indices"
     if node.attrs["ceil_mode"] or node.attrs.get("count_include_pad"):
@@ -243,6 +244,8 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
 
 
-TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), STORED_8, "NHWC")
+TABLE.add(
+    ("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), STORED_8, "NHWC"
+)  # fmt: skip
 TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
 TABLE.add("softmax", Rule(_softmax_reason, _lower_softmax), STORED_8)
