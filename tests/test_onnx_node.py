@@ -1,9 +1,17 @@
-"""ONNX's node tests, converted and interpreted: at least so many pass, and the rest is known."""
+"""ONNX's node tests: at least so many pass converted and interpreted, and the rest is known.
+
+What the references pass, a Session passes, from bytes on the default devices, but for the cases
+that support/onnx_session_cases.toml lists by reason. A listed case must fail with the words of its
+reason, so the list shrinks as reasons go.
+"""
 
 import fnmatch
+import pathlib
+import tomllib
 
 import pytest
-from onnx_cases import node_cases, ops_in, run_case
+from onnx_cases import node_cases, ops_in, run_case, run_session_case
+from sweep import sweep
 
 BATCHES = 12
 LEAST_PASSING = 1790
@@ -65,3 +73,39 @@ def test_node_cases(batch):
 
 def test_enough_cases_must_pass():
     assert sum(not may_fail(case) for case in node_cases()) >= LEAST_PASSING
+
+
+SESSION_BATCHES = 60
+LISTED = tomllib.loads(
+    (pathlib.Path(__file__).parent / "support" / "onnx_session_cases.toml").read_text()
+)
+WORDS = {
+    f"test_{name}": group["error"] for group in LISTED.values() for name in group["cases"].split()
+}
+"""What the error of a listed case says, by its name."""
+MOST_LISTED = {"shapes": 287, "control_flow": 1, "strings": 10, "rounding": 3}
+
+
+def trouble_with(case) -> str:
+    """Return what is wrong with a case, "" where nothing is."""
+    words = WORDS.get(case.name)
+    try:
+        run_session_case(case)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return "" if words is not None and words in said else said
+    return "" if words is None else f"passes, and is listed as a case that says {words!r}"
+
+
+@pytest.mark.parametrize("batch", sweep(range(SESSION_BATCHES), always=[0]))
+def test_node_cases_through_a_session(batch, no_calibration):
+    cases = [case for case in node_cases()[batch::SESSION_BATCHES] if not may_fail(case)]
+    wrong = [f"{case.name}: {said}" for case in cases if (said := trouble_with(case))]
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases are wrong\n" + "\n".join(wrong)
+
+
+def test_the_list_names_cases_that_there_are_and_does_not_grow():
+    known = {case.name for case in node_cases() if not may_fail(case)}
+    assert WORDS.keys() <= known
+    counts = {name: len(group["cases"].split()) for name, group in LISTED.items()}
+    assert counts == MOST_LISTED

@@ -1,15 +1,26 @@
-"""known_branches: an `if` whose condition is a constant becomes the nodes of its branch."""
+"""known_branches: control flow that nothing decides at run time becomes plain nodes.
+
+An `if` whose condition is a constant becomes the nodes of its branch; a `scan` of a known length
+becomes its steps one after another, where that is not too many nodes.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from trireme.graph import Graph, Node
 from trireme.op import get_op
 from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
+MOST_UNROLLED = 1000
+"""The most nodes that the steps of a scan may come to."""
+
 
 def known_branches(graph: Graph) -> Rewritten:
-    """Put the nodes of the branch that will be taken in the place of an if."""
-    return apply(graph, rules_by_op((["if"], branch_taken)))
+    """Put the branch that an if takes, and the steps of a short scan, in their place."""
+    return apply(graph, rules_by_op((["if"], branch_taken), (["scan"], steps_of_scan)))
 
 
 def branch_taken(g: Draft, root: Node) -> tuple[int, ...] | None:
@@ -18,9 +29,40 @@ def branch_taken(g: Draft, root: Node) -> tuple[int, ...] | None:
     if condition is None or condition.size != 1 or None in root.inputs:
         return None
     body: Graph = root.attrs["then_branch" if condition.reshape(()) else "else_branch"]
-    if any(node.after or get_op(node.op).effect for node in body.nodes):
+    if not _is_plain(body):
         return None
-    values = dict(zip(body.inputs, root.used[1:], strict=True))
+    return tuple(_inlined(g, root, body, root.used[1:])[: len(root.outputs)])
+
+
+def steps_of_scan(g: Draft, root: Node) -> tuple[int, ...] | None:
+    """scan of a known length -> its steps: each takes its slices, and the last states stay."""
+    body: Graph = root.attrs["body"]
+    carried, scanned = root.attrs["carried"], root.attrs["num_scan_inputs"]
+    count = _steps(g, root)
+    if not 0 < count * len(body.nodes) <= MOST_UNROLLED or not _is_plain(body):
+        return None
+    if None in root.inputs or g.is_quantized(root):
+        return None
+    states = list(root.used[:carried])
+    captures = root.used[carried + scanned :]
+    made: list[list[int]] = []
+    for step in range(count):
+        slices = [_slice(g, root, k, step, count) for k in range(scanned)]
+        outputs = _inlined(g, root, body, [*states, *slices, *captures])
+        states = outputs[:carried]
+        made.append(outputs[carried:])
+    stacks = [_stack(g, root, k, [row[k] for row in made]) for k in range(len(made[0]))]
+    return tuple(_distinct(g, root, [*states, *stacks])[: len(root.outputs)])
+
+
+def _is_plain(body: Graph) -> bool:
+    """Whether a body is free of effects."""
+    return not any(node.after or get_op(node.op).effect for node in body.nodes)
+
+
+def _inlined(g: Draft, root: Node, body: Graph, operands: Sequence[int]) -> list[int]:
+    """Add the nodes of a body, given its inputs, and return its outputs."""
+    values = dict(zip(body.inputs, operands, strict=True))
     for value in body.values.values():
         if value.data is not None:
             values[value.id] = g.constant(value.data, value.name, value.quant)
@@ -29,4 +71,47 @@ def branch_taken(g: Draft, root: Node) -> tuple[int, ...] | None:
         quants = [body.type(out).quant for out in node.outputs]
         made = g.add_many(node.op, inputs, node.attrs, [node], quants)
         values.update(zip(node.outputs, made, strict=True))
-    return tuple(values[out] for out in body.outputs[: len(root.outputs)])
+    return [values[out] for out in body.outputs]
+
+
+def _axis(root: Node, name: str, k: int, rank: int) -> int:
+    return int((root.attrs[name] or (0,) * (k + 1))[k]) % rank
+
+
+def _steps(g: Draft, root: Node) -> int:
+    """Return the length of a scan, 0 where that is not known."""
+    first = root.attrs["carried"]
+    if not root.attrs["num_scan_inputs"]:
+        return 0
+    shape = g.type(root.used[first]).shape
+    dim = shape[_axis(root, "scan_input_axes", 0, len(shape))]
+    return dim if isinstance(dim, int) else 0
+
+
+def _slice(g: Draft, root: Node, k: int, step: int, count: int) -> int:
+    """Return what a step sees of the k-th tensor that is cut."""
+    x = root.used[root.attrs["carried"] + k]
+    axis = _axis(root, "scan_input_axes", k, len(g.type(x).shape))
+    turned = (root.attrs["scan_input_directions"] or (0,) * (k + 1))[k]
+    at = count - 1 - step if turned else step
+    start, end, along = (g.constant(np.array([number])) for number in (at, at + 1, axis))
+    part = g.add("slice", [x, start, end, along], {}, [root])
+    return g.add("squeeze", [part, along], {}, [root])
+
+
+def _stack(g: Draft, root: Node, k: int, parts: Sequence[int]) -> int:
+    """Return what the steps made of the k-th output, along a new axis."""
+    axis = _axis(root, "scan_output_axes", k, len(g.type(parts[0]).shape) + 1)
+    turned = (root.attrs["scan_output_directions"] or (0,) * (k + 1))[k]
+    place = g.constant(np.array([axis]))
+    rows = [g.add("unsqueeze", [part, place], {}, [root]) for part in parts]
+    return g.add("concat", rows[::-1] if turned else rows, {"axis": axis}, [root])
+
+
+def _distinct(g: Draft, root: Node, values: Sequence[int]) -> list[int]:
+    """Return values that nodes make, each another: an identity for those that are not."""
+    made: list[int] = []
+    for value in values:
+        plain = value not in made and value not in root.used and g.producer(value) is not None
+        made.append(value if plain else g.add("identity", [value], {}, [root]))
+    return made

@@ -1,4 +1,4 @@
-"""ONNX's own node tests, run on the interpreter."""
+"""ONNX's own node tests, run on the interpreter and through a Session."""
 
 import functools
 import warnings
@@ -10,6 +10,7 @@ from onnx.backend.test.case.node import collect_testcases
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
 from trireme.interpret import interpret
+from trireme.session import Session
 
 
 @functools.cache
@@ -51,6 +52,18 @@ def run_case(case) -> None:
         results = interpret(graph, feeds)
         for value, wanted in zip(graph.outputs, outputs, strict=True):
             assert_same(results[value], array(wanted), case)
+
+
+def run_session_case(case) -> None:
+    """Run a case from its bytes on the default devices; raise AssertionError as `run_case` does."""
+    names = [value.name for value in case.model.graph.input]
+    with Session(case.model.SerializeToString()) as session:
+        fed = {value.name for value in session.inputs}
+        for inputs, outputs in case.data_sets:
+            given = dict(zip(names, inputs, strict=True))
+            results = session.run({name: array(given[name]) for name in names if name in fed})
+            for value, wanted in zip(session.outputs, outputs, strict=True):
+                assert_same(results[value.name], array(wanted), case)
 
 
 def assert_same(found, wanted, case) -> None:
