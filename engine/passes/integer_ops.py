@@ -137,12 +137,19 @@ def _fold_same(
     if len({g.type(i) for i in inputs if i is not None and g.type(i).quant}) > 1:
         return None
     type = g.type(inputs[0])
+    if _overshoots(node) and (type.quant, type.dtype) != (quant, stored):
+        return None
     if node.op == "pad" and not _pads_with(g, node, inputs, type.quant):
         return None
     made = g.add(node.op, inputs, dict(node.attrs) | attrs, of, type.quant)
     if is_of(g, made, quant, stored):
         return made
     return g.add("quantize", [made], {"dtype": stored}, of[-1:], quant)
+
+
+def _overshoots(node: Node) -> bool:
+    """Whether an op's results may lie outside its input's range, which stored integers end at."""
+    return node.op == "resize" and node.attrs["mode"] == "cubic"
 
 
 def _pads_with(g: Draft, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
