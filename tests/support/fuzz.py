@@ -1,6 +1,7 @@
-"""Compare trireme with ONNX Runtime on many random graphs.
+"""Compare trireme with ONNX Runtime, or with LiteRT, on many random graphs.
 
-    python tests/support/fuzz.py --seeds 20000 --devices cpu --folder /tmp/failures
+    python tests/support/fuzz.py --seeds 20000 --folder /tmp/failures
+    python tests/support/fuzz.py --format tflite --seeds 2000
 
 A failing graph is made small and written to the folder, with what to feed it.
 """
@@ -9,25 +10,33 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from fuzzing.campaign import Report, campaign, on_devices
+from fuzzing.campaign_tflite import campaign_tflite
 
 from trireme.opening import open_device
+
+BATCH = 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--format", choices=("onnx", "tflite"), default="onnx")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
     parser.add_argument("--devices", default="cpu", help="devices, with commas between")
     parser.add_argument("--folder", type=Path, help="where failing models are written")
     args = parser.parse_args()
     devices = [open_device(name) for name in args.devices.split(",")]
-    total, start = Report(), time.process_time()
-    for first in range(args.first, args.first + args.seeds, 100):
-        seeds = range(first, min(first + 100, args.first + args.seeds))
-        report = campaign(seeds, on_devices(devices), args.folder)
+    run = partial(campaign, run=on_devices(devices), folder=args.folder)
+    if args.format == "tflite":
+        run = partial(campaign_tflite, devices=devices, folder=args.folder)
+    total, start, last = Report(), time.process_time(), args.first + args.seeds
+    for first in range(args.first, last, BATCH):
+        seeds = range(first, min(first + BATCH, last))
+        report = run(seeds)
         total.counts += report.counts
         for text in report.failed:
             print(text, flush=True)

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnxruntime
+from litert import litert_run
 from onnx import TensorProto
 
 
@@ -77,3 +78,14 @@ def _array(value: Any) -> Any:
     if "bfloat16" not in value.data_type():
         return value.numpy()
     raise Refused("bfloat16 outputs cannot be read")
+
+
+def quiet_litert(content: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the outputs of a .tflite model by name, on LiteRT's reference kernels.
+
+    Errors: Refused
+    """
+    try:
+        return litert_run(content, dict(feeds))
+    except (RuntimeError, ValueError) as error:
+        raise Refused(str(error)) from error

@@ -1,0 +1,21 @@
+"""Random .tflite models: LiteRT's reference kernels' bits from bytes, a path and a full cache."""
+
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="random models are compared with LiteRT")
+
+from fuzzing.campaign_tflite import campaign_tflite  # noqa: E402
+
+from trireme.opening import open_device  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 1000), marks=pytest.mark.slow)]
+)
+def test_random_models_are_as_litert_computes_them(seeds):
+    device = open_device("cpu")
+    report = campaign_tflite(seeds, [device])
+    device.close()
+    print(report)
+    assert not report.failed, "\n".join(report.failed)
+    assert report.counts["equal"] >= 0.9 * len(seeds)
