@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -266,10 +267,8 @@ def test_random_graphs_have_the_bits_of_one_device(mode, quantised, seeds):
         graph = random_graph(seed, 14, quantised=quantised)
         feeds = random_feeds(graph, seed)
         rng = np.random.default_rng(seed)
-        nodes = tuple(
-            type(node)(**{**vars(node), "pin": str(rng.choice(NAMES))}) for node in graph.nodes
-        )
-        pinned = type(graph)(**{**vars(graph), "nodes": nodes})
+        nodes = tuple(replace(node, pin=str(rng.choice(NAMES))) for node in graph.nodes)
+        pinned = replace(graph, nodes=nodes)
         with Session(graph, threads=1, passes=()) as one:
             want = one.run(feeds)
         with Session(
