@@ -83,6 +83,17 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("alpha", "words"), [(1.0, ""), (0.5, "alpha = 0.5 needs a constant b")])
+def test_a_gemm_with_an_alpha_needs_constant_weights(alpha, words):
+    b = GraphBuilder("gemm")
+    inputs = [b.input(n, TensorType(dims, "float16")) for n, dims in (("a", (2, 4)), ("b", (4, 3)))]
+    graph = b.finish(b.add("gemm", *inputs, alpha=alpha))
+    device = open_device()
+    assert words in (device.unsupported_reason(graph, graph.nodes[0]) or "")
+    assert bool(words) == (device.unsupported_reason(graph, graph.nodes[0]) is not None)
+    device.close()
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_refusals_are_sentences(device, words):
     found = REFUSED[words](device)
