@@ -12,7 +12,10 @@ from forced import pinned_where_supported
 from onnx import TensorProto, helper
 from op_samples import assert_close, op_samples, sample_graph
 
+from trireme.builder import GraphBuilder
+from trireme.converters.onnx.functions import input_types
 from trireme.errors import TriremeError
+from trireme.graph import TensorType
 from trireme.interpret import interpret
 from trireme.op import all_ops
 from trireme.session import Session
@@ -85,6 +88,16 @@ def test_a_hole_on_every_device(devices, name):
         for value in graph.outputs:
             what = f"{name} on {device.spec.name}"
             assert_close(found[graph.values[value].name], wanted[value], max(op.rtol, 1e-6), what)
+
+
+def test_function_bodies_see_every_input_at_its_place():
+    """ONNX makes the body of some ops for the types of the inputs, by position."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType((2,), "float16"))
+    y = builder.input("y", TensorType((), "int64"))
+    found = [onnx.TypeProto.FromString(data) for data in input_types(builder, [x, None, y])]
+    elements = [one.tensor_type.elem_type for one in found]
+    assert elements == [TensorProto.FLOAT16, TensorProto.UNDEFINED, TensorProto.INT64]
 
 
 def qdq_resize(shape, scales, sizes, **attrs):

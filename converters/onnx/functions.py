@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from trireme.builder import GraphBuilder
 from trireme.converters.onnx.file import bodies_of, opsets_of
 from trireme.converters.onnx.scope import Use
 from trireme.dtypes import numpy_dtype
@@ -46,7 +47,7 @@ def body_for(use: Use) -> Function | None:
         return schema.function_body
     if not schema.has_context_dependent_function:
         return None
-    types = [_type_proto(use.scope.builder.type(i)) for i in use.inputs if i is not None]
+    types = input_types(use.scope.builder, use.inputs)
     data = schema.get_context_dependent_function(use.proto.SerializeToString(), types)
     body = onnx.FunctionProto()
     try:
@@ -54,6 +55,11 @@ def body_for(use: Use) -> Function | None:
     except DecodeError as error:
         raise use.error(f"ONNX gives no body for it: {error}") from error
     return body if body.node else None
+
+
+def input_types(builder: GraphBuilder, inputs: Sequence[int | None]) -> list[bytes]:
+    """Return a TypeProto of each input, an empty one for an input that is left out."""
+    return [b"" if i is None else _type_proto(builder.type(i)) for i in inputs]
 
 
 def _type_proto(type: TensorType) -> bytes:
