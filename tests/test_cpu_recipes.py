@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpu_run import node_graph, sample_graph
+from sweep import sweep
 from zoo import zoo_path
 
 import trireme.ops  # noqa: F401
@@ -88,7 +89,9 @@ def test_equal_recipes_are_equal_code(isa):
     assert len(known.texts) > 100
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", sweep(MODELS, always=["kws_dscnn_f32", "resnet8_cifar10_f32", "vww_96_int8"])
+)
 def test_equal_recipes_are_equal_code_in_models(model):
     isa = choose_isa("auto")
     graph = optimised(zoo_path(f"{model}.tflite"), folder=None)

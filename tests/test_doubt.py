@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placement_cases import to_graph
+from sweep import sweep
 from toy_device import ToyDevice
 from two_devices import US, chain_of_two
 
@@ -101,7 +102,7 @@ def test_what_two_devices_of_one_kind_take_is_wrong_alike():
 
 
 @pytest.mark.parametrize("objective", ["makespan", "serial", "throughput", "energy"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sweep(range(3), always=[1]))
 def test_the_answer_is_a_single_device_or_surely_better(seed, objective):
     graph, devices = to_graph(seed, 8)
     costs = CostModel(devices, Calibration())
