@@ -6,6 +6,7 @@ are what its op says; effects name nodes that come earlier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from trireme.effects import state_types
 from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
 from trireme.op import OpDef, get_op
+
+_MOST_BYTES = 2**63 - 1
+"""That numpy counts; it leaves out dimensions of 0."""
 
 
 def infer_types(
@@ -96,7 +100,9 @@ def _check_type(where: str, type: TensorType) -> None:
     for dim in type.shape:
         if not isinstance(dim, str) and (not isinstance(dim, int) or dim < 0):
             raise GraphError(f"{where}: dimension {dim!r}, expected 0 or more, or a symbol")
-    numpy_dtype(type.dtype)
+    extent = math.prod(dim for dim in type.shape if isinstance(dim, int) and dim)
+    if extent * numpy_dtype(type.dtype).itemsize > _MOST_BYTES:
+        raise GraphError(f"{where}: {type} is larger than any array, whatever dimension is 0")
     if type.quant is not None and not isinstance(type.quant, Quant):
         raise GraphError(f"{where}: the quantisation is {type.quant!r}, expected a Quant")
 

@@ -63,6 +63,10 @@ def constant_array(data: Any) -> Array:
     Errors: GraphError, if a graph has no such dtype
     """
     array = np.asarray(data)
+    if array.dtype == object:
+        odd = [type(one).__name__ for one in array.flat if not isinstance(one, str | bytes)]
+        if odd:
+            raise GraphError(f"a constant holds a Python object of type {odd[0]}, expected texts")
     array = array.astype(numpy_dtype(dtype_name(array.dtype)), copy=False)
     if array.flags.writeable:
         array = array.view()

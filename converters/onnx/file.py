@@ -21,6 +21,8 @@ from trireme.mapped import OnOpen, ignore_file, open_file
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
 OLDEST_OPSET = 6
+MOST_DENSE = 1 << 28
+"""The most elements that the sparse tensors of a model may be spread out to."""
 _DEFAULT = ("", "ai.onnx")
 
 
@@ -39,6 +41,16 @@ class Files:
     use_mmap: bool = True
     on_open: OnOpen = ignore_file
     _opened: dict[Path, Array] = fresh(default_factory=dict)
+    _dense: list[int] = fresh(default_factory=list)
+
+    def count_dense(self, elements: int, where: str) -> None:
+        """Count the elements of a sparse tensor made dense; raise ModelFileError on too many.
+
+        A sparse tensor of a few bytes may stand for gigabytes, and a model may hold many.
+        """
+        self._dense.append(elements)
+        if sum(self._dense) > MOST_DENSE:
+            raise ModelFileError(f"{where}: sparse tensors take over {MOST_DENSE} elements in all")
 
     def read(self, path: Path) -> Array:
         """Return the bytes of a file of external data; raise OSError."""

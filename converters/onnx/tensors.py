@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,11 @@ import onnx
 from onnx import numpy_helper
 
 from trireme.bind_shapes import shapes_to_give
-from trireme.converters.onnx.file import Files
+from trireme.converters.onnx.file import MOST_DENSE, Files
 from trireme.converters.onnx.strip import OWN_FILE
 from trireme.dtypes import Array, dtype_name, numpy_dtype
 from trireme.errors import ConvertError, ModelFileError, TriremeError
 from trireme.graph import Dim, TensorType
-
-MOST_DENSE = 1 << 28
-"""The most elements that a sparse tensor may be spread out to."""
 
 _FIELD = {
     "float32": "float_data", "float64": "double_data", "int64": "int64_data",
@@ -26,6 +24,8 @@ _FIELD = {
     "complex64": "float_data", "complex128": "double_data",
 }  # fmt: skip
 """Where values stand that are not raw; all others are in int32_data."""
+_LONGEST_NAME = 4096
+"""Linux takes no longer paths."""
 _PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 """How many elements share a byte."""
 
@@ -81,6 +81,7 @@ def sparse_array(sparse: Any, files: Files, where: str) -> Array:
     limits = np.array(dims if indices.ndim == 2 else math.prod(dims))
     if ((indices < 0) | (indices >= limits)).any():
         raise ModelFileError(f"{where}: an index is outside {list(dims)}")
+    files.count_dense(math.prod(dims), where)
     dense = np.zeros(dims, values.dtype)
     if indices.ndim == 2:
         dense[tuple(indices.T)] = values
@@ -185,11 +186,20 @@ def _inside(folder: Path | None, location: str, where: str) -> Path:
     parts = location.replace("\\", "/").split("/")
     base = folder.resolve()
     escapes = not location or relative.is_absolute() or ".." in parts or "\0" in location
+    if len(os.fsencode(location)) > _LONGEST_NAME:
+        raise ModelFileError(
+            f"{where}: external data at a name of {len(location)} characters, "
+            f"expected {_LONGEST_NAME} at most"
+        )
     if escapes or not (base / relative).resolve().is_relative_to(base):
         raise ModelFileError(
             f"{where}: external data at '{location}' is not inside the model's folder"
         )
     path = base / relative
-    if not path.is_file():
+    try:
+        exists = path.is_file()
+    except OSError as error:
+        raise ModelFileError(f"{where}: {path} cannot be read: {error.strerror}") from error
+    if not exists:
         raise ModelFileError(f"{where}: external data file {path} does not exist")
     return path

@@ -159,6 +159,8 @@ def _infer_conv(
             fix=f"weights are {order} for layout {layout}; another order gives this",
         )  # fmt: skip
     kernel = known_dims("the kernel", spatial(w.shape, layout))
+    if not all(kernel):
+        raise ShapeError(f"w is {w.type}: the kernel is empty")
     space = tuple(
         windows(size, kernel[i], strides[i], (pads[i], pads[i + rank]), dilations[i])
         for i, size in enumerate(spatial(x.shape, layout))

@@ -15,7 +15,9 @@ from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
     axis_of,
+    expect_dims,
     expect_rank,
+    expect_single,
     ints_of,
     known_length,
     one,
@@ -131,6 +133,8 @@ move(
 
 def _infer_one_hot(indices: Value, depth: Value, values: Value, *, axis: int) -> Types:
     at = axis_of(axis, len(indices.shape) + 1)
+    expect_dims("values", values, 2)
+    expect_single("depth", depth)
     known = ints_of(depth)
     length: Dim = UNKNOWN if known is None else known[0]
     return one((*indices.shape[:at], length, *indices.shape[at:]), values.dtype)

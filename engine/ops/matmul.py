@@ -14,7 +14,16 @@ from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, one, same_dtype
+from trireme.ops.shapes import (
+    Shape,
+    Types,
+    broadcast,
+    expect,
+    expect_rank,
+    expect_spread,
+    one,
+    same_dtype,
+)
 
 
 def matmul_shape(a: Shape, b: Shape) -> Shape:
@@ -88,7 +97,7 @@ def _infer_gemm(
     inner_b, columns = reversed(b.shape) if trans_b else b.shape
     expect("b's inner size", inner_b, inner, "a's")
     if c is not None:
-        broadcast(c.shape, (rows, columns))
+        expect_spread("c", c, (rows, columns))
     return one((rows, columns), same_dtype(a, b, c))
 
 

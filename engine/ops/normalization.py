@@ -14,7 +14,15 @@ from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channe
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axis_of, broadcast, expect, expect_dtype, same_type
+from trireme.ops.shapes import (
+    Types,
+    axis_of,
+    expect,
+    expect_dims,
+    expect_dtype,
+    expect_spread,
+    same_type,
+)
 
 EPSILON = Attr("float", 1e-5)
 
@@ -105,7 +113,7 @@ def _infer_layer_norm(
     first = axis_of(axis, rank)
     for part in (scale, bias):
         if part is not None:
-            broadcast(x.shape, part.shape)
+            expect_spread("scale" if part is scale else "bias", part, x.shape)
     stats = TensorType((*x.shape[:first], *[1] * (rank - first)), stash_type)
     return (*same_type(x), stats, stats)
 
@@ -147,7 +155,7 @@ define(
 
 def _infer_rms_norm(x: Value, scale: Value, *, axis: int, **attrs: object) -> Types:
     axis_of(axis, len(x.shape))
-    broadcast(x.shape, scale.shape)
+    expect_spread("scale", scale, x.shape)
     return same_type(x)
 
 
@@ -184,8 +192,12 @@ def _per_channel(x: Value, layout: str, **parts: Value) -> None:
 def _infer_batch_norm(
     x: Value, scale: Value, bias: Value, mean: Value, var: Value, *, layout: str, **attrs: object
 ) -> Types:
+    parts = {"scale": scale, "bias": bias, "mean": mean, "var": var}
     if len(x.shape) > 1:
-        _per_channel(x, layout, scale=scale, bias=bias, mean=mean, var=var)
+        _per_channel(x, layout, **parts)
+    else:  # one channel
+        for name, part in parts.items():
+            expect_dims(name, part, 1)
     return (*same_type(x), mean.type.without_quant(), var.type.without_quant())
 
 

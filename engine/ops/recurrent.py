@@ -10,12 +10,12 @@ import numpy as np
 
 from trireme.dtypes import Array
 from trireme.errors import GraphError, ShapeError
-from trireme.graph import TensorType, Value
+from trireme.graph import Dim, TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import sigmoid
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
-from trireme.ops.shapes import Types, expect, expect_rank
+from trireme.ops.shapes import Types, expect, expect_dims, expect_rank
 
 Function = Callable[[Array], Array]
 State = tuple[Array, ...]
@@ -177,6 +177,21 @@ def _run(
     return tuple(a.astype(x.dtype) for a in (y, *last))
 
 
+def _expect_rest(
+    kind: Kind, rest: Sequence[Value | None], batch: Dim, directions: Dim, state: Sequence[Dim]
+) -> None:
+    """Check bias, lengths, initial states and peepholes, as far as they are given."""
+    bias, lengths, *others = (*rest, None, None)[: max(len(rest), 2)]
+    states, hidden = others[: kind.states], state[-1]
+    if isinstance(hidden, int):
+        expect_dims("bias", bias, directions, 2 * kind.gates * hidden)
+        for peepholes in others[kind.states :]:
+            expect_dims("peepholes", peepholes, directions, 3 * hidden)
+    expect_dims("lengths", lengths, batch)
+    for initial in states:
+        expect_dims("an initial state", initial, *state)
+
+
 def _infer(kind: Kind) -> Callable[..., Types]:
     def infer(
         x: Value, w: Value, r: Value, *rest: Value | None, layout: int, direction: str,
@@ -185,6 +200,7 @@ def _infer(kind: Kind) -> Callable[..., Types]:
         for name, value in (("x", x), ("w", w), ("r", r)):
             expect_rank(name, value, 3)
         directions = expect("directions of w", w.shape[0], 2 if direction == "bidirectional" else 1)
+        expect("directions of r", r.shape[0], directions)
         expect("x's last dimension", x.shape[2], w.shape[2], "columns of w")
         hidden = r.shape[2]
         if isinstance(hidden, int):
@@ -195,6 +211,7 @@ def _infer(kind: Kind) -> Callable[..., Types]:
         steps, batch = reversed(x.shape[:2]) if layout else x.shape[:2]
         whole = (batch, steps, directions) if layout else (steps, directions, batch)
         last = (batch, directions) if layout else (directions, batch)
+        _expect_rest(kind, rest, batch, directions, (*last, hidden))
         state = TensorType((*last, hidden), x.dtype)
         return (TensorType((*whole, hidden), x.dtype), *[state] * kind.states)
 

@@ -170,6 +170,8 @@ _truth("all", "all", np.all)
 
 def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:
     axis = axis_of(axis, len(x.shape))
+    if x.shape[axis] == 0:
+        raise ShapeError(f"axis {axis} of {x.type} is empty, so it has no greatest or least")
     kept = (1,) if keepdims else ()
     return one((*x.shape[:axis], *kept, *x.shape[axis + 1 :]), "int64")
 

@@ -19,10 +19,12 @@ from trireme.ops.resize import cubic_kernel
 from trireme.ops.shapes import (
     Types,
     expect,
+    expect_dims,
     expect_rank,
     ints_of,
     known_dims,
     one,
+    same_dtype,
     spatial_attrs,
     to_ints,
     windows,
@@ -218,6 +220,7 @@ def _infer_deform(
     strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
     offset_group: int, kernel_shape: Ints | None,
 ) -> Types:  # fmt: skip
+    same_dtype(x, w, offset, bias, mask)
     rank = expect_rank("w", w, len(x.shape)) - 2
     steps, edges, spread = _window(rank, strides, pads, dilations)
     spatial_attrs(rank, strides=steps, pads=edges, dilations=spread)
@@ -234,7 +237,10 @@ def _infer_deform(
         windows(dim, kernel[i], steps[i], (edges[i], edges[i + rank]), spread[i])
         for i, dim in enumerate(x.shape[2:])
     ]
-    expect("offset's channels", offset.shape[1], offset_group * math.prod(kernel) * rank)
+    positions = offset_group * math.prod(kernel)
+    expect_dims("offset", offset, x.shape[0], positions * rank, *space)
+    expect_dims("mask", mask, x.shape[0], positions, *space)
+    expect_dims("bias", bias, w.shape[0])
     return one((x.shape[0], w.shape[0], *space), x.dtype)
 
 
@@ -301,6 +307,7 @@ def _infer_affine_grid(theta: Value, size: Value, *, align_corners: int) -> Type
     rank = theta.shape[1]
     if rank not in (2, 3):
         raise ShapeError(f"theta is {theta.type}, expected [N,2,3] or [N,3,4]")
+    expect("columns of theta", theta.shape[2], int(rank) + 1)
     known = ints_of(size)
     space = (UNKNOWN,) * int(rank) if known is None else known[2:]
     return one((theta.shape[0], *space, rank), theta.dtype)

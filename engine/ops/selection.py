@@ -17,6 +17,7 @@ from trireme.ops.shapes import (
     axis_of,
     expect,
     expect_rank,
+    expect_single,
     ints_of,
     one,
     same_type,
@@ -26,6 +27,7 @@ from trireme.ops.shapes import (
 
 def _infer_top_k(x: Value, k: Value, *, axis: int, **attrs: int) -> Types:
     at, known = axis_of(axis, len(x.shape)), ints_of(k)
+    expect_single("k", k)
     count: Dim = UNKNOWN if known is None else known[0]
     size = x.shape[at]
     if isinstance(count, int) and isinstance(size, int) and not 0 <= count <= size:

@@ -56,6 +56,30 @@ def expect_rank(what: str, value: Value, *ranks: int) -> int:
     return rank
 
 
+def expect_dims(what: str, value: Value | None, *dims: Dim) -> None:
+    """Raise ShapeError unless a value that is there has these dimensions."""
+    if value is None:
+        return
+    expect_rank(what, value, len(dims))
+    for axis, (found, wanted) in enumerate(zip(value.shape, dims, strict=True)):
+        expect(f"dimension {axis} of {what}", found, wanted)
+
+
+def expect_single(what: str, value: Value) -> None:
+    """Raise ShapeError if a value is known not to have exactly one element."""
+    if value.type.is_static:
+        expect(f"elements of {what}", value.type.elements, 1)
+
+
+def expect_spread(what: str, value: Value, shape: Shape) -> None:
+    """Raise ShapeError unless a value broadcasts to a shape, which stays as it is."""
+    if len(value.shape) > len(shape):
+        raise ShapeError(f"{what} has rank {len(value.shape)}, expected at most {len(shape)}")
+    for axis, found in enumerate(reversed(value.shape), 1):
+        if found != 1:
+            expect(f"dimension {-axis} of {what}", found, shape[-axis])
+
+
 def expect_dtype(what: str, value: Value, allowed: str | frozenset[str] | tuple[str, ...]) -> str:
     """Return the dtype of a value; raise ShapeError when it is none of those.
 

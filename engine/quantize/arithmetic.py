@@ -20,6 +20,8 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
     """
     if real == 0:
         return 0, 0
+    if math.isinf(real):  # scales of 1e30 and more
+        return 2**31 - 1, 30
     fraction, shift = math.frexp(real)
     multiplier = math.floor(fraction * 2**31 + 0.5)
     if multiplier == 2**31:
@@ -33,7 +35,7 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
 
 def quantize_multipliers(reals: Array) -> tuple[Array, Array]:
     """Return `quantize_multiplier` of each number, as int64 arrays."""
-    fractions, exponents = np.frexp(reals)
+    fractions, exponents = np.frexp(np.minimum(reals, 2.0**62))  # infinity has no exponent
     multipliers = np.floor(fractions * 2.0**31 + 0.5).astype(np.int64)
     shifts = exponents.astype(np.int64) + (multipliers == 1 << 31)
     multipliers = np.where(multipliers == 1 << 31, 1 << 30, multipliers)
