@@ -99,7 +99,7 @@ def _describe(platform: Any, device: Any) -> Found:
     is_pocl = platform.name == pocl.PLATFORM and kind == "cpu"
     return Found(
         platform.name.strip(), device.name.strip(), kind, device.driver_version.strip(), checker,
-        pocl.name_cpu(device) if is_pocl else "", device,
+        pocl.name_cpu(device, str(platform.version)) if is_pocl else "", device,
     )  # fmt: skip
 
 

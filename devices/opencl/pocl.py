@@ -40,7 +40,9 @@ _VENDORS = Path("/etc/OpenCL/vendors")
 _STRUCT_BYTES = 4096
 _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _AVX2 = {"avx2", "fma", "bmi1", "bmi2", "movbe", "f16c"}
-_WITHOUT_AVX512 = {b"znver1", b"znver2", b"znver3"}
+_WITHOUT_AVX512 = {"znver1", "znver2", "znver3"}
+_CORRECTED = ("OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6,",)
+"""The versions, as their platforms say them, whose device structure is known: PyPI's newest."""
 _names: list[Any] = []
 
 
@@ -146,36 +148,61 @@ def sweep(where: Path) -> None:
             os.close(held)
 
 
-def name_cpu(device: Any) -> str:
-    """Return the CPU name PoCL compiles for, after giving it one where it has none.
+def name_cpu(device: Any, platform_version: str) -> str:
+    """Return the CPU name PoCL compiles for, after giving it another where that one cannot work.
 
     PoCL 3.0 asks LLVM 14 what CPU it runs on. For an x86 CPU that is newer than LLVM 14 the answer
     is "generic", which the clang inside PoCL refuses ("unknown target CPU 'generic'"), so that no
-    kernel builds. PoCL has no option for the name, but keeps it in its device structure next to
-    the target triple; this finds the two pointers by what they point to and swaps the name for the
-    one that PoCL's own kernel library for this CPU was built for. Memory is read through
-    /proc/self/mem, where a wrong address is an error and not a crash.
+    kernel builds. A Zen 4 has another fault: LLVM 14 takes it for a znver3, which has no AVX-512,
+    but PoCL picks the kernel library by the CPU's flags, and code for 512 bits aborts the process
+    ("Do not know how to scalarize this operator's operand").
 
-    A Zen 4 has another fault: LLVM 14 takes it for a znver3, which has no AVX-512, but PoCL picks
-    the kernel library by the CPU's flags, and code for 512 bits aborts the process ("Do not know
-    how to scalarize this operator's operand"). It gets the same name.
+    PoCL has no option for the name (docs/opencl.md says what was tried), but keeps it in its device
+    structure next to the target triple. In the versions of `_CORRECTED` the two pointers are found
+    by what they point to, and the name becomes the one that PoCL's own kernel library for this CPU
+    was built for. Memory is read through /proc/self/mem, where a wrong address is an error and not
+    a crash. In any other version nothing is written, and a warning says what may follow.
     """
+    name, flags = _told_cpu(str(device.version)), cpu_flags()
+    if name != "generic" and not (name in _WITHOUT_AVX512 and flags >= _AVX512):
+        return name
+    known = next((each for each in _CORRECTED if platform_version.startswith(each)), None)
+    slot = _find_slot(int(device.int_ptr), name) if known else 0
+    if not slot:
+        log.warning(
+            "opencl: %s takes this CPU for %s, and trireme cannot correct that: kernels may not "
+            "build, or may end the process",
+            platform_version, name,
+        )  # fmt: skip
+        return name
+    right = _known_cpu(flags)
+    buffer = ctypes.create_string_buffer(right)
+    _names.append(buffer)
+    ctypes.c_void_p.from_address(slot).value = ctypes.addressof(buffer)
+    log.info("opencl: PoCL does not know this CPU; compiling for %s", right.decode())
+    return right.decode()
+
+
+def _told_cpu(version: str) -> str:
+    """Return the CPU's name as PoCL tells it: "... HSTR: pthread-x86_64-...-linux-gnu-znver3"."""
+    return version.partition(" HSTR: ")[2].partition("-linux-gnu-")[2].strip()
+
+
+def _find_slot(address: int, name: str) -> int:
+    """Return where the pointer to the CPU's name lies; 0 where it is not found."""
     if not sys.platform.startswith("linux"):
-        return ""
-    address = int(device.int_ptr)
+        return 0
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
-            slot, name = _cpu_slot(memory.fileno(), address)
+            slot, found = _cpu_slot(memory.fileno(), address)
     except OSError:
-        return ""
-    flags = cpu_flags()
-    if slot and (name == b"generic" or (name in _WITHOUT_AVX512 and flags >= _AVX512)):
-        name = _known_cpu(flags)
-        buffer = ctypes.create_string_buffer(name)
-        _names.append(buffer)
-        ctypes.c_void_p.from_address(slot).value = ctypes.addressof(buffer)
-        log.info("opencl: PoCL does not know this CPU; compiling for %s", name.decode())
-    return name.decode()
+        return 0
+    return slot if found == name.encode() or found in _given_names() else 0
+
+
+def _given_names() -> set[bytes]:
+    """Return the names that this process has written: a device may be asked for again."""
+    return {buffer.value for buffer in _names}
 
 
 def _cpu_slot(memory: int, address: int) -> tuple[int, bytes]:
