@@ -103,7 +103,7 @@ WRONG = [
     ("softmax", ((2, 3),), {"axis": 2}, "axis 2 is outside rank 2"),
     ("split", ((2, 9), ints(4, 4)), {"axis": 1}, "split (4, 4) does not add up to 9"),
     ("pad", ((2, 9), ints(0, 1)), {}, "pads has 2 entries, expected 4"),
-    ("layer_normalization", ((2, 9), (8,)), {}, "do not broadcast"),
+    ("layer_normalization", ((2, 9), (8,)), {}, "dimension -1 of scale is 8, expected 9"),
     ("depth_to_space", ((1, 4, 4, 6),), {"blocksize": 2}, "channel count 6 does not divide by 4"),
     ("not", ((2, 3),), {}, "x is float32, expected bool"),
     ("top_k", ((2, 3), ints(4)), {}, "k is 4, the axis has 3 elements"),
