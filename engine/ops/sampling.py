@@ -161,8 +161,11 @@ def _roi_align(
             sizes = [max(size, 1.0) for size in sizes]
         counts, parts = (output_height, output_width), []
         points = [
-            sampling_ratio or max(math.ceil(s / n), 1) for s, n in zip(sizes, counts, strict=True)
+            sampling_ratio or max(math.ceil(s / n), 0) for s, n in zip(sizes, counts, strict=True)
         ]
+        if 0 in points:  # a region without an area, of which nothing is sampled
+            outputs.append(np.zeros((x.shape[1], output_height, output_width)))
+            continue
         for start, size, count, each, length in zip(
             (top, left), sizes, counts, points, x.shape[2:], strict=True
         ):
@@ -182,8 +185,8 @@ def _roi_align(
 
 
 def _roi_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    rois = np.array([[0, 0, 5, 5], [1.5, 2, 9, 6], [-2, 3, 3, 12]], np.float32)
-    inputs = (draw(rng, 2, 3, 10, 8), rois, ints(0, 1, 0))
+    rois = np.array([[0, 0, 5, 5], [1.5, 2, 9, 6], [-2, 3, 3, 12], [4, 4, 4, 6]], np.float32)
+    inputs = (draw(rng, 2, 3, 10, 8), rois, ints(0, 1, 0, 1))
     for transform in ("half_pixel", "output_half_pixel"):
         attrs = {"coordinate_transformation_mode": transform, "output_height": 3}
         yield Sample(inputs, {**attrs, "output_width": 2, "sampling_ratio": 2}, note=transform)
