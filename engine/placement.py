@@ -259,7 +259,7 @@ class Placement:
             *_sources_text(self.sources),
         ]
         lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
-        lines += [f"  memory of {use}" for use in self.memory if use.limit]
+        lines += [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits]
         told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
