@@ -35,7 +35,7 @@ from trireme.dtypes import Array
 from trireme.graph import Graph, Node
 from trireme.kernel_table import STORED_8
 from trireme.op import call_of
-from trireme.quantize import ResizeAxis, resize_axis, same_quant
+from trireme.quantize import ResizeAxis, resize_axis, resize_reason, same_quant
 
 _ONE, _HALF, _SHIFT = 1024, 1 << 19, 20
 _MOST_ELEMENTS = (1 << 31) - 1
@@ -173,9 +173,9 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
 def _reason(graph: Graph, node: Node) -> str | None:
     if node.attrs["mode"] == "nearest":
         return nearest_reason(graph, node)
-    x, y = (graph.type(i).dims for i in (node.used[0], node.outputs[0]))
-    if node.attrs["mode"] != "linear" or len(x) != 4 or (x[0], x[3]) != (y[0], y[3]):
-        return "resize has native kernels for quantised NHWC images, linear and nearest, only"
+    if reason := resize_reason(call_of(graph, node)):
+        return reason
+    x = graph.type(node.used[0]).dims
     if x[1] * x[2] * x[3] > _MOST_ELEMENTS:
         return f"resize has no native kernel for quantised images of over {_MOST_ELEMENTS} elements"
 
