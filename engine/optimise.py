@@ -18,7 +18,7 @@ from trireme.passes.batch_norm import batch_norm
 from trireme.passes.branches import known_branches
 from trireme.passes.canonicalise import canonicalise
 from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
-from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding
+from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding, most_bytes
 from trireme.passes.fusion import fuse_activation, fuse_pad, fuse_residual
 from trireme.passes.layout import layout
 from trireme.passes.move_chains import move_chains
@@ -133,7 +133,7 @@ def optimise_report(
     fold_limit_bytes: int = FOLD_LIMIT_BYTES,
 ) -> Report:
     """Return the graph that `optimise` returns, with what each pass did to it."""
-    chosen = _chosen(passes, disable, fold_limit_bytes)
+    chosen = _chosen(passes, disable, fold_limit_bytes, most_bytes(graph))
     names = [one.name for one in chosen]
 
     def inner(body: Graph) -> Graph:
@@ -153,7 +153,7 @@ def optimise_report(
 
 
 def _chosen(
-    passes: Sequence[str] | None, disable: Collection[str], fold_limit_bytes: int
+    passes: Sequence[str] | None, disable: Collection[str], fold_limit_bytes: int, total_bytes: int
 ) -> list[Pass]:
     unknown = sorted({*(passes or ()), *disable} - set(PASSES))
     if unknown:
@@ -163,7 +163,7 @@ def _chosen(
     names = [one.name for one in PASSES.values() if one.on] if passes is None else passes
 
     def limited(graph: Graph) -> Rewritten:
-        return constant_folding(graph, fold_limit_bytes)
+        return constant_folding(graph, fold_limit_bytes, total_bytes)
 
     return [
         replace(PASSES[name], run=limited) if name == constant_folding.__name__ else PASSES[name]

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "tools": {"engine", "devices", "converters"},
 }
 ENGINE_ORDER = [
-    "errors", "arguments", "closing", "locks", "forks", "dtypes", "mapped", "user_files",
+    "errors", "arguments", "limits", "closing", "locks", "forks", "dtypes", "mapped", "user_files",
     "disk_cache", "graph", "op",
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "bind_shapes", "notes", "convert", "model_cache", "kernel_table",

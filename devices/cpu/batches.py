@@ -93,7 +93,7 @@ def _part(graph: Graph, group: Group, items: int, isa: Isa) -> int:
         return items
     # weights are read again for each part, so a part is to have as many bytes as they
     most = max(room_bytes(isa), weights) * items // flowing
-    sizes = [n for n in range(1, items) if items % n == 0 and items // n <= MOST_PARTS]
+    sizes = [items // parts for parts in range(MOST_PARTS, 1, -1) if items % parts == 0]
     return max([n for n in sizes if n <= most] or sizes[:1] or [items])
 
 

@@ -30,7 +30,7 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.memory import aligned_copy
-from trireme.devices.cpu.phases import Axis, Run, axes_of, pairs, weights_of
+from trireme.devices.cpu.phases import MOST_PHASES, Axis, Run, axes_of, pairs, weights_of
 from trireme.devices.cpu.products import Operands, conv_reason, product_step
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.window import MOST_TAPS, depthwise_kernel
@@ -278,6 +278,8 @@ def _reason(graph: Graph, node: Node) -> str | None:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None and not graph.values[bias].is_constant:
         return "conv_transpose has a native kernel for a constant bias only"
+    if max(node.attrs["strides"]) > MOST_PHASES:
+        return f"conv_transpose has no native kernel for strides over {MOST_PHASES}"
     return conv_reason(graph, node)
 
 

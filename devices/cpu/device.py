@@ -29,6 +29,7 @@ from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
+from trireme.limits import MOST_THREADS, host_memory_bytes
 from trireme.user_files import cache_folder
 
 NO_CACHE = pathlib.Path()
@@ -65,6 +66,8 @@ class CpuDevice(HostMemoryDevice):
                 return f"shape {list(type.shape)} is dynamic; cpu compiles exact shapes"
             if type.dtype == "string":
                 return "cpu has no memory for strings"
+            if type.nbytes > host_memory_bytes():
+                return f"{type} takes {type.nbytes} bytes, this machine has {host_memory_bytes()}"
         return None
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
@@ -170,8 +173,8 @@ def open_device(
         raise DeviceError("cpu: cores are given to an instance", fix='devices=["cpu#1"]')
     mine = share_of(name, instances, cores) if is_instance else all_cores()
     count = len(mine) if threads is None else threads
-    if count < 1:
-        raise DeviceError(f"cpu: {count} threads, expected at least 1")
+    if not 1 <= count <= MOST_THREADS:
+        raise DeviceError(f"cpu: {count} threads, expected 1 to {MOST_THREADS}")
     if is_instance and (count > len(mine) or futex is False):
         raise too_many(name, count, mine) if count > len(mine) else no_instances(name)
     chosen = choose_isa(isa)

@@ -229,6 +229,10 @@ def split_evenly(total: int, most: int) -> tuple[int, int]:
     return size, -(-total // size)
 
 
+MOST_PARTS = 1 << 14
+"""Chunks that a kernel is cut into, but for half as many again: cuts are tried one by one."""
+
+
 def deal(total: int, seconds: float) -> tuple[int, int]:
     """Cut `total` equal units of work, which take that long together, into chunks.
 
@@ -238,7 +242,7 @@ def deal(total: int, seconds: float) -> tuple[int, int]:
     """
     if seconds < ALONE_S or total < 2:
         return max(total, 1), 1
-    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6))
+    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6), MOST_PARTS)
     least, most = max(2, math.ceil(wanted / 2)), max(2, math.floor(wanted * 1.5))
 
     def length(size: int) -> float:

@@ -56,6 +56,10 @@ class Axis:
         return replace(self, size=0, runs=tuple(runs))
 
 
+MOST_PHASES = 4096
+"""The greatest stride: each phase of the output that it makes may be a kernel of its own."""
+
+
 def axis_of(
     size: int, out: int, kernel: int, stride: int, pad: int, dilation: int, alone: bool
 ) -> Axis:  # fmt: skip

@@ -141,7 +141,8 @@ def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[in
     having the same taps, and the taps of each column of such a tile.
     """
     segments: list[tuple[range, list[list[int]]]] = []
-    for start in range(0, window.out_width, tile):
+    start = 0
+    while start < window.out_width:
         stop = min(start + tile, window.out_width)
         taps = [taps_of(window, ow) for ow in range(start, stop)]
         whole = stop - start == tile
@@ -149,7 +150,26 @@ def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[in
             segments[-1] = (range(segments[-1][0].start, stop, tile), taps)
         else:
             segments.append((range(start, stop, tile), taps))
+        tiles = (_alike_until(window, start) - start) // tile
+        if tiles > 1:
+            stop = start + tiles * tile
+            segments[-1] = (range(segments[-1][0].start, stop, tile), taps)
+        start = stop
     return segments
+
+
+def _alike_until(window: Window, ow: int) -> int:
+    """Return a column up to which all have the taps of column ow: all of them, or none."""
+    stride, before, width = window.strides[1], window.pads[1], window.width
+    reach = (window.kernel[1] - 1) * window.dilations[1]
+    left = ow * stride - before
+    if left >= width:
+        return window.out_width
+    if left + reach < 0:
+        return min(-((reach - before) // stride), window.out_width)
+    if left >= 0 and left + reach < width:
+        return min((width - 1 - reach + before) // stride + 1, window.out_width)
+    return ow + 1
 
 
 MakeBody = Callable[[Function, Sequence[Value]], Body]

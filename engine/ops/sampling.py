@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from trireme.dtypes import Array
-from trireme.errors import ShapeError
+from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Value
+from trireme.limits import MOST_SAMPLES
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index, grouped_product
@@ -166,6 +167,9 @@ def _roi_align(
         if 0 in points:  # a region without an area, of which nothing is sampled
             outputs.append(np.zeros((x.shape[1], output_height, output_width)))
             continue
+        samples = x.shape[1] * math.prod(c * p for c, p in zip(counts, points, strict=True))
+        if samples > MOST_SAMPLES:
+            raise RunError(f"a region takes {samples} samples, the limit is {MOST_SAMPLES}")
         for start, size, count, each, length in zip(
             (top, left), sizes, counts, points, x.shape[2:], strict=True
         ):

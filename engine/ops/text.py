@@ -165,8 +165,9 @@ def _tf_idf(
 
 
 def _found(line: list[object], least: int, most: int, skips: int) -> Iterable[tuple[object, ...]]:
-    for n in range(least, most + 1):
-        for step in range(1, (skips if n > 1 else 0) + 2):
+    for n in range(max(least, 1), min(most, len(line)) + 1):
+        longest = (len(line) - 1) // (n - 1) if n > 1 else 1  # steps beyond leave the line
+        for step in range(1, min(skips + 1, longest) + 1):
             for start in range(len(line) - (n - 1) * step):
                 yield tuple(line[start : start + (n - 1) * step + 1 : step])
 

@@ -18,6 +18,9 @@ from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 FOLD_LIMIT_BYTES = 16 << 20
 """Bytes that folding one node may add to the constants it replaces."""
+MOST_TIMES, MOST_MORE_BYTES = 5, 256 << 20
+"""How many times as large the constants of a graph may become, and by how much beyond: nodes that
+each double a constant double it 45 times as readily as once."""
 
 NOT_REPEATABLE = frozenset(
     {"random_normal", "random_normal_like", "random_uniform", "random_uniform_like", "bernoulli",
@@ -26,14 +29,34 @@ NOT_REPEATABLE = frozenset(
 """Ops whose outputs are not told by their inputs, or whose place is the point of them."""
 
 
-def constant_folding(graph: Graph, limit_bytes: int = FOLD_LIMIT_BYTES) -> Rewritten:
+def constant_bytes(graph: Graph) -> int:
+    """Return the bytes of a graph's constants."""
+    return sum(value.data.nbytes for value in graph.values.values() if value.data is not None)
+
+
+def most_bytes(graph: Graph) -> int:
+    """Return the bytes that the constants of a graph may grow to, however often it is folded."""
+    return MOST_TIMES * constant_bytes(graph) + MOST_MORE_BYTES
+
+
+def constant_folding(
+    graph: Graph, limit_bytes: int = FOLD_LIMIT_BYTES, total_bytes: int | None = None
+) -> Rewritten:
     """Compute nodes of constant inputs; shapes and sizes that types tell become constants."""
+    room = (most_bytes(graph) if total_bytes is None else total_bytes) - constant_bytes(graph)
+
+    def evaluated(g: Draft, node: Node) -> tuple[int, ...] | None:
+        left = g.memo.get("room", room)
+        made = _evaluated(g, node, min(limit_bytes, left)) if left > 0 else None
+        if made is not None:
+            g.memo["room"] = left - sum(g.type(value).nbytes for value in made)
+        return made
 
     def constant_inputs(g: Draft, node: Node) -> tuple[int, ...] | None:
-        return _evaluated(g, node, limit_bytes)
+        return evaluated(g, node)
 
     def blocks_or_floats(g: Draft, node: Node) -> tuple[int, ...] | None:
-        return None if quant_of_node(g, node) else _evaluated(g, node, limit_bytes)
+        return None if quant_of_node(g, node) else evaluated(g, node)
 
     ops = {node.op for node in graph.nodes} - NOT_REPEATABLE - {"dequantize_linear"}
     rules = rules_by_op(
@@ -52,7 +75,7 @@ def _evaluated(g: Draft, node: Node, limit_bytes: int) -> tuple[int, ...] | None
     if any(isinstance(value, Graph) for value in node.attrs.values()):
         return None
     types = [g.type(i) for i in node.outputs]
-    budget = limit_bytes + sum(g.type(i).nbytes for i in node.used)
+    budget = limit_bytes + sum(g.type(i).nbytes for i in dict.fromkeys(node.used))
     if any(g.is_output(i) for i in node.outputs):
         return None
     if all(type.is_static for type in types) and sum(type.nbytes for type in types) > budget:
