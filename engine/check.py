@@ -16,6 +16,7 @@ from trireme.dtypes import numpy_dtype
 from trireme.effects import state_types
 from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
+from trireme.limits import MOST_RANK
 from trireme.op import OpDef, get_op
 
 _MOST_BYTES = 2**63 - 1
@@ -81,6 +82,9 @@ def check_value(value: Value) -> None:
     _check_type(where, value.type)
     quant = value.type.quant
     data: object = value.data
+    if len(value.type.shape) > MOST_RANK:
+        rank = len(value.type.shape)
+        raise GraphError(f"{where} has {rank} dimensions, the limit is {MOST_RANK}")
     if data is not None and not isinstance(data, np.ndarray):
         raise GraphError(f"{where}: its data is a {type(data).__name__}, not an array")
     if value.data is not None:

@@ -10,6 +10,8 @@ import os
 
 MOST_THREADS = 1024
 """Threads of a device: each has a stack and a core to wait for."""
+MOST_RANK = 64
+"""Dimensions of a tensor: as many as numpy has."""
 MOST_SAMPLES = 1 << 24
 """Samples that one node takes of its input, whatever its attributes ask for."""
 

@@ -53,7 +53,8 @@ class _Lrn:
         if isinstance(at, int):
             count = min(count, self.channels - at)
         total = fn.as_value(type, 0.0)
-        for k in range(self.size):
+        reach = self.channels + fn.isa.lanes  # no neighbour is further away
+        for k in range(max(self.before - reach, 0), min(self.before + reach, self.size)):
             element = self._neighbours(fn, x, at, k - self.before)
             if element is not None:
                 total = fn.fma(element, element, total)
