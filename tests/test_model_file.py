@@ -337,7 +337,7 @@ def test_paths_that_are_no_model(tmp_path, read):
     (tmp_path / "text.trm").write_text("hello " * 100)
     for name, text in {
         "none.trm": "No such file", ".": "not a regular file", "fifo": "not a regular file",
-        "empty.trm": "not a .trm file", "text.trm": "not a .trm file", "a\0b": "cannot be read",
+        "empty.trm": "not a .trm file", "text.trm": "not a .trm file", "a\0b": "has a zero byte",
     }.items():  # fmt: skip
         with pytest.raises(ModelFileError, match=text):
             read(tmp_path / name)
