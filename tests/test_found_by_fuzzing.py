@@ -63,6 +63,12 @@ CASES = {
         {"x": np.array([[[[0, 255, 255, 0], [255, 0, 0, 255]]]], np.uint8)},
         constants("s", "z") | {"two": np.array([1, 1, 2, 2], F32), "t": np.array(0.05, F32)},
     ),
+    "a scale that leaves a rest is no ratio of sizes, for stored integers neither": Case(
+        [node("DequantizeLinear", "x s z", "a"), node("Resize", "a - half", "b", mode="linear"),
+         node("QuantizeLinear", "b s z")],
+        {"x": ramp(1, 3, 5, 7, dtype=np.uint8)},
+        constants("s", "z") | {"half": np.array([1, 1, 1.5, 1.7], F32)}, units=1.0,
+    ),
     "stored integers are padded by their edge": Case(
         [node("QuantizeLinear", "x s z", "a"), node("Pad", "a p", "y", mode="edge")],
         {"x": ramp(2, 3)}, constants("s", "z", "p"),
