@@ -1,5 +1,7 @@
 """Random ONNX graphs: ONNX Runtime's answer from bytes, from a path, and from a full cache.
 
+Every graph is loaded from a path twice, with an empty model cache and with the one that it filled;
+a third of them from bytes too.
 A failure prints its seed and the graph made small; `python tests/support/fuzz.py` runs any number
 of seeds and writes what fails for replay.
 """
@@ -8,7 +10,8 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.campaign import campaign, on_devices, on_random_devices  # noqa: E402
+from fuzzing.campaign import campaign, on_devices, on_random_devices, otherwise  # noqa: E402
+from fuzzing.check import WAYS  # noqa: E402
 
 from trireme.opening import open_device  # noqa: E402
 
@@ -25,7 +28,8 @@ def cpu():
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
-    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu]))
+    ways = ("path", "cached") if batch % 3 else WAYS
+    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu], ways))
     print(report)
     assert not report.failed, "\n".join(report.failed)
     assert report.counts["equal"] >= 0.8 * SEEDS / BATCHES
@@ -35,5 +39,13 @@ def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
 def test_random_graphs_are_the_same_on_any_devices(devices, seeds):
     """Every node on a random device of those that take it."""
     report = campaign(seeds, on_random_devices(devices))
+    print(report)
+    assert not report.failed, "\n".join(report.failed)
+
+
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 300), marks=pytest.mark.slow)])
+def test_random_graphs_are_the_same_however_they_are_run(cpu, seeds):
+    """Unoptimised, from a .trm file, node by node, and in one order."""
+    report = campaign(seeds, otherwise([cpu]))
     print(report)
     assert not report.failed, "\n".join(report.failed)

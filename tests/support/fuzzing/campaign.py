@@ -12,14 +12,16 @@ import numpy as np
 import onnx
 from forced import pinned_at_random
 
-from fuzzing.check import Failure, allowed, check, run_way
+from fuzzing.check import WAYS, Failure, allowed, check, run_way
 from fuzzing.grow import grow
 from fuzzing.grower import Grown
 from fuzzing.oracle import answer
 from fuzzing.peer import Refused
 from fuzzing.shrink import as_text, shrink
+from trireme.convert import convert
 from trireme.errors import TriremeError
 from trireme.model_cache import optimised
+from trireme.model_file import dumps, loads
 from trireme.opening import open_device
 
 CONTROL = ("If", "Loop", "Scan")
@@ -38,13 +40,13 @@ class Report:
         return "\n".join([*self.failed, counted])
 
 
-def on_devices(devices: Sequence[Any], **options: Any) -> Runner:
+def on_devices(devices: Sequence[Any], ways: Sequence[str] = WAYS) -> Runner:
     """Return what runs a graph on those devices, and on host where it has control flow."""
 
     def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
         flows = any(node.op_type in CONTROL for node in grown.model.graph.node)
         used = [*devices, "host"] if flows else devices
-        return check(grown.model.SerializeToString(), grown.feeds, wanted, used, **options)
+        return check(grown.model.SerializeToString(), grown.feeds, wanted, used, ways)
 
     return run
 
@@ -66,6 +68,34 @@ def on_random_devices(devices: Mapping[str, Any]) -> Runner:
         return run_way("pinned", graph, grown.feeds, wanted, [*devices.values(), "host"])
 
     return run
+
+
+def otherwise(devices: Sequence[Any]) -> Runner:
+    """Return what runs a graph unoptimised, from a .trm file, node by node and in one order."""
+
+    def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
+        content = grown.model.SerializeToString()
+        try:
+            graph = convert(content)
+        except TriremeError as error:
+            return (allowed(error), []) if allowed(error) else ("", [_refusal(error)])
+        ways: dict[str, tuple[Any, dict[str, Any]]] = {
+            "unoptimised": (graph, {"passes": ()}),
+            "stored": (loads(dumps(graph)), {}),
+            "node by node": (graph, {"execution": "interactive"}),
+            "in one order": (graph, {"mode": "serial"}),
+        }
+        for way, (source, options) in ways.items():
+            found = run_way(way, source, grown.feeds, wanted, [*devices, "host"], **options)
+            if found != ("", []):
+                return found
+        return "", []
+
+    return run
+
+
+def _refusal(error: TriremeError) -> Failure:
+    return Failure("converted", "refused", str(error))
 
 
 def outcome(grown: Grown, seed: int, run: Runner) -> tuple[str, list[Failure]]:

@@ -31,20 +31,25 @@ class Failure:
     text: str
 
 
+WAYS = ("bytes", "path", "cached")
+"""From bytes, from a path with an empty model cache, and from the cache that this filled."""
+
+
 def check(
     model: bytes,
     feeds: Mapping[str, Any],
     wanted: Mapping[str, Answer],
     devices: Sequence[Any] = ("cpu",),
-    **options: Any,
+    ways: Sequence[str] = WAYS,
 ) -> tuple[str, list[Failure]]:
     """Return "" or the kind of an allowed error, and what failed."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
+        path = Path(folder) / "model.onnx"  # a .tflite file is told by its identifier
         path.write_bytes(model)
         cache = Path(folder) / "cache"
-        for way, source in (("bytes", model), ("path", path), ("cached", path)):
-            kind, found = run_way(way, source, feeds, wanted, devices, model_cache=cache, **options)
+        for way in ways:
+            source = model if way == "bytes" else path
+            kind, found = run_way(way, source, feeds, wanted, devices, model_cache=cache)
             if kind or found:
                 return kind, found
     return "", []
