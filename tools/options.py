@@ -304,6 +304,8 @@ def dump_code(session: Session, form: str, folder: Path) -> None:
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
     """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
     given = _given_inputs(options.input, inputs)
+    if options.seed < 0:
+        raise RunError(f"--seed {options.seed}: expected 0 or more")
     rng = np.random.default_rng(options.seed)
     feeds: dict[str, Array] = {}
     for value in inputs:
