@@ -50,6 +50,9 @@ def infer_types(
         raise GraphError(
             f"{where}: no types follow from its inputs and attributes: {error!r}", facts=[seen]
         ) from error
+    least, _ = op.out_arity
+    if outputs < least:
+        raise GraphError(f"{where}: {outputs} outputs, the op always makes ({op.outputs})")
     if len(types) < outputs:
         raise GraphError(f"{where}: {outputs} outputs asked for, the op makes {len(types)}")
     return tuple(types[:outputs])

@@ -47,3 +47,11 @@ def test_absurd_attributes_neither_hang_nor_fill_the_memory(op, sample):
             with contextlib.suppress(GraphError):
                 infer_types(op, inputs, {**node.attrs, name: absurd}, len(node.outputs), "here")
             assert time.perf_counter() - start < 20, f"{op.name} {name}={absurd}"
+
+
+def test_a_node_has_all_the_outputs_that_its_op_must_have():
+    """A kernel writes all of them, and would write through an address that is not there."""
+    b = GraphBuilder("few")
+    x = b.input("x", TensorType((8,), "float32"))
+    with pytest.raises(GraphError, match=r"2 outputs, the op always makes \(y scale zero_point\)"):
+        b.add_node("dynamic_quantize_linear", [x], {}, outputs=2)
