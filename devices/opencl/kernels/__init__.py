@@ -141,13 +141,13 @@ def lower(low: Lowering) -> Lowering:
     for node in graph.nodes:
         if node.op in ALIASES:
             low.kernels.setdefault(node.id, "alias")
+            _copy_unplaced(low, node)
         elif node.id in chains:
             chain = chains[node.id]
             kernel = TABLE.find(graph, chain[0])
             if kernel is None:
                 kernel = _ELEMENTWISE
             kernel.lower(low, chain)
-    _copy_outputs(low)
     return low
 
 
@@ -172,16 +172,17 @@ def _alias(low: Lowering) -> None:
             low.aliases[source] = target
 
 
-def _copy_outputs(low: Lowering) -> None:
-    """Copy what an alias could not place: an input, a constant or another output."""
-    graph = low.graph
-    for node in graph.nodes:
-        if node.op not in ALIASES or node.inputs[0] is None:
-            continue
-        out = node.outputs[0]
-        source, target = low.ref(node.inputs[0]), low.ref(out)
-        if source != target:
-            elementwise.copy_bytes(low, [node], source, target, graph.type(out).nbytes)
+def _copy_unplaced(low: Lowering, node: Node) -> None:
+    """Copy what an alias could not place: an input, a constant or another output.
+
+    The copy stands where the node does, for later nodes of the region read the output.
+    """
+    if node.inputs[0] is None:
+        return
+    out = node.outputs[0]
+    source, target = low.ref(node.inputs[0]), low.ref(out)
+    if source != target:
+        elementwise.copy_bytes(low, [node], source, target, low.graph.type(out).nbytes)
 
 
 def _chains(graph: Graph) -> dict[int, list[Node]]:
