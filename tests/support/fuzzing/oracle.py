@@ -28,6 +28,8 @@ PATTERNS = 3
 """Random patterns of signs; each is tried with its opposite."""
 MARGIN = 16.0
 """How many times the movement seen is allowed."""
+SMALL = 1 / 64
+"""The least magnitude that a float is taken for: e^x - 1 of a small x is known no better."""
 FIRST_ONLY = ("Resize", "Upsample", "OneHot", "Pad", "Clip")
 """Ops whose further float inputs are parameters that no rounding touches."""
 
@@ -87,7 +89,7 @@ def allowance(wanted: Any, plain: Any, others: list[Any]) -> Any:
     return (
         MARGIN * most
         + MARGIN * min(usual, np.abs(base).max(initial=0) * unit * 64)
-        + 2 * unit * np.abs(base)
+        + 2 * unit * np.maximum(np.abs(base), SMALL)
     )
 
 
