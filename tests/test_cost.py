@@ -250,9 +250,12 @@ def test_instances_are_measured_as_their_kind():
 
 def test_calibrate_measures_real_devices_only():
     toy = ToyDevice("cpu", ops={"add", "relu", "mul"})
-    seen = []
-    result = calibrate([toy], lambda what, done, total: seen.append((what, done, total)), 3.0)
-    (found,) = result.devices.values()
+    for limit_s in (3.0, 12.0, 48.0):  # a busy machine may have no time for enough samples
+        seen = []
+        result = calibrate([toy], lambda *told: seen.append(told), limit_s)
+        (found,) = result.devices.values()
+        if found.curves:
+            break
     assert "elementwise/float32" in found.curves
     assert seen[-1][1] == seen[-1][2]
 

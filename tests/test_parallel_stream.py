@@ -157,7 +157,8 @@ def test_a_failure_names_its_item_and_the_others_go_on(place, depth):
             try:
                 got[number] = next(stream)["y"]
             except RunError as error:
-                assert str(error) == "item 3 of the stream: it was told to fail"
+                assert error.summary.startswith("item 3 of the stream: it was told to fail")
+                assert f"on d{place}: add" in str(error)
                 assert isinstance(error.__cause__, DeviceError)
         assert next(stream, None) is None
         assert sorted(got) == [0, 1, 2, 4, 5, 6, 7]
