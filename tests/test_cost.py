@@ -250,8 +250,8 @@ def test_instances_are_measured_as_their_kind():
 
 def test_calibrate_measures_real_devices_only():
     toy = ToyDevice("cpu", ops={"add", "relu", "mul"})
+    seen = []
     for limit_s in (3.0, 12.0, 48.0):  # a busy machine may have no time for enough samples
-        seen = []
         result = calibrate([toy], lambda *told: seen.append(told), limit_s)
         (found,) = result.devices.values()
         if found.curves:
