@@ -82,20 +82,24 @@ class Timed(Generic[S]):
     def turn(self, feeds: Mapping[str, Array], turn_s: float, clock: Clock) -> tuple[float, float]:
         """Return the best wall time of some runs, and the virtual time of some that are watched.
 
-        turn_s: the least seconds of the turn; 0 for as few runs as can be
-        clock: which of the two counts
+        The plain runs come first, so that the watched ones begin with all threads awake: after
+        another program's long turn the first runs have one thread.
+        turn_s: the least seconds of the plain runs; 0 for as few runs as can be
+        clock: which of the two counts; a simulator's own runs are watched alone
         """
-        if clock == "virtual":
-            runs = LEAST_CALLS if self.is_simulated else WATCHED_CALLS
-            profile = self.session.profile(feeds, runs=runs if turn_s else 1, warmup=0)
-            return min(profile.wall_s), profile.virtual_s
-        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
-        while calls < (LEAST_CALLS if turn_s else 1) or time.perf_counter() < end:
+        is_watched = clock == "virtual"
+        plain_s = 0.0 if is_watched and self.is_simulated else turn_s
+        best_s, calls, end = float("inf"), 0, time.perf_counter() + plain_s
+        while calls < (LEAST_CALLS if plain_s else 1) or time.perf_counter() < end:
             start = time.perf_counter()
             self.session.run(feeds)
             best_s = min(best_s, time.perf_counter() - start)
             calls += 1
-        return best_s, self.session.profile(feeds, runs=1, warmup=0).virtual_s
+        watched = (
+            (LEAST_CALLS if self.is_simulated else WATCHED_CALLS) if is_watched and turn_s else 1
+        )
+        profile = self.session.profile(feeds, runs=watched, warmup=0)
+        return min(best_s, *profile.wall_s), profile.virtual_s
 
     def ratio(self, other: Timed[S], clock: Clock) -> float:
         """Return this one's time over the other's, the median over the rounds."""
