@@ -5,7 +5,7 @@ After this stage a value lives in exactly one memory space; a tensor crosses a p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -118,7 +118,7 @@ class Placement:
     measured: what each placement that was tried on this machine took, a sentence each
     declined: how much more this scores than the best placement found, which was declined because
         its gain is smaller than the uncertainty of the estimates
-    pins_cost: how much more the best placement found scores with the pins than without
+    price_pins: searches without the pins and returns `pins_cost`; None where nothing is pinned
     issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
         launch; for devices that start one task after another by themselves
     memory: what it needs of each memory space
@@ -142,7 +142,7 @@ class Placement:
     unsplit: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
     declined: float = 0.0
-    pins_cost: float = 0.0
+    price_pins: Callable[[], float] | None = field(default=None, compare=False, repr=False)
     unmixed: str = ""
     undecided: str = ""
     measured: tuple[str, ...] = ()
@@ -153,6 +153,14 @@ class Placement:
     def gap(self) -> float:
         """How far the score may be above the best possible: 0.0 is proven optimal."""
         return self.score.gap
+
+    @property
+    def pins_cost(self) -> float:
+        """How much more the best placement found scores with the pins than without.
+
+        The first call searches without the pins, which takes as long as placing did.
+        """
+        return self.price_pins() if self.price_pins else 0.0
 
     @property
     def gaps(self) -> Gap:

@@ -64,6 +64,30 @@ def test_the_gap_tells_what_pins_cost():
     assert free.pins_cost == free.gaps.pins == 0.0
 
 
+def test_pins_are_priced_once_and_when_asked(monkeypatch):
+    """A session with pins opens after one search; only who reads the gap pays for another."""
+    searches = []
+    monkeypatch.setattr(
+        "trireme.parallel.choose.place", lambda *given: searches.append(0) or place(*given)
+    )
+    graph, costs = chain_of_two(95.0)
+    pins = dict.fromkeys([node.id for node in graph.nodes], "gpu")
+    held = place_with(graph, costs, pins=pins, mixtures="sure")
+    assert len(searches) == 1
+    assert held.pins_cost == held.pins_cost > 0
+    assert len(searches) == 2
+
+
+def test_pins_are_priced_of_a_closed_session():
+    b = GraphBuilder("pinned")
+    x = b.input("x", TensorType((4, 8), "float16"))
+    graph = b.finish(b.add("relu", b.add("neg", x, pin="npu"), pin="npu"))
+    with Session(graph, devices=["cpu", "npu"], calibration=Calibration()) as session:
+        placement = session.placement
+    assert placement.pins_cost > 0
+    assert f"{placement.gaps.pins:.1%} for pins" in str(placement)
+
+
 @pytest.mark.parametrize(("gpu_us", "mixed"), [(77.0, False), (60.0, True)])
 def test_it_must_gain_the_interval(gpu_us, mixed):
     """78.7 us is where the gain is sqrt(20^2 + (a quarter of it)^2): 100 - 78.7 > 20 no more."""

@@ -9,8 +9,9 @@ with.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Literal, cast
 
 from trireme.cost import CostModel
@@ -51,17 +52,25 @@ def place_with(
         if splits not in ("auto", "off"):
             return place_split(graph, costs, [splits], objective, pins)
         plain = place(graph, costs, objective, pins)
-        plain = replace(plain, pins_cost=_pins_cost(plain, costs))
+        plain = replace(plain, price_pins=_pins_price(plain, costs))
         plain = surely(plain, costs) if mixtures == "sure" else plain
         return improve(plain, costs, pins, mixtures) if splits == "auto" else plain
     return place_split(graph, costs, splits, objective, pins)
 
 
+def _pins_price(plain: Placement, costs: CostModel) -> Callable[[], float] | None:
+    """Return what prices the pins of a placement, once, when it is first called.
+
+    None where nothing is pinned. A session that nobody asks to explain itself never calls it.
+    """
+    if not any(node.pin for node in plain.source.nodes):
+        return None
+    return cache(partial(_pins_cost, plain, costs))
+
+
 def _pins_cost(plain: Placement, costs: CostModel) -> float:
     """Return how much more a placement scores than the one found without any pin."""
     graph = plain.source
-    if not any(node.pin for node in graph.nodes):
-        return 0.0
     free = replace(graph, nodes=tuple(replace(node, pin=None) for node in graph.nodes))
     objective = cast(Objective, plain.score.objective)
     return max(plain.score.value - place(free, costs, objective).score.value, 0.0)
@@ -94,7 +103,7 @@ def place_split(
     placed = _settled(graph, costs, objective, held, where)
     gain = _gain(plain.score.value, placed.score.value, objective)
     last = Splitting(done[-1].text, f"it was asked for; the run takes {gain} with all splits")
-    return replace(placed, splits=(*done[:-1], last), pins_cost=_pins_cost(plain, costs))
+    return replace(placed, splits=(*done[:-1], last), price_pins=_pins_price(plain, costs))
 
 
 def improve(
@@ -134,7 +143,7 @@ def improve(
     if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
         return replace(plain, unsplit="nothing is split: no split fits the devices' memory")
     more = f"nothing more is split: {closest}" if closest else ""
-    return replace(placed, splits=tuple(done), unsplit=more, pins_cost=plain.pins_cost)
+    return replace(placed, splits=tuple(done), unsplit=more, price_pins=plain.price_pins)
 
 
 def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:

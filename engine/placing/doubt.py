@@ -158,7 +158,7 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
     declined = found.declined + max(kept.score.value - found.score.value, 0.0)
     return replace(
         kept, score=score, candidates=found.candidates, unused=dict(unused), unmixed=why,
-        declined=declined, pins_cost=found.pins_cost,
+        declined=declined, price_pins=found.price_pins,
     )  # fmt: skip
 
 
