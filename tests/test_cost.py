@@ -19,7 +19,8 @@ from trireme.calibrating.calibration import (
     load_calibration,
 )
 from trireme.calibrating.handover import USUAL
-from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.net_builder import Net, build
+from trireme.calibrating.nets import NETS
 from trireme.calibrating.pace import Pace
 from trireme.calibrating.remedy import command
 from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part

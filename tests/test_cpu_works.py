@@ -7,7 +7,8 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.net_builder import Net, build
+from trireme.calibrating.nets import NETS
 from trireme.graph import TensorType
 from trireme.opening import open_device
 from trireme.optimise import optimise

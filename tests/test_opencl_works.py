@@ -5,7 +5,8 @@ import pytest
 
 from trireme.builder import GraphBuilder
 from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.calibrating.nets import NETS, build
+from trireme.calibrating.net_builder import build
+from trireme.calibrating.nets import NETS
 from trireme.device import NodeSpan, held_s
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import Lowering

@@ -25,7 +25,8 @@ from trireme.arguments import checked
 from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.calibrating.fit import fit
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch, priced
-from trireme.calibrating.nets import NETS, Net, build
+from trireme.calibrating.net_builder import Net, build
+from trireme.calibrating.nets import NETS
 from trireme.calibrating.quality import Judgement, judge
 from trireme.calibrating.turns import Crossings, measure_issue, measure_overlap
 from trireme.calibrating.visits import Found, Measured, bind, choose, seconds_of, timed

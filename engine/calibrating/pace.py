@@ -9,7 +9,8 @@ import statistics
 
 from trireme.calibrating.calibration import DeviceCalibration
 from trireme.calibrating.handover import UNKNOWN
-from trireme.calibrating.nets import NETS, build
+from trireme.calibrating.net_builder import build
+from trireme.calibrating.nets import NETS
 from trireme.calibrating.visits import bind, choose, timed
 from trireme.cost import supported_part
 from trireme.device import BoundCall, Device

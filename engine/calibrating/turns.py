@@ -20,7 +20,8 @@ from trireme.builder import GraphBuilder
 from trireme.calibrating.calibration import Calibration, Sharing
 from trireme.calibrating.fit import least_squares
 from trireme.calibrating.handover import UNKNOWN, Handover, Watch
-from trireme.calibrating.nets import NETS, build
+from trireme.calibrating.net_builder import build
+from trireme.calibrating.nets import NETS
 from trireme.cost import supported_part
 from trireme.device import BoundCall, Device
 from trireme.dtypes import numpy_dtype
