@@ -105,9 +105,15 @@ def test_products_dealt_out_by_columns_are_families_of_several_threads(isa, shap
 
 @pytest.mark.parametrize(
     ("net", "family"),
-    [("generator", "group_norm"), ("recurrent", "recurrent"), ("spectra", "fft_f32")],
+    [
+        ("generator", "group_norm"),
+        ("recurrent", "recurrent"),
+        ("spectra", "fft_f32"),
+        *[("lookups", family) for family in ("gather", "scatter", "arg", "top_k", "cum")],
+        ("maps uint8", "table_q8 uint8"),
+    ],
 )
-def test_norms_recurrent_layers_and_transforms_are_families(net, family):
+def test_nets_hold_the_families_of_kernels(net, family):
     found = works(optimise(build(next(one for one in NETS if one.name == net))), 1)
     assert family in {work.family for work in found}
     assert all(work.terms["model_s"] > 0 for work in found)

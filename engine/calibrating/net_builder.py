@@ -263,6 +263,35 @@ class NetBuilder:
         self.map("complex_abs")
         return self.reshape(rows, length // 2 + 1)
 
+    def lookup(self, width: int) -> int:
+        """Take the rows of a table that the largest elements of rows name."""
+        depth = self.dims[-1]
+        table = self._constant(self.rng.standard_normal((depth, width), np.float32))
+        return self.add("gather", table, self.map("arg_max", axis=-1, keepdims=0), axis=0)
+
+    def frames(self, length: int, step: int) -> int:
+        """Take rows of a sequence, window upon window; they overlap."""
+        rows, width = self.dims
+        starts = np.arange(0, rows - length + 1, step)
+        places = self._constant((starts[:, None] + np.arange(length)).astype(np.int64))
+        self.add("gather", self.x, places, axis=0)
+        return self.reshape(len(starts) * length, width)
+
+    def scattered(self) -> int:
+        """Write the rows back in another order, over those of zeros."""
+        rows, _ = self.dims
+        zeros = self._constant(np.zeros(self.dims, np.float32))
+        order = self._constant(self.rng.permutation(rows).astype(np.int64).reshape(rows, 1))
+        return self.add("scatter_nd", zeros, order, self.x)
+
+    def summed(self, axis: int) -> int:
+        """Add the sums of all before, along an axis."""
+        return self.add("cum_sum", self.x, self._constant(np.array(axis, np.int64)))
+
+    def best(self, count: int) -> int:
+        """Keep the largest elements of rows."""
+        return self.add("top_k", self.x, self._constant(np.array([count], np.int64)))
+
     def again(self, op: str) -> int:
         """Combine what is there with the network's input, of the same shape."""
         return self.add(op, self.x, self.b.inputs[0])

@@ -120,5 +120,17 @@ NETS: tuple[Net, ...] = (
          ("recurrent", "gru", 64), ("recurrent", "lstm", 48)]),
     Net("spectra", "float32", (64, 400), [("spectrum",), ("dense_to", 256), ("spectrum",),
                                           ("dense_to", 60), ("spectrum",)]),
+    Net("lookups", "float32", (64, 240),
+        [("frames", 6, 3), ("summed", 0), ("scattered",), ("best", 120), ("lookup", 320),
+         ("summed", 1), ("frames", 4, 1), ("scattered",), ("best", 8), ("lookup", 64)]),
+    Net("small lookups", "float32", (24, 48),
+        [("lookup", 96), ("summed", 1), ("frames", 2, 1), ("scattered",), ("best", 40),
+         ("summed", 0), ("lookup", 16)]),
+    Net("large lookups", "float32", (256, 512),
+        [("scattered",), ("summed", 0), ("frames", 8, 6), ("best", 100), ("lookup", 400),
+         ("summed", 1)]),
+    Net("maps uint8", "uint8", (1, 40, 40, 64), [("map", "sigmoid"), ("again", "add"),
+        ("map", "tanh"), ("transpose", 0, 3, 1, 2)]),
+    Net("small maps uint8", "uint8", (1, 12, 12, 24), [("map", "tanh"), ("map", "sigmoid")]),
 )  # fmt: skip
 """In the order of their worth, should the time not suffice for all."""
