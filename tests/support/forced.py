@@ -31,10 +31,10 @@ def pinned_where_supported(graph, device):
 
 
 def pinned_at_random(graph, devices, seed):
-    """The graph with every node pinned to a random one of the devices that support it."""
+    """The graph with every node pinned to a random one of the devices that support it, if any."""
     rng = random.Random(seed)
     nodes = []
     for node in graph.nodes:
         able = [n for n, d in devices.items() if d.unsupported_reason(graph, node) is None]
-        nodes.append(replace(node, pin=rng.choice(able)))
+        nodes.append(replace(node, pin=rng.choice(able)) if able else node)
     return replace(graph, nodes=tuple(nodes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,17 @@ def quantised(g: Grower, x: Tensor, dtype: str = "") -> tuple[Tensor, Tensor, Te
 
 def through(g: Grower, x: Tensor) -> Tensor:
     """Return x after a pair of QuantizeLinear and DequantizeLinear."""
-    return g.node("DequantizeLinear", quantised(g, x), rounds=False)[0]
+    return dequantised(g, quantised(g, x))
+
+
+def dequantised(g: Grower, stored: Sequence[Tensor | None], **attrs: int) -> Tensor:
+    """Return the floats of stored integers, for the row that asks alone.
+
+    Other rows would form integer ops with them whose results nothing says may be off by a unit.
+    """
+    made = g.node("DequantizeLinear", stored, attrs, rounds=False)[0]
+    g.values.remove(made)
+    return made
 
 
 def finish(g: Grower, y: Tensor, x: Tensor | None = None) -> None:
@@ -98,7 +109,7 @@ def qdq_conv(g: Grower) -> None:
     axis = 0 if g.opset >= 13 and g.chance(0.6) else None
     stored = weight(g, data, axis)
     attrs = {"axis": axis} if axis is not None else {}
-    w = g.node("DequantizeLinear", stored, attrs, rounds=False)[0]
+    w = dequantised(g, stored, **attrs)
     y = g.node("Conv", [x, w, bias(g, out, stored[1])], window(g, x, kernel) | {"group": groups})[0]
     if g.chance(0.4):
         y = g.node(g.choose(["Relu", "Sigmoid", "LeakyRelu"]), [y])[0]
@@ -116,7 +127,7 @@ def bias(g: Grower, count: int, scale: Tensor) -> Tensor | None:
     stored = g.constant(g.rng.integers(-300, 300, count).astype(np.int32))
     attrs = {"axis": 0} if step.rank else {}
     zero = g.constant(np.zeros(step.shape, np.int32)) if g.chance(0.5) else None
-    return g.node("DequantizeLinear", [stored, step, zero], attrs, rounds=False)[0]
+    return dequantised(g, [stored, step, zero], **attrs)
 
 
 def qdq_matmul(g: Grower) -> None:
@@ -127,7 +138,7 @@ def qdq_matmul(g: Grower) -> None:
     axis = 1 if g.opset >= 13 and g.chance(0.4) else None
     stored = weight(g, data, axis, g.choose(["int8", "uint8"]))
     attrs = {"axis": axis} if axis is not None else {}
-    w = g.node("DequantizeLinear", stored, attrs, rounds=False)[0]
+    w = dequantised(g, stored, **attrs)
     if x.rank == 2 and g.chance(0.5):
         y = g.node("Gemm", [x, w, bias(g, columns, stored[1])])[0]
     else:
