@@ -63,11 +63,13 @@ class KernelTable(Generic[K]):
     def __init__(self, device: str) -> None:
         self.device = device
         self._stages: dict[tuple[str, str], dict[str, K]] = {}
+        self._nearest: dict[tuple[str, str, str], list[Entry[K]]] = {}
 
     def add(
         self, ops: str | Iterable[str], kernel: K, forms: Iterable[str] = (ANY,), layout: str = ANY
     ) -> None:
         """Add a kernel for some ops, a line a form; a line that is there already is replaced."""
+        self._nearest.clear()
         for op in (ops,) if isinstance(ops, str) else ops:
             stage = self._stages.setdefault((op, layout), {})
             stage.update(dict.fromkeys(forms, kernel))
@@ -107,8 +109,14 @@ class KernelTable(Generic[K]):
         """Return the entries nearest to one that is missing: of the op, else of ops like it.
 
         The same layout comes first, then the same kind of form; ops are alike that are of one
-        family and spelled alike.
+        family and spelled alike. The answer is kept: a graph is asked about many times.
         """
+        key = (op, layout, form)
+        if key not in self._nearest:
+            self._nearest[key] = self._search(op, layout, form)
+        return self._nearest[key]
+
+    def _search(self, op: str, layout: str, form: str) -> list[Entry[K]]:
         kind = form.split(" ")[0] if form.startswith(QUANTISED) else PLAIN
 
         def distance(entry: Entry[K]) -> tuple[bool, bool, bool]:

@@ -80,6 +80,13 @@ def test_a_miss_names_the_nearest_entries(op, dtype, attrs, sentence):
     assert filled().miss(*node_of(op, dtype, **attrs)) == sentence
 
 
+def test_an_entry_that_is_added_later_is_the_nearest_then():
+    table, wanted = filled(), node_of("tanh", "float16")
+    assert table.miss(*wanted).endswith("nearest: tanh float32")
+    table.add("tanh", "map", ["bfloat16"])
+    assert table.miss(*wanted).endswith("nearest: tanh float32, tanh bfloat16")
+
+
 @pytest.fixture(scope="module")
 def opened():
     devices, _ = open_all()
