@@ -12,6 +12,7 @@ import numpy as np
 
 from fuzzing.oracle import Answer, same, wide
 from trireme.errors import TriremeError
+from trireme.lockfile import Lock, lock
 from trireme.session import Session
 
 ALLOWED = {
@@ -42,14 +43,20 @@ def check(
     devices: Sequence[Any] = ("cpu",),
     ways: Sequence[str] = WAYS,
 ) -> tuple[str, list[Failure]]:
-    """Return "" or the kind of an allowed error, and what failed."""
+    """Return "" or the kind of an allowed error, and what failed.
+
+    Several devices are searched over in the first way; the others hold the placement found.
+    """
+    placed: Lock | None = None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"  # a .tflite file is told by its identifier
         path.write_bytes(model)
         cache = Path(folder) / "cache"
         for way in ways:
             source = model if way == "bytes" else path
-            kind, found = run_way(way, source, feeds, wanted, devices, model_cache=cache)
+            kind, found, placed = run_placed(
+                way, source, feeds, wanted, devices, model_cache=cache, placement=placed
+            )
             if kind or found:
                 return kind, found
     return "", []
@@ -64,16 +71,30 @@ def run_way(
     **options: Any,
 ) -> tuple[str, list[Failure]]:
     """Return the same of one way."""
+    return run_placed(way, source, feeds, wanted, devices, **options)[:2]
+
+
+def run_placed(
+    way: str,
+    source: Any,
+    feeds: Mapping[str, Any],
+    wanted: Mapping[str, Answer],
+    devices: Sequence[Any],
+    **options: Any,
+) -> tuple[str, list[Failure], Lock | None]:
+    """Return the same, and the placement to hold next where several devices were searched over."""
+    placed = None
     try:
         with Session(source, devices=devices, **options) as session:
             found = session.run(feeds)
+            placed = lock(session.placement) if len(devices) > 1 else None
     except TriremeError as error:
-        kind = allowed(error)
-        return kind, [] if kind else [Failure(way, "refused", f"{type(error).__name__}: {error}")]
+        kind, text = allowed(error), f"{type(error).__name__}: {error}"
+        return kind, [] if kind else [Failure(way, "refused", text)], None
     except Exception as error:
-        return "", [Failure(way, "untyped", f"{type(error).__name__}: {error}")]
+        return "", [Failure(way, "untyped", f"{type(error).__name__}: {error}")], None
     texts = [difference(name, found[name], wanted[name]) for name in wanted]
-    return "", [Failure(way, "wrong", text) for text in texts if text]
+    return "", [Failure(way, "wrong", text) for text in texts if text], placed
 
 
 def allowed(error: TriremeError) -> str:

@@ -19,7 +19,6 @@ def grow(seed: int, rows: Sequence[Row] = ROWS, least: int = 5, most: int = 40) 
     """Return the random graph of a seed: `least` to `most` steps of the table."""
     rng = np.random.default_rng(seed)
     g = Grower(seed, int(rng.choice(OPSETS)), rng)
-    g.refused = REFUSED
     steps = int(rng.integers(least, most + 1))
     weights = np.array([row.weight for row in rows])
     chosen = rng.choice(len(rows), steps * 4, p=weights / weights.sum())
@@ -33,10 +32,6 @@ def grow(seed: int, rows: Sequence[Row] = ROWS, least: int = 5, most: int = 40) 
         except Refused:
             continue
     return g.finish(outputs(g))
-
-
-REFUSED: set = set()
-"""Ops that ONNX Runtime has no kernel for, as found by trying."""
 
 
 def outputs(g: Grower) -> list[str]:

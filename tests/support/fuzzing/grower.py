@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from fuzzing.peer import NotImplementedByPeer, Refused, run_model
+from fuzzing.peer import Refused, run_model
 
 MOST_ELEMENTS = 1500
 """The most elements of a value."""
@@ -96,7 +96,6 @@ class Grower:
     constants: list[Tensor] = field(default_factory=list)
     rounding: set[str] = field(default_factory=set)
     loose: dict[str, float] = field(default_factory=dict)
-    refused: set[tuple[Any, ...]] = field(default_factory=set)
     arrays: dict[str, Any] = field(default_factory=dict)
     names: int = 0
 
@@ -238,14 +237,7 @@ class Grower:
             name=self.name(f"n_{op}_"),
             **attrs,
         )
-        key = (op, domain, self.opset, *(t.dtype if t else "" for t in given))
-        if key in self.refused:
-            raise Refused(f"{op}: seen to be refused")
-        try:
-            arrays = self.eager(node, [*captured, *(t for t in given if t)])
-        except NotImplementedByPeer:
-            self.refused.add(key)
-            raise
+        arrays = self.eager(node, [*captured, *(t for t in given if t)])
         for array in arrays:
             check_size(array)
         self.nodes.append(node)

@@ -16,14 +16,10 @@ class Refused(Exception):
     """ONNX Runtime, or the grower itself, does not want this node or model."""
 
 
-class NotImplementedByPeer(Refused):
-    """ONNX Runtime has no kernel for this op and these dtypes."""
-
-
 def run_model(model: Any, feeds: Mapping[str, Any], *, optimised: bool = False) -> list[Any]:
     """Return the outputs of a model.
 
-    Errors: NotImplementedByPeer, Refused
+    Errors: Refused
     """
     return open_model(model, optimised=optimised)(feeds)
 
@@ -42,9 +38,7 @@ def open_model(model: Any, *, optimised: bool) -> Any:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
-        text = str(error)
-        kind = NotImplementedByPeer if "NOT_IMPLEMENTED" in text else Refused
-        raise kind(text) from error
+        raise Refused(str(error)) from error
     return lambda feeds: _run(session, feeds)
 
 
