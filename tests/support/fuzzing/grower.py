@@ -96,6 +96,8 @@ class Grower:
     constants: list[Tensor] = field(default_factory=list)
     rounding: set[str] = field(default_factory=set)
     loose: dict[str, float] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)
+    """Values that DequantizeLinear made, and what was computed from them."""
     arrays: dict[str, Any] = field(default_factory=dict)
     names: int = 0
 
@@ -243,6 +245,8 @@ class Grower:
         self.nodes.append(node)
         if rounds:
             self.rounding.add(node.name)
+        if self.stored.intersection(t.name for t in [*captured, *(t for t in given if t)]):
+            self.stored.update(names)
         made = [Tensor(name, array) for name, array in zip(names, arrays, strict=True)]
         for tensor in made:
             self.arrays[tensor.name] = tensor.array

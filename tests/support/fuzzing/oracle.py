@@ -84,7 +84,7 @@ def allowance(wanted: Any, plain: Any, others: list[Any]) -> Any:
     most = np.max([np.nan_to_num(m, nan=np.inf) for m in moves], axis=0)
     if str(wanted.dtype) not in FLOATS:
         return np.where(most > 0, np.inf, 0.0)
-    usual = np.quantile(most, 0.75) if most.size else 0.0
+    usual = np.quantile(most, 0.75, method="higher") if most.size else 0.0
     unit = UNIT[str(wanted.dtype)]
     return (
         MARGIN * most

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,8 +139,10 @@ def resize(g: Grower) -> None:
         attrs["cubic_coeff_a"] = g.choose([None, -0.5])
         attrs["exclude_outside"] = g.choose([None, 0, 1])
     none = None if g.opset >= 13 else g.constant(np.zeros(0, np.float32))
-    edges = attrs.get("nearest_mode") in ("floor", "ceil")
-    if g.chance(0.5) and not edges:  # ONNX Runtime's float32 ratio of two sizes misses whole places
+    if g.chance(0.5):
+        how = attrs["coordinate_transformation_mode"]
+        if mode in (None, "nearest") and any(map(partial(misses, how), x.shape, chosen)):
+            raise Refused("ONNX Runtime's float32 ratio of two sizes misses a place")
         operands = [x, none, none, g.constant(np.array(chosen, np.int64))]
     else:
         scales = [
@@ -151,6 +155,25 @@ def resize(g: Grower) -> None:
     if g.opset >= 18 and g.chance(0.15) and rank == 4 and smooth:
         attrs["antialias"] = 1
     g.node("Resize", operands, attrs, loose=float(x.dtype != "float32" and mode == "linear"))
+
+
+def misses(how: str | None, before: int, after: int) -> bool:
+    """Whether ONNX Runtime puts a pixel beside the whole or half place where it is.
+
+    The place of a pixel is a fraction of the two sizes; ONNX Runtime divides by their quotient in
+    float32, so that (4 + 1/2) * 10 / 6 - 1/2, which is 7, is 6.9999995 there and a floor of 6;
+    ONNX's reference evaluator takes pixel 7.
+    """
+    if how == "align_corners":
+        return False
+    shift = 0.0 if how == "asymmetric" else 0.5
+    scale, half = np.float32(after) / np.float32(before), np.float32(shift)
+    for pixel in range(after):
+        exact = (pixel + Fraction(shift)) * before / after - Fraction(shift)
+        theirs = (np.float32(pixel) + half) / scale - half
+        if (2 * exact).denominator == 1 and Fraction(float(theirs)) != exact:
+            return True
+    return False
 
 
 def old_resize(g: Grower, x: Tensor) -> None:

@@ -28,7 +28,13 @@ def parameters(g: Grower, array: Any, dtype: str, symmetric: bool = False) -> tu
 
 
 def quantised(g: Grower, x: Tensor, dtype: str = "") -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return x in integers, with its scale and zero point."""
+    """Return x in integers, with its scale and zero point.
+
+    Errors: Refused, if x came from stored integers: what is between them may then be an integer op
+    whose results are off by a unit, which nothing says
+    """
+    if x.name in g.stored:
+        raise Refused("from stored integers to stored integers")
     dtype = dtype or g.choose(NARROW if g.opset < 21 or g.chance(0.8) else ["int16", "uint16"])
     scale, zero = parameters(g, x.array, dtype)
     s, z = g.constant(scale), g.constant(zero)
@@ -43,12 +49,9 @@ def through(g: Grower, x: Tensor) -> Tensor:
 
 
 def dequantised(g: Grower, stored: Sequence[Tensor | None], **attrs: int) -> Tensor:
-    """Return the floats of stored integers, for the row that asks alone.
-
-    Other rows would form integer ops with them whose results nothing says may be off by a unit.
-    """
+    """Return the floats of stored integers."""
     made = g.node("DequantizeLinear", stored, attrs, rounds=False)[0]
-    g.values.remove(made)
+    g.stored.add(made.name)
     return made
 
 
@@ -93,14 +96,14 @@ def _range(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def real(g: Grower) -> Tensor:
-    """A float value that has elements."""
-    return g.pick(("float32",), when=lambda t: t.array.size > 0)
+def real(g: Grower, ranks: Sequence[int] | None = None) -> Tensor:
+    """A float value that has elements and did not come from stored integers."""
+    return g.pick(("float32",), ranks, lambda t: t.array.size > 0 and t.name not in g.stored)
 
 
 def qdq_conv(g: Grower) -> None:
     """Conv between pairs, its weights stored, its bias in int32 or float; Relu behind at times."""
-    x = through(g, g.pick(("float32",), (4,), lambda t: t.array.size > 0))
+    x = through(g, real(g, (4,)))
     channels = x.shape[1]
     groups = int(g.choose([k for k in (1, 1, 2, channels) if channels % k == 0]))
     out, kernel = groups * int(g.rng.integers(1, 5)), [int(g.choose([1, 3, 2])) for _ in "hw"]
@@ -132,7 +135,7 @@ def bias(g: Grower, count: int, scale: Tensor) -> Tensor | None:
 
 def qdq_matmul(g: Grower) -> None:
     """MatMul or Gemm between pairs, by stored weights or by another value."""
-    x = through(g, g.pick(("float32",), (2, 3), lambda t: t.array.size > 0))
+    x = through(g, real(g, (2, 3)))
     inner, columns = x.shape[-1], int(g.rng.integers(1, 7))
     data = g.random("float32", (inner, columns)) / np.float32(math.sqrt(inner))
     axis = 1 if g.opset >= 13 and g.chance(0.4) else None
@@ -170,7 +173,7 @@ def qdq_unary(g: Grower) -> None:
 
 def qdq_pool(g: Grower) -> None:
     """A pool between pairs."""
-    x = through(g, g.pick(("float32",), (4,), lambda t: t.array.size > 0))
+    x = through(g, real(g, (4,)))
     op = g.choose(["MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean"])
     if op == "GlobalAveragePool":
         attrs: dict[str, Any] = {}
@@ -186,7 +189,7 @@ def qdq_pool(g: Grower) -> None:
 
 def qdq_move(g: Grower) -> None:
     """Ops that move elements between pairs, several in a row, some of one scale."""
-    x = through(g, g.pick(("float32",), (3, 4), lambda t: t.array.size > 0))
+    x = through(g, real(g, (3, 4)))
     y = x
     for _ in range(int(g.rng.integers(1, 4))):
         op = g.choose(["Transpose", "Reshape", "Slice", "Concat", "Pad", "Resize"])
@@ -218,7 +221,7 @@ def moved(g: Grower, op: str, x: Tensor) -> Tensor:
 
 def qlinear_conv(g: Grower) -> None:
     """QLinearConv and ConvInteger."""
-    x = g.pick(("float32",), (4,), lambda t: t.array.size > 0)
+    x = real(g, (4,))
     q, s, z = quantised(g, x, g.choose(["int8", "uint8"]))
     zero = z or g.constant(np.uint8(0))
     out, kernel = int(g.rng.integers(1, 5)), [int(g.choose([1, 2, 3])) for _ in "hw"]
@@ -238,7 +241,7 @@ def qlinear_conv(g: Grower) -> None:
 
 def qlinear_matmul(g: Grower) -> None:
     """QLinearMatMul, MatMulInteger and QGemm."""
-    x = g.pick(("float32",), (2, 3), lambda t: t.array.size > 0)
+    x = real(g, (2, 3))
     q, s, z = quantised(g, x, g.choose(["int8", "uint8"]))
     zero = z or g.constant(np.uint8(0))
     inner, columns = x.shape[-1], int(g.rng.integers(1, 7))
