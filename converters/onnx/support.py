@@ -47,7 +47,7 @@ def _search(
             _search(body.node, opsets, functions, missing, seen, f"{label}/", depth + 1)
         version = opsets.get(domain, 1)
         function = functions.get((domain, op))
-        if function is None and _ours(domain, op):
+        if function is None and is_ours(domain, op):
             continue
         if function is None and not has_body(op, domain, version):
             missing.setdefault((domain, op), []).append(label)
@@ -59,7 +59,8 @@ def _search(
             _search(function.node, inner, functions, missing, seen, f"{label}/", depth + 1)
 
 
-def _ours(domain: str, op: str) -> bool:
+def is_ours(domain: str, op: str) -> bool:
+    """Whether a rule here converts the op, so that no function body of ONNX's is needed."""
     if domain == MICROSOFT:
         return op in MICROSOFT_TABLE
     known = op in CONTROL or op in MAKES or op in READS

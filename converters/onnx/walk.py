@@ -18,6 +18,7 @@ from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.support import refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
+from trireme.converters.onnx.unfold import refuse_endless
 from trireme.dtypes import Array
 from trireme.errors import ConvertError, ModelFileError, TriremeError
 from trireme.graph import Graph, TensorType
@@ -35,6 +36,7 @@ def convert_model(
     if len(functions) < len(model.functions):
         raise ModelFileError("two of the model's functions have one name")
     refuse_unsupported(model.graph, opsets, functions)
+    refuse_endless(model.graph, opsets, functions)
     if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET and any(
         not domain_of(node) for node in model.graph.node
     ):
