@@ -161,6 +161,7 @@ def test_sizes_of_an_op_may_end(tmp_path):
         ("{ float32 = 1e9 }", "{ float31 = 1e9 }", "'float31', which is no dtype"),
         ('memory = "far"', 'memory = ["far"]', "not a text"),
         ('memory = "far"', 'memory = "far"\nops = ["convv"]', "'convv', which is no op"),
+        ('memory = "far"', 'memory = "far"\nops = ["tanh"]', "far.ops has no source"),
         ('memory = "far"', 'memory = "far"\ndtypes = ["int88"]', "'int88', which is no dtype"),
         ('memory = "far"', 'memory = "far"\nmax_rank = 2.5', "not a whole number"),
         ('memory = "far"', 'memory = "far"\nefficiency = { deflt = 1 }', "expected KIND"),

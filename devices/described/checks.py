@@ -142,7 +142,7 @@ def check_device(where: str, name: str, row: object) -> None:
                 raise ModelFileError(f"{where}.{full} is {figure!r}, not {rule.what}")
     _check_names(where, row)
     _check_together(where, row)
-    for key in (*NUMBERS, *TABLES):
+    for key in (*NUMBERS, *TABLES, "ops", "except_ops"):
         if key in row and key not in sources:
             raise ModelFileError(
                 f"{where}.{key} has no source", fix=f'[devices.X.sources] {key} = "estimate: ..."'

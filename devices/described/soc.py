@@ -22,7 +22,8 @@
     source = "..."
 
 A figure may be varied by name: `link_bandwidth` of every device that has one, `npu.flops.int8` of
-one. A description that has an unknown field, or a figure without a source, is refused.
+one. A description that has an unknown field, or a figure or a list of ops without a source, is
+refused.
 """
 
 from __future__ import annotations

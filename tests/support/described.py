@@ -28,6 +28,7 @@ bandwidth = "t"
 launch_s = "t"
 link_latency_s = "t"
 link_bandwidth = "t"
+except_ops = "t"
 """
 
 
