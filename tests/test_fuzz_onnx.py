@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
 from fuzzing.campaign import campaign, on_devices, on_random_devices, otherwise  # noqa: E402
-from fuzzing.check import WAYS  # noqa: E402
 
 from trireme.opening import open_device  # noqa: E402
 
@@ -28,8 +27,7 @@ def cpu():
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
-    ways = ("path", "cached") if batch % 3 else WAYS
-    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu], ways))
+    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu]))
     print(report)
     assert not report.failed, "\n".join(report.failed)
     assert report.counts["equal"] >= 0.8 * SEEDS / BATCHES

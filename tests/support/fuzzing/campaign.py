@@ -40,10 +40,14 @@ class Report:
         return "\n".join([*self.failed, counted])
 
 
-def on_devices(devices: Sequence[Any], ways: Sequence[str] = WAYS) -> Runner:
-    """Return what runs a graph on those devices, and on host where it has control flow."""
+def on_devices(devices: Sequence[Any]) -> Runner:
+    """Return what runs a graph on those devices, and on host where it has control flow.
+
+    A path is loaded twice, with an empty cache and a full one; one graph of three from bytes first.
+    """
 
     def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
+        ways = WAYS[grown.seed % 3 > 0 :]
         flows = any(node.op_type in CONTROL for node in grown.model.graph.node)
         used = [*devices, "host"] if flows else devices
         return check(grown.model.SerializeToString(), grown.feeds, wanted, used, ways)

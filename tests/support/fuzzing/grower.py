@@ -80,6 +80,7 @@ class Grown:
     """Names of the nodes whose result depends on rounding."""
     loose: Mapping[str, float]
     """By how much more values may be off, by name; no node reads them."""
+    seed: int
 
 
 @dataclass
@@ -267,9 +268,8 @@ class Grower:
     def finish(self, outputs: Sequence[str]) -> Grown:
         """Return the graph with those outputs."""
         model = assemble(self.nodes, self.feeds, self.weights, outputs, self.opset)
-        return Grown(
-            model, dict(self.feeds), self.arrays, frozenset(self.rounding), dict(self.loose)
-        )
+        rounding, loose = frozenset(self.rounding), dict(self.loose)
+        return Grown(model, dict(self.feeds), self.arrays, rounding, loose, self.seed)
 
 
 SIZES = (1, 1, 2, 3, 3, 4, 5, 6, 8)
