@@ -90,7 +90,7 @@ def pool(op: str) -> Any:
         if "dilations" in attrs:
             attrs.pop("auto_pad", None)  # ONNX Runtime pads as if there were none
         if not inside(x, kernel, attrs):
-            raise Refused("ONNX Runtime cuts toward zero where the window does not fit")
+            raise Refused("ONNX Runtime has rules of its own where the window does not fit")
         outputs = 2 if op == "MaxPool" and g.chance(0.15) else 1
         g.node(op, [x], attrs, outputs, rounds=op != "MaxPool")
 
@@ -98,10 +98,15 @@ def pool(op: str) -> Any:
 
 
 def inside(x: Tensor, kernel: list[int], attrs: dict[str, Any]) -> bool:
-    """Whether the window fits into the image and its pads along every axis."""
+    """Whether the window fits into the image and its pads along every axis, and no pad is negative.
+
+    ONNX Runtime cuts the output's size toward zero where it does not fit. Where SAME comes to less
+    than no pad, it refuses MaxPool and AveragePool, and LpPool skips elements; its Conv pads none.
+    """
     rank = x.rank - 2
     if attrs.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
-        return True
+        strides = attrs.get("strides", [1] * rank)
+        return all((n - 1) % s < k for n, s, k in zip(x.shape[2:], strides, kernel, strict=True))
     pads, dilations = attrs.get("pads", [0, 0] * rank), attrs.get("dilations", [1] * rank)
     return all(
         x.shape[2 + a] + pads[a] + pads[a + rank] > (kernel[a] - 1) * dilations[a]
