@@ -91,6 +91,10 @@ CASES = {
         [node("Resize", "x - s", mode="nearest")], {"x": ramp(1, 2, 1, 2)},
         {"s": np.array([1, 1, 0.5, 1], F32)},
     ),
+    "an operand of no elements is widened beside a channels-last one": Case(
+        [node("MaxPool", "x", "a", kernel_shape=[2, 2]), node("Div", "a e")],
+        {"x": ramp(2, 8, 8, 2), "e": ramp(0)}, opset=9,
+    ),
     "a third is a float32 number: pixels lie where float32 arithmetic puts them": Case(
         [node("Resize", "x - s", mode="nearest", nearest_mode="floor")],
         {"x": ramp(6, 3, 6, 5, dtype=np.int32)}, {"s": np.array([1, 1, 1 / 3, 1.6], F32)},

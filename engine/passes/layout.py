@@ -126,7 +126,8 @@ def _operand(g: Draft, value: int, perm: Perm, root: Node) -> int:
     if data is None:
         if len(type.shape) < len(perm):
             shape = np.array([1] * (len(perm) - len(type.shape)) + list(type.dims), np.int64)
-            value = g.add("reshape", [value, g.constant(shape)], {}, [root], type.quant)
+            as_said = {"allowzero": 1} if 0 in type.dims else {}  # 0 is a size here, no copy
+            value = g.add("reshape", [value, g.constant(shape)], as_said, [root], type.quant)
         return under(g, value, perm, root)
     if type.quant is not None and type.quant.axis is not None:
         return under(g, value, perm, root)
