@@ -13,6 +13,7 @@ import numpy as np
 from fuzzing.oracle import Answer, same, wide
 from trireme.errors import TriremeError
 from trireme.lockfile import Lock, lock
+from trireme.placing.objective import Objective
 from trireme.session import Session
 
 ALLOWED = {
@@ -42,6 +43,7 @@ def check(
     wanted: Mapping[str, Answer],
     devices: Sequence[Any] = ("cpu",),
     ways: Sequence[str] = WAYS,
+    objective: Objective = "makespan",
 ) -> tuple[str, list[Failure]]:
     """Return "" or the kind of an allowed error, and what failed.
 
@@ -54,9 +56,8 @@ def check(
         cache = Path(folder) / "cache"
         for way in ways:
             source = model if way == "bytes" else path
-            kind, found, placed = run_placed(
-                way, source, feeds, wanted, devices, model_cache=cache, placement=placed
-            )
+            options = {"model_cache": cache, "placement": placed, "objective": objective}
+            kind, found, placed = run_placed(way, source, feeds, wanted, devices, **options)
             if kind or found:
                 return kind, found
     return "", []
