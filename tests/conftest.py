@@ -15,6 +15,7 @@ from zoo import zoo_path
 def pytest_configure(config):
     """Give a run a home of its own, which xdist's workers share: caches begin empty.
 
+    Python's bytecode is kept there too, so that the processes tests start compile each module once.
     TRIREME_TEST_HOME names a folder to use instead, and to keep.
     """
     if hasattr(config, "workerinput"):
@@ -23,6 +24,8 @@ def pytest_configure(config):
     home = pathlib.Path(kept or tempfile.mkdtemp(prefix="trireme-tests-"))
     home.mkdir(parents=True, exist_ok=True)
     os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    os.environ["PYTHONPYCACHEPREFIX"] = str(home / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not kept:
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
 
