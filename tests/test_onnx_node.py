@@ -1,5 +1,7 @@
 """ONNX's node tests: at least so many pass converted and interpreted, and the rest is known.
 
+The cases take seconds to make, so all tests of them are in this file, which one worker runs.
+
 What the references pass, a Session passes, from bytes on the default devices, but for the cases
 that support/onnx_session_cases.toml lists by reason. A listed case must fail with the words of its
 reason, so the list shrinks as reasons go.
@@ -12,6 +14,9 @@ import tomllib
 import pytest
 from onnx_cases import node_cases, ops_in, run_case, run_session_case
 from sweep import sweep
+
+from trireme.converters.onnx import convert
+from trireme.optimise import optimise
 
 BATCHES = 12
 LEAST_PASSING = 1790
@@ -73,6 +78,25 @@ def test_node_cases(batch):
 
 def test_enough_cases_must_pass():
     assert sum(not may_fail(case) for case in node_cases()) >= LEAST_PASSING
+
+
+@pytest.mark.parametrize("batch", sweep(range(4), always=[0, 2]))
+def test_node_cases_optimised(batch, monkeypatch):
+    """Every sixth of the cases that pass as they are, through every pass."""
+    cases = [case for case in node_cases()[batch::24] if passes(case)]
+    assert len(cases) > 50
+    monkeypatch.setattr("onnx_cases.convert", lambda model: optimise(convert(model)))
+    for case in cases:
+        print(case.name)
+        run_case(case)
+
+
+def passes(case) -> bool:
+    try:
+        run_case(case)
+    except Exception:
+        return False
+    return True
 
 
 SESSION_BATCHES = 60

@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from onnx_cases import node_cases, run_case
 from onnx_peers import LIGHT, lively
 from same_results import assert_same_results
 from sweep import sweep
@@ -85,22 +84,3 @@ def test_made_models(name):
     assert len(made.nodes) <= nodes
     assert count(made, "batch_normalization") == count(made, "gemm") == 0
     assert_same_results(graph, made, tol=1e-5)
-
-
-@pytest.mark.parametrize("batch", sweep(range(4), always=[0, 2]))
-def test_node_cases_optimised(batch, monkeypatch):
-    """Every sixth of ONNX's node tests that pass as they are, through every pass."""
-    cases = [case for case in node_cases()[batch::24] if passes(case)]
-    assert len(cases) > 50
-    monkeypatch.setattr("onnx_cases.convert", lambda model: optimise(convert_onnx(model)))
-    for case in cases:
-        print(case.name)
-        run_case(case)
-
-
-def passes(case):
-    try:
-        run_case(case)
-    except Exception:
-        return False
-    return True
