@@ -110,7 +110,9 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
     x = rng.standard_normal((2, 5, 5, 19)).astype(np.float32) * 4
     yield Sample((x,), note="tail of lanes")
     yield Sample((np.array(rng.standard_normal(), np.float32),), note="no axes")
-    yield Sample((edge_values(),), note="NaN, infinities, -0")
+    plain = [0.5, -0.5, 1.0, -1.0, 2.5, -2.5, 7.3, -7.3, 20.0]
+    edges = np.array([*edge_values(), *plain], np.float32).reshape(3, 7)  # one kernel with "small"
+    yield Sample((edges,), note="NaN, infinities, -0")
 
 
 def _infer_float(x: Value, **attrs: object) -> Types:
