@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import numpy_dtype
+from trireme.dtype_rules import check_dtypes
+from trireme.dtypes import INTS, numpy_dtype
 from trireme.effects import state_types
 from trireme.errors import GraphError, InternalError, ShapeError, TriremeError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
@@ -38,6 +40,7 @@ def infer_types(
         if value is None:
             raise GraphError(f"{where}: input {name} is missing")
     try:
+        check_dtypes(op.input_names, op.dtypes, inputs)
         types = op.infer(*inputs, **attrs)
     except TriremeError as error:
         seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
@@ -115,11 +118,17 @@ def _check_type(where: str, type: TensorType) -> None:
 
 
 def _check_quant(where: str, type: TensorType, quant: Quant) -> None:
+    if type.dtype not in INTS:
+        raise GraphError(f"{where}: quantised values are integers, not {type}")
     if not quant.scales or len(quant.scales) != len(quant.zero_points):
         counts = f"{len(quant.scales)} scales and {len(quant.zero_points)} zero points"
         raise GraphError(f"{where}: {counts} in {type}")
     if not all(0 < scale < float("inf") for scale in quant.scales):
         raise GraphError(f"{where}: a scale is not a positive finite number in {type}")
+    least, most = ml_dtypes.iinfo(type.dtype).min, ml_dtypes.iinfo(type.dtype).max
+    for zero_point in quant.zero_points:
+        if not least <= zero_point <= most:
+            raise GraphError(f"{where}: zero point {zero_point} is outside {type.dtype}")
     if quant.axis is None:
         if len(quant.scales) != 1:
             raise GraphError(f"{where}: {len(quant.scales)} scales but no axis in {type}")

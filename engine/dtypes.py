@@ -29,10 +29,24 @@ _NUMPY["string"] = np.dtype(object)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 NAMES: tuple[str, ...] = tuple(_NUMPY)
-FLOATS = frozenset(
-    name for name in NAMES if name.startswith(("float", "bfloat"))
-)  # complex is a kind of its own
+ANY = frozenset(NAMES)
+BOOL = frozenset({"bool"})
+TEXT = frozenset({"string"})
+COMPLEX = frozenset({"complex64", "complex128"})
+FLOATS = frozenset(name for name in NAMES if name.startswith(("float", "bfloat")))
 INTS = frozenset(name for name in NAMES if name.startswith(("int", "uint")))
+NARROW = frozenset(name for name in FLOATS if name.startswith(("float8", "float4"))) | {
+    "int4", "uint4", "int2", "uint2",
+}  # fmt: skip
+"""Dtypes that are stored, moved and converted, but not computed with: some of their arithmetic in
+ml_dtypes ends the process (int2 // int2)."""
+FLOATING = FLOATS - NARROW
+INTEGERS = INTS - NARROW
+INDICES = frozenset({"int32", "int64"})
+"""Of indices, axes, lengths and shapes."""
+SIGNED = FLOATING | {name for name in INTEGERS if name.startswith("int")}
+REALS = FLOATING | INTEGERS
+NUMBERS = REALS | COMPLEX
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

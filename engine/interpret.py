@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,31 @@ def evaluate(
         raise
     except Exception as error:
         seen = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-        raise RunError(
-            f"{node.label}: the reference failed: {error}", facts=[f"inputs {seen}"]
-        ) from error
+        why = _refusal(graph, node, arrays) or f"the reference failed: {error}"
+        raise RunError(f"{node.label}: {why}", facts=[f"inputs {seen}"]) from error
     if not isinstance(results, tuple):
         results = (results,)
     return tuple(
         np.asarray(result, dtype=numpy_dtype(graph.type(out).dtype))
         for result, out in zip(results, node.outputs, strict=False)
     )
+
+
+def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:
+    """Return what type inference says once the data of all inputs is known, None if it agrees."""
+    known = [
+        None
+        if value is None or array is None
+        else replace(
+            graph.values[value], type=replace(graph.type(value), shape=array.shape), data=array
+        )
+        for value, array in zip(node.inputs, arrays, strict=True)
+    ]
+    try:
+        get_op(node.op).infer(*known, **node.attrs)
+    except TriremeError as error:
+        return error.summary
+    return None
 
 
 def is_quantized(graph: Graph, node: Node) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from trireme.dtype_rules import DtypeRule, Like
 from trireme.dtypes import Array
 from trireme.errors import GraphError, InternalError
 from trireme.graph import Graph, Node, Quant, TensorType, Value
@@ -118,6 +120,7 @@ class OpDef:
 
     inputs / outputs: names in order; "bias?" may be left out, "xs*" takes any number (last only)
     doc: the formula, the shapes and the source
+    dtypes: what dtypes each input takes, in order; checked before `infer` is asked
     infer: (*input Values or None, **attrs) -> output types without quantisation; raises ShapeError
     reference: (*arrays or None, **attrs) -> array or tuple of arrays; slow, obviously right: THE
         meaning of the op
@@ -146,6 +149,17 @@ class OpDef:
     moves: bool = False
     effect: Effect = ""
     rtol: float = 0.0
+    dtypes: tuple[DtypeRule, ...] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        likes = {rule.input for rule in self.dtypes if isinstance(rule, Like)}
+        if len(self.dtypes) != len(self.input_names) or not likes <= set(self.input_names):
+            raise InternalError(f"{self.name}: dtypes {self.dtypes} for inputs ({self.inputs})")
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs without the marks of optional and repeated ones."""
+        return tuple(name.rstrip("?*") for name in self.inputs.split())
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return attributes in normal form with defaults filled in.

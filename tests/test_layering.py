@@ -18,7 +18,7 @@ MAY_IMPORT = {
 }
 ENGINE_ORDER = [
     "errors", "arguments", "limits", "closing", "locks", "forks", "dtypes", "mapped", "user_files",
-    "disk_cache", "graph", "op",
+    "disk_cache", "graph", "dtype_rules", "op",
     "effects", "check", "interpret", "builder", "rewrite", "quantize", "ops", "passes", "optimise",
     "model_file", "bind_shapes", "notes", "convert", "model_cache", "kernel_table",
     "calibrating.remedy",

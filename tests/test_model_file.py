@@ -15,7 +15,7 @@ import pytest
 
 import trireme.op
 from trireme.builder import GraphBuilder
-from trireme.dtypes import NAMES, numpy_dtype
+from trireme.dtypes import ANY, NAMES, numpy_dtype
 from trireme.errors import GraphError, ModelFileError
 from trireme.graph import Graph, Quant, TensorType
 from trireme.interpret import run_reference
@@ -34,6 +34,7 @@ def any_attrs(monkeypatch):
     op = OpDef(
         "test_attrs", "xs*", "", lambda *xs, **attrs: (F32,), lambda *xs, **attrs: xs[0],
         attrs={kind: Attr(kind, None) for kind in KINDS}, effect="any",
+        dtypes=(ANY,),
     )  # fmt: skip
     monkeypatch.setitem(trireme.op._OPS, op.name, op)
 

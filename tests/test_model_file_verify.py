@@ -8,6 +8,7 @@ import pytest
 
 import trireme.op
 from trireme.builder import GraphBuilder
+from trireme.dtypes import ANY
 from trireme.errors import ModelFileError
 from trireme.graph import Quant, TensorType
 from trireme.model_file import dumps, layout, load, loads
@@ -24,7 +25,10 @@ def body_op(monkeypatch):
         "body": Attr("graph", None), "table": Attr("array", None), "flag": Attr("bool", False),
         "mode": Attr("str", "a", ("a", "b")), "size": Attr("int"),
     }  # fmt: skip
-    op = OpDef("test_body", "x", "", lambda x, **_: (x.type,), lambda x, **_: x, attrs=attrs)
+    op = OpDef(
+        "test_body", "x", "", lambda x, **_: (x.type,), lambda x, **_: x, attrs=attrs,
+        dtypes=(ANY,),
+    )  # fmt: skip
     monkeypatch.setitem(trireme.op._OPS, op.name, op)
 
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array
-from trireme.graph import Value
+from trireme.dtypes import FLOATING, REALS, Array
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, expect_dtype, same_type
+from trireme.ops.shapes import same_type
 
 Function = Callable[..., Array]
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -115,26 +114,21 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((edges,), note="NaN, infinities, -0")
 
 
-def _infer_float(x: Value, **attrs: object) -> Types:
-    expect_dtype("x", x, FLOATS)
-    return same_type(x)
-
-
 def _define(
     name: str, doc: str, reference: Function, cost: int, rtol: float = 2e-6, **options: Any
 ) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
-    options.setdefault("infer", _infer_float)
+    options.setdefault("dtypes", (FLOATING,))
     options.setdefault("samples", with_quantized(name, float_samples))
     options.setdefault("quantized", form(name))
-    return define(OpDef(name, "x", doc, reference=reference, flops=flops, rtol=rtol, **options))
+    return define(OpDef(name, "x", doc, same_type, reference, flops=flops, rtol=rtol, **options))
 
 
 _define(
     "relu", "y = max(x, 0). Source: ONNX Relu-14",
-    lambda x: np.maximum(x, 0), 1, 0, infer=same_type,
+    lambda x: np.maximum(x, 0), 1, 0, dtypes=(REALS,),
 )  # fmt: skip
 _define("relu6", "y = min(max(x, 0), 6). Source: TFLite RELU6", lambda x: np.clip(x, 0, 6), 2, 0)
 _define(
@@ -163,7 +157,7 @@ _define(
     in_double(lambda x, approximate: gelu(x) if approximate == "none" else gelu_tanh(x)), 20,
     attrs={"approximate": Attr("str", "none", ("none", "tanh"))},
 )  # fmt: skip
-_define("erf", "y = erf(x). Source: ONNX Erf-13", in_double(erf), 20, infer=same_type)
+_define("erf", "y = erf(x). Source: ONNX Erf-13", in_double(erf), 20)
 _define(
     "leaky_relu", "y = x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16",
     lambda x, alpha: np.where(x < 0, x * np.asarray(alpha, x.dtype), x), 2, 0,
@@ -214,5 +208,6 @@ _define(
     lambda x, lambd, bias: np.where(
         x < -lambd, x + bias, np.where(x > lambd, x - bias, np.zeros((), x.dtype))
     ).astype(x.dtype), 3, 1e-7,
-    attrs={"lambd": Attr("float", 0.5), "bias": Attr("float", 0.0)}, infer=same_type,
+    attrs={"lambd": Attr("float", 0.5), "bias": Attr("float", 0.0)},
+    dtypes=(REALS,),
 )  # fmt: skip

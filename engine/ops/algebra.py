@@ -8,12 +8,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, NUMBERS, Array
 from trireme.errors import ShapeError
 from trireme.graph import Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw
-from trireme.ops.shapes import Shape, Types, broadcast, expect, one, same_dtype
+from trireme.ops.shapes import Shape, Types, broadcast, expect, one
 
 
 def _terms(equation: str, count: int) -> tuple[list[str], str]:
@@ -34,6 +35,13 @@ def _terms(equation: str, count: int) -> tuple[list[str], str]:
     return terms, right
 
 
+def _expect_diagonals(letters: str, dims: Shape) -> None:
+    """Raise ShapeError where a letter that a term has twice stands for two lengths."""
+    own: dict[str, Dim] = {}
+    for letter, dim in zip(letters, dims, strict=True):
+        own[letter] = expect(letter, dim, own.get(letter, dim), "as before in the term")
+
+
 def _infer_einsum(*xs: Value, equation: str) -> Types:
     terms, right = _terms(equation, len(xs))
     dims: dict[str, Dim] = {}
@@ -46,6 +54,7 @@ def _infer_einsum(*xs: Value, equation: str) -> Types:
         middle = len(before) + spare
         rest.append(x.shape[len(before) : middle])
         outer = x.shape[: len(before)] + x.shape[middle:]
+        _expect_diagonals(before + after, outer)
         for letter, dim in zip(before + after, outer, strict=True):
             known = dims.get(letter, dim)
             dims[letter] = known if dim == 1 else dim if known == 1 else expect(letter, dim, known)
@@ -55,7 +64,7 @@ def _infer_einsum(*xs: Value, equation: str) -> Types:
     before, dots, after = right.partition("...")
     middle_dims = broadcast(*rest) if dots else ()
     shape = (*(dims[c] for c in before), *middle_dims, *(dims[c] for c in after))
-    return one(shape, same_dtype(*xs))
+    return one(shape, xs[0].dtype)
 
 
 def _einsum(*xs: Array, equation: str) -> Array:
@@ -88,7 +97,7 @@ define(
         "einsum", "x xs*", "y = sums of products as `equation` says, Einstein's convention. "
         "Source: ONNX Einsum-12",
         _infer_einsum, _einsum, attrs={"equation": Attr("str")}, flops=_einsum_flops,
-        samples=_einsum_samples, family="matmul", rtol=1e-5,
+        samples=_einsum_samples, family="matmul", rtol=1e-5, dtypes=(NUMBERS, Like("x")),
     )
 )  # fmt: skip
 
@@ -107,5 +116,6 @@ define(
         _infer_det, lambda x: np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),
         flops=lambda call: call.type(0).elements * call.type(0).dims[-1], family="other",
         samples=lambda rng: [Sample((draw(rng, 3, 4, 4),)), Sample((draw(rng, 5, 5),))], rtol=1e-5,
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip

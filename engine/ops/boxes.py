@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, INDICES, Array
 from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, OpDef, Sample, define
 from trireme.ops.detection import suppress
@@ -17,6 +18,7 @@ def _infer(boxes: Value, scores: Value, *limits: Value | None, center_point_box:
     expect_rank("boxes", boxes, 3)
     expect_rank("scores", scores, 3)
     expect("the boxes' last dimension", boxes.shape[2], 4)
+    expect("the batch of scores", scores.shape[0], boxes.shape[0], "as of boxes")
     expect("the count of scores", scores.shape[2], boxes.shape[1], "boxes")
     return one((UNKNOWN, 3), "int64")
 
@@ -65,5 +67,6 @@ define(
         "scores [N,C,M] -> y [kept,3]. Source: ONNX NonMaxSuppression-11",
         _infer, _non_max_suppression, attrs={"center_point_box": Attr("int", 0)},
         flops=lambda call: 20 * call.type(1).elements, samples=_samples, family="other",
+        dtypes=(FLOATING, Like("boxes"), INDICES, FLOATING, FLOATING),
     )
 )  # fmt: skip

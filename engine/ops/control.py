@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import ANY, BOOL, INDICES, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Graph, TensorType, Value
 from trireme.interpret import interpret
@@ -75,7 +75,7 @@ define(
         "if", "condition captures*",
         "ys = then_branch(captures) if condition, else else_branch(captures). Source: ONNX If-25",
         _infer_if, _if, outputs="ys*", flops=_no_cost, family="control",
-        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH},
+        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH}, dtypes=(BOOL, ANY),
     )
 )  # fmt: skip
 
@@ -144,7 +144,7 @@ define(
         "*captures) -> condition, *states, *scans until trip_count or a false condition; outputs "
         "are the last states and the scans stacked along a new first axis. Source: ONNX Loop-25",
         _infer_loop, _loop, outputs="ys*", flops=_no_cost, family="control",
-        attrs={"body": _GRAPH, "carried": Attr("int", 0)},
+        attrs={"body": _GRAPH, "carried": Attr("int", 0)}, dtypes=(INDICES, BOOL, ANY),
     )
 )  # fmt: skip
 
@@ -229,5 +229,6 @@ define(
             "scan_input_axes": _AXES, "scan_input_directions": _AXES, "scan_output_axes": _AXES,
             "scan_output_directions": _AXES,
         },
+        dtypes=(ANY,),
     )
 )  # fmt: skip

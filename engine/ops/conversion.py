@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import FLOATS, NAMES, Array, dtype_name, numpy_dtype
+from trireme.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
 from trireme.errors import ShapeError
 from trireme.graph import Value
 from trireme.op import Attr, OpDef, Sample, define, no_flops
@@ -141,7 +141,7 @@ _ROUNDING = {
 define(
     OpDef(
         "cast", "x", "y = x as dtype `to`; floats to integers cut toward zero. Source: ONNX Cast",
-        _infer_cast, cast, attrs={"to": DTYPE, **_ROUNDING}, samples=_cast_samples,
+        _infer_cast, cast, attrs={"to": DTYPE, **_ROUNDING}, samples=_cast_samples, dtypes=(ANY,),
     )
 )  # fmt: skip
 define(
@@ -154,11 +154,14 @@ define(
         samples=lambda rng: [
             Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
         ],
+        dtypes=(ANY, ANY),
     )
 )  # fmt: skip
 
 
 def _infer_bit_cast(x: Value, to: str) -> Types:
+    if to in TEXT:
+        raise ShapeError("bits are not read as strings")
     found, wanted = numpy_dtype(x.dtype).itemsize, numpy_dtype(to).itemsize
     if found != wanted:
         raise ShapeError(f"x is {x.dtype} of {found} bytes, {to} has {wanted}")
@@ -174,13 +177,14 @@ define(
             Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"to": "int32"}),
             Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
         ],
+        dtypes=(ANY - TEXT,),
     )
 )  # fmt: skip
 define(
     OpDef(
         "copy", "x", "y = x on the device `to`; only placement adds it. Source: trireme",
         same_type, lambda x, to: x, attrs={"to": Attr("str", "")}, flops=no_flops,
-        family="move", moves=True,
+        family="move", moves=True, dtypes=(ANY,),
     )
 )  # fmt: skip
 define(
@@ -188,5 +192,6 @@ define(
         "identity", "x", "y = x. Source: ONNX Identity-25", same_type, lambda x: x,
         flops=no_flops, family="move", moves=True,
         samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
+        dtypes=(ANY,),
     )
 )  # fmt: skip

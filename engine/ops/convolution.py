@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import BIAS, WEIGHT, Like
+from trireme.dtypes import REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -261,7 +262,7 @@ define(
         "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
         _infer_conv, _conv, attrs={**_WINDOW, "activation": ACTIVATION},
         flops=conv_flops, samples=with_quantized("conv", conv_samples), family="conv",
-        rtol=1e-5, quantized=form("conv"),
+        rtol=1e-5, quantized=form("conv"), dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
 )  # fmt: skip
 
@@ -352,6 +353,6 @@ define(
         attrs={**_WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
         flops=_transpose_flops, family="conv", rtol=1e-5,
         samples=with_quantized("conv_transpose", _transpose_samples),
-        quantized=form("conv_transpose"),
+        quantized=form("conv_transpose"), dtypes=(REALS, WEIGHT, BIAS),
     )
 )  # fmt: skip

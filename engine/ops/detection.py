@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, Array
 from trireme.errors import ShapeError
 from trireme.graph import TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -177,5 +178,6 @@ define(
         samples=_samples,
         family="other",
         rtol=1e-6,
+        dtypes=(FLOATING, Like("boxes"), Like("boxes")),
     )
 )

@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, INTS, Array, dtype_name
+from trireme.dtype_rules import LIMIT, Like
+from trireme.dtypes import (
+    ANY,
+    BOOL,
+    FLOATING,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    REALS,
+    SIGNED,
+    Array,
+    dtype_name,
+)
 from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values, float_samples
@@ -19,40 +31,37 @@ from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
     broadcast,
-    expect_dtype,
     one,
-    same_dtype,
     same_type,
 )
 
 Function = Callable[..., Array]
-SIGNED = frozenset(name for name in INTS if name.startswith("int")) | FLOATS
-NUMBERS = FLOATS | INTS | {"complex64", "complex128"}
 
 
 def _unary(
     name: str, doc: str, reference: Function, cost: int, rtol: float = 0,
-    dtypes: frozenset[str] = FLOATS, **options: Any,
+    dtypes: frozenset[str] = FLOATING, **options: Any,
 ) -> OpDef:  # fmt: skip
-    def infer(x: Value, **attrs: object) -> Types:
-        expect_dtype("x", x, dtypes)
-        return same_type(x)
-
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
     options.setdefault("samples", with_quantized(name, float_samples))
     options.setdefault("quantized", form(name))
-    return define(OpDef(name, "x", doc, infer, reference, flops=flops, rtol=rtol, **options))
+    return define(
+        OpDef(
+            name, "x", doc, same_type, reference, flops=flops, rtol=rtol, dtypes=(dtypes,),
+            **options,
+        )
+    )  # fmt: skip
 
 
 def _rsqrt(x: Array) -> Array:
     return np.asarray(1 / np.sqrt(x))
 
 
-_unary("abs", "y = |x|. Source: ONNX Abs-13", np.abs, 1, dtypes=NUMBERS)
+_unary("abs", "y = |x|. Source: ONNX Abs-13", np.abs, 1, dtypes=REALS)
 _unary("neg", "y = -x. Source: ONNX Neg-13", np.negative, 1, dtypes=SIGNED)
-_unary("sign", "y = -1, 0 or 1; NaN stays. Source: ONNX Sign-13", np.sign, 2, dtypes=NUMBERS)
+_unary("sign", "y = -1, 0 or 1; NaN stays. Source: ONNX Sign-13", np.sign, 2, dtypes=REALS)
 _unary("floor", "y = the greatest integer <= x. Source: ONNX Floor-13", np.floor, 1)
 _unary("ceil", "y = the least integer >= x. Source: ONNX Ceil-13", np.ceil, 1)
 _unary("round", "y = x rounded, halves to even. Source: ONNX Round-22", np.rint, 1)
@@ -72,18 +81,22 @@ for _name in ("sinh", "cosh"):
 for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
     _inverse = getattr(np, f"arc{_name[1:]}")
     _unary(_name, f"y = {_name} x. Source: ONNX", _double(_inverse), 20, 2e-6)
-_unary("bitwise_not", "y = ~x. Source: ONNX BitwiseNot-18", np.invert, 1, dtypes=INTS,
+_unary("bitwise_not", "y = ~x. Source: ONNX BitwiseNot-18", np.invert, 1, dtypes=INTEGERS,
        samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))])  # fmt: skip
-_unary("not", "y = not x. Source: ONNX Not-1", np.logical_not, 1, dtypes=frozenset({"bool"}),
+_unary("not", "y = not x. Source: ONNX Not-1", np.logical_not, 1, dtypes=BOOL,
        samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))])  # fmt: skip
 
 
 def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | None = None) -> OpDef:
     def infer(x: Value, **attrs: object) -> Types:
-        expect_dtype("x", x, FLOATS)
         return one(x.shape, "bool")
 
-    return define(OpDef(name, "x", doc, infer, reference, samples=float_samples, attrs=attrs or {}))
+    return define(
+        OpDef(
+            name, "x", doc, infer, reference, samples=float_samples, attrs=attrs or {},
+            dtypes=(FLOATS,),
+        )
+    )  # fmt: skip
 
 
 def _is_inf(x: Array, detect_negative: int, detect_positive: int) -> Array:
@@ -124,13 +137,8 @@ def _bool_samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield Sample(tuple(signs), note=sample.note)
 
 
-def _infer_binary(dtypes: frozenset[str]) -> Callable[..., Types]:
-    def infer(a: Value, b: Value, **attrs: object) -> Types:
-        same_dtype(a, b)
-        expect_dtype("a", a, dtypes)
-        return one(broadcast(a.shape, b.shape), a.dtype)
-
-    return infer
+def _infer_binary(a: Value, b: Value, **attrs: object) -> Types:
+    return one(broadcast(a.shape, b.shape), a.dtype)
 
 
 def _activated_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -152,7 +160,8 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
     return define(
         OpDef(
             name, "a b", f"y = activation({doc}), a and b broadcast. Source: ONNX",
-            _infer_binary(NUMBERS), reference, attrs={"activation": ACTIVATION},
+            _infer_binary, reference, attrs={"activation": ACTIVATION},
+            dtypes=(NUMBERS, Like("a")),
             samples=with_quantized(name, _activated_samples), rtol=2e-6,
             quantized=form(name), **options,
         )
@@ -176,11 +185,12 @@ _arithmetic("div", "a / b, integers cut toward zero", divide)
 
 
 def _binary(
-    name: str, doc: str, reference: Function, dtypes: frozenset[str] = NUMBERS, **options: Any
+    name: str, doc: str, reference: Function, dtypes: frozenset[str] = REALS, **options: Any
 ) -> OpDef:
     options.setdefault("samples", binary_samples)
     options.setdefault("quantized", form(name))
-    return define(OpDef(name, "a b", doc, _infer_binary(dtypes), reference, **options))
+    rules = (dtypes, Like("a"))
+    return define(OpDef(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options))
 
 
 def _modulo(a: Array, b: Array, fmod: int) -> Array:
@@ -205,25 +215,24 @@ _binary("floor_div", "y = floor(a / b). Source: TFLite FLOOR_DIV", np.floor_divi
         samples=_integer_samples)  # fmt: skip
 _binary("squared_difference", "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
         lambda a, b: np.square(a - b), rtol=2e-6)  # fmt: skip
-_binary("atan2", "y = the angle of the point (b, a). Source: TFLite ATAN2", np.arctan2, FLOATS,
+_binary("atan2", "y = the angle of the point (b, a). Source: TFLite ATAN2", np.arctan2, FLOATING,
         rtol=2e-6, samples=lambda rng: list(binary_samples(rng))[:-1])  # fmt: skip
 _binary(
-    "bit_shift", "y = a << b or a >> b. Source: ONNX BitShift-11", _bit_shift, INTS,
+    "bit_shift", "y = a << b or a >> b. Source: ONNX BitShift-11", _bit_shift, INTEGERS,
     attrs={"direction": Attr("str", choices=("LEFT", "RIGHT"))}, samples=_shift_samples,
 )  # fmt: skip
 for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
     _binary(
         f"bitwise_{_name}", f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
-        getattr(np, f"bitwise_{_name}"), INTS, samples=_integer_samples,
+        getattr(np, f"bitwise_{_name}"), INTEGERS, samples=_integer_samples,
     )  # fmt: skip
     _binary(
         _name, f"y = a {_name} b. Source: ONNX {_name.title()}-7",
-        getattr(np, f"logical_{_name}"), frozenset({"bool"}), samples=_bool_samples,
+        getattr(np, f"logical_{_name}"), BOOL, samples=_bool_samples,
     )  # fmt: skip
 
 
 def _infer_compare(a: Value, b: Value, **attrs: object) -> Types:
-    same_dtype(a, b)
     return one(broadcast(a.shape, b.shape), "bool")
 
 
@@ -232,15 +241,17 @@ def _compare_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample(tuple(rng.integers(-2, 3, (2, 3, 7)).astype(np.int32)), note="ties")
 
 
-for _name, _sign, _compare in (
-    ("equal", "==", np.equal), ("not_equal", "!=", np.not_equal), ("less", "<", np.less),
-    ("less_or_equal", "<=", np.less_equal), ("greater", ">", np.greater),
-    ("greater_or_equal", ">=", np.greater_equal),
+_ORDERED = REALS | BOOL
+for _name, _sign, _compare, _dtypes in (
+    ("equal", "==", np.equal, ANY), ("not_equal", "!=", np.not_equal, ANY),
+    ("less", "<", np.less, _ORDERED), ("less_or_equal", "<=", np.less_equal, _ORDERED),
+    ("greater", ">", np.greater, _ORDERED), ("greater_or_equal", ">=", np.greater_equal, _ORDERED),
 ):  # fmt: skip
     define(
         OpDef(
             _name, "a b", f"y = a {_sign} b, a and b broadcast. Source: ONNX",
             _infer_compare, _compare, samples=_compare_samples, quantized=form(_name),
+            dtypes=(_dtypes, Like("a")),
         )
     )  # fmt: skip
 
@@ -262,7 +273,8 @@ def _pow(a: Array, b: Array) -> Array:
         floats = cast(np.asarray(wide), dtype_name(a.dtype))
         if b.dtype.kind not in "iu":
             return floats
-        whole = np.power(a, np.where(b < 0, 0, b).astype(a.dtype))
+        bits = a.astype(np.int64).astype(np.uint64)  # a negative power of these has no meaning
+        whole = np.power(bits, np.where(b < 0, 0, b).astype(np.uint64)).astype(a.dtype)
     return np.asarray(np.where(b < 0, floats, whole))
 
 
@@ -284,13 +296,13 @@ define(
     OpDef(
         "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
         _infer_pow, _pow, samples=_pow_samples, rtol=4e-6, quantized=form("pow"),
-        flops=lambda call: 20 * call.outputs[0].elements,
+        flops=lambda call: 20 * call.outputs[0].elements, dtypes=(REALS, REALS),
     )
 )  # fmt: skip
 
 
 def _infer_many(*xs: Value) -> Types:
-    return one(broadcast(*(x.shape for x in xs)), same_dtype(*xs))
+    return one(broadcast(*(x.shape for x in xs)), xs[0].dtype)
 
 
 def _many(function: Function) -> Function:
@@ -304,33 +316,31 @@ def _many_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample(tuple(rng.integers(-99, 99, (2, 3, 7)).astype(np.int32)), note="integers")
 
 
+def _mean(*xs: Array) -> Array:
+    return np.asarray(_many(np.add)(*xs) / np.asarray(len(xs), xs[0].dtype))
+
+
 def _many_flops(call: Call) -> int:
     return len(call.inputs) * call.outputs[0].elements
 
 
-for _name, _combine, _doc in (
-    ("max", _many(np.maximum), "the greatest of the inputs; NaN wins"),
-    ("min", _many(np.minimum), "the least of the inputs; NaN wins"),
-    ("sum", _many(np.add), "the sum of the inputs"),
-    ("mean", lambda *xs: _many(np.add)(*xs) / np.asarray(len(xs), xs[0].dtype), "their mean"),
+for _name, _combine, _doc, _dtypes in (
+    ("max", _many(np.maximum), "the greatest of the inputs; NaN wins", REALS),
+    ("min", _many(np.minimum), "the least of the inputs; NaN wins", REALS),
+    ("sum", _many(np.add), "the sum of the inputs", NUMBERS),
+    ("mean", _mean, "their mean", NUMBERS),
 ):
     define(
         OpDef(
             _name, "x xs*", f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
             _infer_many, _combine, samples=with_quantized(_name, _many_samples),
-            flops=_many_flops,
+            flops=_many_flops, dtypes=(_dtypes, Like("x")),
             rtol=0 if _name in ("max", "min") else 2e-6, quantized=form(_name),
         )
     )  # fmt: skip
 
 
 def _infer_clip(x: Value, low: Value | None = None, high: Value | None = None) -> Types:
-    if x.quant is None:
-        same_dtype(x, low, high)
-        return same_type(x)
-    for limit in (low, high):
-        if limit is not None and limit.quant is None:
-            expect_dtype("a limit of a quantised clip", limit, "float32")
     return same_type(x)
 
 
@@ -355,12 +365,12 @@ define(
     OpDef(
         "clip", "x min? max?", "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
         _infer_clip, _clip, samples=_clip_samples, quantized=form("clip"),
+        dtypes=(REALS, LIMIT, LIMIT),
     )
 )  # fmt: skip
 
 
 def _infer_prelu(x: Value, slope: Value) -> Types:
-    same_dtype(x, slope)
     return one(broadcast(x.shape, slope.shape), x.dtype)
 
 
@@ -377,13 +387,13 @@ define(
         "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
         _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x),
         samples=with_quantized("prelu", _prelu_samples), quantized=form("prelu"),
+        dtypes=(REALS, Like("x")),
     )
 )  # fmt: skip
 
 
 def _infer_where(condition: Value, x: Value, y: Value) -> Types:
-    expect_dtype("condition", condition, "bool")
-    return one(broadcast(condition.shape, x.shape, y.shape), same_dtype(x, y))
+    return one(broadcast(condition.shape, x.shape, y.shape), x.dtype)
 
 
 def _where_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -397,6 +407,6 @@ def _where_samples(rng: np.random.Generator) -> Iterable[Sample]:
 define(
     OpDef(
         "where", "condition x y", "out = x where condition, else y; all broadcast. Source: ONNX",
-        _infer_where, np.where, samples=_where_samples, moves=True,
+        _infer_where, np.where, samples=_where_samples, moves=True, dtypes=(BOOL, ANY, Like("x")),
     )
 )  # fmt: skip

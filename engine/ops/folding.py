@@ -7,14 +7,27 @@ import math
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import BOOL, INDICES, NUMBERS, REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
 from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index
 from trireme.ops.movement import draw, ints, move
-from trireme.ops.shapes import Types, expect_rank, ints_of, known_length, one, to_ints
+from trireme.ops.shapes import (
+    Types,
+    expect,
+    expect_dims,
+    expect_rank,
+    ints_of,
+    known_length,
+    one,
+    product,
+    spatial_attrs,
+    to_ints,
+    window,
+    windows,
+)
 
 Ints = tuple[int, ...]
 _WINDOW = {"strides": Attr("ints", None), "pads": Attr("ints", None)}
@@ -25,13 +38,23 @@ def _infer_col2im(
     dilations: Ints | None,
 ) -> Types:  # fmt: skip
     expect_rank("x", x, 3)
+    rank = known_length(image_shape, "image_shape")
+    expect_dims("block_shape", block_shape, rank)
+    steps, edges, spread = window(rank, strides, pads, dilations)
+    spatial_attrs(rank, strides=steps, pads=edges, dilations=spread)
     image, block = ints_of(image_shape), ints_of(block_shape)
     depth: Dim = UNKNOWN
     if block is not None and isinstance(x.shape[1], int):
-        if x.shape[1] % math.prod(block):
+        if min(block, default=0) < 1 or x.shape[1] % math.prod(block):
             raise ShapeError(f"{x.shape[1]} rows do not divide into blocks {block}")
         depth = x.shape[1] // math.prod(block)
-    space = image or (UNKNOWN,) * known_length(image_shape, "image_shape")
+    if block is not None and image is not None:
+        counts = [
+            windows(size, block[i], steps[i], (edges[i], edges[i + rank]), spread[i])
+            for i, size in enumerate(image)
+        ]
+        expect("the count of columns", x.shape[2], product(counts), "as blocks fit the image")
+    space = image or (UNKNOWN,) * rank
     return one((x.shape[0], depth, *space), x.dtype)
 
 
@@ -41,7 +64,7 @@ def _col2im(
 ) -> Array:  # fmt: skip
     image, block = to_ints(image_shape), to_ints(block_shape)
     rank = len(image)
-    steps, spread, edges = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * 2 * rank
+    steps, edges, spread = window(rank, strides, pads, dilations)
     sizes = [n + edges[i] + edges[i + rank] for i, n in enumerate(image)]
     counts = [
         (size - spread[i] * (block[i] - 1) - 1) // steps[i] + 1 for i, size in enumerate(sizes)
@@ -69,6 +92,7 @@ move(
         Sample((draw(rng, 2, 12, 12), ints(5, 4), ints(2, 3)), {"pads": (0, 1, 0, 0)},
                frozenset({1, 2}))
     ],
+    dtypes=(NUMBERS | BOOL, INDICES, INDICES),
 
 )  # fmt: skip
 
@@ -76,7 +100,8 @@ move(
 def _unpooled(shape: tuple[Dim, ...], kernel: Ints, strides: Ints | None, pads: Ints | None
               ) -> tuple[Dim, ...]:  # fmt: skip
     rank = len(kernel)
-    steps, edges = strides or (1,) * rank, pads or (0,) * 2 * rank
+    steps, edges, _ = window(rank, strides, pads)
+    spatial_attrs(rank, kernel=kernel, strides=steps, pads=edges)
     return tuple(
         (dim - 1) * steps[i] + kernel[i] - edges[i] - edges[i + rank]
         if isinstance(dim, int) else UNKNOWN
@@ -90,9 +115,13 @@ def _infer_max_unpool(
 ) -> Types:  # fmt: skip
     if len(x.shape) != len(kernel_shape) + 2:
         raise ShapeError(f"x has rank {len(x.shape)}, expected {len(kernel_shape) + 2}")
+    expect_dims("indices", indices, *x.shape)
+    unpooled = _unpooled(x.shape, kernel_shape, strides, pads)
+    if output_shape is not None:
+        expect_dims("output_shape", output_shape, len(x.shape))
     if output_shape is not None:
         return one(ints_of(output_shape) or (UNKNOWN,) * len(x.shape), x.dtype)
-    return one((*x.shape[:2], *_unpooled(x.shape, kernel_shape, strides, pads)), x.dtype)
+    return one((*x.shape[:2], *unpooled), x.dtype)
 
 
 def _max_unpool(
@@ -118,5 +147,6 @@ move(
         Sample((draw(rng, 1, 1, 2, 2), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
                {"kernel_shape": (2, 2), "strides": (2, 2)})
     ],
+    dtypes=(REALS, INDICES, INDICES),
 
 )  # fmt: skip

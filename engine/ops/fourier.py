@@ -6,12 +6,23 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, INDICES, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
+from trireme.limits import MOST_SAMPLES
 from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
-from trireme.ops.shapes import Types, axis_of, expect_rank, ints_of, one
+from trireme.ops.shapes import (
+    Types,
+    axis_of,
+    expect_dims,
+    expect_rank,
+    expect_single,
+    ints_of,
+    one,
+)
 
 
 def _complex(x: Array) -> Array:
@@ -29,12 +40,19 @@ def _infer_dft(
     onesided: int,
 ) -> Types:  # fmt: skip
     rank = len(x.shape)
+    for what, value in (("dft_length", dft_length), ("axis", axis)):
+        if value is not None:
+            expect_single(what, value)
     if rank < 2 or (isinstance(x.shape[-1], int) and x.shape[-1] not in (1, 2)):
         raise ShapeError(f"x is {x.type}, expected [..,1] or [..,2]")
     where = (-2,) if axis is None else ints_of(axis)
     if where is None:
         return one((*[UNKNOWN] * (rank - 1), 1 if inverse and onesided else 2), x.dtype)
     at, length = axis_of(where[0], rank), ints_of(dft_length)
+    if at == rank - 1:
+        raise ShapeError(f"axis {at} holds the parts of complex numbers")
+    if (length or (1,))[0] < 1 or (dft_length is None and x.shape[at] == 0):
+        raise ShapeError(f"a transform of no elements of x {x.type} along axis {at}")
     size: Dim = x.shape[at] if dft_length is None else (UNKNOWN if length is None else length[0])
     if onesided and isinstance(size, int):
         if not inverse:
@@ -51,7 +69,11 @@ def _dft(
     x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int,
     onesided: int,
 ) -> Array:  # fmt: skip
+    if axis is not None:
+        check_range("axis", axis, -x.ndim, x.ndim - 1)
     at = (-2 if axis is None else int(axis.reshape(()))) % x.ndim
+    if dft_length is not None:
+        check_range("dft_length", dft_length, 1, MOST_SAMPLES)
     length = None if dft_length is None else int(dft_length.reshape(()))
     signal = _complex(x)
     if inverse and onesided:
@@ -85,7 +107,7 @@ define(
         "gives (or takes) only k <= N/2 of a real signal. Shapes: [..,1] is real, [..,2] complex. "
         "Source: ONNX DFT-20",
         _infer_dft, _dft, flops=_flops, samples=_dft_samples, family="other", rtol=1e-5,
-        attrs={"inverse": Attr("int", 0), **_SIDES},
+        attrs={"inverse": Attr("int", 0), **_SIDES}, dtypes=(FLOATING, INDICES, INDICES),
     )
 )  # fmt: skip
 
@@ -94,13 +116,17 @@ def _infer_stft(
     signal: Value, frame_step: Value, window: Value | None = None,
     frame_length: Value | None = None, *, onesided: int,
 ) -> Types:  # fmt: skip
-    expect_rank("signal", signal, 2, 3)
+    if expect_rank("signal", signal, 2, 3) == 3 and signal.shape[2] not in (1, 2, UNKNOWN):
+        raise ShapeError(f"signal is {signal.type}, expected [B,L,1] or [B,L,2]")
     steps, lengths, size = ints_of(frame_step), ints_of(frame_length), signal.shape[1]
     length: Dim = UNKNOWN
     if lengths is not None:
         length = lengths[0]
     elif frame_length is None:
         length = size if window is None else window.shape[0]
+    if isinstance(length, int) and length < 1:
+        raise ShapeError(f"frames of {length} elements")
+    expect_dims("window", window, length)
     frames: Dim = UNKNOWN
     if steps is not None and isinstance(size, int) and isinstance(length, int):
         if steps[0] < 1 or length > size:
@@ -139,6 +165,6 @@ define(
         "y = the dft of each frame of the signal, times the window. Shapes: signal [B,L,1|2] -> "
         "y [B,(L - length) // step + 1,bins,2]. Source: ONNX STFT-17",
         _infer_stft, _stft, flops=_flops, samples=_stft_samples, family="other", rtol=1e-5,
-        attrs={"onesided": Attr("int", 1)},
+        attrs={"onesided": Attr("int", 1)}, dtypes=(FLOATING, INDICES, Like("signal"), INDICES),
     )
 )  # fmt: skip

@@ -7,7 +7,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array, dtype_name, numpy_dtype
+from trireme.dtype_rules import Like
+from trireme.dtypes import (
+    ANY,
+    BOOL,
+    FLOATING,
+    INDICES,
+    NUMBERS,
+    REALS,
+    SIGNED,
+    TEXT,
+    Array,
+    dtype_name,
+    numpy_dtype,
+)
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define, no_flops
@@ -21,7 +34,6 @@ from trireme.ops.shapes import (
     ints_of,
     known_length,
     one,
-    same_dtype,
     same_type,
     to_ints,
 )
@@ -53,6 +65,7 @@ move(
         Sample((ints(3, 5),), constants=frozenset({0})),
         Sample((ints(2, 0, 3),), {"value": np.array([7], np.int32)}, frozenset({0}), note="empty"),
     ],
+    dtypes=(INDICES,),
 )  # fmt: skip
 
 
@@ -62,7 +75,7 @@ def range_length(start: float, limit: float, delta: float) -> int:
 
 
 def _infer_range(start: Value, limit: Value, delta: Value) -> Types:
-    dtype = same_dtype(start, limit, delta)
+    dtype = start.dtype
     if start.data is None or limit.data is None or delta.data is None:
         return one((UNKNOWN,), dtype)
     first, last, step = (
@@ -90,7 +103,7 @@ def _range_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 move(
     "range", "start limit delta", "y = start, start + delta, .. before limit. Source: ONNX",
-    _infer_range, _range, samples=_range_samples,
+    _infer_range, _range, samples=_range_samples, dtypes=(SIGNED, Like("start"), Like("start")),
 )  # fmt: skip
 
 
@@ -107,6 +120,7 @@ move(
     ),
     attrs={"dtype": Attr("str", None), "k": Attr("int", 0)},
     samples=lambda rng: [Sample((draw(rng, 4, 5),), {"k": k}) for k in (0, -1)],
+    dtypes=(NUMBERS | BOOL,),
 )  # fmt: skip
 
 
@@ -128,6 +142,7 @@ move(
         Sample((draw(rng, 2, 4, 5), np.array(k, np.int64)), {"upper": u}, frozenset({1}))
         for k, u in ((0, 1), (-1, 0), (2, 1))
     ],
+    dtypes=(ANY - TEXT, INDICES),
 )  # fmt: skip
 
 
@@ -159,6 +174,7 @@ move(
         )
         for axis in (-1, 0)
     ],
+    dtypes=(REALS, REALS, ANY),
 )  # fmt: skip
 
 
@@ -194,6 +210,6 @@ define(
         "y[bin, band] = the height at a spectrum bin of triangle `band`, the bands' edges spaced "
         "evenly in mel(f) = 2595 log10(1 + f/700). Source: ONNX MelWeightMatrix-17",
         _infer_mel, _mel_weights, attrs={"output_datatype": Attr("str", "float32")}, flops=no_flops,
-        family="other", rtol=2e-6,
+        family="other", rtol=2e-6, dtypes=(INDICES, INDICES, INDICES, FLOATING, FLOATING),
     )
 )  # fmt: skip

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import ANY, INDICES, TEXT, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
 from trireme.ops.convolution import LAYOUT, channels_last, from_channels_last, image_shape, spatial
 from trireme.ops.movement import draw, ints, move
-from trireme.ops.shapes import Types, expect_rank, ints_of, one, to_ints
+from trireme.ops.shapes import Types, expect_dims, expect_rank, ints_of, one, to_ints
 
 Ints = tuple[int, ...]
 
@@ -82,21 +83,32 @@ move(
     "depth_to_space", "x",
     "y[n,h*b+i,w*b+j,c] = x[n,h,w,(i*b+j)*C'+c] (DCR) or x[n,h,w,(c*b+i)*b+j] (CRD), "
     "C' = C/b^2. Source: ONNX DepthToSpace-13",
-    _infer_to_space, _to_space, attrs=_BLOCK, samples=_block_samples,
+    _infer_to_space, _to_space, attrs=_BLOCK, samples=_block_samples, dtypes=(ANY,),
 )  # fmt: skip
 move(
     "space_to_depth", "x", "the inverse of depth_to_space. Source: ONNX SpaceToDepth-13",
     _infer_to_depth, _to_depth, attrs=_BLOCK,
     samples=lambda rng: [s for s in _block_samples(rng) if s.attrs.get("mode") != "CRD"],
+    dtypes=(ANY,),
 )  # fmt: skip
 
 
+def _expect_blocks(x: Value, block: Value, edges: Value) -> None:
+    """Raise ShapeError unless block [k] and its pads or crops [k,2] fit x [N,*S,..]."""
+    expect_rank("block", block, 1)
+    expect_dims("pads or crops", edges, block.shape[0], 2)
+    spatial_axes = block.shape[0]
+    if isinstance(spatial_axes, int) and spatial_axes >= len(x.shape):
+        raise ShapeError(f"block has {spatial_axes} entries, x {len(x.shape) - 1} axes for them")
+    if min(ints_of(block) or (1,)) < 1 or min(ints_of(edges) or (0,)) < 0:
+        raise ShapeError("an entry of block is below 1, or one of pads or crops below 0")
+
+
 def _infer_space_to_batch(x: Value, block: Value, pads: Value) -> Types:
+    _expect_blocks(x, block, pads)
     sizes, edges = ints_of(block), ints_of(pads)
     if sizes is None or edges is None:
         return one((UNKNOWN,) * len(x.shape), x.dtype)
-    if len(edges) != 2 * len(sizes):
-        raise ShapeError(f"pads {edges} do not fit block {sizes}")
     shape, batch = list(x.shape), x.shape[0]
     for i, size in enumerate(sizes):
         batch = _times(batch, size)
@@ -118,10 +130,11 @@ def _space_to_batch(x: Array, block: Array, pads: Array, fill: int | float = 0) 
     outer = [2 * i + 1 for i in range(len(sizes))]
     order = [*inner, 0, *outer, *range(len(shape), len(shape) + len(tail))]
     moved = x.reshape(*shape, *tail).transpose(order)
-    return moved.reshape(-1, *(shape[i] for i in outer), *tail)
+    return moved.reshape(math.prod(sizes) * shape[0], *(shape[i] for i in outer), *tail)
 
 
 def _infer_batch_to_space(x: Value, block: Value, crops: Value) -> Types:
+    _expect_blocks(x, block, crops)
     sizes, edges = ints_of(block), ints_of(crops)
     if sizes is None or edges is None:
         return one((UNKNOWN,) * len(x.shape), x.dtype)
@@ -129,6 +142,8 @@ def _infer_batch_to_space(x: Value, block: Value, crops: Value) -> Types:
     for i, size in enumerate(sizes):
         batch = _shares("batch", batch, size)
         grown, cut = _times(shape[i + 1], size), edges[2 * i] + edges[2 * i + 1]
+        if isinstance(grown, int) and grown < cut:
+            raise ShapeError(f"crops cut {cut} of the {grown} elements along axis {i + 1}")
         shape[i + 1] = grown - cut if isinstance(grown, int) else (UNKNOWN if cut else grown)
     return one((batch, *shape[1:]), x.dtype)
 
@@ -136,14 +151,15 @@ def _infer_batch_to_space(x: Value, block: Value, crops: Value) -> Types:
 def _batch_to_space(x: Array, block: Array, crops: Array) -> Array:
     sizes, edges = to_ints(block), crops.reshape(-1, 2)
     count = len(sizes)
-    split = x.reshape(*sizes, -1, *x.shape[1:])
+    batch = x.shape[0] // math.prod(sizes)
+    split = x.reshape(*sizes, batch, *x.shape[1:])
     order = [count]
     for i in range(count):
         order += [count + 1 + i, i]
     order += range(2 * count + 1, split.ndim)
     moved = split.transpose(order)
     space = [x.shape[i + 1] * size for i, size in enumerate(sizes)]
-    whole = moved.reshape(-1, *space, *x.shape[1 + count :])
+    whole = moved.reshape(batch, *space, *x.shape[1 + count :])
     cuts = tuple(
         slice(int(a), dim - int(b)) for (a, b), dim in zip(edges, space, strict=True)
     )  # fmt: skip
@@ -159,6 +175,7 @@ move(
         Sample((draw(rng, 2, 4, 5, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
                constants=frozenset({1, 2}))
     ],
+    dtypes=(ANY - TEXT, INDICES, INDICES),
 )  # fmt: skip
 move(
     "batch_to_space", "x block crops",
@@ -168,4 +185,5 @@ move(
         Sample((draw(rng, 12, 2, 2, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
                constants=frozenset({1, 2}))
     ],
+    dtypes=(ANY, INDICES, INDICES),
 )  # fmt: skip

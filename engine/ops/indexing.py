@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import ANY, INDICES, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
 from trireme.ops.bounds import wrap_indices
 from trireme.ops.movement import draw, ints, move
-from trireme.ops.shapes import Types, axis_of, expect, expect_dtype, one, same_type
-
-_INDEX = ("int32", "int64")
+from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one, same_type
 
 
 def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Types:
-    expect_dtype("indices", indices, _INDEX)
     axis = axis_of(axis, len(x.shape))
     if not 0 <= batch_dims <= min(axis, len(indices.shape)):
         raise ShapeError(f"batch_dims {batch_dims} is outside 0..{axis}")
@@ -58,12 +56,11 @@ move(
     "y = x's slices at `indices` along `axis`; the first batch_dims axes of both go together. "
     "Shapes: x [..A,D,B..], indices [I..] -> y [..A,I..,B..]. Source: ONNX Gather-13, TFLite",
     _infer_gather, _gather, samples=_gather_samples,
-    attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)},
+    attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)}, dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
 def _infer_gather_elements(x: Value, indices: Value, *, axis: int) -> Types:
-    expect_dtype("indices", indices, _INDEX)
     expect_inside(x, indices, axis)
     return one(indices.shape, x.dtype)
 
@@ -100,11 +97,11 @@ move(
         Sample((draw(rng, 3, 4), ints(2, 0, -1, 1).reshape(1, 4)), {"axis": 0}),
         Sample((draw(rng, 3, 4), ints(2, 0, 1, 3, 3, -4).reshape(3, 2)), {"axis": 1}),
     ],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
 def _infer_gather_nd(x: Value, indices: Value, *, batch_dims: int) -> Types:
-    expect_dtype("indices", indices, _INDEX)
     if not indices.shape:
         raise ShapeError("indices are a scalar, expected at least one dimension")
     depth = indices.shape[-1]
@@ -122,13 +119,14 @@ def nd_places(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    if not batch_dims:
-        return np.asarray(x[nd_places(indices, x.shape)])
-    lead = x.shape[:batch_dims]
-    rows = x.reshape(-1, *x.shape[batch_dims:])
-    picks = indices.reshape(-1, *indices.shape[batch_dims:])
-    parts = [row[nd_places(pick, row.shape)] for row, pick in zip(rows, picks, strict=True)]
-    return np.stack(parts).reshape(*lead, *parts[0].shape)
+    """Return x at the places; those of the batch are counted out as further index arrays."""
+    outer = indices.shape[:-1]
+    batch = np.indices(outer[:batch_dims], sparse=True)
+    ones = (1,) * (len(outer) - batch_dims)
+    own = nd_places(indices, x.shape[batch_dims:])
+    places = (*(lead.reshape(*lead.shape, *ones) for lead in batch), *own)
+    found = np.asarray(x[places])
+    return found if own else np.array(np.broadcast_to(found, (*outer, *x.shape[batch_dims:])))
 
 
 move(
@@ -140,6 +138,7 @@ move(
         Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),
         Sample((draw(rng, 2, 4, 5), ints(3, 0).reshape(2, 1)), {"batch_dims": 1}, note="batch"),
     ],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 _COMBINE: dict[str, Callable[..., None]] = {
@@ -160,10 +159,8 @@ def _write(x: Array, places: tuple[Array, ...], updates: Array, reduction: str) 
 def _infer_scatter_elements(
     x: Value, indices: Value, updates: Value, *, axis: int, reduction: str
 ) -> Types:
-    expect_dtype("indices", indices, _INDEX)
     expect_inside(x, indices, axis)
-    for i, dim in enumerate(updates.shape):
-        expect(f"updates' dimension {i}", dim, indices.shape[i], "as of indices")
+    expect_dims("updates", updates, *indices.shape)
     return same_type(x)
 
 
@@ -186,11 +183,11 @@ move(
             {"axis": 1, "reduction": "add"},
         ),
     ],
+    dtypes=(ANY, INDICES, Like("x")),
 )  # fmt: skip
 
 
 def _infer_scatter_nd(x: Value, indices: Value, updates: Value, *, reduction: str) -> Types:
-    expect_dtype("indices", indices, _INDEX)
     depth: Dim = indices.shape[-1] if indices.shape else UNKNOWN
     if isinstance(depth, int):
         if depth > len(x.shape):
@@ -216,4 +213,5 @@ move(
         Sample((draw(rng, 5, 3), ints(4, 1).reshape(2, 1), draw(rng, 2, 3))),
         Sample((draw(rng, 5, 3), ints(0, 0).reshape(2, 1), draw(rng, 2, 3)), {"reduction": "add"}),
     ],
+    dtypes=(ANY, INDICES, Like("x")),
 )  # fmt: skip

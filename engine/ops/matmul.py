@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import BIAS, WEIGHT, Like
+from trireme.dtypes import REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -22,7 +23,6 @@ from trireme.ops.shapes import (
     expect_rank,
     expect_spread,
     one,
-    same_dtype,
 )
 
 
@@ -49,7 +49,7 @@ def _matmul(a: Array, b: Array) -> Array:
 
 
 def _infer_matmul(a: Value, b: Value) -> Types:
-    return one(matmul_shape(a.shape, b.shape), same_dtype(a, b))
+    return one(matmul_shape(a.shape, b.shape), a.dtype)
 
 
 def _matmul_flops(call: Call) -> int:
@@ -83,6 +83,7 @@ define(
         "broadcast. Source: ONNX MatMul-13",
         _infer_matmul, _matmul, flops=_matmul_flops, family="matmul", rtol=1e-5,
         samples=with_quantized("matmul", _matmul_samples), quantized=form("matmul"),
+        dtypes=(REALS, Like("a")),
     )
 )  # fmt: skip
 
@@ -98,7 +99,7 @@ def _infer_gemm(
     expect("b's inner size", inner_b, inner, "a's")
     if c is not None:
         expect_spread("c", c, (rows, columns))
-    return one((rows, columns), same_dtype(a, b, c))
+    return one((rows, columns), a.dtype)
 
 
 def _gemm(
@@ -135,6 +136,7 @@ define(
             "alpha": Attr("float", 1.0), "beta": Attr("float", 1.0),
             "trans_a": Attr("int", 0), "trans_b": Attr("int", 0),
         },
+        dtypes=(REALS, Like("a"), Like("a")),
     )
 )  # fmt: skip
 
@@ -191,6 +193,6 @@ define(
         _infer_fully_connected, _fully_connected, attrs={"activation": ACTIVATION},
         flops=_fully_connected_flops, family="matmul", rtol=1e-5,
         samples=with_quantized("fully_connected", _fully_connected_samples),
-        quantized=form("fully_connected"),
+        quantized=form("fully_connected"), dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
 )  # fmt: skip

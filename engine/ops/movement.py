@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import ANY, INDICES, REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define, no_flops
@@ -27,7 +28,6 @@ from trireme.ops.shapes import (
     known_length,
     one,
     product,
-    same_dtype,
     same_type,
     to_ints,
     total,
@@ -117,6 +117,7 @@ move(
     "y = x's elements in order in another shape: 0 copies a dimension (unless allowzero), -1 "
     "takes the rest. Source: ONNX Reshape-25",
     _infer_reshape, _reshape, attrs={"allowzero": Attr("int", 0)}, samples=_reshape_samples,
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -140,13 +141,15 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
 move(
     "transpose", "x", "y's axis i is x's axis perm[i]; reversed axes without. Source: ONNX",
     _infer_transpose, lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
-    attrs={"perm": Attr("ints", None)}, samples=_transpose_samples,
+    attrs={"perm": Attr("ints", None)}, samples=_transpose_samples, dtypes=(ANY,),
 )  # fmt: skip
 
 
 def _infer_concat(*xs: Value, axis: int, activation: str) -> Types:
     rank = len(xs[0].shape)
     axis = axis_of(axis, rank)
+    if activation and xs[0].dtype not in REALS:
+        raise ShapeError(f"{activation} of {xs[0].dtype}, expected a real number")
     shape = list(xs[0].shape)
     for i, x in enumerate(xs):
         if len(x.shape) != rank:
@@ -155,7 +158,7 @@ def _infer_concat(*xs: Value, axis: int, activation: str) -> Types:
             if j != axis:
                 shape[j] = expect(f"input {i}'s dimension {j}", dim, shape[j], "as of input 0")
     shape[axis] = total([x.shape[axis] for x in xs])
-    return one(shape, same_dtype(*xs))
+    return one(shape, xs[0].dtype)
 
 
 def _concat(*xs: Array, axis: int, activation: str) -> Array:
@@ -174,6 +177,7 @@ move(
     "concat", "x xs*", "y = activation(the inputs one after another along `axis`). Source: ONNX",
     _infer_concat, _concat, attrs={"axis": Attr("int"), "activation": ACTIVATION},
     samples=with_quantized("concat", _concat_samples), moves=False, quantized=form("concat"),
+    dtypes=(ANY, Like("x")),
 )  # fmt: skip
 
 
@@ -222,7 +226,7 @@ move(
     "split", "x split?", "the parts of x along `axis`, of the sizes in `split` or num_outputs "
     "parts of ceil(dim / num_outputs). Source: ONNX Split-18",
     _infer_split, _split, outputs="y ys*", samples=_split_samples,
-    attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None)},
+    attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None)}, dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -253,6 +257,7 @@ move(
         Sample((draw(rng, 1, 3, 1, 5), ints(0, -2)), constants=frozenset({1})),
         Sample((draw(rng, 1, 3, 1),), note="all"),
     ],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -274,6 +279,7 @@ move(
     _infer_unsqueeze,
     lambda x, axes: x.reshape(tuple(int(d) for d in _unsqueezed(x.shape, to_ints(axes)))),
     samples=lambda rng: [Sample((draw(rng, 3, 5), ints(0, -2)), constants=frozenset({1}))],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -292,6 +298,7 @@ move(
     lambda x, axis: x.reshape(tuple(int(d) for d in _flattened(x.shape, axis))),
     attrs={"axis": Attr("int", 1)},
     samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"axis": a}) for a in (0, 2, -1)],
+    dtypes=(ANY,),
 )  # fmt: skip
 
 
@@ -314,6 +321,7 @@ move(
         Sample((draw(rng, 3, 1), ints(2, 1, 6)), constants=frozenset({1})),
         Sample((draw(rng, 3, 5), ints(1)), constants=frozenset({1}), note="already large"),
     ],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -330,6 +338,7 @@ move(
     "tile", "x repeats", "y = x repeated repeats[i] times along axis i. Source: ONNX Tile-13",
     _infer_tile, lambda x, repeats: np.tile(x, to_ints(repeats)),
     samples=lambda rng: [Sample((draw(rng, 2, 3), ints(3, 2)), constants=frozenset({1}))],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -341,12 +350,12 @@ _ENDS = {"start": Attr("int", 0), "end": Attr("int", None)}
 move(
     "shape", "x", "y = x's dimensions [start:end] as int64. Source: ONNX Shape-25", _infer_shape,
     lambda x, start, end: ints(*x.shape[start:end]), attrs=_ENDS,
-    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"start": 1})],
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"start": 1})], dtypes=(ANY,),
 )  # fmt: skip
 move(
     "size", "x", "y = the number of x's elements as int64. Source: ONNX Size-25",
     lambda x: one((), "int64"), lambda x: np.array(x.size, np.int64),
-    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),))],
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),))], dtypes=(ANY,),
 )  # fmt: skip
 
 
@@ -359,4 +368,5 @@ move(
     "reverse", "x", "y = x back to front along `axes`. Source: TFLite REVERSE_V2", _infer_reverse,
     lambda x, axes: np.ascontiguousarray(np.flip(x, axes)), attrs={"axes": Attr("ints")},
     samples=lambda rng: [Sample((draw(rng, 2, 3, 5),), {"axes": a}) for a in ((0,), (1, -1))],
+    dtypes=(ANY,),
 )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array, numpy_dtype
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, Array, numpy_dtype
 from trireme.errors import ShapeError
 from trireme.graph import TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -16,10 +17,10 @@ from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
+    axes_of,
     axis_of,
     expect,
     expect_dims,
-    expect_dtype,
     expect_spread,
     same_type,
 )
@@ -32,7 +33,6 @@ def _flops(cost: int) -> Callable[[Call], int]:
 
 
 def _infer_axis(x: Value, *, axis: int, **attrs: object) -> Types:
-    expect_dtype("x", x, FLOATS | {"int8", "uint8", "int16"})
     axis_of(axis, len(x.shape)) if x.shape else None
     return same_type(x)
 
@@ -85,7 +85,7 @@ define(
         _infer_axis, lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
         attrs={"axis": _AXIS, "beta": Attr("float", 1.0)}, flops=_flops(15),
         samples=with_quantized("softmax", _softmax_samples), family="normalize", rtol=4e-6,
-        quantized=form("softmax"),
+        quantized=form("softmax"), dtypes=(FLOATING,),
     )
 )  # fmt: skip
 define(
@@ -93,7 +93,7 @@ define(
         "log_softmax", "x", "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
         _infer_axis, lambda x, axis: log_softmax(x, axis).astype(x.dtype), attrs={"axis": _AXIS},
         flops=_flops(15), samples=_axis_samples, family="normalize", rtol=4e-6,
-        quantized=form("log_softmax"),
+        quantized=form("log_softmax"), dtypes=(FLOATING,),
     )
 )  # fmt: skip
 define(
@@ -101,6 +101,7 @@ define(
         "hardmax", "x", "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
         _infer_axis, _hardmax, attrs={"axis": _AXIS}, family="normalize",
         samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip
 
@@ -149,6 +150,7 @@ define(
         _infer_layer_norm, _layer_norm, outputs="y mean? inv_std_dev?",
         attrs={"axis": _AXIS, "epsilon": EPSILON, "stash_type": _STASH}, flops=_flops(8),
         samples=_layer_samples, family="normalize", rtol=1e-5,
+        dtypes=(FLOATING, Like("x"), Like("x")),
     )
 )  # fmt: skip
 
@@ -175,7 +177,7 @@ define(
             Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
             Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
         ],
-        family="normalize", rtol=1e-5,
+        family="normalize", rtol=1e-5, dtypes=(FLOATING, FLOATING),
     )
 )  # fmt: skip
 
@@ -243,6 +245,7 @@ define(
             "layout": LAYOUT,
         },
         flops=_flops(2), samples=_batch_norm_samples, family="normalize", rtol=1e-5,
+        dtypes=(FLOATING, FLOATING, FLOATING, FLOATING, FLOATING),
     )
 )  # fmt: skip
 
@@ -291,6 +294,7 @@ define(
         ),
         attrs={"epsilon": EPSILON, "layout": LAYOUT}, flops=_flops(8),
         samples=_channel_samples, family="normalize", rtol=1e-5,
+        dtypes=(FLOATING, Like("x"), Like("x")),
     )
 )  # fmt: skip
 define(
@@ -301,6 +305,7 @@ define(
         _infer_channel_norm, _group_norm,
         attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT}, flops=_flops(8),
         samples=_group_samples, family="normalize", rtol=1e-5,
+        dtypes=(FLOATING, Like("x"), Like("x")),
     )
 )  # fmt: skip
 
@@ -329,6 +334,7 @@ define(
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
             Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
         ],
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip
 
@@ -346,8 +352,14 @@ define(
         _infer_axis, _lp_norm, attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
         flops=_flops(4), family="normalize", rtol=4e-6,
         samples=lambda rng: [Sample((draw(rng, 3, 7),), {"p": p}) for p in (1, 2)],
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip
+
+
+def _infer_mean_variance(x: Value, *, axes: tuple[int, ...]) -> Types:
+    axes_of(axes, len(x.shape))
+    return same_type(x)
 
 
 def _mean_variance(x: Array, *, axes: tuple[int, ...]) -> Array:
@@ -361,8 +373,8 @@ define(
     OpDef(
         "mean_variance_normalization", "x",
         "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
-        same_type, _mean_variance, attrs={"axes": Attr("ints", (0, 2, 3))}, flops=_flops(6),
-        samples=lambda rng: [Sample((draw(rng, 2, 3, 4, 5),))],
-        family="normalize", rtol=1e-5,
+        _infer_mean_variance, _mean_variance, attrs={"axes": Attr("ints", (0, 2, 3))},
+        flops=_flops(6), samples=lambda rng: [Sample((draw(rng, 2, 3, 4, 5),))],
+        family="normalize", rtol=1e-5, dtypes=(FLOATING,),
     )
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import FLOATING, REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -211,6 +211,7 @@ define(
         _infer, _max_pool, outputs="y indices?", flops=_flops,
         attrs={**_WINDOW, "storage_order": Attr("int", 0)}, family="pool",
         samples=with_quantized("max_pool", _max_samples), quantized=form("max_pool"),
+        dtypes=(REALS,),
     )
 )  # fmt: skip
 define(
@@ -222,7 +223,7 @@ define(
         lambda x, **attrs: _infer(x, **attrs)[:1], _average_pool, flops=_flops,
         attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
         samples=with_quantized("average_pool", _average_samples), quantized=form("average_pool"),
-        family="pool", rtol=2e-6,
+        family="pool", rtol=2e-6, dtypes=(FLOATING,),
     )
 )  # fmt: skip
 define(
@@ -230,5 +231,6 @@ define(
         "lp_pool", "x", "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _lp_pool, flops=_flops,
         attrs={**_WINDOW, "p": Attr("int", 2)}, samples=_samples, family="pool", rtol=4e-6,
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array, dtype_name, numpy_dtype
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, FLOATS, INTS, REALS, Array, dtype_name, numpy_dtype
 from trireme.errors import GraphError, ShapeError
 from trireme.graph import TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define
@@ -19,7 +20,7 @@ from trireme.ops.conversion import cast
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axis_of, expect, one
+from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one
 
 
 def _unquantized(x: Array, **attrs: object) -> Array:
@@ -33,13 +34,14 @@ define(
         "a quantised x is requantised. Source: TFLite QUANTIZE",
         lambda x, dtype: one(x.shape, dtype), _unquantized, attrs={"dtype": Attr("str")},
         quantized=form("quantize"), samples=with_quantized("quantize", lambda rng: ()),
+        dtypes=(REALS,),
     )
 )  # fmt: skip
 define(
     OpDef(
         "dequantize", "x", "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
         lambda x: one(x.shape, "float32"), _unquantized, quantized=form("dequantize"),
-        samples=with_quantized("dequantize", lambda rng: ()),
+        samples=with_quantized("dequantize", lambda rng: ()), dtypes=(INTS,),
     )
 )  # fmt: skip
 
@@ -65,9 +67,8 @@ def along(part: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Ar
 
 def _check_scale(x: Value, scale: Value, zero_point: Value | None, axis: int, block: int) -> None:
     rank = len(scale.shape)
-    if zero_point is not None and len(zero_point.shape) == rank:
-        for i, dim in enumerate(zero_point.shape):
-            expect(f"zero point's dimension {i}", dim, scale.shape[i], "as of scale")
+    if zero_point is not None and zero_point.shape not in ((), (1,)):
+        expect_dims("zero_point", zero_point, *scale.shape)
     if rank == 1 and scale.shape != (1,) and not block:
         at = axis_of(axis, len(x.shape))
         expect("the scale's length", scale.shape[0], x.shape[at], f"of axis {at}")
@@ -148,6 +149,7 @@ define(
         "[], [x's axis] or one a block of block_size along axis. Source: ONNX QuantizeLinear-25",
         _infer_quantize_linear, _quantize_linear, samples=_quantize_samples,
         attrs={**_PLACE, "saturate": Attr("int", 1), "precision": Attr("str", None)},
+        dtypes=(FLOATING | {"int32"}, FLOATS | {"int32"}, FLOATS | INTS),
     )
 )  # fmt: skip
 define(
@@ -156,7 +158,7 @@ define(
         "y = (x - zero_point) * scale; shapes as of quantize_linear. "
         "Source: ONNX DequantizeLinear-25",
         _infer_dequantize_linear, _dequantize_linear, attrs=_PLACE, samples=_dequantize_samples,
-        rtol=2e-7,
+        rtol=2e-7, dtypes=(FLOATS | INTS, FLOATS, Like("x")),
     )
 )  # fmt: skip
 
@@ -178,5 +180,6 @@ define(
                    TensorType((), "uint8")),
         _dynamic_quantize, outputs="y scale zero_point",
         samples=lambda rng: [Sample((draw(rng, 3, 19) + shift,)) for shift in (0, 5, -5)],
+        dtypes=(FLOATING,),
     )
 )  # fmt: skip

@@ -177,6 +177,8 @@ def concat(call: Call, *arrays: Array) -> Array:
 def softmax(call: Call, x: Array) -> Array:
     """Return the softmax along an axis in integers: see SoftmaxParams."""
     p, axis = q.softmax_params(call), int(call.attrs.get("axis", -1))
+    if not x.size:
+        return x
     wide = _wide(x)
     e = p.table[wide.max(axis=axis, keepdims=True) - wide].astype(np.int64)
     total = e.sum(axis=axis, keepdims=True)

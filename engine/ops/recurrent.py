@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import FLOATING, INDICES, Array
 from trireme.errors import GraphError, ShapeError
 from trireme.graph import Dim, TensorType, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -276,6 +277,7 @@ def _lstm(
     return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, coupled=coupled, **attrs)
 
 
+_DTYPES = (FLOATING, Like("x"), Like("x"), Like("x"), INDICES, Like("x"))
 _SHAPES = (
     "Shapes: x [S,B,I] ([B,S,I] with layout 1), w [D,G*H,I], r [D,G*H,H], bias [D,2*G*H], lengths "
     "[B], states [D,B,H] -> y [S,D,B,H]; D is 2 when bidirectional. "
@@ -286,6 +288,7 @@ define(
         f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
         _infer(RNN), _rnn, outputs="y y_h?", attrs=_ATTRS, flops=_flops, samples=_samples(RNN),
         family="matmul", rtol=1e-5,
+        dtypes=_DTYPES,
     )
 )  # fmt: skip
 define(
@@ -295,6 +298,7 @@ define(
         "Source: ONNX GRU-22",
         _infer(GRU), _gru, outputs="y y_h?", flops=_flops, samples=_samples(GRU),
         attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)}, family="matmul", rtol=1e-5,
+        dtypes=_DTYPES,
     )
 )  # fmt: skip
 define(
@@ -304,5 +308,6 @@ define(
         f"{_SHAPES}Source: ONNX LSTM-22",
         _infer(LSTM), _lstm, outputs="y y_h? y_c?", flops=_flops, samples=_samples(LSTM),
         attrs={**_ATTRS, "input_forget": Attr("int", 0)}, family="matmul", rtol=1e-5,
+        dtypes=_DTYPES + (Like("x"),) * 2,
     )
 )  # fmt: skip

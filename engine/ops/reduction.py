@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import BOOL, INDICES, INTS, REALS, Array, dtype_name
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ops.bounds import check_range
 from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axes_of, axis_of, ints_of, one, same_type, to_ints
+from trireme.ops.shapes import (
+    Types,
+    axes_of,
+    axis_of,
+    expect_single,
+    ints_of,
+    one,
+    same_type,
+    to_ints,
+)
 
 Ints = tuple[int, ...]
 _ATTRS = {"keepdims": Attr("int", 1), "noop_with_empty_axes": Attr("int", 0)}
@@ -73,23 +84,21 @@ def _mean(x: Array, axis: Ints, keepdims: bool) -> Array:
     return np.asarray(_wide(x).mean(axis=axis, keepdims=keepdims))
 
 
-def _lowest(dtype: np.dtype[Any]) -> Any:
+def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """Return the least and the greatest element of a dtype."""
     if dtype.kind == "b":
-        return False
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
-
-
-def _greatest(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "b":
-        return True
-    return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
+        return False, True
+    if dtype_name(dtype) in INTS:
+        info = ml_dtypes.iinfo(dtype)
+        return info.min, info.max
+    return -np.inf, np.inf
 
 
 _KINDS: dict[str, tuple[str, Callable[..., Any], float]] = {
     "sum": ("the sum", lambda x, **o: _wide(x).sum(**o), 4e-6),
     "mean": ("the mean; of integers cut toward zero", _mean, 4e-6),
-    "max": ("the greatest; NaN wins", lambda x, **o: x.max(**o, initial=_lowest(x.dtype)), 0),
-    "min": ("the least; NaN wins", lambda x, **o: x.min(**o, initial=_greatest(x.dtype)), 0),
+    "max": ("the greatest; NaN wins", lambda x, **o: x.max(**o, initial=_ends(x.dtype)[0]), 0),
+    "min": ("the least; NaN wins", lambda x, **o: x.min(**o, initial=_ends(x.dtype)[1]), 0),
     "prod": ("the product", lambda x, **o: _wide(x).prod(**o), 4e-6),
     "l1": ("the sum of |x|", lambda x, **o: np.abs(_wide(x)).sum(**o), 4e-6),
     "l2": ("sqrt of the sum of x^2", _root, 4e-6),
@@ -134,6 +143,7 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
             infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
             samples=with_quantized(f"reduce_{name}", samples), rtol=rtol,
             quantized=form(f"reduce_{name}"),
+            dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
         )
     )  # fmt: skip
 
@@ -159,7 +169,7 @@ def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
         OpDef(
             f"reduce_{name}", "x axes?", f"y = whether {doc} of x is true. Source: TFLite",
             infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
-            samples=_truth_samples,
+            samples=_truth_samples, dtypes=(BOOL, INDICES),
         )
     )  # fmt: skip
 
@@ -202,7 +212,7 @@ for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
             f"y = the index of the {_name} along `axis`, the first of ties (or the last). "
             "Source: ONNX ArgMax-13",
             _infer_arg, _arg(_arg_function), flops=_flops, samples=_arg_samples, family="reduce",
-            moves=True,
+            moves=True, dtypes=(REALS | BOOL,),
             attrs={
                 "axis": Attr("int", 0), "keepdims": Attr("int", 1),
                 "select_last_index": Attr("int", 0),
@@ -211,8 +221,16 @@ for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
     )  # fmt: skip
 
 
+def _infer_running(x: Value, axis: Value, **attrs: int) -> Types:
+    expect_single("axis", axis)
+    for number in ints_of(axis) or ():
+        axis_of(number, len(x.shape))
+    return same_type(x)
+
+
 def _running(function: Callable[..., Any], first: int) -> Callable[..., Array]:
     def reference(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Array:
+        check_range("axis", axis, -x.ndim, x.ndim - 1)
         at = int(axis.reshape(()))
         x = np.flip(x, at) if reverse else x
         y = np.asarray(function(_wide(x), axis=at)).astype(x.dtype)
@@ -236,7 +254,8 @@ for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
             f"cum_{_name}", "x axis",
             f"y = the running {_name} along `axis`, without the element itself when exclusive, "
             f"from the end when reverse. Source: ONNX Cum{_name.title()}",
-            same_type, _running(_run, _first), samples=_running_samples, family="reduce",
+            _infer_running, _running(_run, _first), samples=_running_samples, family="reduce",
             attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)}, rtol=4e-6,
+            dtypes=(REALS, INDICES),
         )
     )  # fmt: skip

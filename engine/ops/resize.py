@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import BOOL, FLOATING, INDICES, REALS, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Call, OpDef, Sample, define
@@ -285,5 +285,6 @@ define(
                 "str", "stretch", ("stretch", "not_larger", "not_smaller")
             ),
         },
+        dtypes=(REALS | BOOL, FLOATING, FLOATING, INDICES),
     )
 )  # fmt: skip

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import BOOL, FLOATING, INDICES, REALS, Array
 from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Value
 from trireme.limits import MOST_SAMPLES
@@ -18,6 +19,7 @@ from trireme.ops.convolution import Index, grouped_product
 from trireme.ops.movement import draw, ints
 from trireme.ops.resize import cubic_kernel
 from trireme.ops.shapes import (
+    Shape,
     Types,
     expect,
     expect_dims,
@@ -25,9 +27,9 @@ from trireme.ops.shapes import (
     ints_of,
     known_dims,
     one,
-    same_dtype,
     spatial_attrs,
     to_ints,
+    window,
     windows,
 )
 
@@ -76,10 +78,17 @@ def interpolate(
     return total
 
 
+def expect_pixels(space: Shape) -> None:
+    """Raise ShapeError for an image without pixels, of which nothing can be read."""
+    if 0 in space:
+        raise ShapeError(f"x has spatial dimensions {list(space)}, expected at least one pixel")
+
+
 def _infer_grid_sample(x: Value, grid: Value, **attrs: object) -> Types:
     rank = len(x.shape) - 2
     if rank < 1:
         raise ShapeError(f"x has rank {rank + 2}, expected 3 or more")
+    expect_pixels(x.shape[2:])
     expect_rank("grid", grid, rank + 2)
     expect("the grid's last dimension", grid.shape[-1], rank, "spatial axes of x")
     batch = expect("the grid's batch", grid.shape[0], x.shape[0], "as of x")
@@ -121,6 +130,7 @@ define(
             "padding_mode": Attr("str", "zeros", ("zeros", "border", "reflection")),
             "mode": Attr("str", "linear", ("linear", "nearest", "cubic")),
         },
+        dtypes=(REALS | BOOL, FLOATING),
     )
 )  # fmt: skip
 
@@ -132,7 +142,8 @@ def _infer_roi_align(
     expect_rank("x", x, 4)
     expect_rank("rois", rois, 2)
     expect("the length of rois", rois.shape[1], 4)
-    expect("the length of batch_indices", batch_indices.shape[0], rois.shape[0], "rois")
+    expect_pixels(x.shape[2:])
+    expect_dims("batch_indices", batch_indices, rois.shape[0])
     return one((rois.shape[0], x.shape[1], output_height, output_width), x.dtype)
 
 
@@ -213,13 +224,9 @@ define(
             "output_width": Attr("int", 1), "sampling_ratio": Attr("int", 0),
             "spatial_scale": Attr("float", 1.0),
         },
+        dtypes=(FLOATING, Like("x"), INDICES),
     )
 )  # fmt: skip
-
-
-def _window(rank: int, strides: Ints | None, pads: Ints | None, dilations: Ints | None
-            ) -> tuple[Ints, Ints, Ints]:  # fmt: skip
-    return strides or (1,) * rank, pads or (0,) * 2 * rank, dilations or (1,) * rank
 
 
 def _infer_deform(
@@ -227,9 +234,8 @@ def _infer_deform(
     strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
     offset_group: int, kernel_shape: Ints | None,
 ) -> Types:  # fmt: skip
-    same_dtype(x, w, offset, bias, mask)
     rank = expect_rank("w", w, len(x.shape)) - 2
-    steps, edges, spread = _window(rank, strides, pads, dilations)
+    steps, edges, spread = window(rank, strides, pads, dilations)
     spatial_attrs(rank, strides=steps, pads=edges, dilations=spread)
     kernel = known_dims("the kernel", w.shape[2:])
     each = w.shape[1]
@@ -257,7 +263,7 @@ def _deform_conv(
     offset_group: int, kernel_shape: Ints | None,
 ) -> Array:  # fmt: skip
     rank, kernel = x.ndim - 2, w.shape[2:]
-    steps, edges, spread = _window(rank, strides, pads, dilations)
+    steps, edges, spread = window(rank, strides, pads, dilations)
     image, space = np.moveaxis(x, 1, -1), offset.shape[2:]
     grid = np.indices(space).astype(np.float64)
     moves = offset.reshape(x.shape[0], offset_group, math.prod(kernel), rank, *space)
@@ -305,6 +311,7 @@ define(
             "dilations": Attr("ints", None), "group": Attr("int", 1),
             "offset_group": Attr("int", 1), "kernel_shape": Attr("ints", None),
         },
+        dtypes=(FLOATING, Like("x"), Like("x"), Like("x"), Like("x")),
     )
 )  # fmt: skip
 
@@ -315,6 +322,7 @@ def _infer_affine_grid(theta: Value, size: Value, *, align_corners: int) -> Type
     if rank not in (2, 3):
         raise ShapeError(f"theta is {theta.type}, expected [N,2,3] or [N,3,4]")
     expect("columns of theta", theta.shape[2], int(rank) + 1)
+    expect_dims("size", size, int(rank) + 2)
     known = ints_of(size)
     space = (UNKNOWN,) * int(rank) if known is None else known[2:]
     return one((theta.shape[0], *space, rank), theta.dtype)
@@ -345,5 +353,6 @@ define(
             Sample((draw(rng, 2, 2, 3), ints(2, 3, 4, 5)), {"align_corners": align}, frozenset({1}))
             for align in (0, 1)
         ],
+        dtypes=(FLOATING, INDICES),
     )
 )  # fmt: skip

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import ANY, BOOL, INDICES, REALS, Array
 from trireme.errors import RunError, ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, OpDef, Sample, define
@@ -16,10 +17,12 @@ from trireme.ops.shapes import (
     Types,
     axis_of,
     expect,
+    expect_dims,
     expect_rank,
     expect_single,
     ints_of,
     one,
+    product,
     same_type,
     to_ints,
 )
@@ -62,7 +65,7 @@ define(
         "ties first. Source: ONNX TopK-24",
         _infer_top_k, _top_k, outputs="y indices?", samples=_top_samples, family="other",
         attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
-        flops=lambda call: 10 * call.type(0).elements, moves=True,
+        flops=lambda call: 10 * call.type(0).elements, moves=True, dtypes=(REALS, INDICES),
     )
 )  # fmt: skip
 move(
@@ -70,7 +73,7 @@ move(
     lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
     lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
     moves=False,
-    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))],
+    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))], dtypes=(ANY,),
 )  # fmt: skip
 
 
@@ -112,14 +115,19 @@ define(
         samples=lambda rng: [
             Sample((rng.integers(0, 5, (4, 5)).astype(np.float32),), {"sorted": s}) for s in (0, 1)
         ],
+        dtypes=(ANY,),
     )
 )  # fmt: skip
 
 
 def _infer_compress(x: Value, condition: Value, *, axis: int | None) -> Types:
-    if axis is None:
+    expect_rank("condition", condition, 1)
+    at = None if axis is None else axis_of(axis, len(x.shape))
+    count, room = condition.shape[0], product(x.shape) if at is None else x.shape[at]
+    if isinstance(count, int) and isinstance(room, int) and count > room:
+        raise ShapeError(f"condition has {count} entries for {room} places")
+    if at is None:
         return one((UNKNOWN,), x.dtype)
-    at = axis_of(axis, len(x.shape))
     return one((*x.shape[:at], UNKNOWN, *x.shape[at + 1 :]), x.dtype)
 
 
@@ -132,13 +140,14 @@ move(
         Sample((draw(rng, 4, 3), np.array([1, 0, 1, 1], bool)), {"axis": 0}),
         Sample((draw(rng, 2, 3), np.array([1, 0, 1, 0, 0, 1], bool)), note="elements"),
     ],
+    dtypes=(ANY, BOOL),
 )  # fmt: skip
 
 
 def _infer_reverse_sequence(x: Value, lengths: Value, *, batch_axis: int, time_axis: int) -> Types:
     batch = x.shape[axis_of(batch_axis, len(x.shape))]
     axis_of(time_axis, len(x.shape))
-    expect("the length of lengths", lengths.shape[0], batch, "batch")
+    expect_dims("lengths", lengths, batch)
     return same_type(x)
 
 
@@ -159,6 +168,7 @@ move(
         Sample((draw(rng, 4, 3, 2), ints(4, 1, 2)), constants=frozenset({1})),
         Sample((draw(rng, 3, 4), ints(4, 1, 2)), {"batch_axis": 0, "time_axis": 1}),
     ],
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 
@@ -184,6 +194,13 @@ def _infer_tensor_scatter(
     at = axis_of(axis, expect_rank("update", update, len(cache.shape)))
     if at == 0:
         raise ShapeError("axis is the batch")
+    for i, (found, wanted) in enumerate(zip(update.shape, cache.shape, strict=True)):
+        if i != at:
+            expect(f"dimension {i} of update", found, wanted, "as of the cache")
+    steps, size = update.shape[at], cache.shape[at]
+    if isinstance(steps, int) and isinstance(size, int) and steps > size:
+        raise ShapeError(f"update has {steps} places along axis {at}, the cache {size}")
+    expect_dims("write_indices", indices, cache.shape[0])
     return same_type(cache)
 
 
@@ -197,4 +214,5 @@ move(
         Sample((draw(rng, 2, 3, 5, 4), draw(rng, 2, 3, 2, 4), ints(3, 1))),
         Sample((draw(rng, 2, 5, 4), draw(rng, 2, 3, 4), ints(3, 1)), {"mode": "circular"}),
     ],
+    dtypes=(ANY, Like("past_cache"), INDICES),
 )  # fmt: skip

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.dtypes import FLOATS, Array
+from trireme.dtypes import Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Dim, ...]
+Ints = tuple[int, ...]
 
 
 def same_type(x: Value, *others: Value | None, **attrs: object) -> Types:
@@ -78,25 +79,6 @@ def expect_spread(what: str, value: Value, shape: Shape) -> None:
     for axis, found in enumerate(reversed(value.shape), 1):
         if found != 1:
             expect(f"dimension {-axis} of {what}", found, shape[-axis])
-
-
-def expect_dtype(what: str, value: Value, allowed: str | frozenset[str] | tuple[str, ...]) -> str:
-    """Return the dtype of a value; raise ShapeError when it is none of those.
-
-    A quantised value stands for a float one.
-    """
-    names = (allowed,) if isinstance(allowed, str) else tuple(sorted(allowed))
-    if value.dtype not in names and not (value.quant and FLOATS & set(names)):
-        raise ShapeError(f"{what} is {value.dtype}, expected {' or '.join(names)}")
-    return value.dtype
-
-
-def same_dtype(*values: Value | None) -> str:
-    """Return the dtype that all values share; raise ShapeError when they differ."""
-    names = list(dict.fromkeys(v.dtype for v in values if v is not None))
-    if len(names) != 1:
-        raise ShapeError(f"inputs are of dtypes {' and '.join(names)}, expected one")
-    return names[0]
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:
@@ -221,6 +203,13 @@ def spatial_attrs(rank: int, **lists: tuple[int, ...]) -> None:
         least = 0 if name in ("pads", "output_padding") else 1
         if any(value < least for value in values):
             raise ShapeError(f"{name}={values} has an entry below {least}")
+
+
+def window(
+    rank: int, strides: Ints | None, pads: Ints | None, dilations: Ints | None = None
+) -> tuple[Ints, Ints, Ints]:
+    """Return a window's strides, pads and dilations, with what is left out filled in."""
+    return strides or (1,) * rank, pads or (0,) * 2 * rank, dilations or (1,) * rank
 
 
 def known_dims(what: str, dims: Sequence[Dim]) -> tuple[int, ...]:

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtype_rules import Like
+from trireme.dtypes import ANY, INDICES, Array
 from trireme.errors import ShapeError
 from trireme.graph import UNKNOWN, Dim, Value
 from trireme.op import Attr, Sample
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axes_of, ints_of, one, same_dtype, to_ints
+from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
 
 Ints = tuple[int, ...]
 _FAR = 1 << 31
@@ -85,7 +86,7 @@ def _slice_samples(rng: np.random.Generator) -> Iterable[Sample]:
 move(
     "slice", "x starts ends axes? steps?",
     "y = x[start:end:step] along each axis given, clamped to x. Source: ONNX Slice-13",
-    _infer_slice, _slice, samples=_slice_samples,
+    _infer_slice, _slice, samples=_slice_samples, dtypes=(ANY, INDICES, INDICES, INDICES, INDICES),
 )  # fmt: skip
 
 NUMPY_MODES = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "wrap": "wrap"}
@@ -105,8 +106,6 @@ def _infer_pad(
     x: Value, pads: Value, value: Value | None = None, axes: Value | None = None, *, mode: str
 ) -> Types:
     amounts, where = ints_of(pads), ints_of(axes)
-    if value is not None:
-        same_dtype(x, value)
     if amounts is None or (axes is not None and where is None):
         return one((UNKNOWN,) * len(x.shape), x.dtype)
     shape: list[Dim] = []
@@ -161,4 +160,5 @@ move(
     _infer_pad, pad, samples=with_quantized("pad", _pad_samples), moves=False,
     quantized=form("pad"),
     attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
+    dtypes=(ANY, INDICES, Like("x"), INDICES),
 )  # fmt: skip

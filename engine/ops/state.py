@@ -10,7 +10,7 @@ from collections.abc import Iterable, MutableMapping
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import ANY, Array
 from trireme.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.shapes import same_type
 
@@ -41,7 +41,7 @@ define(
         "y = the state named `state` as the effects before this node left it, `initial` before "
         "the first. Source: TFLite READ_VARIABLE",
         same_type, _variable, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
-        moves=True, effect="reads",
+        moves=True, effect="reads", dtypes=(ANY,),
     )
 )  # fmt: skip
 define(
@@ -49,6 +49,6 @@ define(
         "assign", "value",
         "the state named `state` becomes value; y = value. Source: TFLite ASSIGN_VARIABLE",
         same_type, _assign, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
-        moves=True, effect="writes",
+        moves=True, effect="writes", dtypes=(ANY,),
     )
 )  # fmt: skip

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.dtypes import INDICES, TEXT, Array
 from trireme.errors import GraphError, ShapeError
 from trireme.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.op import Attr, Call, OpDef, define
-from trireme.ops.shapes import Types, broadcast, expect_dtype, expect_rank, one
+from trireme.ops.shapes import Types, broadcast, expect_rank, one
 
 Ints = tuple[int, ...]
 Strs = tuple[str, ...]
@@ -22,8 +22,6 @@ def _cost(call: Call) -> int:
 
 
 def _infer_concat(a: Value, b: Value) -> Types:
-    expect_dtype("a", a, "string")
-    expect_dtype("b", b, "string")
     return one(broadcast(a.shape, b.shape), "string")
 
 
@@ -31,13 +29,12 @@ define(
     OpDef(
         "string_concat", "a b", "y = a followed by b, broadcast. Source: ONNX StringConcat-20",
         _infer_concat, lambda a, b: np.asarray(a.astype(object) + b.astype(object), object),
-        flops=_cost, family="other",
+        flops=_cost, family="other", dtypes=(TEXT, TEXT),
     )
 )  # fmt: skip
 
 
 def _infer_split(x: Value, **attrs: object) -> Types:
-    expect_dtype("x", x, "string")
     return TensorType((*x.shape, UNKNOWN), "string"), TensorType(x.shape, "int64")
 
 
@@ -58,13 +55,12 @@ define(
         "y, count = the parts of each string between delimiters (or runs of blanks), padded with "
         "empty strings. Shapes: x [..] -> y [..,most parts], count [..]. Source: ONNX, opset 20",
         _infer_split, _split, outputs="y count?", flops=_cost, family="other",
-        attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)},
+        attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)}, dtypes=(TEXT,),
     )
 )  # fmt: skip
 
 
 def _infer_match(x: Value, *, pattern: str) -> Types:
-    expect_dtype("x", x, "string")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -84,12 +80,12 @@ define(
         "y = whether `pattern` matches all of x; the syntax that RE2 and Python's re share. "
         "Source: ONNX RegexFullMatch-20",
         _infer_match, _match, flops=_cost, family="other", attrs={"pattern": Attr("str", "")},
+        dtypes=(TEXT,),
     )
 )  # fmt: skip
 
 
 def _infer_normalizer(x: Value, **attrs: object) -> Types:
-    expect_dtype("x", x, "string")
     rank = expect_rank("x", x, 1, 2)
     return one((UNKNOWN,) if rank == 1 else (1, UNKNOWN), "string")
 
@@ -116,6 +112,7 @@ define(
             "is_case_sensitive": Attr("int", 0), "stopwords": Attr("strs", ()),
             "locale": Attr("str", ""),
         },
+        dtypes=(TEXT,),
     )
 )  # fmt: skip
 
@@ -186,5 +183,6 @@ define(
             "max_gram_length": Attr("int"), "max_skip_count": Attr("int"),
             "mode": Attr("str", choices=("TF", "IDF", "TFIDF")),
         },
+        dtypes=(INDICES | TEXT,),
     )
 )  # fmt: skip

@@ -95,6 +95,8 @@ _INTEGER_COORDINATES = ("asymmetric", "half_pixel", "align_corners")
 def resize_reason(call: Call) -> str | None:
     """Say why a resize has no form on stored integers (ResizeAxis), None where it has one."""
     x, y, attrs = call.type(0).dims, call.outputs[0].dims, call.attrs
+    if 0 in x:
+        return "there is nothing to resize"
     changed = {axis for axis in range(len(x)) if x[axis] != y[axis]}
     if attrs["mode"] != "linear" or len(x) != 4 or not changed <= {1, 2}:
         return "stored integers are resized linearly along rows and columns of [N,H,W,C] only"

@@ -44,7 +44,7 @@ class SoftmaxParams:
 
 def lookup(table: Array, x: Array) -> Array:
     """Return table[x], where the index is the stored byte: -1 of int8 is entry 255."""
-    return table[np.ascontiguousarray(x).view(np.uint8)]
+    return table[np.asarray(x, order="C").view(np.uint8)]
 
 
 def unary_table(op: str, call: Call) -> Array:
