@@ -8,7 +8,7 @@ run.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -33,10 +33,25 @@ def kind_of(name: str) -> str:
 
 @dataclass(frozen=True)
 class Resident:
-    """Bytes that a node keeps in a device's memory from run to run: packed weights, and code."""
+    """Bytes that a node keeps in a device's memory from run to run: packed weights, and code.
+
+    shared: of the weights, (value, bytes) of those that other nodes read too; a task keeps one copy
+    """
 
     weights: int = 0
     code: int = 0
+    shared: tuple[tuple[int, int], ...] = ()
+
+
+def added_weights(kept: Iterable[Resident]) -> Iterator[int]:
+    """Yield the bytes of weights that each node of a task adds to those of the nodes before it."""
+    seen: set[int] = set()
+    for one in kept:
+        bytes_again = 0
+        for value, nbytes in one.shared:
+            bytes_again += nbytes if value in seen else 0
+            seen.add(value)
+        yield one.weights - bytes_again
 
 
 @dataclass(frozen=True)
@@ -345,8 +360,10 @@ class Device(ABC):
 
     def resident(self, graph: Graph, node: Node) -> Resident:
         """Return what a node keeps in the device's memory: its constants, if not known better."""
-        constants = [graph.values[value] for value in dict.fromkeys(node.used)]
-        return Resident(sum(value.type.nbytes for value in constants if value.is_constant))
+        read = [graph.values[value] for value in dict.fromkeys(node.used)]
+        constants = [(value.id, value.type.nbytes) for value in read if value.is_constant]
+        shared = tuple(one for one in constants if len(graph.users(one[0])) > 1)
+        return Resident(sum(nbytes for _, nbytes in constants), shared=shared)
 
     def works(self, graph: Graph) -> Sequence[KernelWork] | None:
         """Return the kernels that `compile` makes of a region, in order; None where not known."""

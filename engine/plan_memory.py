@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trireme.device import Executable, Resident
+from trireme.device import Executable, Resident, added_weights
 from trireme.errors import PlanError
 from trireme.graph import Graph, Node
 from trireme.memory import LiveRange, MemoryUse, align_up, peak_bytes
@@ -21,19 +21,19 @@ def beside_arena(placement: Placement, regions: Iterable[Region], memory: str) -
     """Return what is predicted to be needed of a memory space, without the arena."""
     specs = {name: spec for name, spec in placement.specs.items() if spec.memory == memory}
     limit = min((s.memory_bytes for s in specs.values() if s.memory_bytes), default=0)
-    kept, scratch = Resident(), dict.fromkeys(specs, 0)
+    weights, code, scratch = 0, 0, dict.fromkeys(specs, 0)
     for device, nodes, leaving in regions:
         if device not in specs:
             continue
-        for node in nodes:
-            one = placement.choices[node.id].resident.get(device, Resident())
-            kept = Resident(kept.weights + one.weights, kept.code + one.code)
+        kept = [placement.choices[node.id].resident.get(device, Resident()) for node in nodes]
+        weights += sum(added_weights(kept))
+        code += sum(one.code for one in kept)
         if limit:
             inside = _inside_bytes(placement.graph, nodes, leaving, specs[device].alignment)
             scratch[device] = max(scratch[device], inside - specs[device].sram_bytes)
     found = next((use for use in placement.memory if use.memory == memory), MemoryUse(memory, 0))
     return MemoryUse(
-        memory, limit, 0, kept.weights, sum(scratch.values()), kept.code, found.streamed,
+        memory, limit, 0, weights, sum(scratch.values()), code, found.streamed,
         found.streamed_s, any(spec.streams_weights for spec in specs.values()),
     )  # fmt: skip
 

@@ -40,10 +40,7 @@ def limited(seed, streams):
     kind = ("layered", "series-parallel")[seed % 2]
     sizes = (random_problem(kind, seed, n) for n in range(7, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 100)
-    resident = [
-        [Resident(int(rng.expovariate(1 / 40e3)), rng.randrange(500)) for _ in problem.devices]
-        for _ in range(problem.n)
-    ]
+    resident = [[drawn(rng) for _ in problem.devices] for _ in range(problem.n)]
     whole = sum(problem.nbytes.values()) + sum(max(r.weights for r in row) for row in resident)
     spaces = problem.machine.spaces[1:]
     machine = replace(
@@ -56,6 +53,12 @@ def limited(seed, streams):
         machine, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes,
         resident,
     )  # fmt: skip
+
+
+def drawn(rng):
+    """What a node keeps; one of two constants is often read by other nodes too."""
+    own, shared = int(rng.expovariate(1 / 40e3)), rng.choice(((), ((0, 9_000),), ((1, 20_000),)))
+    return Resident(own + sum(nbytes for _, nbytes in shared), rng.randrange(500), shared)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -124,7 +127,7 @@ def test_contracted_nodes_keep_what_their_nodes_keep():
     small = Contraction(problem, time_prices(problem), 1.0)
     for group, row in zip(small.groups, small.small.resident, strict=True):
         for d in problem.devices:
-            assert row[d].weights == sum(problem.weights(i, d) for i in group)
+            assert row[d].weights == sum(problem.resident[i][d].weights for i in group)
 
 
 def dense(layers=4, width=64, batch=1):
@@ -158,6 +161,27 @@ def test_weights_count_against_a_devices_memory():
     assert use.weights == 2 * LAYER and use.needed <= use.limit
     assert f"memory of {use}" in str(explain(placement))
     assert placement.to_json()["memory"][1]["weights"] == 2 * LAYER
+
+
+def tied(layers=3, width=64):
+    """Layers that read one weight, as tied embeddings do."""
+    b = GraphBuilder("tied")
+    x = b.input("x", TensorType((1, width), "float32"))
+    w = b.constant("w", np.full((width, width), 1e-2, np.float32))
+    for i in range(layers):
+        x = b.add("matmul", x, w, source=f"t:{i}")
+    return b.finish(x)
+
+
+def test_a_constant_that_a_task_reads_twice_counts_once():
+    """The limit holds the weight once; the cpu would take a thousand times as long."""
+    devices = toys(LAYER + 4096)
+    with Session(tied(), devices=list(devices.values())) as session:
+        placement, program = session.placement, session.program
+        assert len(placement.nodes_on("npu")) == 3
+        (use,) = (use for use in placement.memory if use.memory == "npu")
+        assert use.weights == LAYER == session.plan.memory["npu"].weights
+        assert use.weights == sum(made.constant_bytes for made in program.executables if made)
 
 
 def test_what_does_not_fit_names_the_three_largest_values():

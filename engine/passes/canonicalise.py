@@ -44,7 +44,10 @@ def matmul_of_weights(g: Draft, root: Node) -> tuple[int] | None:
     turned = _turned(quant)
     if quant is not None and (turned is None or g.type(x).quant is None):
         return None
-    inputs = [x, g.constant(weights.T, quant=turned)]
+    key = ("turned", w)  # weights that several products read stay one constant
+    if key not in g.memo:
+        g.memo[key] = g.constant(weights.T, quant=turned)
+    inputs = [x, g.memo[key]]
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 
 

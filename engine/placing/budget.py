@@ -9,9 +9,10 @@ each before its node runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
+from trireme.device import added_weights
 from trireme.memory import LiveRange, MemoryUse, pack
 from trireme.placing.problem import MARGIN, Problem
 from trireme.placing.stages import Tasks
@@ -25,7 +26,7 @@ def memory_uses(
     packed: pack the arenas, which takes longer, instead of allowing for it by MARGIN
     """
     ranges, uses = live_ranges(problem, assigned, tasks), []
-    weights, code = _resident(problem, assigned)
+    weights, code = _resident(problem, assigned, tasks)
     scratch = [0] * problem.spaces
     for d, nbytes in enumerate(scratch_bytes(problem, assigned, tasks)):
         scratch[problem.space[d]] += nbytes
@@ -57,8 +58,7 @@ def streamed_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> dict[
         s = problem.space[device]
         if not uses[s].streamed:
             continue
-        for i in members:
-            weights = problem.weights(i, device)
+        for i, weights in zip(members, _weights(problem, device, members), strict=True):
             missing = max(weights - stay[s], 0)
             stay[s] = max(stay[s] - weights, 0)
             if missing:
@@ -66,15 +66,22 @@ def streamed_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> dict[
     return found
 
 
-def _resident(problem: Problem, assigned: Sequence[int]) -> tuple[list[int], list[int]]:
+def _resident(
+    problem: Problem, assigned: Sequence[int], tasks: Tasks
+) -> tuple[list[int], list[int]]:
     """Return the bytes of weights, and of code, in each memory space."""
     weights, code = [0] * problem.spaces, [0] * problem.spaces
     if problem.resident:
         for i, device in enumerate(assigned):
-            kept = problem.resident[i][device]
-            weights[problem.space[device]] += kept.weights
-            code[problem.space[device]] += kept.code
+            code[problem.space[device]] += problem.resident[i][device].code
+        for device, members in tasks:
+            weights[problem.space[device]] += sum(_weights(problem, device, members))
     return weights, code
+
+
+def _weights(problem: Problem, device: int, members: Sequence[int]) -> Iterator[int]:
+    """Yield the bytes of weights that each node adds to its task, in order."""
+    return added_weights(problem.resident[i][device] for i in members)
 
 
 def scratch_bytes(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> list[int]:

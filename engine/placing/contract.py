@@ -58,7 +58,11 @@ def _kept(problem: Problem, group: Sequence[int]) -> list[Resident]:
     """Return what the nodes of a group keep in the memory of each device."""
     rows = [problem.resident[i] for i in group]
     return [
-        Resident(sum(row[d].weights for row in rows), sum(row[d].code for row in rows))
+        Resident(
+            sum(row[d].weights for row in rows),
+            sum(row[d].code for row in rows),
+            tuple(one for row in rows for one in row[d].shared),
+        )
         for d in problem.devices
     ]
 

@@ -188,10 +188,6 @@ class Problem:
         """Return (value, readers) of each value of node i that is read."""
         return self._made[i]
 
-    def weights(self, i: int, device: int) -> int:
-        """Return the bytes of weights that node i keeps in the memory of a device."""
-        return self.resident[i][device].weights if self.resident else 0
-
     def _readers(self) -> dict[int, list[tuple[int, int]]]:
         readers: dict[int, list[tuple[int, int]]] = {}
         for i, inputs in enumerate(self.inputs):
