@@ -1,7 +1,9 @@
-"""The mutants that mutate.py makes: they parse, change what they say, and are drawn by a seed."""
+"""The mutants that mutate.py makes, the tests it chooses for them, and what it makes of a run."""
 
 import ast
 
+import mutant_map
+import mutant_runs
 import mutants
 import pytest
 
@@ -56,3 +58,62 @@ def test_a_file_that_changed_is_not_mutated():
     mutant = mutants.mutants_of("a.py", SOURCE)[0]
     with pytest.raises(AssertionError, match=r"a\.py has changed"):
         mutant.applied("\n\n" + SOURCE)
+
+
+def test_a_mutant_is_found_where_its_statement_moved_to():
+    for mutant in mutants.mutants_of("a.py", SOURCE):
+        after = '"""Longer\nnow."""' + SOURCE.removeprefix('"""A module."""')
+        moved = mutants.moved(mutant, SOURCE, after)
+        assert (moved.line, moved.applied(after)) == (
+            mutant.line + 1, after.replace(SOURCE[20:], mutant.applied(SOURCE)[20:]),
+        )  # fmt: skip
+        statement = SOURCE.splitlines()[mutant.statement[0] - 1]
+        other = after.replace(statement, f"{statement}  # another")
+        assert mutants.moved(mutant, SOURCE, other) is None
+
+
+def known(**cost_s):
+    """A map of one mutant, by which come passing tests of files a and b at these costs."""
+    tests = {name.replace("__", ".py::"): cost for name, cost in cost_s.items()}
+    return mutant_map.Map({0: sorted(tests)}, tests, dict.fromkeys(tests, "passed"))
+
+
+def test_the_cheapest_test_of_each_function_comes_first():
+    found = known(**{"a__one[x]": 2.0, "a__one[y]": 1.0, "b__two[x]": 3.0, "b__two[y]": 9.0})
+    assert found.chosen(0, 99.0) == (
+        ["a.py::one[y]", "a.py::one[x]", "b.py::two[x]", "b.py::two[y]"], True
+    )  # fmt: skip
+    assert found.chosen(0, 6.0) == (["a.py::one[y]", "b.py::two[x]", "a.py::one[x]"], False)
+    assert found.chosen(0, 0.5) == (["a.py::one[y]"], False)
+
+
+def test_what_fails_or_skips_without_a_mutant_is_left_out(tmp_path):
+    lines = ["begun\t1\ta", "passed\t1\ta", "failed\t1\tb", "skipped\t1\tc", "passed\t1\tb"]
+    (tmp_path / "tests.tsv").write_text("\n".join(lines))
+    (tmp_path / "hits.tsv").write_text("".join(f"0\t{test} (call)\n" for test in "abcd"))
+    assert mutant_map.load_map(tmp_path).fit(0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "verdict"),
+    [
+        (0, "", ("survived", "")),
+        (1, "FAILED a.py::b[c - d] - ValueError: - no", ("killed", "a.py::b[c - d]")),
+        (2, "ERROR a.py - SyntaxError", ("killed", "a.py")),
+        (1, "ERROR  - of no test", ("killed", "exit status 1")),
+        (-11, "Fatal Python error", ("killed", "exit status -11")),
+        ("time", "", ("killed", "time")),
+        ("limit", "", ("unresolved", "")),
+    ],
+)
+def test_what_a_run_of_tests_says(status, output, verdict):
+    assert mutant_runs.verdict_of(status, output) == verdict
+
+
+def test_a_test_that_takes_many_times_as_long_hangs(tmp_path):
+    log = tmp_path / "log.tsv"
+    log.write_text("begun\t3.0\ta\npassed\t30.0\ta\nbegun\t33.0\tb\n")
+    assert not mutant_runs.hangs(log, 62.0, {"a": 0.1, "b": 1.0})
+    assert mutant_runs.hangs(log, 64.0, {"a": 0.1, "b": 1.0})
+    log.write_text("begun\t3.0\ta\npassed\t99.0\ta\n")
+    assert not mutant_runs.hangs(log, 102.0, {"a": 0.1})

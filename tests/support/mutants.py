@@ -70,6 +70,23 @@ def drawn(sources: Mapping[str, str], count: int, seed: int) -> list[Mutant]:
     return chosen
 
 
+def moved(mutant: Mutant, before: str, after: str) -> Mutant | None:
+    """Return the mutant in a later version of its file, None when its statement is gone.
+
+    It is the one of the same change in the same statement; among several, the nearest line.
+    """
+    wanted = (mutant.kind, mutant.old, mutant.new, _first_line(before, mutant))
+    same = [
+        one for one in mutants_of(mutant.path, after)
+        if (one.kind, one.old, one.new, _first_line(after, one)) == wanted
+    ]  # fmt: skip
+    return min(same, key=lambda one: abs(one.line - mutant.line), default=None)
+
+
+def _first_line(source: str, mutant: Mutant) -> str:
+    return source.splitlines()[mutant.statement[0] - 1].strip()
+
+
 class _Finder:
     """Walks a file's statements and their expressions."""
 

@@ -1,309 +1,198 @@
 """How many small bugs the tests notice: run them against seeded mutants of engine/ and devices/.
 
     python tests/support/mutate.py map FOLDER [--count 200] [--seed 12]   which test runs which line
+    python tests/support/mutate.py reuse OLDER FOLDER                     the map of an older tree
     python tests/support/mutate.py run FOLDER [--only 0:20]               tests against each mutant
     python tests/support/mutate.py sweep FOLDER                           survivors against sweeps
     python tests/support/mutate.py report FOLDER
 
-`map` runs the default suite once on a copy of the package in which every statement to be changed
-tells which test it is in. `run` makes one mutant after another in another copy and runs the tests
-that came by, the cheapest first, then the whole files that they are in; it stops at the first
-failure. A run that takes too much time or memory counts as noticed. `sweep` gives what survived the
-sweeps of those files too: together they are what the default suite was before it had sweeps.
-Results are appended to FOLDER/results.jsonl, so a run can be stopped and taken up again; runs of
-different mutants may go on at once.
+`map` runs the default suite once and notes which tests come by each mutant, and which of them pass.
+`run` makes one mutant after another, runs the tests that come by and stops at the first failure.
+Every few mutants it runs the tests that failed without a mutant: where one fails or skips, it is
+left out and its mutants run again. `sweep` gives survivors the sweeps of the functions that come
+by: default suite and sweeps are what the suite once was.
+
+Verdicts: killed; survived (every test that comes by passed); unresolved (those that the budget pays
+for passed); not covered; gone (the statement is no longer there). FOLDER/equivalent.json is written
+by hand: why no test can notice a mutant, by its number. Rows go to FOLDER/results.jsonl as they are
+found, so a run can be stopped and taken up again; --minutes stops it by itself.
 """
 
 import argparse
-import ast
 import collections
-import contextlib
-import dataclasses
 import json
-import os
 import pathlib
-import resource
-import shutil
-import subprocess
 import sys
-import time
+from collections.abc import Mapping, Sequence
 
+import mutant_map
+import mutant_runs as runs
 import mutants
-import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MUTATED = ("engine", "devices")
-COPIED = ("schema", "converters", "devices", "tools")
-MOST_TESTS, MOST_FILES = 40, 6
-CPU_S, WALL_S, MEMORY_BYTES = 60.0, 420.0, 8 << 30
-"""Limits of a run of tests beside ten times what they take without a mutant."""
-
-PROBE = """
-import builtins, os
-seen = set()
-def probe(number):
-    test = os.environ.get("PYTEST_CURRENT_TEST", "")
-    if (number, test) not in seen:
-        seen.add((number, test))
-        with open({path!r}, "a") as file:
-            file.write(f"{{number}}\\t{{test}}\\n")
-builtins.__probe__ = probe
-"""
-_costs = os.environ.get("TRIREME_MUTATE_COSTS")
+BUDGET_S = 20.0
+"""What the tests chosen for a mutant usually take, in CPU seconds; they may take twice that."""
+BATCH = 10
+"""Mutants after which their kills are confirmed."""
+SWEEP_S = 120.0
+"""CPU seconds of a survivor's sweeps."""
+Rows = dict[tuple[int, str], dict]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """Note what a test costs (this file is a plugin of the map's run)."""
-    before = os.times()
-    result = yield
-    if _costs:
-        cost = sum(b - a for a, b in zip(before[:4], os.times()[:4], strict=True))
-        with open(_costs, "a") as file:
-            file.write(f"{cost:.3f}\t{item.nodeid}\n")
-    return result
+def run_mutants(folder: pathlib.Path, only: slice, minutes: float) -> None:
+    """Run the tests against the mutants that have no result yet, until the CPU minutes are over."""
+    numbers = range(len(mutant_map.load_mutants(folder)))[only]
+    withdraw(folder)
+    left = [number for number in numbers if (number, "default") not in results(folder)]
+    while left and runs.children_cpu_s() < minutes * 60:
+        for number in left[:BATCH]:
+            _run_one(folder, number)
+        withdraw(folder)
+        left = [number for number in numbers if (number, "default") not in results(folder)]
+    print(f"{runs.children_cpu_s():.0f} CPU s, {len(left)} left")
 
 
-def copy_package(folder: pathlib.Path) -> pathlib.Path:
-    """Copy the package as it is imported; return the folder that holds it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "engine", folder / "trireme", ignore=ignore)
-    for name in COPIED:
-        shutil.copytree(ROOT / name, folder / "trireme" / name, ignore=ignore)
-    return folder
+def _run_one(folder: pathlib.Path, number: int) -> None:
+    mutant, known = mutant_map.load_mutants(folder)[number], mutant_map.load_map(folder)
+    tests, whole = known.chosen(number, BUDGET_S)
+    if mutant is None or not tests:
+        outcome = runs.Outcome("not covered" if mutant else "gone", "", 0, 0.0)
+    else:
+        package = package_of(folder)
+        with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
+            outcome = runs.run_tests(package, home, tests, 2 * BUDGET_S, known.cost_s)
+    if outcome.verdict == "survived" and not whole:
+        outcome = runs.Outcome("unresolved", "", outcome.passed, outcome.cpu_s)
+    note(folder, number, mutant, "default", outcome, len(known.fit(number)))
 
 
-def copied(folder: pathlib.Path, path: str) -> pathlib.Path:
-    """Where a file of the repository is in a copy of the package."""
-    return folder / "trireme" / path.removeprefix("engine/")
+def withdraw(folder: pathlib.Path) -> None:
+    """Withdraw the kills by tests that do not pass without a mutant either."""
+    kills = [row for row in results(folder).values() if row["verdict"] == "killed"]
+    done = folder / "confirmed.txt"
+    before = set(done.read_text().splitlines()) if done.exists() else set()
+    tests = {row["by"] for row in kills if "::" in row["by"]} - before
+    record(folder, sorted(tests), mutant_map.load_map(folder).cost_s)
+    known = mutant_map.load_map(folder)
+    wrong = {test for test in tests if known.outcome[test] != "passed"}
+    done.write_text("\n".join(sorted(before | tests)))
+    for row in kills:
+        if row["by"] in wrong:
+            print("withdrawn:", row["number"], row["by"])
+            _append(folder / "results.jsonl", row | {"verdict": "withdrawn"})
 
 
-def sources() -> dict[str, str]:
-    """The text of every file that may be changed, by its path."""
-    paths = [path for top in MUTATED for path in sorted((ROOT / top).rglob("*.py"))]
-    return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
-
-
-class _Probes(ast.NodeTransformer):
-    """Puts a call of the probe before statements; before all functions' first at `everywhere`."""
-
-    def __init__(self, at: dict[tuple[int, int], int], everywhere: list[int]) -> None:
-        self.at, self.everywhere = at, everywhere
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for name in ("body", "orelse", "finalbody"):
-            body = getattr(node, name, None)
-            if isinstance(body, list):
-                body[:] = [made for one in body for made in (*self._before(one), one)]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body[:0] = [_call(number) for number in self.everywhere]
-        return node
-
-    def _before(self, statement: ast.AST) -> list[ast.stmt]:
-        place = (getattr(statement, "lineno", 0), getattr(statement, "col_offset", 0))
-        return [_call(self.at[place])] if place in self.at else []
-
-
-def _call(number: int) -> ast.stmt:
-    return ast.parse(f"__probe__({number})").body[0]
-
-
-def make_map(folder: pathlib.Path, count: int, seed: int, jobs: int) -> None:
-    """Draw mutants, run the default suite on instrumented code, write who came by where."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = sources()
-    chosen = mutants.drawn(texts, count, seed)
-    write(folder / "mutants.json", [dataclasses.asdict(mutant) for mutant in chosen])
-    package = copy_package(folder / "probed")
-    by_path = collections.defaultdict(list)
-    for number, mutant in enumerate(chosen):
-        by_path[mutant.path].append((number, mutant))
-    for path, numbered in by_path.items():
-        at = {m.statement: number for number, m in numbered if not m.at_import}
-        tree = _Probes(at, [n for n, m in numbered if m.at_import]).visit(ast.parse(texts[path]))
-        copied(package, path).write_text(ast.unparse(ast.fix_missing_locations(tree)))
-    hits, costs = folder / "hits.tsv", folder / "costs.tsv"
-    (package / "sitecustomize.py").write_text(PROBE.format(path=str(hits)))
-    for path in (hits, costs):
-        path.write_text("")
-    env = environment(folder, package) | {"TRIREME_MUTATE_COSTS": str(costs)}
-    command = ["pytest", "-p", "mutate", "-p", "no:cacheprovider", "-n", str(jobs)]
-    subprocess.run(command, cwd=ROOT, env=env)
-    write(folder / "map.json", mapped(hits.read_text(), costs.read_text()))
-
-
-def mapped(hits: str, costs: str) -> dict[str, list[tuple[float, str]]]:
-    """Return (CPU seconds, test), the cheapest first, for each mutant that a test came by."""
-    cost = {}
-    for line in costs.splitlines():
-        seconds, test = line.split("\t")
-        cost[test] = float(seconds)
-    found = collections.defaultdict(set)
-    for line in hits.splitlines():
-        number, test = line.split("\t")
-        test = test.rpartition(" (")[0]
-        if test in cost:
-            found[number].add(test)
-    return {number: sorted((cost[t], t) for t in tests) for number, tests in found.items()}
-
-
-def environment(folder: pathlib.Path, package: pathlib.Path) -> dict[str, str]:
-    """The environment in which tests import a copy of the package; caches last."""
-    path = f"{package}{os.pathsep}{pathlib.Path(__file__).parent}"
-    return os.environ | {
-        "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1",
-        "TRIREME_TEST_HOME": str(folder / "home"),
-    }  # fmt: skip
-
-
-def run_tests(
-    folder: pathlib.Path, package: pathlib.Path, tests: list[str], usual_s: float, marks: str
-) -> tuple[str, str]:
-    """Run tests within limits: ("killed", by what) or ("survived", "")."""
-    cpu_s = int(CPU_S + 10 * usual_s)
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-
-    command = ["pytest", "-x", "-p", "no:cacheprovider", "-m", marks, *tests]
-    child = subprocess.Popen(
-        command, cwd=ROOT, env=environment(folder, package), text=True, preexec_fn=limit,
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        output, _ = child.communicate(timeout=WALL_S + 10 * usual_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        child.communicate()
-        return "killed", "time"
-    if child.returncode in (0, 5):
-        return "survived", ""
-    for line in reversed(output.splitlines()):
-        if line.startswith(("FAILED ", "ERROR ")):
-            return "killed", line.split(" ", 1)[1].split(" - ")[0]
-    return "killed", f"exit status {child.returncode}"
-
-
-def run_mutants(folder: pathlib.Path, only: slice) -> None:
-    """Run the tests against the mutants that have no result yet."""
-    chosen, found = load_mutants(folder), read(folder / "map.json")
-    package = copy_package(folder / f"mutated-{only.start}")
-    done = results(folder)
-    for number, mutant in list(enumerate(chosen))[only]:
-        if (number, "default") in done:
-            continue
-        start, tests = time.monotonic(), found.get(str(number), [])
-        verdict, by = "not covered", ""
-        if tests:
-            with changed(package, mutant):
-                first = tests[:MOST_TESTS]
-                names, usual_s = [test for _, test in first], sum(cost for cost, _ in first)
-                verdict, by = run_tests(folder, package, names, usual_s, DEFAULT)
-                if verdict == "survived":
-                    verdict, by = run_tests(folder, package, files_of(tests), 30.0, DEFAULT)
-        note(folder, number, mutant, "default", verdict, by, time.monotonic() - start)
-
-
-DEFAULT, SWEEPS = "not slow and not timed", "sweep"
+def record(folder: pathlib.Path, tests: Sequence[str], usual_s: Mapping[str, float]) -> None:
+    """Run tests without a mutant and add how they ended to the map."""
+    if not tests:
+        return
+    package, log = runs.copy_package(folder / "plain"), folder / "plain" / "log.tsv"
+    for first in range(0, len(tests), 500):
+        part = tests[first : first + 500]
+        outcome = runs.run_tests(package, folder / "home", part, 3600.0, usual_s, stop=False)
+        text = log.read_text()
+        ended = {line.split("\t")[2] for line in text.splitlines() if "begun" not in line}
+        lost = "".join(f"skipped\t0\t{test}\n" for test in part if test not in ended)
+        _append_text(folder / "tests.tsv", text + lost)
+        print(f"without a mutant: {outcome.passed} of {len(part)} passed, "
+              f"{outcome.cpu_s:.0f} CPU s", flush=True)  # fmt: skip
 
 
 def run_sweeps(folder: pathlib.Path) -> None:
-    """Run the sweeps of the covering files against what survived the default suite."""
-    chosen, found, done = load_mutants(folder), read(folder / "map.json"), results(folder)
-    package = copy_package(folder / "mutated")
-    for (number, suite), row in sorted(done.items()):
-        if suite == "default" and row["verdict"] == "survived" and (number, "sweep") not in done:
-            start = time.monotonic()
-            with changed(package, chosen[number]):
-                files = files_of(found[str(number)])
-                verdict, by = run_tests(folder, package, files, 60.0, SWEEPS)
-            note(folder, number, chosen[number], "sweep", verdict, by, time.monotonic() - start)
+    """Run the sweeps of the covering functions against what the default suite did not kill."""
+    drawn, known = mutant_map.load_mutants(folder), mutant_map.load_map(folder)
+    for (number, suite), row in sorted(results(folder).items()):
+        wanted = suite == "default" and row["verdict"] in ("survived", "unresolved")
+        if not wanted or (number, "sweep") in results(folder):
+            continue
+        functions = sorted({test.split("[")[0] for test in known.fit(number)})
+        package, mutant = package_of(folder), drawn[number]
+        assert mutant is not None
+        with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
+            outcome = runs.run_tests(package, home, functions, SWEEP_S, {}, runs.SWEEPS)
+        note(folder, number, mutant, "sweep", outcome, 0)
+    withdraw(folder)
 
 
-def files_of(tests: list[tuple[float, str]]) -> list[str]:
-    """The files of most tests."""
-    counts = collections.Counter(test.split("::")[0] for _, test in tests)
-    return [file for file, _ in counts.most_common(MOST_FILES)]
-
-
-@contextlib.contextmanager
-def changed(package: pathlib.Path, mutant: mutants.Mutant):
-    """A mutant in a copy of the package, for the time of a `with`."""
-    file = copied(package, mutant.path)
-    source = file.read_text()
-    file.write_text(mutant.applied(source))
-    try:
-        yield
-    finally:
-        file.write_text(source)
+def package_of(folder: pathlib.Path) -> pathlib.Path:
+    """The copy of the package in which mutants are made."""
+    package = folder / "mutated"
+    return package if package.exists() else runs.copy_package(package)
 
 
 def report(folder: pathlib.Path) -> None:
-    """Print the counts of each kind and what survived."""
-    rows = [row for (_, suite), row in sorted(results(folder).items()) if suite == "default"]
-    swept = {n: row for (n, suite), row in results(folder).items() if suite == "sweep"}
+    """Print the counts of each kind, and what was not killed."""
+    path = folder / "equivalent.json"
+    equivalent = json.loads(path.read_text()) if path.exists() else {}
+    found = results(folder)
+    rows = [row for (_, suite), row in sorted(found.items()) if suite == "default"]
+    swept = {n: row["verdict"] for (n, suite), row in found.items() if suite == "sweep"}
+
+    def verdict(row: dict) -> str:
+        return "equivalent" if str(row["number"]) in equivalent else row["verdict"]
+
     for kind in [*sorted({row["kind"] for row in rows}), ""]:
         mine = [row for row in rows if not kind or row["kind"] == kind]
-        count = collections.Counter(row["verdict"] for row in mine)
-        more = sum(swept[r["number"]]["verdict"] == "killed" for r in mine if r["number"] in swept)
-        print(f"{kind or 'all':20} {len(mine):4} run {count['killed']:4} killed "
-              f"{count['survived']:4} survived ({more} of them killed by sweeps) "
-              f"{count['not covered']:4} not covered")  # fmt: skip
+        counts = collections.Counter(map(verdict, mine))
+        more = sum(swept.get(row["number"]) == "killed" for row in mine)
+        print(f"{kind or 'all':18} {len(mine)} run:",
+              ", ".join(f"{count} {name}" for name, count in counts.most_common()),
+              f"({more} more killed by sweeps)")  # fmt: skip
     for row in rows:
         if row["verdict"] != "killed":
-            after = swept.get(row["number"], {}).get("verdict", "")
-            print(row["verdict"], after and f"(sweep: {after})", row["mutant"])
+            more = [equivalent.get(str(row["number"]), ""), swept.get(row["number"], "")]
+            print(row["number"], verdict(row), row["mutant"], *filter(None, more))
 
 
-def note(folder, number, mutant, suite, verdict, by, seconds) -> None:
+def note(
+    folder: pathlib.Path, number: int, mutant: mutants.Mutant | None, suite: str,
+    outcome: runs.Outcome, covering: int,
+) -> None:  # fmt: skip
+    """Append a row and print it."""
     row = {
-        "number": number, "suite": suite, "verdict": verdict, "by": by, "kind": mutant.kind,
-        "mutant": str(mutant), "wall_s": round(seconds, 1),
+        "number": number, "suite": suite, "verdict": outcome.verdict, "by": outcome.by,
+        "kind": mutant.kind if mutant else "", "mutant": str(mutant or ""),
+        "passed": outcome.passed, "covering": covering, "cpu_s": outcome.cpu_s,
     }  # fmt: skip
-    with open(folder / "results.jsonl", "a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(number, verdict, mutant, by, f"{seconds:.0f} s", flush=True)
+    _append(folder / "results.jsonl", row)
+    print(*(row[key] for key in ("number", "verdict", "mutant", "by", "cpu_s")), flush=True)
 
 
-def results(folder: pathlib.Path) -> dict[tuple[int, str], dict]:
-    """The rows written so far, by mutant and suite."""
+def results(folder: pathlib.Path) -> Rows:
+    """The last row of each mutant and suite, those left out that were withdrawn."""
     path = folder / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {(row["number"], row["suite"]): row for row in rows}
+    last = {(row["number"], row["suite"]): row for row in rows}
+    return {key: row for key, row in last.items() if row["verdict"] != "withdrawn"}
 
 
-def load_mutants(folder: pathlib.Path) -> list[mutants.Mutant]:
-    rows = read(folder / "mutants.json")
-    return [mutants.Mutant(**row | {"statement": tuple(row["statement"])}) for row in rows]
+def _append(path: pathlib.Path, row: dict) -> None:
+    _append_text(path, json.dumps(row) + "\n")
 
 
-def read(path: pathlib.Path):
-    return json.loads(path.read_text())
-
-
-def write(path: pathlib.Path, value) -> None:
-    path.write_text(json.dumps(value, indent=1))
+def _append_text(path: pathlib.Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
 
 
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=["map", "run", "sweep", "report"])
-    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("command", choices=["map", "reuse", "run", "sweep", "report"])
+    parser.add_argument("folders", type=pathlib.Path, nargs="+")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=2, help="xdist's workers of the map")
     parser.add_argument("--only", default=":", help="mutants FROM:TO")
+    parser.add_argument("--minutes", type=float, default=1e9, help="CPU minutes for the mutants")
     args = parser.parse_args()
-    folder = args.folder.resolve()
+    *older, folder = (path.resolve() for path in args.folders)
+    low, _, high = args.only.partition(":")
     if args.command == "map":
-        make_map(folder, args.count, args.seed, args.jobs)
+        mutant_map.make_map(folder, args.count, args.seed, args.jobs)
+    elif args.command == "reuse":
+        mutant_map.reuse(*older, folder)
     elif args.command == "run":
-        low, _, high = args.only.partition(":")
-        run_mutants(folder, slice(int(low or 0), int(high) if high else None))
+        run_mutants(folder, slice(int(low or 0), int(high) if high else None), args.minutes)
     elif args.command == "sweep":
         run_sweeps(folder)
     else:
