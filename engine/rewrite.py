@@ -202,8 +202,6 @@ class Draft:
             self._take_output(old, new)
             self._uses[new] += self._uses.pop(old, 0)
             self._stand_in[old] = new
-            if self.type(old) != self.type(new):
-                self._retyped.add(new)
         self._release(root.used)
         self._drop_unread(made)
         return True

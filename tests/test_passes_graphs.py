@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from model_builder import Model, conv, f32, weights
+from model_builder import Model, conv, f32, ints, weights
 from same_results import assert_same_results, op_names
 
 from trireme.builder import scalar
@@ -79,6 +79,18 @@ def test_a_rule_that_gives_up_leaves_nothing_behind():
     draft = Draft(graph)
     draft.walk(rules_by_op((["relu"], half_way)))
     assert str(draft.finish()) == str(graph)
+
+
+def test_readers_of_a_stand_in_learn_its_type():
+    def sized(g, node):
+        return (g.add("reshape", [node.used[0], g.constant(ints(2, 3))], {}, [node]),)
+
+    m = Model(x=f32("N", 3))
+    y = m.op("tanh", m.op("relu", m.op("identity", m.x)))
+    draft = Draft(m.finish(m.op("add", y, m.op("neg", y))))
+    draft.walk(rules_by_op((["identity"], sized)))
+    made = draft.finish()
+    assert [str(made.type(node.outputs[0])) for node in made.nodes] == ["float32[2,3]"] * 5
 
 
 def test_weights_are_shared_not_copied():
