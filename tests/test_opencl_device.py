@@ -21,6 +21,7 @@ from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.devices.opencl.pocl import sweep
 from trireme.devices.opencl.programs import build_error
 from trireme.devices.opencl.works import TERM_LIMITS
+from trireme.disk_cache import DiskCache
 from trireme.errors import CompileError, DeviceError
 from trireme.graph import TensorType
 from trireme.interpret import interpret
@@ -78,6 +79,29 @@ def test_a_region_is_one_launch_with_fused_chains_and_aliases(device):
     assert all(span.start_s < span.end_s for span in spans)
 
 
+FOLLOWED = {
+    "matmul": [((4, 6), (6, 8)), [(8,), (4, 8)], [(4, 1)]],
+    "matmul of a vector": [((2, 3, 6), (6,)), [(2, 3)], [(3,)]],
+}
+"""Shapes of a product's inputs, of what its kernel adds to the result, and of what it does not."""
+
+
+def test_a_product_takes_along_what_fits_its_result(device):
+    builder, outs, expected = GraphBuilder("followed"), [], []
+    for shapes, fused, apart in FOLLOWED.values():
+        x, w = (builder.input("", TensorType(shape, "float32")) for shape in shapes)
+        for shape in (*fused, *apart):
+            other = builder.input("", TensorType(shape, "float32"))
+            outs.append(builder.add("add", builder.add("matmul", x, w), other))
+            expected.append(shape in fused)
+    graph = builder.finish(*outs)
+    executable = device.compile([graph])[0]
+    found, _ = opencl.run(device, graph, feed(graph), executable)
+    assert_right(device, graph, found)
+    kernels = [executable.kernels[node.id] for node in graph.nodes if node.op == "add"]
+    assert ["+add" in kernel for kernel in kernels] == expected, kernels
+
+
 def test_a_bound_call_keeps_its_memory_alive(device):
     graph = region()
     executable = device.compile([graph])[0]
@@ -120,6 +144,21 @@ def test_programs_come_from_the_cache_and_a_damaged_one_is_built_again(tmp_path)
         assert_right(fresh, graph, found)
         fresh.close()
         assert len(list(tmp_path.rglob("*.bin"))) == 1
+
+
+def test_a_program_that_the_driver_refuses_is_built_again_and_named(tmp_path, caplog):
+    opencl.need_opencl()
+    graph = region()
+    for _ in range(2):
+        fresh = open_device(cache_dir=tmp_path)
+        found, _ = opencl.run(fresh, graph, feed(graph))
+        assert_right(fresh, graph, found)
+        fresh.close()
+        (kept,) = tmp_path.rglob("*.bin")
+        stored = DiskCache(kept.parent, kept.suffix, most=9)
+        assert stored.load(kept.stem) != b"no program"
+        stored.store(kept.stem, b"no program")
+    assert "the driver refused a cached program" in caplog.text
 
 
 def test_an_unusable_cache_folder_is_no_error(tmp_path):
