@@ -8,7 +8,7 @@ precision and rounded once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,21 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((edges,), note="NaN, infinities, -0")
 
 
+def _with_attributes(name: str, attrs: Mapping[str, Attr]) -> Callable[..., Iterable[Sample]]:
+    """Return a sampler of `float_samples` and one in which no attribute has its default."""
+    other = {
+        key: attr.choices[-1] if attr.choices else attr.default / 2 + 0.125
+        for key, attr in attrs.items()
+    }
+
+    def samples(rng: np.random.Generator) -> Iterable[Sample]:
+        yield from float_samples(rng)
+        x = rng.standard_normal((3, 7)).astype(np.float32) * 4
+        yield Sample((x,), other, note="other attributes")
+
+    return with_quantized(name, samples if other else float_samples)
+
+
 def _define(
     name: str, doc: str, reference: Function, cost: int, rtol: float = 2e-6, **options: Any
 ) -> OpDef:
@@ -121,7 +136,7 @@ def _define(
         return cost * call.outputs[0].elements
 
     options.setdefault("dtypes", (FLOATING,))
-    options.setdefault("samples", with_quantized(name, float_samples))
+    options.setdefault("samples", _with_attributes(name, options.get("attrs", {})))
     options.setdefault("quantized", form(name))
     return define(OpDef(name, "x", doc, same_type, reference, flops=flops, rtol=rtol, **options))
 

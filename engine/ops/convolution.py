@@ -340,6 +340,8 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample("stride past the kernel", (1, 3, 4, 2), (2, 2, 1, 3), 3, strides=(3, 2))
     yield sample("groups", (1, 3, 4, 6), (6, 3, 3, 2), 6, groups=3, dilations=(2, 1))
     yield sample("NCHW", (1, 3, 4, 5), (3, 2, 3, 3), 2, strides=(2, 2), layout="NCHW")
+    yield sample("longer below", (1, 3, 4, 2), (2, 3, 3, 3), 3, strides=(2, 3),
+                 output_padding=(1, 0), activation="relu")  # fmt: skip
 
 
 define(

@@ -91,12 +91,16 @@ def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | Non
     def infer(x: Value, **attrs: object) -> Types:
         return one(x.shape, "bool")
 
+    def samples(rng: np.random.Generator) -> Iterable[Sample]:
+        yield from float_samples(rng)
+        for key in attrs or {}:
+            yield Sample((edge_values(),), {key: 0}, note=f"not {key}")
+
     return define(
         OpDef(
-            name, "x", doc, infer, reference, samples=float_samples, attrs=attrs or {},
-            dtypes=(FLOATS,),
+            name, "x", doc, infer, reference, samples=samples, attrs=attrs or {}, dtypes=(FLOATS,)
         )
-    )  # fmt: skip
+    )
 
 
 def _is_inf(x: Array, detect_negative: int, detect_positive: int) -> Array:
@@ -129,6 +133,12 @@ def binary_samples(rng: np.random.Generator, dtype: Any = np.float32) -> Iterabl
 
 def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield from binary_samples(rng, np.int32)
+
+
+def _modulo_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from _integer_samples(rng)
+    a, b = rng.integers(-20, 21, (2, 3, 7)).astype(np.int32)
+    yield Sample((a, np.where(b == 0, 5, b).astype(np.int32)), {"fmod": 1}, note="fmod")
 
 
 def _bool_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -187,7 +197,7 @@ _arithmetic("div", "a / b, integers cut toward zero", divide)
 def _binary(
     name: str, doc: str, reference: Function, dtypes: frozenset[str] = REALS, **options: Any
 ) -> OpDef:
-    options.setdefault("samples", binary_samples)
+    options.setdefault("samples", with_quantized(name, binary_samples))
     options.setdefault("quantized", form(name))
     rules = (dtypes, Like("a"))
     return define(OpDef(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options))
@@ -209,7 +219,7 @@ def _shift_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 _binary(
     "mod", "y = a mod b: of b's sign, or of a's with fmod=1. Source: ONNX Mod-13", _modulo,
-    attrs={"fmod": Attr("int", 0)}, samples=_integer_samples,
+    attrs={"fmod": Attr("int", 0)}, samples=_modulo_samples,
 )  # fmt: skip
 _binary("floor_div", "y = floor(a / b). Source: TFLite FLOOR_DIV", np.floor_divide,
         samples=_integer_samples)  # fmt: skip
@@ -250,8 +260,8 @@ for _name, _sign, _compare, _dtypes in (
     define(
         OpDef(
             _name, "a b", f"y = a {_sign} b, a and b broadcast. Source: ONNX",
-            _infer_compare, _compare, samples=_compare_samples, quantized=form(_name),
-            dtypes=(_dtypes, Like("a")),
+            _infer_compare, _compare, samples=with_quantized(_name, _compare_samples),
+            quantized=form(_name), dtypes=(_dtypes, Like("a")),
         )
     )  # fmt: skip
 
@@ -295,8 +305,9 @@ def _pow_samples(rng: np.random.Generator) -> Iterable[Sample]:
 define(
     OpDef(
         "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
-        _infer_pow, _pow, samples=_pow_samples, rtol=4e-6, quantized=form("pow"),
-        flops=lambda call: 20 * call.outputs[0].elements, dtypes=(REALS, REALS),
+        _infer_pow, _pow, samples=with_quantized("pow", _pow_samples), rtol=4e-6,
+        quantized=form("pow"), flops=lambda call: 20 * call.outputs[0].elements,
+        dtypes=(REALS, REALS),
     )
 )  # fmt: skip
 
@@ -364,8 +375,8 @@ def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
 define(
     OpDef(
         "clip", "x min? max?", "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
-        _infer_clip, _clip, samples=_clip_samples, quantized=form("clip"),
-        dtypes=(REALS, LIMIT, LIMIT),
+        _infer_clip, _clip, samples=with_quantized("clip", _clip_samples),
+        quantized=form("clip"), dtypes=(REALS, LIMIT, LIMIT),
     )
 )  # fmt: skip
 

@@ -90,7 +90,9 @@ move(
     _infer_col2im, _col2im, attrs={**_WINDOW, "dilations": Attr("ints", None)}, moves=False,
     samples=lambda rng: [
         Sample((draw(rng, 2, 12, 12), ints(5, 4), ints(2, 3)), {"pads": (0, 1, 0, 0)},
-               frozenset({1, 2}))
+               frozenset({1, 2})),
+        Sample((draw(rng, 2, 4, 4), ints(5, 4), ints(2, 2)),
+               {"strides": (2, 1), "dilations": (1, 2)}, frozenset({1, 2}), note="strides"),
     ],
     dtypes=(NUMBERS | BOOL, INDICES, INDICES),
 
@@ -145,7 +147,9 @@ move(
     _infer_max_unpool, _max_unpool, attrs={**_WINDOW, "kernel_shape": Attr("ints")}, moves=False,
     samples=lambda rng: [
         Sample((draw(rng, 1, 1, 2, 2), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
-               {"kernel_shape": (2, 2), "strides": (2, 2)})
+               {"kernel_shape": (2, 2), "strides": (2, 2)}),
+        Sample((draw(rng, 1, 1, 2, 2), ints(1, 5, 6, 11).reshape(1, 1, 2, 2)),
+               {"kernel_shape": (2, 2), "strides": (2, 1)}, note="uneven strides"),
     ],
     dtypes=(REALS, INDICES, INDICES),
 

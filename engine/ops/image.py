@@ -72,6 +72,7 @@ def _block_samples(rng: np.random.Generator) -> Iterable[Sample]:
     for mode in ("DCR", "CRD"):
         yield Sample((x,), {"blocksize": 2, "mode": mode, "layout": "NHWC"}, note=mode)
     yield Sample((draw(rng, 1, 4, 2, 6),), {"blocksize": 2, "layout": "NCHW"}, note="NCHW")
+    yield Sample((draw(rng, 1, 6, 3, 9),), {"blocksize": 3}, note="blocks of 3")
 
 
 _BLOCK = {

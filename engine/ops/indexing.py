@@ -49,6 +49,8 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, ints(1, 1, 0, 3).reshape(2, 2)), {"axis": 1}, note="matrix of indices")
     yield Sample((x, np.array(2, np.int64)), {"axis": -1}, frozenset({1}), note="scalar index")
     yield Sample((draw(rng, 50, 7), rng.integers(0, 50, (2, 9))), note="embedding")
+    picks = rng.integers(0, 4, (5, 2))
+    yield Sample((x, picks), {"axis": 1, "batch_dims": 1}, note="indices for each row")
 
 
 move(

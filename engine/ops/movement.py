@@ -110,6 +110,7 @@ def _reshape_samples(rng: np.random.Generator) -> Iterable[Sample]:
     fixed = frozenset({1})
     yield Sample((draw(rng, 2, 3, 4), ints(4, -1)), constants=fixed)
     yield Sample((draw(rng, 2, 3, 4), ints(0, 12, 1)), constants=fixed, note="copied dimension")
+    yield Sample((draw(rng, 2, 0, 3), ints(0, 6)), {"allowzero": 1}, fixed, note="allowzero")
 
 
 move(

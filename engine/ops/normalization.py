@@ -92,8 +92,8 @@ define(
     OpDef(
         "log_softmax", "x", "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
         _infer_axis, lambda x, axis: log_softmax(x, axis).astype(x.dtype), attrs={"axis": _AXIS},
-        flops=_flops(15), samples=_axis_samples, family="normalize", rtol=4e-6,
-        quantized=form("log_softmax"), dtypes=(FLOATING,),
+        flops=_flops(15), samples=with_quantized("log_softmax", _axis_samples), family="normalize",
+        rtol=4e-6, quantized=form("log_softmax"), dtypes=(FLOATING,),
     )
 )  # fmt: skip
 define(
@@ -176,6 +176,7 @@ define(
         samples=lambda rng: [
             Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
             Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
+            Sample((draw(rng, 3, 7), draw(rng, 7)), {"epsilon": 0.25}, frozenset({1})),
         ],
         family="normalize", rtol=1e-5, dtypes=(FLOATING, FLOATING),
     )
@@ -275,12 +276,15 @@ def _channel_samples(rng: np.random.Generator) -> Iterable[Sample]:
     x = draw(rng, 2, 5, 3, 6) + 2
     yield Sample((x, draw(rng, 6), draw(rng, 6)), constants=fixed)
     yield Sample((draw(rng, 2, 6, 5), draw(rng, 6), draw(rng, 6)), {"layout": "NCHW"}, fixed)
+    flat = (draw(rng, 1, 3, 4, 6), draw(rng, 6), draw(rng, 6))
+    yield Sample(flat, {"epsilon": 0.25}, fixed, note="a large epsilon")
 
 
 def _group_samples(rng: np.random.Generator) -> Iterable[Sample]:
     for sample in _channel_samples(rng):
         attrs = {**sample.attrs, "num_groups": 3}
         yield Sample(sample.inputs, attrs, sample.constants, note="3 groups")
+    yield Sample(sample.inputs, {"num_groups": 2}, sample.constants, note="2 groups")
 
 
 define(
@@ -333,6 +337,7 @@ define(
         samples=lambda rng: [
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
             Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
+            Sample((draw(rng, 1, 2, 3, 5),), {"size": 3, "alpha": 0.3, "beta": 0.5, "bias": 2.0}),
         ],
         dtypes=(FLOATING,),
     )
@@ -351,7 +356,10 @@ define(
         "y = x / (sum of |x|^p along `axis`)^(1/p), 0 where that is 0. Source: ONNX, opset 22",
         _infer_axis, _lp_norm, attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
         flops=_flops(4), family="normalize", rtol=4e-6,
-        samples=lambda rng: [Sample((draw(rng, 3, 7),), {"p": p}) for p in (1, 2)],
+        samples=lambda rng: [
+            Sample((draw(rng, 3, 7),), {"p": p, "axis": axis})
+            for p, axis in ((1, -1), (2, -1), (2, 0))
+        ],
         dtypes=(FLOATING,),
     )
 )  # fmt: skip
@@ -374,7 +382,9 @@ define(
         "mean_variance_normalization", "x",
         "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
         _infer_mean_variance, _mean_variance, attrs={"axes": Attr("ints", (0, 2, 3))},
-        flops=_flops(6), samples=lambda rng: [Sample((draw(rng, 2, 3, 4, 5),))],
-        family="normalize", rtol=1e-5, dtypes=(FLOATING,),
+        flops=_flops(6), family="normalize", rtol=1e-5, dtypes=(FLOATING,),
+        samples=lambda rng: [
+            Sample((draw(rng, 2, 3, 4, 5),)), Sample((draw(rng, 2, 3, 4),), {"axes": (1, 2)})
+        ],
     )
 )  # fmt: skip

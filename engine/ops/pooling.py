@@ -182,6 +182,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample("whole image", (2, 5, 7, 9), (5, 7))
     yield sample("one axis", (1, 9, 3), (3,), strides=(2,))
     yield sample("NCHW", (1, 3, 6, 7), (3, 2), strides=(2, 2), layout="NCHW")
+    yield sample("dilated in height", (1, 7, 6, 4), (2, 3), dilations=(2, 1))
     broken = sample("NaN, infinities", (1, 6, 6, 2), (2, 2), strides=(2, 2))
     image = broken.inputs[0]
     if image is not None:
@@ -194,6 +195,12 @@ def _max_samples(rng: np.random.Generator) -> Iterable[Sample]:
     x = rng.standard_normal((1, 9, 8, 5)).astype(np.float32)
     attrs = {"kernel": (3, 3), "strides": (1, 2), "pads": (1, 1, 1, 1), "dilations": (2, 2)}
     yield Sample((x,), attrs, note="dilated")
+
+
+def _lp_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield from _samples(rng)
+    attrs = {"kernel": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "p": 3}
+    yield Sample((rng.standard_normal((1, 3, 4, 2)).astype(np.float32),), attrs, note="p = 3")
 
 
 def _average_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -230,7 +237,7 @@ define(
     OpDef(
         "lp_pool", "x", "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _lp_pool, flops=_flops,
-        attrs={**_WINDOW, "p": Attr("int", 2)}, samples=_samples, family="pool", rtol=4e-6,
+        attrs={**_WINDOW, "p": Attr("int", 2)}, samples=_lp_samples, family="pool", rtol=4e-6,
         dtypes=(FLOATING,),
     )
 )  # fmt: skip

@@ -97,7 +97,7 @@ def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
         w_quant = per_channel(rng, 7, 3) if signed else per_tensor(0.011, w_zero)
         yield Sample(
             (stored(rng, dtype, 1, 5, 4, 6), stored(rng, dtype, 6, 3, 3, 7), _bias(rng, 7)),
-            _window(strides=(2, 2), pads=(0, 0, 1, 1)), FIXED,
+            _window(strides=(1, 2) if signed else (2, 1), pads=(0, 0, 1, 1)), FIXED,
             (per_tensor(0.037, zero), w_quant, None), (per_tensor(0.1, zero),), dtype,
         )  # fmt: skip
 
@@ -131,6 +131,46 @@ def _binary(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample((x, y), {}, frozenset(), quants, out, f"{dtype} same shape")
         yield Sample((x, y), {"activation": "relu6"}, frozenset(), quants, out, f"{dtype} relu6")
         yield Sample((x, y[0, 0, 0]), {}, frozenset(), quants, out, f"{dtype} along channels")
+
+
+def _difference(rng: np.random.Generator) -> Iterator[Sample]:
+    return (sample for sample in _binary(rng) if not sample.attrs)
+
+
+def _div(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield quotients without a zero below."""
+    for dtype, zero in (("int8", 0), ("uint8", 128)):
+        x, y = stored(rng, dtype, 2, 5, 19), stored(rng, dtype, 5, 19)
+        quants = (per_tensor(0.05, zero + 4), per_tensor(0.021, zero - 9))
+        y[y == zero - 9] += 1
+        yield Sample((x, y), {}, frozenset(), quants, (per_tensor(0.06, zero + 11),), dtype)
+
+
+def _compare(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield numbers of two scales; every fifth is equal."""
+    for dtype, zero in (("int8", -3), ("uint8", 140)):
+        x = stored(rng, dtype, 5, 19)
+        x[:, ::5] = zero
+        quants = (per_tensor(0.05, zero), per_tensor(0.025, zero))
+        yield Sample((x, x[::-1].copy()), {}, frozenset(), quants, (None,), dtype)
+
+
+def _clip(rng: np.random.Generator) -> Iterator[Sample]:
+    both, low, high = frozenset({1, 2}), np.float32(-1.3), np.float32(2.1)
+    for dtype, zero in (("int8", -3), ("uint8", 140)):
+        x, quant = stored(rng, dtype, 3, 37), per_tensor(0.05, zero)
+        limits = (np.array(low), np.array(high))
+        other = (per_tensor(0.03, zero + 9),)
+        yield Sample((x, *limits), {}, both, (quant, None, None), (quant,), dtype)
+        yield Sample((x, *limits), {}, both, (quant, None, None), other, f"{dtype} another scale")
+        only = np.array(zero + 11, dtype)
+        yield Sample((x, only), {}, both, (quant, quant), (quant,), f"{dtype} a stored limit")
+
+
+def _pow(rng: np.random.Generator) -> Iterator[Sample]:
+    x, two = stored(rng, "int8", 3, 37), np.array(2, np.float32)
+    quants, out = (per_tensor(0.05, 4), None), (per_tensor(0.2, -90),)
+    yield Sample((x, two), {}, frozenset({1}), quants, out, "int8 squared")
 
 
 def _prelu(rng: np.random.Generator) -> Iterator[Sample]:
@@ -229,6 +269,13 @@ def _softmax(rng: np.random.Generator) -> Iterator[Sample]:
             yield Sample(x, {"axis": -1}, frozenset(), *quants, f"{dtype} {shape}")
 
 
+def _log_softmax(rng: np.random.Generator) -> Iterator[Sample]:
+    x = stored(rng, "int8", 3, 37)
+    yield Sample(
+        (x,), {"axis": -1}, frozenset(), (per_tensor(0.02, 20),), (per_tensor(0.05, 90),), "int8"
+    )
+
+
 def _pad(rng: np.random.Generator) -> Iterator[Sample]:
     for dtype, zero in (("int8", -3), ("uint8", 140)):
         quant = per_tensor(0.05, zero)
@@ -273,8 +320,13 @@ def _resize_through_floats(x: Array, quant: Quant) -> Iterator[Sample]:
 _SAMPLERS: dict[str, Callable[[np.random.Generator], Iterator[Sample]]] = {
     "add": _binary, "sub": _binary, "mul": _binary, "prelu": _prelu, "max": _same_quant,
     "min": _same_quant, "conv": _conv, "conv_transpose": _conv_transpose, "matmul": _matmul,
+    "squared_difference": _difference, "div": _div, "clip": _clip, "pow": _pow,
+    "log_softmax": _log_softmax,
     "fully_connected": _fully_connected, "average_pool": _pool, "max_pool": _pool,
     "reduce_mean": _reduce, "reduce_sum": _reduce, "reduce_max": _reduce_same,
     "reduce_min": _reduce_same, "quantize": _quantize, "dequantize": _dequantize,
     "concat": _concat, "softmax": _softmax, "pad": _pad, "resize": _resize,
+    **dict.fromkeys(
+        ("equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"), _compare
+    ),
 }  # fmt: skip

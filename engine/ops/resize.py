@@ -260,6 +260,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield to(10, 21, "nearest", "asymmetric", nearest_mode=rounding)
         yield to(8, 3, "nearest", "half_pixel", nearest_mode=rounding)
     yield to(9, 14, "cubic", "half_pixel")
+    yield to(9, 14, "cubic", "half_pixel", "Catmull-Rom", cubic_coeff_a=-0.5, exclude_outside=1)
     yield to(5, 7, "linear", "half_pixel", "same size")
     yield to(1, 1, "linear", "align_corners", "one pixel")
     scales = np.array([1, 2, 2, 1], np.float32)

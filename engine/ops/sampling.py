@@ -295,6 +295,9 @@ def _deform_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample(tuple(inputs), attrs, frozenset({1, 3}), note="no mask")
     mask = rng.random((2, 12, 4, 8)).astype(np.float32)
     yield Sample((*inputs, mask), attrs, frozenset({1, 3}), note="mask")
+    apart = {"strides": (2, 1), "dilations": (1, 2)}
+    parts = (draw(rng, 1, 2, 7, 6), draw(rng, 3, 2, 2, 2), draw(rng, 1, 8, 3, 4))
+    yield Sample(parts, apart, frozenset({1}), note="strides and dilations")
 
 
 define(

@@ -207,7 +207,13 @@ def _gemm(model, attrs):
 
 
 def _gather(model, attrs):
-    return [model.add("Gather", model.inputs, axis=attrs["axis"])]
+    batch, axis = attrs["batch_dims"], attrs["axis"]
+    if not batch:
+        return [model.add("Gather", model.inputs, axis=axis)]
+    assert axis == batch, "GatherND gathers along the axis behind the batch"
+    x, indices = model.inputs
+    each = model.add("Unsqueeze", [indices, model.constant(np.array([-1]))])
+    return [model.add("GatherND", [x, each], batch_dims=batch)]
 
 
 def _first(op_type, **options):
@@ -240,7 +246,8 @@ def _rms_norm(model, attrs):
     x, scale = model.inputs
     axes = model.constant(np.arange(attrs["axis"] % rank_of(model), rank_of(model)))
     mean = model.add("ReduceMean", [model.add("Mul", [x, x]), axes])
-    root = model.add("Sqrt", [model.add("Add", [mean, model.constant(np.float32(1e-5))])])
+    epsilon = model.constant(np.float32(attrs["epsilon"]))
+    root = model.add("Sqrt", [model.add("Add", [mean, epsilon])])
     return [model.add("Mul", [model.add("Div", [x, root]), scale])]
 
 
