@@ -8,7 +8,7 @@ from same_results import assert_same_results, op_names
 from trireme.builder import scalar
 from trireme.graph import TensorType
 from trireme.interpret import is_quantized
-from trireme.optimise import optimise, optimise_report
+from trireme.optimise import PASSES, optimise, optimise_report
 
 
 def zero_of(dtype, value):
@@ -161,6 +161,18 @@ def test_weights_quantised_by_the_model_itself():
     w = qdq(m, m.constant("w", weights(8, 5)), 0.02, 0)
     graph = m.finish(q(m, m.op("matmul", qdq(m, m.x), w)))
     assert "fully_connected" in op_names(folded(graph))
+
+
+@pytest.mark.parametrize("name", [name for name in PASSES if name != "quantize_folding"])
+def test_without_one_pass_the_rest_still_make_integers(name):
+    m = Model(x=f32(1, 4, 5, 5))
+    y = m.op("relu", conv(m, qdq(m, m.x)))
+    w = qdq(m, m.constant("w", weights(5, 8)), 0.02, 0)
+    graph = m.finish(q(m, m.op("matmul", qdq(m, y), w)))
+    made = optimise(graph, disable=[name])
+    assert_same_results(graph, made, units=1)
+    products = [node for node in made.nodes if node.op in ("conv", "matmul", "fully_connected")]
+    assert [is_quantized(made, node) for node in products] == [True, True], str(made)
 
 
 def test_weights_alone_become_floats():

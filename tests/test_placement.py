@@ -24,11 +24,11 @@ from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound
 from trireme.placing.contract import Contraction
 from trireme.placing.makespan import makespan_s
 from trireme.placing.messages import Messages, price_bound
-from trireme.placing.objective import LINEAR, OBJECTIVES
+from trireme.placing.objective import LINEAR, OBJECTIVES, Scorer
 from trireme.placing.prices import time_prices
 from trireme.placing.problem import CALLER, Machine, Problem
 from trireme.placing.search import Search
-from trireme.placing.stages import fewest, rules
+from trireme.placing.stages import early, fewest, rules
 from trireme.placing.starts import single_device
 from trireme.plan import make_plan
 from trireme.virtual import timeline
@@ -297,6 +297,16 @@ def test_the_plan_takes_what_was_predicted(objective):
         if objective == "serial":
             total = sum(task.estimate_s for task in plan.tasks)
             assert total == pytest.approx(placement.score.value, rel=1e-9)
+
+
+def test_a_smooth_throughput_is_little_above_the_greatest_load():
+    for _, problem in SMALL[:4]:
+        plain, smooth = (Scorer(problem, "throughput", smooth=on) for on in (False, True))
+        for assigned in ([0] * problem.n, [i % problem.k for i in range(problem.n)]):
+            tasks = early(problem, assigned)
+            load = plain.value(assigned, tasks)
+            most = load * 32**0.125  # devices and links
+            assert load * (1 - 1e-9) <= smooth.value(assigned, tasks) <= most
 
 
 def test_energy_needs_powers():

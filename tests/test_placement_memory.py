@@ -260,6 +260,15 @@ def test_scratch_that_a_device_turns_out_to_need_is_found_before_anything_runs()
     assert caught.value.device == "npu" and "weights 'w0'" in str(caught.value)
 
 
+def test_a_device_that_no_task_is_on_needs_no_scratch():
+    devices = toys(64 << 10)
+    devices["npu"].scratch_bytes = 100
+    pins = {node.id: "npu" for node in dense(1).nodes}
+    given = dict(devices=list(devices.values()), passes=(), calibration=Calibration())
+    with Session(dense(1), pins=pins, **given) as session:
+        assert session.program.scratch_bytes() == {"cpu": 0, "npu": 100}
+
+
 def test_two_buffers_of_one_piece():
     """A memory that gives no such large piece is as good as one that is too small."""
     device = toys(1 << 20, buffer_bytes=100)["npu"]

@@ -15,7 +15,8 @@ by: default suite and sweeps are what the suite once was.
 Verdicts: killed; survived (every test that comes by passed); unresolved (those that the budget pays
 for passed); not covered; gone (the statement is no longer there). FOLDER/equivalent.json is written
 by hand: why no test can notice a mutant, by its number. Rows go to FOLDER/results.jsonl as they are
-found, so a run can be stopped and taken up again; --minutes stops it by itself.
+found, so a run can be stopped and taken up again; --minutes stops it by itself. The tree must not
+change while it runs: use a worktree of its own.
 """
 
 import argparse
@@ -41,6 +42,7 @@ Rows = dict[tuple[int, str], dict]
 def run_mutants(folder: pathlib.Path, only: slice, minutes: float) -> None:
     """Run the tests against the mutants that have no result yet, until the CPU minutes are over."""
     numbers = range(len(mutant_map.load_mutants(folder)))[only]
+    copy_packages(folder)
     withdraw(folder)
     left = [number for number in numbers if (number, "default") not in results(folder)]
     while left and runs.children_cpu_s() < minutes * 60:
@@ -57,7 +59,7 @@ def _run_one(folder: pathlib.Path, number: int) -> None:
     if mutant is None or not tests:
         outcome = runs.Outcome("not covered" if mutant else "gone", "", 0, 0.0)
     else:
-        package = package_of(folder)
+        package = folder / "mutated"
         with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
             outcome = runs.run_tests(package, home, tests, 2 * BUDGET_S, known.cost_s)
     if outcome.verdict == "survived" and not whole:
@@ -85,7 +87,7 @@ def record(folder: pathlib.Path, tests: Sequence[str], usual_s: Mapping[str, flo
     """Run tests without a mutant and add how they ended to the map."""
     if not tests:
         return
-    package, log = runs.copy_package(folder / "plain"), folder / "plain" / "log.tsv"
+    package, log = folder / "plain", folder / "plain" / "log.tsv"
     for first in range(0, len(tests), 500):
         part = tests[first : first + 500]
         outcome = runs.run_tests(package, folder / "home", part, 3600.0, usual_s, stop=False)
@@ -99,13 +101,14 @@ def record(folder: pathlib.Path, tests: Sequence[str], usual_s: Mapping[str, flo
 
 def run_sweeps(folder: pathlib.Path) -> None:
     """Run the sweeps of the covering functions against what the default suite did not kill."""
+    copy_packages(folder)
     drawn, known = mutant_map.load_mutants(folder), mutant_map.load_map(folder)
     for (number, suite), row in sorted(results(folder).items()):
         wanted = suite == "default" and row["verdict"] in ("survived", "unresolved")
         if not wanted or (number, "sweep") in results(folder):
             continue
         functions = sorted({test.split("[")[0] for test in known.fit(number)})
-        package, mutant = package_of(folder), drawn[number]
+        package, mutant = folder / "mutated", drawn[number]
         assert mutant is not None
         with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
             outcome = runs.run_tests(package, home, functions, SWEEP_S, {}, runs.SWEEPS)
@@ -113,10 +116,10 @@ def run_sweeps(folder: pathlib.Path) -> None:
     withdraw(folder)
 
 
-def package_of(folder: pathlib.Path) -> pathlib.Path:
-    """The copy of the package in which mutants are made."""
-    package = folder / "mutated"
-    return package if package.exists() else runs.copy_package(package)
+def copy_packages(folder: pathlib.Path) -> None:
+    """Copy the package twice, to be mutated and to be left; the tree must not change meanwhile."""
+    for name in ("mutated", "plain"):
+        runs.copy_package(folder / name)
 
 
 def report(folder: pathlib.Path) -> None:
