@@ -1,5 +1,5 @@
-"""The cpu device against the reference: every op's samples on every instruction set and thread
-count, with poisoned margins around what kernels may write.
+"""The cpu device against the reference: every op's samples on instruction sets and thread counts,
+with poisoned margins around what kernels may write.
 """
 
 import faulthandler
@@ -10,7 +10,7 @@ import signal
 import guard
 import numpy as np
 import pytest
-from cpu_run import assert_close, run, sample_graph
+from cpu_run import assert_close, isas_for, run, sample_graph
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
@@ -46,7 +46,7 @@ def test_samples(cpus, name, variants):
             graphs.append((graph, feeds, f"{name} sample {number} {sample.note}"))
     graphs = [one for one in graphs if not variants or not _is_quantised(one[0])]
     for graph, feeds, what in graphs:
-        isas = VARIANTS if variants else ISAS if _is_quantised(graph) else PLAIN
+        isas = VARIANTS if variants else isas_for(what, ISAS if _is_quantised(graph) else PLAIN)
         made = {
             (isa, threads): cpus[isa, threads].compile([graph])[0]
             for isa in isas

@@ -4,7 +4,7 @@ and two threads, poisoned margins and guard pages; rounding, NaN, infinities and
 
 import numpy as np
 import pytest
-from cpu_run import assert_close, node_graph, run
+from cpu_run import assert_close, isas_for, node_graph, run
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
@@ -77,9 +77,9 @@ def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1
 
 
 def check(cpus, graph, feeds, what, rtol=BOUND):
-    """Run each instruction set on one and two threads: close to the reference, of the same bits."""
+    """Run on instruction sets and one and two threads: close to the reference, of the same bits."""
     want = list(interpret(graph, feeds).values())[0]
-    for isa in available_isas(variants=False):
+    for isa in isas_for(f"{graph} {what}", available_isas(variants=False)):
         bits = []
         for threads in (1, 2):
             got, kernels, _ = run(cpus[isa, threads], graph, feeds, at_end=threads == 1)
