@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 
 import pytest
 from zoo import zoo_path
-
 
 def pytest_configure(config):
     """Give a run a home of its own, which xdist's workers share: caches begin empty.
@@ -40,10 +40,27 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """A sweep is slow."""
+    """A sweep is slow; what is swept of the instruction sets is chosen here."""
+    sweep_isas(items)
     for item in items:
         if item.get_closest_marker("sweep"):
             item.add_marker(pytest.mark.slow)
+
+
+def sweep_isas(items):
+    """Mark `sweep`, of tests on the `cpus` with an `isa` each, all but those of `isas_for`."""
+    from cpu_run import isas_for
+
+    cases = defaultdict(list)
+    for item in items:
+        isa = item.callspec.params.get("isa") if hasattr(item, "callspec") else None
+        if isa is not None and "cpus" in item.fixturenames:
+            cases[item.nodeid.replace(isa, "", 1)].append((isa, item))
+    for case, members in cases.items():
+        kept = isas_for(case, [isa for isa, _ in members])
+        for isa, item in members:
+            if isa not in kept:
+                item.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture(scope="session")
