@@ -94,7 +94,7 @@ def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
 
 def test_each_copy_is_explained():
     for seed in (2, 5):
-        _, _, placement = placed(seed, 20)
+        _, _, placement = placed(seed, 20, "serial")
         copies = explain(placement).copies
         assert len(copies) == len(placement.copies())
         assert all(copy.ways and copy.estimate_s > 0 for copy in copies)

@@ -2,6 +2,7 @@
 input, pads that count and pads that do not, on every device and on the references.
 """
 
+import itertools
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnxruntime
 import pytest
 from forced import pinned_where_supported
 from onnx import TensorProto, helper
+from sweep import sweep
 
 from trireme.convert import convert
 from trireme.errors import ConvertError
@@ -54,8 +56,12 @@ def case(op, window):
     return model, x, onnxruntime.InferenceSession(model).run(None, {"x": x})[0]
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("op", OPS)
+def _always(op, window):
+    """Kinds of mean differ where a window meets pads."""
+    return op in ("max", "mean") or window.startswith(("a rest", "a window"))
+
+
+@pytest.mark.parametrize("op, window", sweep(itertools.product(OPS, WINDOWS), _always))
 def test_pools_equal_onnx_runtime(devices, op, window):
     model, x, wanted = case(op, window)
     graph = convert(model)
