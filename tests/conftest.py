@@ -12,6 +12,14 @@ from collections import defaultdict
 import pytest
 from zoo import zoo_path
 
+LONG = {
+    "test_cpu_kernels", "test_end_to_end", "test_explain", "test_fuzz_onnx", "test_onnx_models",
+    "test_onnx_node", "test_opencl_kernels", "test_parallel_split", "test_passes_models",
+    "test_placement", "test_plan",
+}  # fmt: skip
+"""Files of which one that began last would leave the other workers idle."""
+
+
 def pytest_configure(config):
     """Give a run a home of its own, which xdist's workers share: caches begin empty.
 
@@ -32,16 +40,21 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file's tests stay together: they share fixtures, and answers of the reference."""
+    """A file's tests stay together: they share fixtures, and answers of the reference.
+
+    Files begin in the order of collection; xdist would leave those of few tests to the end.
+    """
     from xdist.scheduler import LoadFileScheduling
 
+    config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """A sweep is slow; what is swept of the instruction sets is chosen here."""
+    """A sweep is slow; what is swept of the instruction sets is chosen here. Long files first."""
     sweep_isas(items)
+    items.sort(key=lambda item: item.path.stem not in LONG)
     for item in items:
         if item.get_closest_marker("sweep"):
             item.add_marker(pytest.mark.slow)
