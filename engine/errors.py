@@ -32,7 +32,7 @@ class TriremeError(Exception):
         lines = [summary, *(f"  {fact}" for fact in self.facts)]
         if fix:
             lines.append(f"  fix: {fix}")
-        super().__init__("\n".join(lines))
+        super().__init__(shortened("\n".join(lines)))
 
     def of_device(self, device: str) -> Self:
         """Return the error, which came from a device, unless it is known to be another's."""
@@ -78,6 +78,31 @@ class RunError(TriremeError):
 
 class InternalError(TriremeError):
     """An invariant of trireme itself is broken; please report it with the model."""
+
+
+_LONGEST_WORD, _LONGEST_LINE = 240, 2000
+
+
+def shortened(message: str) -> str:
+    """Return a message with the middle of its longest words and lines left out.
+
+    Names of files, values and nodes are as long as whoever chose them liked.
+    """
+    if len(message) <= _LONGEST_WORD:
+        return message
+    return "\n".join(map(_shortened_line, message.split("\n")))
+
+
+def _shortened_line(line: str) -> str:
+    words = (_without_middle(word, _LONGEST_WORD) for word in line.split(" "))
+    return _without_middle(" ".join(words), _LONGEST_LINE)
+
+
+def _without_middle(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]}...({len(text) - 2 * half} characters)...{text[-half:]}"
 
 
 @contextmanager

@@ -133,12 +133,6 @@ def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
     assert code == 3 and "--node #7: no node is called '#7'" in err
 
 
-@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
-def test_a_proof_is_given_seconds(model, capsys, seconds):
-    code, _, err = call(capsys, "place", model, "--prove", seconds)
-    assert code == 2 and "expected seconds, more than 0" in err
-
-
 @pytest.mark.parametrize("command", ["run", "profile", "explain", "verify", "place"])
 def test_pins_are_taken_wherever_a_model_is_placed(model, capsys, command):
     extra = ["--per-node"] if command == "verify" else []

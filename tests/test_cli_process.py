@@ -129,11 +129,6 @@ def test_labels_of_another_number_than_the_classes(model, tmp_path, capsys):
     assert err == "RunError: there are 2 labels for 4 classes\n"
 
 
-def test_a_seed_below_zero_is_a_wrong_option(model, capsys):
-    code, _, err = call(capsys, "run", model, "--seed", "-1")
-    assert code == 2 and err == "RunError: --seed -1: expected 0 or more\n"
-
-
 def test_a_fault_of_our_own_is_70(model, capsys, monkeypatch):
     def broken(options):
         raise KeyError("oops")

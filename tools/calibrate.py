@@ -24,6 +24,7 @@ from trireme.errors import ModelFileError, RunError
 from trireme.opening import open_device
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
+from trireme.tools.number_options import seconds, thread_list, whole
 from trireme.tools.options import (
     Argument,
     Progress,
@@ -34,13 +35,14 @@ from trireme.tools.options import (
 )
 
 ARGUMENTS: tuple[Argument, ...] = (
-    argument("--threads", help="of the cpu device, measured in turns: 1,2 (default: all)"),
-    argument("--limit", type=float, default=LIMIT_S, help="seconds it may take"),
+    argument("--threads", type=thread_list,
+             help="of the cpu device, measured in turns: 1,2 (default: all)"),
+    argument("--limit", type=seconds, default=LIMIT_S, help="seconds it may take"),
     argument("--check", nargs="+", default=[], dest="models", metavar="MODEL",
              help="measure nothing: compare predictions with measurements on these models"),
-    argument("--placements", type=int, default=0, metavar="N",
+    argument("--placements", type=whole(0), default=0, metavar="N",
              help="with --check: rank N random placements of each model over the devices"),
-    argument("--repeat", type=int, default=1, metavar="N",
+    argument("--repeat", type=whole(), default=1, metavar="N",
              help="with --check: check N times, and say how well measurements tell one another"),
     argument("--cores", action="store_true",
              help="measure only how far apart the cores are, and price by that what is known"),
@@ -133,10 +135,7 @@ def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
     """Return the devices asked for, the cpu with each number of threads, open until the stack
     closes.
     """
-    try:
-        threads = [int(n) for n in options.threads.split(",")] if options.threads else [None]
-    except ValueError:
-        raise RunError(f"--threads {options.threads}: expected numbers, as in 1,2") from None
+    threads = options.threads or (None,)
     names, opened = device_list(options), []
     for name in names:
         if kind_of(name) != name:

@@ -114,8 +114,6 @@ def _ms(seconds: float) -> str:
 def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
     """Return the lines and the data of a check, and 1 where the bars are missed, else 0."""
     progress = Progress()
-    if options.repeat < 1:
-        raise RunError(f"--repeat {options.repeat}: a check is made once at least")
     rows = [row for _ in range(options.repeat) for row in _rows(options, progress)]
     progress.done()
     if not rows:
@@ -241,9 +239,9 @@ def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
                     device.close()
 
 
-def _counts(options: argparse.Namespace) -> list[int | None]:
+def _counts(options: argparse.Namespace) -> Sequence[int | None]:
     """Return the numbers of threads asked for; None for all."""
-    return [int(n) for n in options.threads.split(",")] if options.threads else [None]
+    return tuple(options.threads or (None,))
 
 
 def _ranks(options: argparse.Namespace, progress: Progress) -> dict[str, tuple[float, int]]:

@@ -15,9 +15,11 @@ from typing import NoReturn
 
 from trireme import __version__, errors
 from trireme.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
+from trireme.limits import MOST_THREADS
 from trireme.tools import calibrate, commands, demo, machines, place, replay, verify, whatif
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
+from trireme.tools.number_options import relative, whole
 from trireme.tools.options import (
     Argument,
     add_device_choice,
@@ -83,7 +85,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _message(error: BaseException) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
+        return errors.shortened(f"{where}{error.strerror or error}")
     if isinstance(error, MemoryError):
         return "out of memory"
     return f"{type(error).__name__}: {error}"
@@ -93,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {errors.shortened(message)} (see {self.prog} --help)\n")
 
 
 Adder = Callable[[argparse.ArgumentParser], None]
@@ -123,21 +125,22 @@ COMMANDS: dict[str, Command] = {
         (
             _arg("--output", help="store the outputs in this .npz file"),
             _arg("--labels", help="a text file of class names, a line each"),
-            _arg("--top", type=int, default=5, help="how many classes to show"),
+            _arg("--top", type=whole(), default=5, help="how many classes to show"),
             _arg("--nodes", action="store_true", help="show what every task made, as it runs"),
         ),
     ),
     "profile": Command(
         commands.profile, "where every microsecond and byte went", (*_ON_DEVICES, add_inputs),
         (
-            _arg("--runs", type=int, default=20, help="runs that count"),
-            _arg("--warmup", type=int, default=3, help="runs before them"),
+            _arg("--runs", type=whole(), default=20, help="runs that count"),
+            _arg("--warmup", type=whole(0), default=3, help="runs before them"),
             _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
-            _arg("--stream", type=int, default=0, metavar="N",
+            _arg("--stream", type=whole(0), default=0, metavar="N",
                  help="then N runs as a stream, several in flight, beside one after another"),
-            _arg("--replicas", type=int, default=0, metavar="K",
+            _arg("--replicas", type=whole(0, MOST_THREADS), default=0, metavar="K",
                  help="with --stream: also over K sessions of one thread each"),
-            _arg("--depth", type=int, help="runs in flight of a stream (default: what is enough)"),
+            _arg("--depth", type=whole(),
+                 help="runs in flight of a stream (default: what is enough)"),
         ),
     ),
     "explain": Command(
@@ -156,9 +159,9 @@ COMMANDS: dict[str, Command] = {
         verify.verify, "compare with a peer, or node by node with the references",
         (*_ON_DEVICES, add_inputs),
         (
-            _arg("--tolerance", type=float,
+            _arg("--tolerance", type=relative,
                  help="of floats, relative to the largest value (1e-4; per node: the op's own)"),
-            _arg("--units", type=int, help="of integers, in units (1; per node: 0)"),
+            _arg("--units", type=whole(0), help="of integers, in units (1; per node: 0)"),
             _arg("--per-node", action="store_true",
                  help="compare every intermediate with the numpy references"),
             _arg("--all", action="store_true", help="with --per-node: list what agrees as well"),

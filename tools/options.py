@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,12 +13,14 @@ import numpy as np
 from trireme.dtypes import Array
 from trireme.errors import RunError
 from trireme.graph import Graph, Value
+from trireme.limits import MOST_THREADS
 from trireme.lockfile import Lock, devices_of, load_lock
 from trireme.parallel.choose import Splits
 from trireme.placing.objective import OBJECTIVES
 from trireme.running.feeds import random_array
 from trireme.session import Session
 from trireme.tools.image import load_image
+from trireme.tools.number_options import MOST_SEED, whole
 from trireme.tools.streams import say
 from trireme.user_files import calibration_file
 
@@ -49,10 +50,12 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
     parser.add_argument(
         "--threads",
-        type=int,
+        type=whole(1, MOST_THREADS),
         help="threads of the cpu device, or of each instance (default: all its cores)",
     )
-    parser.add_argument("--batch", type=int, help="make the inputs' first axis this, where it is 1")
+    parser.add_argument(
+        "--batch", type=whole(), help="make the inputs' first axis this, where it is 1"
+    )
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
         parser.add_argument(f"--dump-{form}", metavar="DIR",
                             help=f"write the {what} of every kernel here, a file each")  # fmt: skip
@@ -140,7 +143,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--normalise", default="signed", choices=("signed", "unit", "imagenet", "none"),
         help="how pixels become floats: -1..1, 0..1, ImageNet's mean and deviation, 0..255",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
+    parser.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of random inputs")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -172,20 +175,6 @@ def parse_pins(rows: Sequence[str]) -> dict[str, str]:
         pins.pop(name, None)
         pins[name] = device
     return pins
-
-
-def parse_share(text: str) -> float:
-    """Return a share given as 5% or 0.05.
-
-    Errors: argparse.ArgumentTypeError, if it is neither, or negative
-    """
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 5% or 0.05")
-    return share
 
 
 def calibration_path() -> Path:
@@ -304,8 +293,6 @@ def dump_code(session: Session, form: str, folder: Path) -> None:
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
     """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
     given = _given_inputs(options.input, inputs)
-    if options.seed < 0:
-        raise RunError(f"--seed {options.seed}: expected 0 or more")
     rng = np.random.default_rng(options.seed)
     feeds: dict[str, Array] = {}
     for value in inputs:

@@ -7,7 +7,6 @@ before (--check, which ends with 1 if it would be another).
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -48,25 +47,25 @@ from trireme.session import Session
 from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock
+from trireme.tools.number_options import seconds, share
 from trireme.tools.options import (
     Progress,
     calibration_path,
     device_list,
     device_options,
     parse_pins,
-    parse_share,
     splits,
 )
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--prove",), dict(type=float, nargs="?", const=60.0, metavar="SECONDS",
+    (("--prove",), dict(type=seconds, nargs="?", const=60.0, metavar="SECONDS",
                         help="prove or better it with an exact solver (default: 60 s); splits only "
                         "what --split says")),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
-    (("--tolerance",), dict(type=parse_share, default=0.0, metavar="5%",
+    (("--tolerance",), dict(type=share, default=0.0, metavar="5%",
                             help="with --check: the locked placement still passes if it is "
                             "predicted to take no more than this above the placement of today, and "
                             "above what was predicted when it was locked")),
@@ -88,8 +87,6 @@ _REAL = (
 def place_model(options: argparse.Namespace) -> int:
     """Place a model, and prove, lock or check the placement."""
     progress = Progress()
-    if options.prove is not None and not 0 < options.prove < math.inf:
-        raise RunError(f"--prove {options.prove:g}: expected seconds, more than 0")
     before = load_lock(options.check) if options.check else None
     devices, absent = _devices(options, before)
     try:

@@ -33,6 +33,7 @@ from trireme.placement import Placement
 from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer
 from trireme.tools.commands import emit, load
 from trireme.tools.figures import Axis, parse_axis
+from trireme.tools.number_options import whole
 from trireme.tools.options import Progress, device_list, parse_pins, splits
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -42,7 +43,7 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--vary",), dict(action="append", default=[], metavar="FIGURE=A..B",
                        help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
                        "=x0.5,x2: multiples")),
-    (("--steps",), dict(type=int, default=11, help="values of each A..B")),
+    (("--steps",), dict(type=whole(2), default=11, help="values of each A..B")),
     (("--objective",), dict(choices=OBJECTIVES, default="makespan",
                             help="what the placement makes small")),
 )  # fmt: skip

@@ -20,20 +20,21 @@ from trireme.tools.bench.report import report
 from trireme.tools.bench.result import Row, rows_from_json, rows_json, summarise
 from trireme.tools.bench.singles import bench_singles, singles_table
 from trireme.tools.commands import emit
+from trireme.tools.number_options import relative, seconds, whole
 from trireme.tools.options import Progress, argument
 
 ARGUMENTS = (
     argument("models", nargs="*", help=".onnx or .tflite files"),
     argument("--against", default=",".join(PEERS), help="comma-separated peers"),
     argument("--threads", default="1,2", help="comma-separated numbers of threads"),
-    argument("--duration", type=float, default=2.0, help="seconds each engine is timed"),
-    argument("--rounds", type=int, default=15, help="turns that those seconds are split into"),
-    argument("--round-s", type=float, help="seconds of a turn, instead of --duration"),
+    argument("--duration", type=seconds, default=2.0, help="seconds each engine is timed"),
+    argument("--rounds", type=whole(), default=15, help="turns that those seconds are split into"),
+    argument("--round-s", type=seconds, help="seconds of a turn, instead of --duration"),
     argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
              help="the shape of an input that the model leaves open"),
-    argument("--batch", type=int, help="run the model with this batch"),
-    argument("--tolerance", type=float, help="of float outputs, relative to the largest value"),
-    argument("--units", type=int, help="of integer outputs, in units"),
+    argument("--batch", type=whole(), help="run the model with this batch"),
+    argument("--tolerance", type=relative, help="of float outputs, relative to the largest value"),
+    argument("--units", type=whole(0), help="of integer outputs, in units"),
     argument("--limit-peers", choices=("avx2", "generic"),
              help="keep peers to an instruction set, where they can be kept"),
     argument("--modes", action="store_true",
