@@ -42,13 +42,23 @@ _NORMAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
 @dataclass(frozen=True)
 class Attr:
-    """An attribute: its kind, its default (None means "not given") and, for text, its choices."""
+    """An attribute: its kind, its default (None means "not given") and the values that it takes.
+
+    choices: all of them, where they are few
+    least: the least number, of each where there are several
+    finite: whether a float is a number of float32; kernels compute with no other
+    """
 
     kind: str
     default: Any = REQUIRED
     choices: tuple[Any, ...] = ()
+    least: float | None = None
+    finite: bool = True
 
     def check(self, op: str, name: str, value: Any) -> Any:
         """Return the value in its normal form; raise GraphError when it is of another kind."""
@@ -59,9 +69,21 @@ class Attr:
             known = ", ".join(map(repr, self.choices))
             raise GraphError(f"{op}: attribute {name}={value!r} is not one of {known}")
         try:
-            return _NORMAL[self.kind](value) if self.kind in _NORMAL else value
-        except (TypeError, ValueError) as error:
+            normal = _NORMAL[self.kind](value) if self.kind in _NORMAL else value
+        except (OverflowError, TypeError, ValueError) as error:
             raise GraphError(f"{op}: attribute {name}={value!r}: {error}") from error
+        for number in normal if isinstance(normal, tuple) else (normal,):
+            if wrong := self._wrong(number):
+                raise GraphError(f"{op}: attribute {name}={value!r}, expected {wrong}")
+        return normal
+
+    def _wrong(self, number: Any) -> str:
+        """Return what was expected in place of a number; nothing where it fits."""
+        if self.least is not None and not number >= self.least:
+            return f"{self.least} or more"
+        if self.kind in ("float", "floats") and self.finite and not abs(number) <= _FLOAT32_MAX:
+            return "a finite number of float32"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -68,15 +68,20 @@ def _leaky(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
 
 
 def _elu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
-    below = (mathfn.exp(fn, x) - 1.0) * float(attrs["alpha"])
-    small = fn.fma(x, x * 0.5, x) * float(attrs["alpha"])  # e^x - 1 cancels near 0
-    below = fn.select(fn.compare("ogt", x, -2e-3), small, below)
+    below = _exp_minus_1(fn, x) * float(attrs["alpha"])
     return fn.select(fn.compare("olt", x, 0.0), below, x)
+
+
+def _exp_minus_1(fn: Function, x: Value) -> Value:
+    """Return e^x - 1; next to 0, where that cancels, x + x^2 / 2."""
+    near = fn.compare("olt", fn.unary("fabs", x), 2e-3)
+    return fn.select(near, fn.fma(x, x * 0.5, x), mathfn.exp(fn, x) - 1.0)
 
 
 def _celu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
     alpha = float(attrs["alpha"])
-    return fn.select(fn.compare("olt", x, 0.0), _elu(fn, attrs, x * (1 / alpha)), x)
+    below = _exp_minus_1(fn, x * (1 / alpha)) * alpha
+    return fn.select(fn.compare("olt", x, 0.0), below, x)
 
 
 def _selu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from trireme.dtypes import FLOATING, REALS, Array
+from trireme.errors import GraphError
+from trireme.graph import Value
 from trireme.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import same_type
+from trireme.ops.shapes import Types, same_type
 
 Function = Callable[..., Array]
 _erf = np.frompyfunc(math.erf, 1, 1)
@@ -129,16 +131,23 @@ def _with_attributes(name: str, attrs: Mapping[str, Attr]) -> Callable[..., Iter
     return with_quantized(name, samples if other else float_samples)
 
 
+def _infer_celu(x: Value, *, alpha: float) -> Types:
+    if not alpha:
+        raise GraphError("alpha is 0, which x is divided by")
+    return same_type(x)
+
+
 def _define(
     name: str, doc: str, reference: Function, cost: int, rtol: float = 2e-6, **options: Any
 ) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
+    options.setdefault("infer", same_type)
     options.setdefault("dtypes", (FLOATING,))
     options.setdefault("samples", _with_attributes(name, options.get("attrs", {})))
     options.setdefault("quantized", form(name))
-    return define(OpDef(name, "x", doc, same_type, reference, flops=flops, rtol=rtol, **options))
+    return define(OpDef(name, "x", doc, reference=reference, flops=flops, rtol=rtol, **options))
 
 
 _define(
@@ -187,7 +196,7 @@ _define(
     "celu", "y = max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-12",
     in_double(
         lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha))
-    ), 14,
+    ), 14, infer=_infer_celu,
     attrs={"alpha": Attr("float", 1.0)},
 )  # fmt: skip
 _define(

@@ -169,7 +169,7 @@ define(
             "scales": Attr("floats"),
             "max_detections": Attr("int"),
             "max_classes_per_detection": Attr("int", 1),
-            "detections_per_class": Attr("int", 100),
+            "detections_per_class": Attr("int", 100, least=0),
             "use_regular_nms": Attr("bool", False),
             "score_threshold": Attr("float", 0.0),
             "iou_threshold": Attr("float", 0.5),

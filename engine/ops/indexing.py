@@ -109,6 +109,8 @@ def _infer_gather_nd(x: Value, indices: Value, *, batch_dims: int) -> Types:
     depth = indices.shape[-1]
     if not isinstance(depth, int):
         raise ShapeError("the last dimension of indices is not known")
+    if not depth:
+        raise ShapeError("the last dimension of indices is 0, expected 1 or more")
     if not 0 <= batch_dims < len(indices.shape) or batch_dims + depth > len(x.shape):
         raise ShapeError(f"indices of {depth} after {batch_dims} batch dims exceed x's rank")
     same_batch(x, indices, batch_dims)
@@ -192,7 +194,7 @@ move(
 def _infer_scatter_nd(x: Value, indices: Value, updates: Value, *, reduction: str) -> Types:
     depth: Dim = indices.shape[-1] if indices.shape else UNKNOWN
     if isinstance(depth, int):
-        if depth > len(x.shape):
+        if not 1 <= depth <= len(x.shape):
             raise ShapeError(f"indices name {depth} axes of x, which has {len(x.shape)}")
         wanted = (*indices.shape[:-1], *x.shape[depth:])
         if len(updates.shape) != len(wanted):

@@ -227,7 +227,8 @@ move(
     "split", "x split?", "the parts of x along `axis`, of the sizes in `split` or num_outputs "
     "parts of ceil(dim / num_outputs). Source: ONNX Split-18",
     _infer_split, _split, outputs="y ys*", samples=_split_samples,
-    attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None)}, dtypes=(ANY, INDICES),
+    attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None, least=1)},
+    dtypes=(ANY, INDICES),
 )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ define(
     OpDef(
         "softmax", "x", "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
         _infer_axis, lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
-        attrs={"axis": _AXIS, "beta": Attr("float", 1.0)}, flops=_flops(15),
+        attrs={"axis": _AXIS, "beta": Attr("float", 1.0, least=0)}, flops=_flops(15),
         samples=with_quantized("softmax", _softmax_samples), family="normalize", rtol=4e-6,
         quantized=form("softmax"), dtypes=(FLOATING,),
     )
@@ -332,7 +332,7 @@ define(
         same_type, _lrn, flops=_flops(15), family="normalize", rtol=1e-5,
         attrs={
             "alpha": Attr("float", 1e-4), "beta": Attr("float", 0.75), "bias": Attr("float", 1.0),
-            "size": Attr("int"), "layout": LAYOUT,
+            "size": Attr("int", least=1), "layout": LAYOUT,
         },
         samples=lambda rng: [
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),

@@ -237,7 +237,7 @@ define(
     OpDef(
         "lp_pool", "x", "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _lp_pool, flops=_flops,
-        attrs={**_WINDOW, "p": Attr("int", 2)}, samples=_lp_samples, family="pool", rtol=4e-6,
-        dtypes=(FLOATING,),
+        attrs={**_WINDOW, "p": Attr("int", 2, least=1)}, samples=_lp_samples, family="pool",
+        rtol=4e-6, dtypes=(FLOATING,),
     )
 )  # fmt: skip

@@ -141,7 +141,11 @@ def _dequantize_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, scales, np.arange(5, dtype=np.int8)), {"axis": 1}, fixed, note="per axis")
 
 
-_PLACE = {"axis": Attr("int", 1), "block_size": Attr("int", 0), "output_dtype": Attr("str", None)}
+_PLACE = {
+    "axis": Attr("int", 1),
+    "block_size": Attr("int", 0, least=0),
+    "output_dtype": Attr("str", None),
+}
 define(
     OpDef(
         "quantize_linear", "x scale zero_point?",

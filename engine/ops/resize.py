@@ -280,7 +280,7 @@ define(
             "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),
             "nearest_mode": Attr("str", "round_prefer_floor", ROUNDINGS),
             "cubic_coeff_a": Attr("float", -0.75), "exclude_outside": Attr("int", 0),
-            "extrapolation_value": Attr("float", 0.0), "antialias": Attr("int", 0),
+            "extrapolation_value": Attr("float", 0.0, finite=False), "antialias": Attr("int", 0),
             "axes": Attr("ints", None),
             "keep_aspect_ratio_policy": Attr(
                 "str", "stretch", ("stretch", "not_larger", "not_smaller")
