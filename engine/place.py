@@ -18,6 +18,7 @@ from trireme.cost import CostModel, Estimate
 from trireme.device import HOST, Device, Resident
 from trireme.errors import PlacementError, PlanError, from_device
 from trireme.graph import Graph, Node
+from trireme.limits import host_memory_bytes
 from trireme.naming import pinned
 from trireme.placement import Choice, Placement, Score, insert_copies, largest_values
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
@@ -317,4 +318,19 @@ def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
 def _refusal(graph: Graph, node: Node, name: str, device: Device) -> str | None:
     if node.pin is not None and node.pin != name:
         return f"the node is pinned to {node.pin}"
-    return device.unsupported_reason(graph, node)
+    return _too_large(graph, node, device) or device.unsupported_reason(graph, node)
+
+
+def _too_large(graph: Graph, node: Node, device: Device) -> str | None:
+    """Say which operand alone is larger than the device's memory.
+
+    Asked before the device is: it would tile the operand, piece after piece.
+    """
+    spec = device.spec
+    limit = spec.memory_bytes or host_memory_bytes()
+    for value in (*node.used, *node.outputs):
+        type = graph.type(value)
+        flows = not graph.values[value].is_constant and type.is_static
+        if flows and type.dtype != "string" and type.nbytes > limit:
+            return f"{type} takes {type.nbytes:,} bytes, {spec.memory} has {limit:,}"
+    return None

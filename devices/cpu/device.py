@@ -29,7 +29,7 @@ from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.errors import DeviceError
 from trireme.graph import Graph, Node
-from trireme.limits import MOST_THREADS, host_memory_bytes
+from trireme.limits import MOST_THREADS
 from trireme.user_files import cache_folder
 
 NO_CACHE = pathlib.Path()
@@ -66,8 +66,6 @@ class CpuDevice(HostMemoryDevice):
                 return f"shape {list(type.shape)} is dynamic; cpu compiles exact shapes"
             if type.dtype == "string":
                 return "cpu has no memory for strings"
-            if type.nbytes > host_memory_bytes():
-                return f"{type} takes {type.nbytes} bytes, this machine has {host_memory_bytes()}"
         return None
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
