@@ -28,9 +28,7 @@ CASES = list(numeric())
 
 @pytest.mark.parametrize("command, option, action", CASES, ids=lambda v: str(v))
 def test_a_senseless_number_is_one_sentence_and_2(command, option, action, capsys):
-    assert action.type not in (int, float), (
-        "see number_options.py"
-    )
+    assert action.type not in (int, float), "see number_options.py"
     zero = ["0"] if option in SHOULD_COUNT else []
     for text in (*SENSELESS, *zero):
         with pytest.raises(SystemExit) as ended:

@@ -1,0 +1,227 @@
+"""Every op's samples with one attribute, dimension or operand made hostile.
+
+As a program, `python hostile_ops.py DEVICES SEED COUNT FIRST`: opens, places and runs COUNT of the
+cases (0: all) on the devices, in bounded memory and time.
+"""
+
+import random
+import sys
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from bounded import try_cases
+from op_samples import SEED, assert_close, outputs_of
+
+from trireme.builder import GraphBuilder
+from trireme.dtypes import dtype_name
+from trireme.errors import PlacementError
+from trireme.graph import TensorType
+from trireme.interpret import run_reference
+from trireme.op import all_ops, get_op
+from trireme.session import Session
+
+INTS = (0, -1, 2**31, 2**40, 2**62, -(2**63))
+FLOATS = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e300)
+SIZES = (0, 1, 2**31, 2**40, 2**62)
+SAMPLES = 3
+"""Of each op, as many as have inputs of other dtypes or quantisation."""
+MOST_FED = 1 << 26
+"""Bytes that a case is fed; a larger one is opened and placed."""
+MOST_COMPARED = 1 << 16
+"""Elements that are compared with the reference, which is slow."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sample and what is changed about it.
+
+    attrs: attributes given in place of the sample's
+    dims: shapes of fed inputs in place of the sample's, by position
+    arrays: operands in place of the sample's, by position
+    constant: positions that are constants
+    """
+
+    op: object
+    sample: object
+    number: int
+    what: str
+    attrs: tuple = ()
+    dims: tuple = ()
+    arrays: tuple = ()
+    constant: frozenset = frozenset()
+
+    def __str__(self):
+        return f"{self.op.name} sample {self.number}: {self.what}"
+
+
+def all_cases():
+    """Return every case, in the same order each time."""
+    return [case for op in all_ops() for case in cases_of(op)]
+
+
+def cases_of(op):
+    """Yield the cases of an op."""
+    seen = {}
+    for number, sample in enumerate(op.samples(np.random.default_rng(SEED))):
+        kinds = tuple(a is None or (str(a.dtype), a.ndim) for a in sample.inputs)
+        quants = tuple(q is not None for q in sample.quants)
+        seen.setdefault((kinds, quants), (number, sample))
+    for number, sample in list(seen.values())[:SAMPLES]:
+        plain = Case(op, sample, number, "plain", constant=frozenset(sample.constants))
+        yield from _attributes(plain)
+        yield from _dimensions(plain)
+        yield from _operands(plain)
+
+
+def _attributes(case):
+    for name, attr in case.op.attrs.items():
+        given = case.sample.attrs.get(name, attr.default)
+        for value in _values(attr.kind, given if isinstance(given, tuple | list) else (1, 1)):
+            attrs = (*case.sample.attrs.items(), (name, value))
+            yield replace(case, attrs=attrs, what=f"{name}={value!r}")
+
+
+def _values(kind, given):
+    if kind in ("int", "float"):
+        yield from {"int": INTS, "float": FLOATS}[kind]
+    elif kind in ("ints", "floats"):
+        yield from ((), (*given, *given[:1]), tuple(given[:-1]))
+        for value in INTS if kind == "ints" else FLOATS:
+            yield from ((value,) * len(given), (value, *given[1:]), (*given[:-1], value))
+    elif kind == "bool":
+        yield from (False, True)
+    elif kind in ("str", "strs"):
+        yield from ("", "\0") if kind == "str" else ((), ("",), (*given, "x"))
+
+
+def _dimensions(case):
+    fed = {
+        position: array.shape
+        for position, array in enumerate(case.sample.inputs)
+        if array is not None and position not in case.constant
+    }
+    for size in SIZES:
+        for position, shape in fed.items():
+            for axis in range(len(shape)):
+                dims = ((position, (*shape[:axis], size, *shape[axis + 1 :])),)
+                yield replace(case, dims=dims, what=f"input {position} is {dims[0][1]}")
+        for old in sorted({dim for shape in fed.values() for dim in shape}):
+            dims = tuple((p, tuple(size if d == old else d for d in s)) for p, s in fed.items())
+            yield replace(case, dims=dims, what=f"every dimension of {old} is {size}")
+
+
+def _operands(case):
+    """Small operands, of which shapes, bounds and scales are made, as constants and as fed."""
+    for position, array in enumerate(case.sample.inputs):
+        if array is None or array.dtype.kind not in "iuf" or array.ndim > 1 or array.size > 16:
+            continue
+        for value in FLOATS if array.dtype.kind == "f" else INTS:
+            with np.errstate(all="ignore"):
+                put = np.asarray(value).astype(array.dtype)
+            every = np.full(array.shape, put, array.dtype)
+            first = array.copy()
+            first.reshape(-1)[:1] = put
+            for made, which in ((every, "all"), (first, "first")):
+                for constant in (case.constant - {position}, case.constant | {position}):
+                    how = "constant" if position in constant else "fed"
+                    what = f"input {position} ({how}) {which} {value}"
+                    yield replace(case, arrays=((position, made),), constant=constant, what=what)
+
+
+def graph_of(case):
+    """Return a graph of one node, and the shapes and values to feed by name."""
+    builder, feeds, operands = GraphBuilder(case.op.name), {}, []
+    dims, arrays = dict(case.dims), dict(case.arrays)
+    for position, array in enumerate(case.sample.inputs):
+        array = arrays.get(position, array)
+        quants = case.sample.quants
+        quant = quants[position] if position < len(quants) else None
+        if array is None:
+            operands.append(None)
+        elif position in case.constant:
+            operands.append(builder.constant(f"c{position}", array, quant))
+        else:
+            shape = dims.get(position, array.shape)
+            feeds[f"x{position}"] = array if shape == array.shape else shape
+            type_ = TensorType(tuple(shape), dtype_name(array.dtype), quant)
+            operands.append(builder.input(f"x{position}", type_))
+    attrs = dict(case.attrs) if case.attrs else case.sample.attrs
+    made = builder.add_node(
+        case.op.name, operands, attrs, outputs=outputs_of(case.op, case.sample),
+        quants=case.sample.out_quants, source="test:hostile",
+    )  # fmt: skip
+    return builder.finish(*made), feeds
+
+
+def fed(graph, feeds):
+    """Return arrays to feed, zeros where a shape is all that is known; None for too large ones."""
+    if sum(value.type.nbytes for value in graph.input_values()) > MOST_FED:
+        return None
+    types = {value.name: value for value in graph.input_values()}
+    return {
+        name: given
+        if isinstance(given, np.ndarray)
+        else np.zeros(given, object if types[name].dtype == "string" else types[name].dtype)
+        for name, given in feeds.items()
+    }
+
+
+def attempt_on(devices):
+    """Return what opens, places and runs a case: on the last device, else where it can run."""
+
+    def attempt(case):
+        graph, feeds = graph_of(case)
+        try:
+            return _run(graph, feeds, devices, {"*": devices[-1]})
+        except PlacementError:
+            return _run(graph, feeds, devices, {})
+
+    return attempt
+
+
+def _run(graph, feeds, devices, pins):
+    with Session(graph, devices=devices, pins=pins, threads=1, model_cache=None) as session:
+        given = fed(graph, feeds)
+        if given is None:
+            return "opened"
+        found = session.run(given)
+    return _compared(graph, given, found)
+
+
+def _compared(graph, given, found):
+    """Return "ran", or "wrong" and why where the answer is not the reference's."""
+    op = get_op(graph.nodes[0].op)
+    if op.name.startswith("random") or sum(a.size for a in found.values()) > MOST_COMPARED:
+        return "ran"
+    for name, wanted in run_reference(graph, given).items():
+        got = found[name]
+        if op.name in ("dft", "stft") and wanted.shape == got.shape:
+            got = np.where(np.isfinite(wanted), got, wanted)
+            # a fast transform does not multiply by the zeros that turn infinity into NaN
+        try:
+            assert_close(got, wanted, op.rtol, name)
+        except AssertionError as error:
+            return "wrong " + " ".join(str(error).split())[:600]
+    return "ran"
+
+
+def chosen(seed, count):
+    """Return the numbered cases: all, or a seeded choice of them."""
+    cases = list(enumerate(all_cases()))
+    return sorted(random.Random(seed).sample(cases, count), key=lambda c: c[0]) if count else cases
+
+
+def main(devices, seed, count, first):
+    warnings.simplefilter("ignore")
+    names = devices.split("+")
+    example = GraphBuilder("first")
+    x = example.input("x", TensorType((2,), "float32"))
+    graph = example.finish(example.add("exp", x))
+    with Session(graph, devices=names, model_cache=None) as session:
+        session.run({"x": np.zeros(2, np.float32)})
+    try_cases(chosen(seed, count), attempt_on(names), first)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
