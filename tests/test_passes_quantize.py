@@ -121,6 +121,18 @@ def test_an_op_between_dequantize_and_quantize(name, same):
     folded(graph, units={"average_pool": 2, "concat": 3}.get(name, 1))
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_between_integers_of_either_sign(name):
+    """A zero point of the output may be no integer of the input's dtype."""
+    for dtypes in (("int8", "uint8"), ("uint8", "int8")):
+        m = Model(x=f32(1, 4, 5, 5))
+        x = qdq(m, m.x, dtype=dtypes[0])
+        folded(m.finish(q(m, OPS[name](m, x), 0.1, ZEROS[dtypes[1]], dtypes[1])), whole=False)
+
+
+ZEROS = {"int8": -128, "uint8": 200}
+
+
 def test_golden_text_of_a_quantised_conv():
     m = Model(x=f32(1, 5, 5, 4))
     y = m.op("conv", qdq(m, m.x), dq_weights(m, 6, 3, 3, 4, axis=0), bias(m, 6),

@@ -95,7 +95,7 @@ def _fold_own(
             typed = None if divides else integers_of(g, value, node)
             if typed is None and op in NUMBERS:
                 typed = _number(g, value, node, stored, divides)
-            if typed is None or (g.type(typed).dtype != stored and op not in TABLE_OPS):
+            if typed is None or g.type(typed).dtype != stored:
                 return None
             value = typed
         inputs.append(value)
@@ -177,7 +177,7 @@ def _fold_linear(
     """Fold conv, fully_connected, matmul or gemm; the bias becomes int32 at the product's scale."""
     x, weights = integers_of(g, node.used[0], node), g.made_by(node.used[1], node, "dequantize")
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if x is None or weights is None or len(node.inputs) > 3:
+    if x is None or weights is None or len(node.inputs) > 3 or g.type(x).dtype != stored:
         return None
     op, w = node.op, weights.used[0]
     kept = dict(node.attrs) | attrs
