@@ -23,8 +23,13 @@ from trireme.errors import TriremeError
 from trireme.model_cache import optimised
 from trireme.model_file import dumps, loads
 from trireme.opening import open_device
+from trireme.placing.objective import Objective
 
 CONTROL = ("If", "Loop", "Scan")
+QUICK: Objective = "serial"
+"""The objective over several devices: annealing tasks for the makespan takes longer than the run,
+even where every node is pinned.
+"""
 Runner = Callable[[Grown, Any], tuple[str, list[Failure]]]
 
 
@@ -44,8 +49,7 @@ def on_devices(devices: Sequence[Any]) -> Runner:
     """Return what runs a graph on those devices, and on host where it has control flow.
 
     A path is loaded twice, with an empty cache and a full one; one graph of three from bytes first.
-    With control flow the objective is the serial time: annealing a makespan over cpu and host takes
-    a second, and a third of all the time that random graphs do.
+    Where there are several devices, the objective is QUICK.
     """
 
     def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
@@ -55,7 +59,7 @@ def on_devices(devices: Sequence[Any]) -> Runner:
         if not flows:
             return check(content, grown.feeds, wanted, devices, ways)
         used = [*devices, "host"]
-        return check(content, grown.feeds, wanted, used, ways, objective="serial")
+        return check(content, grown.feeds, wanted, used, ways, objective=QUICK)
 
     return run
 
@@ -74,7 +78,8 @@ def on_random_devices(devices: Mapping[str, Any]) -> Runner:
         except TriremeError as error:
             kind = allowed(error)
             return kind, [] if kind else [Failure("pinned", "refused", str(error))]
-        return run_way("pinned", graph, grown.feeds, wanted, [*devices.values(), "host"])
+        used = [*devices.values(), "host"]
+        return run_way("pinned", graph, grown.feeds, wanted, used, objective=QUICK)
 
     return run
 
@@ -94,8 +99,10 @@ def otherwise(devices: Sequence[Any]) -> Runner:
             "node by node": (graph, {"execution": "interactive"}),
             "in one order": (graph, {"mode": "serial"}),
         }
+        used = [*devices, "host"]
         for way, (source, options) in ways.items():
-            found = run_way(way, source, grown.feeds, wanted, [*devices, "host"], **options)
+            options["objective"] = QUICK
+            found = run_way(way, source, grown.feeds, wanted, used, **options)
             if found != ("", []):
                 return found
         return "", []

@@ -114,17 +114,16 @@ def jittered(
     for node in grown.model.graph.node:
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        for position, name in enumerate(node.input):
-            array = grown.arrays.get(name)
-            skip = node.op_type in FIRST_ONLY and position > 0
-            if node.name not in grown.rounding or array is None or skip:
-                continue
-            if str(array.dtype) not in UNIT or not array.size:
+        places = [(changed.input, i) for i in range(len(node.input))]
+        places = places[:1] if node.op_type in FIRST_ONLY else places + read_in_bodies(changed)
+        for names, position in places if node.name in grown.rounding else ():
+            array = grown.arrays.get(name := names[position])
+            if array is None or str(array.dtype) not in UNIT or not array.size:
                 continue
             factor = f"factor_{len(factors)}"
             factors[factor] = (array.shape, numpy_dtype(str(array.dtype)))
             nodes.append(helper.make_node("Mul", [name, factor], [f"moved_{factor}"]))
-            changed.input[position] = f"moved_{factor}"
+            names[position] = f"moved_{factor}"
         nodes.append(changed)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
@@ -133,6 +132,14 @@ def jittered(
         for name, (shape, dtype) in factors.items()
     )
     return model, factors
+
+
+def read_in_bodies(node: Any) -> list[tuple[Any, int]]:
+    """Return the places of the names that the nodes in a node's bodies read."""
+    bodies = [a.g for a in node.attribute if a.HasField("g")]
+    inner = [one for body in bodies for one in body.node]
+    own = [(one.input, i) for one in inner for i in range(len(one.input))]
+    return own + [place for one in inner for place in read_in_bodies(one)]
 
 
 __all__ = ["Answer", "Refused", "answer", "same", "wide"]

@@ -65,7 +65,7 @@ ROWS: tuple[Row, ...] = (
     row("IsInf", value(REAL), rounds=False, weight=0.3),
     *(row(f"Reduce{name}", filled(REAL if name in ROOTS else NUMBER), maybe(ints(axes), 0.8),
           attrs={"keepdims": (0, 1, None)}, weight=0.7) for name in REDUCTIONS),
-    *(row(op, value(NUMBER), weight=0.7, attrs={
+    *(row(op, value(NUMBER, (1, 2, 3, 4, 5)), weight=0.7, attrs={  # no axis is within rank 0
         "axis": maybe_axis, "keepdims": (0, 1, None), "select_last_index": (None, None, 1),
       }) for op in ("ArgMax", "ArgMin")),
     *(row(op, value(REAL), attrs={"axis": maybe_axis}) for op in ("Softmax", "LogSoftmax")),
