@@ -95,6 +95,18 @@ CASES = {
         [node("MaxPool", "x", "a", kernel_shape=[2, 2]), node("Div", "a e")],
         {"x": ramp(2, 8, 8, 2), "e": ramp(0)}, opset=9,
     ),
+    "the mean of a window that holds pads alone is 0": Case(
+        [node("AveragePool", "x", kernel_shape=[2, 1], dilations=[2, 2], pads=[1, 0, 1, 0])],
+        {"x": ramp(1, 5, 1, 6)},
+    ),
+    "log(1 + e^x) keeps its digits below 0": Case(
+        [node("Softplus", "x", "y"), node("Mish", "x", "z")],
+        {"x": np.array([-1e-3, -1, -9, -16.7, -30, -80], F32)},
+    ),
+    "nothing is gathered behind batch axes": Case(
+        [node("GatherND", "x i", batch_dims=3)], {"x": ramp(0, 1, 2, 1)},
+        {"i": np.zeros((0, 1, 2, 6, 1), np.int64)}, opset=17,
+    ),
     "a third is a float32 number: pixels lie where float32 arithmetic puts them": Case(
         [node("Resize", "x - s", mode="nearest", nearest_mode="floor")],
         {"x": ramp(6, 3, 6, 5, dtype=np.int32)}, {"s": np.array([1, 1, 1 / 3, 1.6], F32)},

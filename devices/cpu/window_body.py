@@ -124,7 +124,10 @@ class AverageBody(MaxBody):
 
     def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
         """Divide and apply the activation."""
-        by = taps if self.fixed is None else self.fn.as_value("float", float(self.fixed))
+        if self.fixed is None:  # the mean of nothing is 0
+            by = self.fn.select(self.fn.compare("ogt", taps, 1.0), taps, 1.0)
+        else:
+            by = self.fn.as_value("float", float(self.fixed))
         return activate(self.fn, self.activation, total / self.fn.splat(by, self.fn.isa.lanes))
 
 

@@ -22,6 +22,7 @@ from trireme.errors import GraphError
 from trireme.graph import Graph, Node, TensorType
 from trireme.kernel_table import form_of, layout_of
 from trireme.op import Call, call_of, get_op
+from trireme.ops.shapes import may_miss
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,16 @@ def dilation_limit(s: Subject) -> str:
     return f"{dilations}, the limit is {limit}" if max(dilations) > limit else ""
 
 
+def windows_meet_image(s: Subject) -> str:
+    """windows of quantised average_pool must not hold pads alone"""
+    if s.types[0].quant is None:
+        return ""
+    pads, dilations = s.node.attrs["pads"], s.node.attrs["dilations"]
+    space, kernel, half = s.types[0].dims[1:-1], _kernel(s), len(pads) // 2
+    axes = zip(space, kernel, zip(pads[:half], pads[half:], strict=True), dilations, strict=True)
+    return f"pads {pads}" if any(may_miss(*axis) for axis in axes) else ""
+
+
 def constant_weights(s: Subject) -> str:
     """the weight and bias of a conv must be constants"""
     for position, name in ((1, "weight"), (2, "bias")):
@@ -212,6 +223,7 @@ CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (kernel_limit, WINDOWS),
     (stride_limit, _STRIDED),
     (dilation_limit, WINDOWS),
+    (windows_meet_image, ("average_pool",)),
     (batch_limit, ("matmul",)),
     (can_be_lowered, ()),
     (fits_sram, ()),

@@ -135,7 +135,7 @@ def _average_pool(
     image = channels_last(x, layout).astype(np.float64)
     sums = pool_windows(image, 0, **window).sum(axis=0)  # type: ignore[arg-type]
     counts = _counts(image.shape[1:-1], bool(count_include_pad), **window)  # type: ignore[arg-type]
-    y = (sums / counts[None, ..., None]).astype(x.dtype)
+    y = (sums / np.maximum(counts, 1)[None, ..., None]).astype(x.dtype)
     return activate(activation, from_channels_last(y, layout))
 
 
@@ -208,6 +208,11 @@ def _average_samples(rng: np.random.Generator) -> Iterable[Sample]:
     x = rng.standard_normal((1, 5, 6, 5)).astype(np.float32)
     attrs = {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
     yield Sample((x,), {**attrs, "count_include_pad": 1}, note="pads count")
+    x = rng.standard_normal((1, 1, 4, 5)).astype(np.float32)
+    attrs = {"kernel": (2, 1), "strides": (1, 1), "pads": (1, 0, 1, 0), "dilations": (2, 1)}
+    yield Sample((x,), attrs, note="around the image")
+    attrs = {"kernel": (1, 2), "strides": (1, 1), "pads": (2, 0, 1, 3), "dilations": (1, 1)}
+    yield Sample((x,), attrs, note="beside the image")
 
 
 define(
@@ -224,8 +229,8 @@ define(
 define(
     OpDef(
         "average_pool", "x",
-        "y = the mean of each window, over the elements inside x, or with the pads when "
-        "count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
+        "y = the mean of each window, over the elements inside x (0 of none), or with the pads "
+        "when count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
         "Source: ONNX AveragePool-22",
         lambda x, **attrs: _infer(x, **attrs)[:1], _average_pool, flops=_flops,
         attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},

@@ -89,9 +89,9 @@ def average_pool(call: Call, x: Array) -> Array:
     """Return rounded window means: see PoolParams; a float64 mean is on its side of a half."""
     p = q.pool_params(call)
     attrs = {**call.attrs, "activation": ""}
-    zero = p.zero if attrs.get("count_include_pad") else 0
-    mean = np.asarray(get_op("average_pool").reference(_wide(x, zero).astype(np.float64), **attrs))
-    return np.asarray(np.clip(_rounded_mean(mean, zero), p.low, p.high))
+    wide = _wide(x, p.zero).astype(np.float64)
+    mean = np.asarray(get_op("average_pool").reference(wide, **attrs))
+    return np.asarray(np.clip(_rounded_mean(mean, p.zero), p.low, p.high))
 
 
 def _rounded_mean(mean: Array, zero: int) -> Array:

@@ -193,6 +193,7 @@ def _pool(rng: np.random.Generator) -> Iterator[Sample]:
             ("whole image", {"kernel": (6, 7)}),
             ("padded, stride 2", {"kernel": (3, 3), "strides": (2, 2), "pads": (0, 1, 1, 1)}),
             ("relu6", {"kernel": (2, 2), "activation": "relu6"}),
+            ("beside the image", {"kernel": (1, 2), "pads": (2, 0, 1, 3)}),
         ):
             x = (stored(rng, dtype, 2, 6, 7, 19),)
             window = _window(**attrs)

@@ -186,6 +186,12 @@ def windows(
     return count
 
 
+def may_miss(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> bool:
+    """Whether a window may hold pads alone along one axis: beside the input, or around it."""
+    reach = dilation * (kernel - 1) + 1
+    return max(pads) >= reach or (kernel > 1 and size < dilation)
+
+
 def cropped_kernel(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> int:
     """Return how many elements of a kernel can meet the input or its pads along one axis.
 

@@ -31,6 +31,7 @@ from trireme.errors import InternalError
 from trireme.graph import Graph, Node
 from trireme.kernel_table import STORED_8
 from trireme.op import call_of
+from trireme.ops.shapes import may_miss
 from trireme.quantize import ReduceParams, pool_params, reduce_mean_params, softmax_params
 
 
@@ -126,6 +127,11 @@ def _pool_reason(graph: Graph, node: Node) -> str | None:
         return f"quantised {node.op} has no native kernel for dilations or indices"
     if node.attrs["ceil_mode"] or node.attrs.get("count_include_pad"):
         return f"quantised {node.op} has no native kernel for ceil_mode or count_include_pad"
+    pads, kernel = node.attrs["pads"], node.attrs["kernel"]
+    if node.op == "average_pool" and any(
+        may_miss(x.dims[1 + a], kernel[a], (pads[a], pads[a + 2]), 1) for a in range(2)
+    ):
+        return "quantised average_pool has no native kernel for windows of pads alone"
     return eight_bit_reason(graph, node, lambda: pool_params(call_of(graph, node)))
 
 

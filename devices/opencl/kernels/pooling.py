@@ -77,7 +77,7 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
     lines = [
         f"{kind} s = {lanes.splat('float', start)};",
         *_loop(window, step, node, lanes),
-        *([] if maximum else ["s /= (float)count;"]),
+        *([] if maximum else ["s /= (float)max(count, 1);"]),
         f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
         *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0"),
     ]
@@ -99,6 +99,7 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     value = f"const {kind} v = {lanes.convert('int', load)};"
     ends = [lanes.splat("int", name) for name in ("low", "high")]
     mean = [
+        "if (count == 0) { count = 1; s += zero; }",
         "const int part = count / 2;",
         "s += (count - inside) * zero;"
         if node.attrs.get("count_include_pad") else "",
