@@ -34,7 +34,7 @@ ATTRS = {
     "leaky_relu": ({"alpha": 0.5},), "elu": ({"alpha": 0.5},), "celu": ({"alpha": 0.5},),
     "thresholded_relu": ({"alpha": 0.5},), "is_inf": ({"detect_negative": 0}, {}),
 }  # fmt: skip
-SINGLE_FUNCTIONS = {"softplus", "mish", "swish", "hard_swish", "gelu", "celu", "elu", "selu"}
+SINGLE_FUNCTIONS = {"swish", "hard_swish", "gelu"}
 """Right to a part of the largest result where they cancel: their samples look at them."""
 
 

@@ -68,19 +68,14 @@ def _leaky(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
 
 
 def _elu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
-    below = _exp_minus_1(fn, x) * float(attrs["alpha"])
+    below = mathfn.expm1_below(fn, x) * float(attrs["alpha"])
     return fn.select(fn.compare("olt", x, 0.0), below, x)
-
-
-def _exp_minus_1(fn: Function, x: Value) -> Value:
-    """Return e^x - 1; next to 0, where that cancels, x + x^2 / 2."""
-    near = fn.compare("olt", fn.unary("fabs", x), 2e-3)
-    return fn.select(near, fn.fma(x, x * 0.5, x), mathfn.exp(fn, x) - 1.0)
 
 
 def _celu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
     alpha = float(attrs["alpha"])
-    below = _exp_minus_1(fn, x * (1 / alpha)) * alpha
+    less_1 = mathfn.expm1_below if alpha > 0 else mathfn.expm1
+    below = less_1(fn, x * (1 / alpha)) * alpha
     return fn.select(fn.compare("olt", x, 0.0), below, x)
 
 
@@ -91,7 +86,7 @@ def _selu(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
 def _softplus(fn: Function, x: Value) -> Value:
     """Return log(1 + e^x) as max(x, 0) + log(1 + e^-|x|), which does not overflow."""
     power = mathfn.exp(fn, -fn.unary("fabs", x))
-    return mathfn.clamp(fn, x, 0.0, math.inf) + mathfn.log(fn, power + 1.0)
+    return mathfn.clamp(fn, x, 0.0, math.inf) + mathfn.log1p_unit(fn, power)
 
 
 def _prelu(fn: Function, attrs: Mapping[str, Any], x: Value, slope: Value) -> Value:

@@ -96,6 +96,21 @@ def exp(fn: Function, x: Value) -> Value:
     return _scale(fn, y, n)
 
 
+def expm1_below(fn: Function, x: Value) -> Value:
+    """Return e to the x, less 1, of x <= 1, to 1e-7 of it: 2^n (e^r - 1) + 2^n - 1, r as in exp."""
+    limited = clamp(fn, x, -20.0, 1.0)  # less is -1
+    n = fn.unary("floor", fn.fma(limited, 1 / math.log(2), 0.5))
+    r = fn.fma(n, -_LN2_LOW, fn.fma(n, -_LN2_HIGH, limited))
+    whole = fn.convert("fptosi", n, _int_type(n))
+    power = _power_of_two(fn, fn.emit(whole.type, f"freeze {whole}"))
+    return fn.fma(power, fn.fma(r * r, polynomial(fn, r, _EXP), r), power - 1.0)
+
+
+def expm1(fn: Function, x: Value) -> Value:
+    """Return e to the x, less 1, of any x."""
+    return fn.select(fn.compare("olt", x, 1.0), expm1_below(fn, x), exp(fn, x) - 1.0)
+
+
 def exp_short(fn: Function, x: Value, most: float = math.inf, sign: int = 1) -> Value:
     """Return e to the sign x to 2e-7 of it, in two thirds of the instructions of `exp`.
 
@@ -153,6 +168,12 @@ def log_normal(fn: Function, x: Value) -> Value:
     """Return the natural logarithm of a normal number above 0, of infinity or NaN."""
     result = _log_of(fn, *_split(fn, x))
     return fn.select(fn.compare("olt", x, math.inf), result, x)
+
+
+def log1p_unit(fn: Function, p: Value) -> Value:
+    """Return log(1 + p), 0 <= p <= 1, to 2e-7 of it: what 1 + p loses of p is added behind."""
+    u = p + 1.0
+    return log_normal(fn, u) + (p - (u - 1.0)) / u
 
 
 def _split(fn: Function, x: Value) -> tuple[Value, Value]:
