@@ -141,6 +141,9 @@ move(
     samples=lambda rng: [
         Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),
         Sample((draw(rng, 2, 4, 5), ints(3, 0).reshape(2, 1)), {"batch_dims": 1}, note="batch"),
+        Sample((draw(rng, 2, 1, 3, 5), ints(2, 0, 1, 1).reshape(2, 1, 2, 1)), {"batch_dims": 2},
+               note="two batch axes"),
+        Sample((draw(rng, 0, 2, 5), ints().reshape(0, 2, 3, 1)), {"batch_dims": 2}, note="empty"),
     ],
     dtypes=(ANY, INDICES),
 )  # fmt: skip
