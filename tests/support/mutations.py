@@ -270,14 +270,24 @@ def damaged_cases(format: str, seeds: list[bytes], seed: int, count: int):
         yield number, change(rng.choice(seeds), rng.choice(seeds), rng)
 
 
+def read_seeds() -> list[bytes]:
+    """Return the files on standard input, each behind its length."""
+    seeds = []
+    while size := sys.stdin.buffer.read(8):
+        seeds.append(sys.stdin.buffer.read(struct.unpack("<Q", size)[0]))
+    return seeds
+
+
+def packed(seeds: list[bytes]) -> bytes:
+    """Return files as `read_seeds` reads them."""
+    return b"".join(struct.pack("<Q", len(data)) + data for data in seeds)
+
+
 def main(format: str, seed: int, count: int) -> None:
     def hang(*_):
         raise Hang(f"over {CASE_SECONDS} s")
 
-    seeds = []
-    while size := sys.stdin.buffer.read(8):
-        seeds.append(sys.stdin.buffer.read(struct.unpack("<Q", size)[0]))
-    read = reader(format)
+    seeds, read = read_seeds(), reader(format)
     for data in seeds:
         read(data)
     signal.signal(signal.SIGALRM, hang)

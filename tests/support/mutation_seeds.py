@@ -1,0 +1,151 @@
+"""Sound files of each format, small ones, for tests to damage."""
+
+import numpy as np
+import pytest
+import tflite_builder as tfl
+import zoo
+from op_samples import op_samples, sample_graph
+from random_graphs import random_graph
+
+from trireme.builder import GraphBuilder
+from trireme.converters.tflite import convert as convert_tflite
+from trireme.graph import Quant, TensorType
+from trireme.model_file import dumps
+
+GROWN = 60
+"""Random graphs that are damaged, of a few nodes each."""
+SMALL = 120_000
+"""Bytes of the largest file of the zoo that is damaged: larger ones are mostly weights."""
+
+
+def trm_seeds() -> list[bytes]:
+    b = GraphBuilder("types")
+    b.symbols["rows"] = (1, 9)
+    x = b.input("x", TensorType(("rows", 4), "int8", Quant((0.5, 1, 2, 3), (0, 0, 0, 0), 1)))
+    names = b.constant("names", np.array(["a", "ünï", ""], object))
+    flags = b.constant("flags", np.array([True, False]))
+    typed = b.finish(b.add("identity", x, pin="cpu"), names, flags)
+    graphs = [random_graph(seed, 8, quantised=seed % 2 == 1) for seed in range(6)]
+    seeds = [dumps(graph) for graph in [typed, *graphs]]
+    seeds += [dumps(sample_graph(op, sample)[0]) for op, sample, _ in op_samples()]
+    return seeds + [dumps(convert_tflite(data)) for data in zoo_files("*.tflite")]
+
+
+def tflite_seeds() -> list[bytes]:
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((4, 3, 3, 2)).astype(np.float32)
+    q = rng.integers(-99, 99, (4, 3, 3, 2)).astype(np.int8)
+    window = {"Padding": 0, "StrideH": 2, "StrideW": 2, "DilationHFactor": 1, "DilationWFactor": 1}
+    x, y = tfl.T((1, 7, 7, 2)), tfl.T((1, 4, 4, 4))
+    xq = tfl.T((1, 7, 7, 2), "int8", (0.1,), (3,))
+    yq = tfl.T((1, 4, 4, 4), "int8", (0.2,), (-5,))
+    bias = np.arange(4)
+    ints = tfl.constant(bias.astype(np.int32), 0.1, 0.1, 0.1, 0.1)
+    return [
+        tfl.one_op(
+            "CONV_2D", [x, tfl.constant(w), tfl.constant(bias.astype(np.float32))], [y],
+            "Conv2DOptions", **window,
+        ),
+        tfl.one_op(
+            "CONV_2D", [xq, tfl.constant(q, 1.0, 1.0, 1.0, 1.0), ints], [yq],
+            "Conv2DOptions", **window,
+        ),
+        tfl.one_op(
+            "RESHAPE", [x, tfl.constant(np.array([1, 98], np.int32))], [tfl.T((1, 98))],
+            "ReshapeOptions",
+        ),
+        tfl.one_op("ADD", [x, x], [x], "AddOptions"),
+        *zoo_files("*.tflite"),
+    ]  # fmt: skip
+
+
+def onnx_seeds() -> list[bytes]:
+    onnx = pytest.importorskip("onnx")
+    helper, numbers = onnx.helper, onnx.numpy_helper
+    rng = np.random.default_rng(6)
+    w = numbers.from_array(rng.standard_normal((4, 2, 3, 3)).astype(np.float32), "w")
+    shape = numbers.from_array(np.array([1, -1], np.int64), "shape")
+    scale = numbers.from_array(np.float32(0.1), "scale")
+    zero = numbers.from_array(np.int8(3), "zero")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Reshape", ["d", "shape"], ["y"]),
+        helper.make_node("Softmax", ["y"], ["z"], axis=1),
+    ]
+
+    def info(name, dims):
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+
+    def model(nodes, inputs, outputs, constants, opset):
+        graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+        opsets = [helper.make_opsetid("", opset)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+    constants = [w, shape, scale, zero]
+    return [
+        model(nodes, [info("x", ["n", 2, 6, 6])], [info("z", None)], constants, opset)
+        for opset in (13, 21)
+    ] + [
+        model(
+            [helper.make_node(op, names, ["y"], **attrs)], [info("a", [2, 3]), info("b", [3, 4])],
+            [info("y", None)], [], opset,
+        )
+        for op, names, attrs, opset in (
+            ("Gemm", ["a", "b"], {"alpha": 0.5}, 9), ("MatMul", ["a", "b"], {}, 13),
+            ("Concat", ["a", "a"], {"axis": 1}, 13), ("Transpose", ["a"], {"perm": [1, 0]}, 13),
+            ("Pad", ["a"], {"pads": [0, 1, 1, 0]}, 7), ("Upsample", ["a"], {"scales": [2., 2.]}, 7),
+        )
+    ]  # fmt: skip
+
+
+def onnx_control_seeds() -> list[bytes]:
+    """An If with two branches that use a value from outside, and a Loop that counts."""
+    onnx = pytest.importorskip("onnx")
+    return [
+        onnx.parser.parse_model(text).SerializeToString()
+        for text in (
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (bool c, float[2] x) => (float[2] y) {
+                y = If (c) <
+                    then_branch = t () => (float[2] a) { a = Add (x, x) },
+                    else_branch = e () => (float[2] b) { b = Relu (x) }>
+            }""",
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (int64 n, float[2] x) => (float[2] y) {
+                on = Constant <value = bool {1}> ()
+                y = Loop (n, on, x) <body = l (int64 i, bool go, float[2] v) =>
+                    (bool again, float[2] w) { again = Identity (go)  w = Add (v, x) }>
+            }""",
+        )
+    ]
+
+
+def zoo_files(pattern: str) -> list[bytes]:
+    paths = sorted(zoo.zoo_folder().glob(pattern))
+    return [path.read_bytes() for path in paths if path.stat().st_size < SMALL]
+
+
+def grown_onnx() -> list[bytes]:
+    """Random graphs of every family of ops."""
+    pytest.importorskip("onnxruntime")
+    from fuzzing.grow import grow
+
+    return [grow(seed, least=1, most=4).model.SerializeToString() for seed in range(GROWN)]
+
+
+def grown_tflite() -> list[bytes]:
+    """Random models of LiteRT's operators."""
+    from fuzzing.tflite_graphs import grow_tflite
+
+    return [grow_tflite(seed, least=1, most=3).content for seed in range(GROWN)]
+
+
+SEEDS = {"trm": trm_seeds, "tflite": tflite_seeds,
+         "onnx": lambda: onnx_seeds() + onnx_control_seeds()}  # fmt: skip
+"""Files to read, by format."""
+RUN_SEEDS = {"trm": trm_seeds, "tflite": lambda: tflite_seeds() + grown_tflite(),
+             "onnx": lambda: SEEDS["onnx"]() + grown_onnx()}  # fmt: skip
+"""Files to run."""
