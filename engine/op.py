@@ -154,6 +154,8 @@ class OpDef:
     effect: what the op does beyond computing its outputs, so that its order is kept: "reads" or
         "writes" the state that its attribute `state` names (its reference takes `states`, the
         arrays by name), or "any"
+    bounded: whether the types of the inputs tell how long the reference takes at most; what is not
+        bounded is never computed while a model is loaded
     rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
     """
 
@@ -170,6 +172,7 @@ class OpDef:
     family: str = "elementwise"
     moves: bool = False
     effect: Effect = ""
+    bounded: bool = True
     rtol: float = 0.0
     dtypes: tuple[DtypeRule, ...] = field(kw_only=True)
 

@@ -9,12 +9,12 @@ from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
 from trireme.converters.onnx.functions import has_body, static_body
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
+from trireme.converters.onnx.scope import MOST_DEPTH
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.errors import ConvertError, ModelFileError
 
 _SHOWN = 3
-_MOST_DEPTH = 40
 Missing = dict[tuple[str, str], list[str]]
 
 
@@ -38,8 +38,8 @@ def _search(
     nodes: Iterable[Any], opsets: Mapping[str, int], functions: Mapping[tuple[str, str], Any],
     missing: Missing, seen: set[tuple[str, str, int]], inside: str, depth: int,
 ) -> None:  # fmt: skip
-    if depth > _MOST_DEPTH:
-        raise ModelFileError(f"bodies and functions are nested over {_MOST_DEPTH} deep")
+    if depth > MOST_DEPTH:
+        raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
     for index, node in enumerate(nodes):
         domain, op = domain_of(node), node.op_type
         label = f"{inside}{label_of(node, index)}"

@@ -80,7 +80,7 @@ define(
         "y = whether `pattern` matches all of x; the syntax that RE2 and Python's re share. "
         "Source: ONNX RegexFullMatch-20",
         _infer_match, _match, flops=_cost, family="other", attrs={"pattern": Attr("str", "")},
-        dtypes=(TEXT,),
+        dtypes=(TEXT,), bounded=False,
     )
 )  # fmt: skip
 

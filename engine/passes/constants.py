@@ -58,7 +58,8 @@ def constant_folding(
     def blocks_or_floats(g: Draft, node: Node) -> tuple[int, ...] | None:
         return None if quant_of_node(g, node) else evaluated(g, node)
 
-    ops = {node.op for node in graph.nodes} - NOT_REPEATABLE - {"dequantize_linear"}
+    ops = {node.op for node in graph.nodes if get_op(node.op).bounded}
+    ops -= NOT_REPEATABLE | {"dequantize_linear"}
     rules = rules_by_op(
         (["shape", "size"], static_shape),
         (["gather", "slice"], part_of_shape),

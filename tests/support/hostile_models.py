@@ -98,6 +98,10 @@ CASES = {
                              output_width=2, sampling_ratio=2**30),
     "tf_idf": lambda: one("TfIdfVectorizer", {"x": [6]}, dtype=INT64, max_gram_length=HUGE,
                           max_skip_count=HUGE, **GRAMS),
+    "regex": lambda: model(
+        [helper.make_node("RegexFullMatch", ["s"], ["m"], pattern="(a+)+b"),
+         helper.make_node("Where", ["m", "x", "x"], ["y"])],
+        {"x": [1]}, constants={"s": np.array(["a" * 60], object)}),
     "depth_to_space": lambda: one("DepthToSpace", {"x": [1, 4, 4, 4]}, blocksize=2**31),
     "lstm": lambda: one("LSTM", {"x": [HUGE, 1, 2]}, {"w": weights(1, 8, 2), "r": weights(1, 8, 2)},
                         hidden_size=2),
