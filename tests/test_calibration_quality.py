@@ -108,7 +108,7 @@ def test_a_placement_says_how_much_of_its_time_was_measured():
     assert not place(graph, CostModel({"cpu": toy}, Calibration())).sources
 
 
-def test_preparing_ends_in_time_where_compiling_is_slow():
+def test_preparing_ends_in_time_where_compiling_is_slow(caplog):
     """Every compilation takes 0.1 s: all of them would take far more than the limit."""
 
     class Slow(ToyDevice):
@@ -121,3 +121,4 @@ def test_preparing_ends_in_time_where_compiling_is_slow():
     start = time.perf_counter()
     calibrate([cpu, gpu], limit_s=2.0)
     assert time.perf_counter() - start < 20
+    assert "there was time to compile" in caplog.text and "calibrate again" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 
 import trireme.ops  # noqa: F401
 from trireme.builder import GraphBuilder
-from trireme.devices.cpu.codegen.emit import module_text, objects
+from trireme.devices.cpu.codegen.emit import machine_for, module_text, objects, optimised
 from trireme.devices.cpu.codegen.target import ISAS, choose_isa
 from trireme.devices.cpu.kernels import native_reason
 from trireme.devices.cpu.program import build
@@ -42,6 +42,14 @@ def small_network():
     y = builder.add("softmax", y, axis=-1)
     axes = builder.constant("axes", np.array([2, 3], np.int64))
     return builder.finish(builder.add("reduce_mean", y, axes))
+
+
+def test_numbers_are_kept_in_registers():
+    """LLVM's passes run: without them values are right and kernels many times slower."""
+    isa = choose_isa("auto")
+    codes = {code.symbol: module_text(isa, code) for code in build(small_network(), isa, 2).codes}
+    text = min((text for text in codes.values() if "alloca" in text), key=len)
+    assert "alloca" not in str(optimised(text, machine_for(isa)))
 
 
 @pytest.mark.parametrize("name", TARGETS)
