@@ -12,7 +12,7 @@ from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import compile_graph
 from trireme.devices.npu.simulate import execute
 from trireme.devices.npu.spec import load_spec
-from trireme.devices.npu.stream import Barrier, Command, Dma, Matrix
+from trireme.devices.npu.stream import ENGINE_OF, ENGINES, Barrier, Command, Dma, Matrix
 from trireme.devices.npu.timing import simulate_cycles
 from trireme.devices.npu.verify import verify
 from trireme.errors import CompileError, DeviceError
@@ -102,6 +102,25 @@ def test_barriers_are_what_prevents_races(task):
         task, commands=tuple(c for c in task.commands if not isinstance(c.work, Barrier))
     )
     assert conflicts(bare, spec)
+
+
+def test_every_barrier_waits_for_something_new():
+    """Neither its engine nor what that has waited for knew of it: a barrier costs cycles."""
+    task = compile_graph(machine(64 << 10), net()[1]).task
+    known = {engine: dict.fromkeys(ENGINES, 0) for engine in ENGINES}
+    then = {engine: [] for engine in ENGINES}  # what was known at each command
+    for command in task.commands:
+        work = command.work
+        if not isinstance(work, Barrier):
+            then[ENGINE_OF[type(work)]].append(dict(known[ENGINE_OF[type(work)]]))
+            continue
+        mine = known[work.engine]
+        new = {other: getattr(work, other) for other in ENGINES}
+        new = {other: count for other, count in new.items() if count > mine[other]}
+        assert new, work
+        for other, count in new.items():
+            behind = then[other][count - 1] | {other: count}
+            mine |= {third: max(mine[third], behind[third]) for third in ENGINES}
 
 
 def test_any_order_that_barriers_allow_gives_the_same_bits():

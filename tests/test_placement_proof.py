@@ -26,7 +26,7 @@ from trireme.placing.proof import ROUNDING, solver
 from trireme.placing.prove import prove_prices
 from trireme.placing.prove_makespan import prove_makespan
 from trireme.placing.prove_paths import relax, relax_makespan
-from trireme.placing.prove_stages import launches_beyond
+from trireme.placing.prove_stages import SerialModel, launches_beyond
 from trireme.placing.proven import proven
 from trireme.placing.search import Search
 
@@ -106,6 +106,25 @@ def test_serial_optima(family):
     """300 cases of at most 200 nodes and 2 to 4 devices, a third of each family; seeds by name."""
     chosen = [case for i, case in enumerate(cases(300)) if KINDS[i % 3] == family]
     check(family, [gap_serial(name, problem) for name, problem in chosen])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_model_of_stages_has_every_placement(seed):
+    """From the worst of all assignments of a tiny problem it finds the best, and proves it."""
+    print("seed", seed)
+    kind = ("layered", "series-parallel")[seed % 2]
+    sizes = (random_problem(kind, seed, n) for n in range(7, 1, -1))
+    problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 64)
+    scorer = Search(problem, "serial", Forest(problem), None).scorer
+    rows = {assigned: scorer.settle(assigned) for assigned in itertools.product(*problem.able)}
+    worst = max(rows, key=lambda assigned: rows[assigned][0])
+    least, most = min(rows.values())[0], rows[worst][0]
+    proof = SerialModel(problem, scorer.prices, worst, rows[worst][1], 0.0).solve(10.0, 1)
+    assert least < most and proof.status == "optimal"
+    assert proof.bound <= least * (1 + 1e-9)
+    assert proof.value == pytest.approx(least, rel=ROUNDING)
+    total = scorer.prices.total(problem, proof.assigned, proof.tasks)
+    assert total == pytest.approx(proof.value)
 
 
 @pytest.mark.parametrize("seed", sweep(range(12), always=range(0, 12, 3)))

@@ -324,6 +324,7 @@ def _many_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield from binary_samples(rng)
     draws = [rng.standard_normal(s).astype(np.float32) for s in ((2, 3, 7), (7,), (3, 1))]
     yield Sample(tuple(draws), note="three inputs")
+    yield Sample((draws[0],), note="one input")
     yield Sample(tuple(rng.integers(-99, 99, (2, 3, 7)).astype(np.int32)), note="integers")
 
 

@@ -184,6 +184,7 @@ def _same_quant(rng: np.random.Generator) -> Iterator[Sample]:
         quant = per_tensor(0.05, zero)
         inputs = (stored(rng, dtype, 2, 5, 19), stored(rng, dtype, 5, 19))
         yield Sample(inputs, {}, frozenset(), (quant, quant), (quant,), dtype)
+    yield Sample(inputs[:1], {}, frozenset(), (quant,), (quant,), f"{dtype} one input")
 
 
 def _pool(rng: np.random.Generator) -> Iterator[Sample]:
