@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from baselines import BASELINES
-from placement_cases import KINDS, cases, random_problem, to_graph
+from placement_cases import KINDS, case, cases, random_problem, to_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -33,15 +33,9 @@ from trireme.placing.starts import single_device
 from trireme.plan import make_plan
 from trireme.virtual import timeline
 
-SMALL = list(cases(24, most=40))
-small = pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        pytest.param(*case, id=case[0], marks=() if turn % 8 < 3 else pytest.mark.sweep)
-        for turn, case in enumerate(SMALL)
-    ],
-)
+small = pytest.mark.parametrize("seed", sweep(range(24), lambda seed: seed % 8 < 3))
 """Three of each kind always, the rest in a sweep."""
+small_case = functools.cache(functools.partial(case, most=40))
 
 
 @functools.cache
@@ -54,7 +48,8 @@ def searched(problem, objective):
 
 @small
 @pytest.mark.parametrize("objective", ["makespan", "serial", "throughput"])
-def test_no_worse_than_any_baseline(name, problem, objective):
+def test_no_worse_than_any_baseline(seed, objective):
+    name, problem = small_case(seed)
     search, value, _, _ = searched(problem, objective)
     for who, rule in BASELINES.items():
         for assigned in rule(problem):
@@ -77,7 +72,8 @@ def test_no_worse_than_any_baseline_or_device_on_300(family):
 
 
 @small
-def test_bounds_are_below_what_is_found(name, problem):
+def test_bounds_are_below_what_is_found(seed):
+    name, problem = small_case(seed)
     for objective in ("makespan", "serial", "throughput"):
         search, value, forest, load = searched(problem, objective)
         if objective == "serial":
@@ -187,8 +183,9 @@ def test_copy_bound_chains_are_not_split(seed):
 
 
 @small
-def test_tasks_run_in_order(name, problem):
+def test_tasks_run_in_order(seed):
     """Every rule gives each node one task, after all that it follows, on its device."""
+    name, problem = small_case(seed)
     rng = random.Random(name)
     for _ in range(5):
         assigned = tuple(rng.choice(able) for able in problem.able)
@@ -200,8 +197,9 @@ def test_tasks_run_in_order(name, problem):
 
 
 @small
-def test_runs_are_followed_no_further_than_needed(name, problem):
+def test_runs_are_followed_no_further_than_needed(seed):
     """A run that takes longer than asked for is infinite; one that does not is what it is."""
+    name, problem = small_case(seed)
     rng = random.Random(name)
     tails = to_end(problem)
     for _ in range(5):
@@ -214,8 +212,9 @@ def test_runs_are_followed_no_further_than_needed(name, problem):
 
 
 @small
-def test_nothing_that_explain_lists_is_better(name, problem):
+def test_nothing_that_explain_lists_is_better(seed):
     """With any one node elsewhere, in the best tasks, the run is no shorter."""
+    name, problem = small_case(seed)
     if problem.n <= 25:
         for objective in ("makespan", "serial", "throughput"):
             search, value, _, _ = searched(problem, objective)
@@ -263,8 +262,9 @@ def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
 
 
 @small
-def test_memory_is_kept(name, problem):
+def test_memory_is_kept(seed):
     """With too little memory for the best placement, another is found, or none is said to be."""
+    name, problem = small_case(seed)
     search, _, _, _ = searched(problem, "makespan")
     machine = problem.machine
     for space in machine.spaces[1:]:
@@ -300,7 +300,7 @@ def test_the_plan_takes_what_was_predicted(objective):
 
 
 def test_a_smooth_throughput_is_little_above_the_greatest_load():
-    for _, problem in SMALL[:4]:
+    for _, problem in map(small_case, range(4)):
         plain, smooth = (Scorer(problem, "throughput", smooth=on) for on in (False, True))
         for assigned in ([0] * problem.n, [i % problem.k for i in range(problem.n)]):
             tasks = early(problem, assigned)
@@ -322,11 +322,12 @@ def test_unknown_objectives_are_named():
         place(graph, CostModel(devices, Calibration()), "beauty")
 
 
-def test_an_arena_that_does_not_fit_is_an_error():
+def test_an_arena_or_an_operand_that_does_not_fit_is_an_error():
     graph, _ = to_graph(0, 5)
-    npu = ToyDevice("npu", memory_bytes=64)
-    with pytest.raises(PlacementError, match="fits the devices' memory"):
-        place(graph, CostModel({"npu": npu}, Calibration()))
+    for nbytes, said in ((8000, "fits the devices' memory"), (64, "7,556 bytes, npu has 64")):
+        npu = ToyDevice("npu", memory_bytes=nbytes)
+        with pytest.raises(PlacementError, match=said):
+            place(graph, CostModel({"npu": npu}, Calibration()))
 
 
 @pytest.mark.slow

@@ -172,14 +172,18 @@ def to_graph(seed, n):
 def cases(count, most=200):
     """Yield (name, problem): seeded, a third of each kind where the zoo is there."""
     for seed in range(count):
-        kind = KINDS[seed % 3]
-        rng = random.Random(seed)
-        if kind == "zoo":
-            name = ZOO[seed // 3 % len(ZOO)]
-            graph = zoo_graph(name)
-            if graph is not None and len(graph.nodes) <= most:
-                yield f"{name} seed {seed}", zoo_problem(name, seed)
-                continue
-            kind = "layered"
-        n = rng.randint(5, most)
-        yield f"{kind} seed {seed}", random_problem(kind, seed, n)
+        yield case(seed, most)
+
+
+def case(seed, most):
+    """Return the name and the problem of a seed, of some nodes at most."""
+    kind = KINDS[seed % 3]
+    rng = random.Random(seed)
+    if kind == "zoo":
+        name = ZOO[seed // 3 % len(ZOO)]
+        graph = zoo_graph(name)
+        if graph is not None and len(graph.nodes) <= most:
+            return f"{name} seed {seed}", zoo_problem(name, seed)
+        kind = "layered"
+    n = rng.randint(5, most)
+    return f"{kind} seed {seed}", random_problem(kind, seed, n)
