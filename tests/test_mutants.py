@@ -2,8 +2,8 @@
 
 import ast
 
+import mutant_limits
 import mutant_map
-import mutant_runs
 import mutants
 import pytest
 
@@ -107,13 +107,13 @@ def test_what_fails_or_skips_without_a_mutant_is_left_out(tmp_path):
     ],
 )
 def test_what_a_run_of_tests_says(status, output, verdict):
-    assert mutant_runs.verdict_of(status, output) == verdict
+    assert mutant_limits.verdict_of(status, output) == verdict
 
 
 def test_a_test_that_takes_many_times_as_long_hangs(tmp_path):
     log = tmp_path / "log.tsv"
     log.write_text("begun\t3.0\ta\npassed\t30.0\ta\nbegun\t33.0\tb\n")
-    assert not mutant_runs.hangs(log, 62.0, {"a": 0.1, "b": 1.0})
-    assert mutant_runs.hangs(log, 64.0, {"a": 0.1, "b": 1.0})
+    assert not mutant_limits.hangs(log, 62.0, {"a": 0.1, "b": 1.0})
+    assert mutant_limits.hangs(log, 64.0, {"a": 0.1, "b": 1.0})
     log.write_text("begun\t3.0\ta\npassed\t99.0\ta\n")
-    assert not mutant_runs.hangs(log, 102.0, {"a": 0.1})
+    assert not mutant_limits.hangs(log, 102.0, {"a": 0.1})

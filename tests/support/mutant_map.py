@@ -14,7 +14,7 @@ import pathlib
 import subprocess
 from collections.abc import Mapping, Sequence
 
-import mutant_runs as runs
+import mutant_limits as runs
 import mutants
 
 MUTATED = ("engine", "devices")

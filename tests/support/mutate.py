@@ -26,8 +26,8 @@ import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 
+import mutant_limits as runs
 import mutant_map
-import mutant_runs as runs
 import mutants
 
 BUDGET_S = 20.0
@@ -105,7 +105,7 @@ def run_sweeps(folder: pathlib.Path) -> None:
     drawn, known = mutant_map.load_mutants(folder), mutant_map.load_map(folder)
     for (number, suite), row in sorted(results(folder).items()):
         wanted = suite == "default" and row["verdict"] in ("survived", "unresolved")
-        if not wanted or (number, "sweep") in results(folder):
+        if not wanted or (number, "sweep") in results(folder) or str(number) in equivalent(folder):
             continue
         functions = sorted({test.split("[")[0] for test in known.fit(number)})
         package, mutant = folder / "mutated", drawn[number]
@@ -122,16 +122,20 @@ def copy_packages(folder: pathlib.Path) -> None:
         runs.copy_package(folder / name)
 
 
+def equivalent(folder: pathlib.Path) -> dict[str, str]:
+    """Why no test can notice some mutants, by their numbers."""
+    path = folder / "equivalent.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def report(folder: pathlib.Path) -> None:
     """Print the counts of each kind, and what was not killed."""
-    path = folder / "equivalent.json"
-    equivalent = json.loads(path.read_text()) if path.exists() else {}
-    found = results(folder)
+    found, why = results(folder), equivalent(folder)
     rows = [row for (_, suite), row in sorted(found.items()) if suite == "default"]
     swept = {n: row["verdict"] for (n, suite), row in found.items() if suite == "sweep"}
 
     def verdict(row: dict) -> str:
-        return "equivalent" if str(row["number"]) in equivalent else row["verdict"]
+        return "equivalent" if str(row["number"]) in why else row["verdict"]
 
     for kind in [*sorted({row["kind"] for row in rows}), ""]:
         mine = [row for row in rows if not kind or row["kind"] == kind]
@@ -142,7 +146,7 @@ def report(folder: pathlib.Path) -> None:
               f"({more} more killed by sweeps)")  # fmt: skip
     for row in rows:
         if row["verdict"] != "killed":
-            more = [equivalent.get(str(row["number"]), ""), swept.get(row["number"], "")]
+            more = [why.get(str(row["number"]), ""), swept.get(row["number"], "")]
             print(row["number"], verdict(row), row["mutant"], *filter(None, more))
 
 
