@@ -14,6 +14,8 @@ from fuzzing.grower import assemble  # noqa: E402
 from fuzzing.oracle import Answer  # noqa: E402
 from fuzzing.peer import run_model  # noqa: E402
 
+from trireme.session import Session  # noqa: E402
+
 F32 = np.float32
 RTOL = 2e-6
 
@@ -131,3 +133,11 @@ def test_case_is_as_onnx_runtime_computes_it(name):
         n: Answer(a, RTOL * np.abs(a) + case.units) for n, a in zip(outputs, arrays, strict=True)
     }
     assert check(model.SerializeToString(), case.feeds, wanted) == ("", [])
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_mean_of_nothing_is_nan_without_a_warning():
+    nodes = [node("ReduceMean", "x", axes=[1])]
+    model = assemble(nodes, {"x": ramp(2, 0)}, [], ["y"], 13)
+    with Session(model.SerializeToString(), model_cache=None) as session:
+        assert np.isnan(session.run({"x": ramp(2, 0)})["y"]).all()

@@ -81,7 +81,11 @@ def _mean(x: Array, axis: Ints, keepdims: bool) -> Array:
     if x.dtype.kind in "iu":
         count = int(np.prod([x.shape[i] for i in axis]))
         return divide(x.astype(np.int64).sum(axis=axis, keepdims=keepdims), np.array(count))
-    return np.asarray(_wide(x).mean(axis=axis, keepdims=keepdims))
+    wide = _wide(x)
+    if x.size:
+        return np.asarray(wide.mean(axis=axis, keepdims=keepdims))
+    shape = wide.sum(axis=axis, keepdims=keepdims).shape
+    return np.full(shape, np.nan)  # numpy warns of the mean of nothing
 
 
 def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
