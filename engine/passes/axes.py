@@ -123,6 +123,8 @@ def _number_an_axis(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
 
 
 def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+    if _leaves_integer_form(g, node, perm):
+        return None
     inputs = [*node.inputs, None, None, None][:4]
     roi = g.data(inputs[1])
     if inputs[1] is not None and (roi is None or roi.size):
@@ -137,6 +139,17 @@ def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
         elif inputs[position] is not None and (numbers is None or numbers.size):
             return None
     return Renumbered(inputs, node.attrs, perm)
+
+
+def _leaves_integer_form(g: Draft, node: Node, perm: Perm) -> bool:
+    """Whether stored integers are resized along rows and columns here, and not behind the perm."""
+    x, y = g.type(node.used[0]), g.type(node.outputs[0])
+    axes = [
+        a for a, (before, after) in enumerate(zip(x.shape, y.shape, strict=True)) if before != after
+    ]
+    inside = {1, 2}.issuperset
+    stored = x.quant is not None and node.attrs["mode"] != "nearest"
+    return stored and inside(axes) and not inside(perm[a] for a in axes)
 
 
 def _axis_input(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
