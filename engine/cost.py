@@ -176,8 +176,11 @@ class CostModel:
         self._known: dict[str, tuple[Graph, dict[int, Estimate]]] = {}
         self.links = self._links()
 
-    def node(self, graph: Graph, node: Node, device: str) -> Estimate:
-        """Return the estimate of a node that the device supports."""
+    def node(self, graph: Graph, node: Node, device: str, note: str | None = None) -> Estimate:
+        """Return the estimate of a node that the device supports.
+
+        note: the device's kernel note on the node, where the caller has asked for it
+        """
         spec = self.devices[device].spec
         if self.timed and (known := self.timed.get((device, node_signature(graph, node)))):
             return known
@@ -185,7 +188,7 @@ class CostModel:
         if own is not None and spec.clock == "virtual":
             return Estimate(own, self.devices[device].estimate_source)
         work = work_of(graph, node)
-        if self.devices[device].kernel_note(graph, node):
+        if self.devices[device].kernel_note(graph, node) if note is None else note:
             return self._reference(graph, node, work)
         if self.calibration.of(spec):
             return self._measured(graph, device)[node.id]

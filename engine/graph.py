@@ -57,22 +57,22 @@ class TensorType:
     dtype: str
     quant: Quant | None = None
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         """Whether every dimension is a number."""
         return all(isinstance(dim, int) for dim in self.shape)
 
-    @property
+    @cached_property
     def dims(self) -> tuple[int, ...]:
         """The shape as numbers; only for a static type."""
         return tuple(int(dim) for dim in self.shape)
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """The number of elements; only for a static type."""
         return math.prod(self.dims)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """The bytes the dense tensor takes; only for a static type."""
         return self.elements * itemsize(self.dtype)

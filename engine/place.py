@@ -298,9 +298,9 @@ def node_options(graph: Graph, node: Node, costs: CostModel) -> NodeOptions:
             if reason is not None:
                 refusals[name] = reason
                 continue
-            estimates[name] = costs.node(graph, node, name)
-            resident[name] = device.resident(graph, node)
             note = device.kernel_note(graph, node)
+            estimates[name] = costs.node(graph, node, name, note)
+            resident[name] = device.resident(graph, node)
             if note:
                 notes[name] = note
     if not estimates:

@@ -198,6 +198,9 @@ class _ForestRun:
 
         Each set of spaces that the value may be copied to is tried.
         """
+        if len(children) == 1 and children[0] != CALLER:
+            price, goal = self.single(value, children[0], device)
+            return price, {children[0]: goal}
         problem, prices = self.problem, self.prices
         source = problem.space[device] if device >= 0 else 0
         must_leave = CALLER in children and source != 0
@@ -222,11 +225,33 @@ class _ForestRun:
                 best, where = total, going
         return best, where
 
+    def single(self, value: int, child: int, device: int) -> tuple[float, int]:
+        """Return the least price of a value that one node reads, and where that goes.
+
+        The value goes to the space of its reader, so no set of spaces is tried. Ties go as in
+        `value`: the maker's space before others, those in order, and the first device of a space.
+        """
+        space, source = self.problem.space, self.problem.space[device] if device >= 0 else 0
+        cheapest: dict[int, tuple[float, int]] = {}
+        for price, d in self.ways(child, device):
+            known = cheapest.get(space[d])
+            if known is None or price < known[0]:
+                cheapest[space[d]] = price, d
+        best, where = cheapest.pop(source, (INFINITE, 0))
+        nbytes = self.problem.nbytes[value]
+        for target in sorted(cheapest):
+            total = self.prices.copy_price(nbytes, source, target) + cheapest[target][0]
+            if total < best:
+                best, where = total, cheapest[target][1]
+        return best, where
+
     def ways(self, child: int, device: int) -> list[tuple[float, int]]:
         """Return (price, device) of a child, its launch included where it counts."""
-        launch = self.prices.launch if self.launches(child) else [0.0] * self.problem.k
-        row = self.least[child]
-        return [(row[d] + (launch[d] if d != device else 0.0), d) for d in self.problem.able[child]]
+        row, able = self.least[child], self.problem.able[child]
+        if not self.launches(child):
+            return [(row[d], d) for d in able]
+        launch = self.prices.launch
+        return [(row[d] + (launch[d] if d != device else 0.0), d) for d in able]
 
     def copy_sets(self, source: int, must_leave: bool, readers: int) -> list[list[int]]:
         """Return the sets of other spaces to consider; no more than a reader each is needed."""
