@@ -28,6 +28,7 @@ from trireme.ops import (
     spectral,
     state,
     text,
+    unary,
 )
 
 __all__ = [
@@ -58,4 +59,5 @@ __all__ = [
     "spectral",
     "state",
     "text",
+    "unary",
 ]
