@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trireme.devices.cpu.codegen.ir import vector
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import ISAS, available_isas, choose_isa
 from trireme.devices.cpu.int8 import fit as int8_fit
 from trireme.devices.cpu.int8.fit import fit

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.copies import transpose_registers
 from trireme.devices.cpu.kernels import begin, deal, finish

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import (
     TABLE,

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.expressions import COSTS, activate
 from trireme.devices.cpu.gather import Window

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.fft_butterfly import Complex, butterfly
 from trireme.devices.cpu.kernels import (

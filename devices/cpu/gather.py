@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import vector
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load, rounded, store
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.copies import Copy, copy_kernel, copy_row, copy_s, dense

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import Dot
 from trireme.devices.cpu.int8.prepare import SLACK_BYTES, fill, store_elements

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, begin, deal, finish

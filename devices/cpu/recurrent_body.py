@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import begin, deal, finish
 from trireme.devices.cpu.recipes import Code

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, convert, load, store
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, begin, deal, finish

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.kernels import (

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.expressions import activate
 from trireme.devices.cpu.gather import Window
 

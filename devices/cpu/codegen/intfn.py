@@ -6,7 +6,8 @@ and powers wrap around.
 
 from __future__ import annotations
 
-from trireme.devices.cpu.codegen.ir import Function, Value, Var, element_of, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 from trireme.devices.cpu.codegen.scalars import bits
 
 

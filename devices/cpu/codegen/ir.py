@@ -11,59 +11,19 @@ arithmetic on Python ints is done at once, so constant addresses cost nothing.
 
 from __future__ import annotations
 
-import functools
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from trireme.devices.cpu.codegen.llvm_types import (
+    FLOATS,
+    element_of,
+    lanes_of,
+    literal,
+    mangled,
+    vector,
+)
 from trireme.devices.cpu.codegen.target import Isa
-
-FLOATS = {"float": "f32", "double": "f64"}
-"""LLVM's floats, and how names of intrinsics spell them."""
-
-
-@functools.lru_cache(4096)
-def _float_text(bits: bytes) -> str:
-    single = struct.unpack("f", bits)[0]
-    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
-
-
-def float_text(value: float) -> str:
-    """Return a float32 constant as LLVM writes it: the bits of the double of equal value."""
-    return _float_text(struct.pack("f", value))
-
-
-@functools.cache
-def vector(lanes: int, element: str) -> str:
-    """Return the type of a vector; of a scalar for one lane."""
-    return f"<{lanes} x {element}>" if lanes > 1 else element
-
-
-@functools.cache
-def element_of(type: str) -> str:
-    """Return the element type of a vector type, or the scalar type itself."""
-    return type[type.index("x") + 2 : -1] if type.startswith("<") else type
-
-
-@functools.cache
-def lanes_of(type: str) -> int:
-    """Return the lanes of a vector type, 1 for a scalar."""
-    return int(type[1 : type.index("x")]) if type.startswith("<") else 1
-
-
-def literal(type: str, value: float) -> str:
-    """Return a constant of a scalar or vector type, the same in every lane."""
-    element = element_of(type)
-    if element == "float":
-        text = float_text(float(value))
-    elif element == "double":
-        text = f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
-    elif element == "i1":
-        text = "true" if value else "false"
-    else:
-        text = str(int(value))
-    return f"splat ({element} {text})" if type.startswith("<") else text
 
 
 class Value:
@@ -249,12 +209,12 @@ class Function:
 
     def fma(self, a: Value, b: Operand, c: Operand) -> Value:
         """Return a * b + c, fused where the instruction set can."""
-        name = f"llvm.fmuladd.{_mangled(a.type)}"
+        name = f"llvm.fmuladd.{mangled(a.type)}"
         return self.call(a.type, name, a, self.as_value(a.type, b), self.as_value(a.type, c))
 
     def unary(self, name: str, value: Value) -> Value:
         """Call a unary float intrinsic: sqrt, fabs, floor, ceil, roundeven..."""
-        return self.call(value.type, f"llvm.{name}.{_mangled(value.type)}", value)
+        return self.call(value.type, f"llvm.{name}.{mangled(value.type)}", value)
 
     def splat(self, value: Value, lanes: int) -> Value:
         """Return a vector with the scalar in every lane."""
@@ -300,7 +260,7 @@ class Function:
         lanes = lanes_of(type)
         if count == lanes:
             return self.load(type, pointer)
-        name = f"llvm.masked.load.{_mangled(type)}.p0"
+        name = f"llvm.masked.load.{mangled(type)}.p0"
         rest = self.as_value(type, fill)
         return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), rest)
 
@@ -310,7 +270,7 @@ class Function:
         if count == lanes:
             self.store(value, pointer)
             return
-        name = f"llvm.masked.store.{_mangled(value.type)}.p0"
+        name = f"llvm.masked.store.{mangled(value.type)}.p0"
         self.call_void(name, value, pointer, _align(self), _mask(self, lanes, count))
 
     def gather(self, type: str, pointer: Value, stride: Value, count: int) -> Value:
@@ -327,7 +287,7 @@ class Function:
         lanes, element = lanes_of(type), element_of(type)
         pointers = vector(lanes, "ptr")
         places = self.emit(pointers, f"getelementptr {element}, {pointer}, {offsets}")
-        name = f"llvm.masked.gather.{_mangled(type)}.v{lanes}p0"
+        name = f"llvm.masked.gather.{mangled(type)}.v{lanes}p0"
         rest, unaligned = self.as_value(type, 0.0), Value(self, "i32", "1")
         mask = _mask(self, lanes, lanes if count is None else count)
         return self.call(type, name, places, unaligned, mask, rest)
@@ -395,12 +355,6 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "shl": lambda a, b: a << b,
 }
-
-
-@functools.cache
-def _mangled(type: str) -> str:
-    element = FLOATS.get(element_of(type), element_of(type))
-    return f"v{lanes_of(type)}{element}" if type.startswith("<") else element
 
 
 def _align(fn: Function) -> Value:

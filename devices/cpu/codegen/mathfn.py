@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.devices.cpu.codegen.ir import Function, Operand, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Operand, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 
 _LN2_HIGH = 0.693359375  # 9 bits, so that n * _LN2_HIGH is exact for |n| < 2**15
 _LN2_LOW = math.log(2) - _LN2_HIGH

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.ir import Function, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.scalars import bits
 
 _ROOT_BITS = 0x3FE6A09E667F3BCD  # of sqrt(1/2)

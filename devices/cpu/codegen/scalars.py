@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trireme.devices.cpu.codegen.ir import Function, Operand, Value, element_of, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Operand, Value
+from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 
 Kind = Literal["single", "double", "signed", "unsigned", "bool"]
 """What arithmetic an element takes part in; "single" is float32 and what is computed in it."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trireme.devices.cpu.codegen.ir import Function, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.errors import GraphError
 from trireme.graph import Graph, Node

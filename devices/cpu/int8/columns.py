@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.int8.arithmetic import widen
 from trireme.devices.cpu.int8.prepare import Image, View
 from trireme.dtypes import Array

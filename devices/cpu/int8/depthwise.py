@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
 from trireme.devices.cpu.int8.columns import Source, Window, source_of

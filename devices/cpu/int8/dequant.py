@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.expressions import activate
 from trireme.devices.cpu.int8.epilogue import Channels
 from trireme.devices.cpu.int8.requant import channel_order

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import (
     CYCLES_PER_S,

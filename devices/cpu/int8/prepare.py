@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, element_of, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 from trireme.devices.cpu.int8.arithmetic import Dot, load_bytes, store_bytes, widen
 
 _FRONT_BYTES = 128

@@ -18,7 +18,8 @@ from typing import Literal
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import Rounding, Scale, is_x86, requantise, store_bytes
 from trireme.devices.cpu.int8.epilogue import Channels

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, lanes_of, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import CYCLES_PER_S
 from trireme.devices.cpu.int8.requant import Requantiser, channel_order, nearest

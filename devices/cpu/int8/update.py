@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var, vector
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.int8.arithmetic import QUADS, Dot, emit_dot, emit_dots, load_bytes
 from trireme.devices.cpu.int8.pack import Product
 
