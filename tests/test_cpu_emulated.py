@@ -1,14 +1,17 @@
-"""Kernels for CPUs that are not at hand, under an emulator: every op's samples, and larger convs
-and products, as AArch64 code with NEON.
+"""Kernels for CPUs that are not at hand, under an emulator: every op's samples, larger convs and
+products, and elementwise ops of every dtype, as AArch64 code with NEON.
 """
 
 import numpy as np
 import pytest
 from cpu_run import assert_close, node_graph, sample_graph
 from emulated import MACHINES, Job, missing, run_emulated
+from every_expression import assert_outputs, casts, every_operation, values
 from hybrid_graphs import Case, graph_of, numbers
 
 import trireme.ops  # noqa: F401
+from trireme.devices.cpu.codegen.scalars import SCALARS
+from trireme.devices.cpu.kernels import TABLE
 from trireme.errors import TriremeError
 from trireme.interpret import interpret
 from trireme.op import all_ops
@@ -27,7 +30,28 @@ def samples(rng, name):
             if all(type.is_static and type.dtype != "string" for type in types(graph)):
                 job = Job(graph, feeds, name)
                 if job.native:
-                    yield f"{op.name} sample {number} {sample.note}", op.rtol, job
+                    yield f"{op.name} sample {number} {sample.note}", within(op.rtol), job
+
+
+def within(rtol):
+    """Return a check of a job's outputs against the references, to a relative tolerance."""
+
+    def check(job, got, what):
+        for g, w in zip(got, interpret(job.graph, job.feeds).values(), strict=True):
+            assert_close(g, w, rtol, what)
+
+    return check
+
+
+def every_dtype(rng, name):
+    """Every elementwise expression, and every cast, on every element type."""
+
+    def check(job, got, what):
+        assert_outputs(job.graph, job.feeds, got, what)
+
+    for dtype in SCALARS:
+        yield f"elementwise {dtype}", check, Job(*every_operation(rng, dtype), name)
+        yield f"cast {dtype}", check, Job(*casts(dtype, SCALARS, values(rng, dtype)), name)
 
 
 def types(graph):
@@ -46,7 +70,7 @@ def shapes(rng, name):
             strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups, layout="NHWC",
             activation="relu",
         )  # fmt: skip
-        yield f"conv {x} {w}", 1e-5, Job(*node_graph("conv", arrays, attrs, {1, 2}), name)
+        yield f"conv {x} {w}", within(1e-5), Job(*node_graph("conv", arrays, attrs, {1, 2}), name)
 
 
 def hybrid(name):
@@ -57,7 +81,8 @@ def hybrid(name):
         Case((3, 37), (21, 37)),
     ):
         graph = graph_of(case)
-        yield f"hybrid {case}", 1e-6, Job(graph, {graph.inputs[0]: numbers(case)}, name)
+        feeds = {graph.inputs[0]: numbers(case)}
+        yield f"hybrid {case}", within(1e-6), Job(graph, feeds, name)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -66,10 +91,10 @@ def test_samples_under_an_emulator(name, tmp_path):
         pytest.skip(why)
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
-    cases = [*samples(rng, name), *shapes(rng, name), *hybrid(name)]
-    assert len({what.split()[0] for what, _, _ in cases}) > 50
+    cases = [
+        *samples(rng, name), *shapes(rng, name), *hybrid(name), *every_dtype(rng, name)
+    ]  # fmt: skip
+    assert set(TABLE.ops()) <= {what.split()[0] for what, _, _ in cases}
     results = run_emulated(name, [job for _, _, job in cases], tmp_path)
-    for (what, rtol, job), got in zip(cases, results, strict=True):
-        want = interpret(job.graph, job.feeds).values()
-        for g, w in zip(got, want, strict=True):
-            assert_close(g, w, rtol, f"{what} {list(job.program.kernels.values())}")
+    for (what, check, job), got in zip(cases, results, strict=True):
+        check(job, got, f"{what} {list(job.program.kernels.values())}")
