@@ -21,17 +21,14 @@ from trireme.arguments import checked
 from trireme.calibrating.calibration import Calibration, load_calibration
 from trireme.calibrating.handover import Cores
 from trireme.closing import Closing
-from trireme.compile import Program, compile_tasks, make_program
-from trireme.cost import CostModel
-from trireme.device import HOST, Device, Executable, Progress, no_progress
+from trireme.device import HOST, Device, Progress, no_progress
 from trireme.dtypes import Array
 from trireme.effects import States, state_types
-from trireme.errors import CompileError, DeviceError, InternalError, PlanError, RunError
+from trireme.errors import InternalError, RunError
 from trireme.forks import tell_of_forks
 from trireme.graph import Value
-from trireme.lockfile import Held, made_with, place_as, read_held
+from trireme.lockfile import Held, made_with, read_held
 from trireme.locks import taking
-from trireme.measure import check_free, tried
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.naming import pinned, pins_called
 from trireme.opening import keep_states, open_devices
@@ -42,13 +39,13 @@ from trireme.parallel.pipeline import Pipeline, Stream, check_no_other
 from trireme.placement import Placement
 from trireme.placing.doubt import Mixtures
 from trireme.placing.objective import Objective
-from trireme.plan import Plan, make_plan
+from trireme.plan import Plan
+from trireme.prepare import Placing, Preparation
 from trireme.profile import Profile, make_profile, memory_rows
 from trireme.running.dispatch import TaskSpan
 from trireme.running.execute import check_order, finish, run_profiled
 from trireme.running.feeds import choice
 from trireme.running.interactive import Watcher, run_steps
-from trireme.running.lane import Lane
 from trireme.running.runs import Mode, Runs
 from trireme.subgraphs import Execution, Subgraphs
 
@@ -123,14 +120,7 @@ class Session(Closing):
         mmap: bool = True,
         signature: str | None = None,
     ) -> None:
-        self.forget_threads()
-        tell_of_forks(self)
-        self._closed = False
-        self._pipeline: Pipeline | Dealer | None = None
-        self._stream: Stream | None = None
-        self._closing = ExitStack()
-        weakref.finalize(self, self._closing.close).atexit = False
-        self.dropped: dict[str, str] = {}
+        self._begin()
         choice("mode", mode, Mode)
         choice("mixtures", mixtures, Mixtures)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
@@ -151,18 +141,36 @@ class Session(Closing):
             self._keep_states(opened)
             if not isinstance(calibration, Calibration):
                 calibration = load_calibration(calibration)
-            self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
-            self._placing = (objective or made.objective, held, split, mixtures)
             self._calibration = calibration
+            self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
+            self._placing = Placing(objective or made.objective, held, split, mixtures)
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
-            self.program, self._lane = self._prepared(opened, measure, fallback, progress)
-            self._calls, self._ports = self._lane.calls, self._lane.ports
-            self.runs = Runs(self.plan, self._calls, mode)
-            self._direct = self._ports.direct(self.runs)
-            self._closing.callback(self.runs.close)
+            self.program, self._lane = Preparation(
+                self.graph, calibration, self._placing, subgraphs, execution,
+                self._holding if measure else None, progress,
+            ).on_some(opened, self._drop if fallback else None)  # fmt: skip
+            self._bind(mode)
         except BaseException:
             self.close()
             raise
+
+    def _begin(self) -> None:
+        """Have what `close` asks for, before anything can fail."""
+        self.forget_threads()
+        tell_of_forks(self)
+        self._closed = False
+        self._pipeline: Pipeline | Dealer | None = None
+        self._stream: Stream | None = None
+        self._closing = ExitStack()
+        weakref.finalize(self, self._closing.close).atexit = False
+        self.dropped: dict[str, str] = {}
+
+    def _bind(self, mode: Mode) -> None:
+        """Have runs go through the program's memory."""
+        self._calls, self._ports = self._lane.calls, self._lane.ports
+        self.runs = Runs(self.plan, self._calls, mode)
+        self._direct = self._ports.direct(self.runs)
+        self._closing.callback(self.runs.close)
 
     def _open(
         self,
@@ -190,41 +198,6 @@ class Session(Closing):
     def _drop(self, name: str, error: Exception) -> None:
         self.dropped[name] = str(error)
         _log.warning("device %s is left out: %s", name, error)
-
-    def _prepared(
-        self,
-        devices: dict[str, Device],
-        measure: bool,
-        fallback: bool,
-        progress: Progress,
-    ) -> tuple[Program, Lane]:
-        """Prepare a run; with fallback, again without a device that gives an error before it."""
-        if measure:
-            check_free(*self._placing)
-        while True:
-            try:
-                return self._prepared_on(devices, measure, progress)
-            except (CompileError, DeviceError, PlanError) as error:
-                if not fallback or error.device not in devices or len(devices) == 1:
-                    raise
-                self._drop(error.device, error)
-                devices = {name: d for name, d in devices.items() if name != error.device}
-
-    def _prepared_on(
-        self, devices: Mapping[str, Device], measure: bool, progress: Progress
-    ) -> tuple[Program, Lane]:
-        """Place, plan and compile, and bind all that was compiled to memory."""
-        progress("placing nodes", 0, 0)
-        costs = CostModel(devices, self._calibration)
-        placement = place_as(self.graph, costs, *self._placing)
-        if measure:
-            placement = tried(placement, self.graph, costs, self._holding(devices), progress)
-        plan = make_plan(placement, self.subgraphs, self.execution)
-        executables: dict[int, Executable] = {}
-        for name, device in devices.items():
-            executables.update(compile_tasks(plan, name, device, progress))
-        program = make_program(plan, devices, executables)
-        return program, Lane(program)
 
     def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
         """Return what opens a session like this one that holds a placement."""
@@ -330,8 +303,7 @@ class Session(Closing):
             self._check_open()
             check_no_other(self._stream, "this session")
             if self._pipeline is None or self._pipeline.asked != depth:
-                objective, held, split, _ = self._placing
-                deals = objective == "throughput" and held is None and split in ("auto", "off")
+                deals = self._placing.is_free and self._placing.objective == "throughput"
                 calibration = self._calibration if deals else None
                 self._pipeline = streamer(self.graph, self.program, depth, deals, calibration)
             self._stream = Stream(self._pipeline, feeds, self)

@@ -41,8 +41,8 @@ ENGINE_ORDER = [
     "running.runs", "running.interactive", "drift", "profile", "running.trace",
     "calibrating.net_builder", "calibrating.nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",
-    "parallel.dealing", "measure", "session", "calibrating.visits", "calibrating.deciding",
-    "calibrating.pace", "calibrating.turns", "calibrating.calibrate",
+    "parallel.dealing", "measure", "prepare", "session", "calibrating.visits",
+    "calibrating.deciding", "calibrating.pace", "calibrating.turns", "calibrating.calibrate",
     "parallel.replicas", "parallel.measure", "running.per_node", "eager", "replay",
 ]  # fmt: skip
 MODULES = [
