@@ -44,6 +44,14 @@ def test_bytes_pass_between_cores_where_there_are_several():
         assert not any(name.startswith(BYTES) for name in work.alone.terms)
 
 
+def test_threads_pass_flags_where_they_share_a_kernel():
+    tiny = next(net for net in NETS if net.name == "tiny")
+    found = [work for net in (tiny, _WIDE) for work in works(optimise(build(net)), 2)]
+    shared = [work.alone.terms["model_s"] > work.terms["model_s"] for work in found]
+    assert [work.terms[FLAGS] == 1.0 for work in found] == shared
+    assert set(shared) == {True, False}
+
+
 def test_near_bytes_of_products_are_in_their_own_estimate():
     found = {work.family: work.terms for work in works(optimise(build(_WIDE)), 2)}
     assert any("depthwise" in family for family in found) and "conv_f32" in found
