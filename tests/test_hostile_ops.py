@@ -71,6 +71,16 @@ def test_attributes_have_bounds(op, shape, attrs, sentence):
         builder.add(op, x, **attrs)
 
 
+@pytest.mark.parametrize("counts", [(0, 2**40), (3, 1), (-1, 2)])
+def test_grams_lie_within_their_pool(counts):
+    """The reference counted to 2^40."""
+    builder = GraphBuilder("grams")
+    x = builder.input("x", TensorType((6,), "int64"))
+    attrs = hostile_ops.GRAMS | {"ngram_counts": counts}
+    with pytest.raises(GraphError, match="ngram_counts are .* expected to rise from 0 to 4"):
+        builder.add("tf_idf_vectorizer", x, **attrs)
+
+
 def test_each_of_several_numbers_is_within_bounds():
     attr = Attr("ints", least=1)
     assert attr.check("op", "strides", [1, 2]) == (1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
@@ -117,8 +118,14 @@ define(
 )  # fmt: skip
 
 
-def _infer_tf_idf(x: Value, *, ngram_indexes: Ints, **attrs: object) -> Types:
+def _infer_tf_idf(
+    x: Value, *, ngram_indexes: Ints, ngram_counts: Ints, pool_int64s: Ints | None,
+    pool_strings: Strs | None, **attrs: object,
+) -> Types:  # fmt: skip
     rank = expect_rank("x", x, 1, 2)
+    size = len(pool_strings or pool_int64s or ())
+    if any(a > b for a, b in pairwise((0, *ngram_counts, size))):
+        raise ShapeError(f"ngram_counts are {ngram_counts}, expected to rise from 0 to {size}")
     width = max(ngram_indexes, default=-1) + 1
     lead: tuple[Dim, ...] = x.shape[: rank - 1]
     return one((*lead, width), "float32")
@@ -177,7 +184,7 @@ define(
         "times it (TFIDF). Shapes: x [C] or [N,C] -> y [..,indexes]. Source: ONNX, opset 9",
         _infer_tf_idf, _tf_idf, flops=_cost, family="other",
         attrs={
-            "ngram_indexes": Attr("ints"), "ngram_counts": Attr("ints"),
+            "ngram_indexes": Attr("ints", least=0), "ngram_counts": Attr("ints"),
             "weights": Attr("floats", None), "pool_int64s": Attr("ints", None),
             "pool_strings": Attr("strs", None), "min_gram_length": Attr("int"),
             "max_gram_length": Attr("int"), "max_skip_count": Attr("int"),
