@@ -26,7 +26,9 @@ def numeric():
 CASES = list(numeric())
 
 
-@pytest.mark.parametrize("command, option, action", CASES, ids=lambda v: str(v))
+@pytest.mark.parametrize(
+    ("command", "option", "action"), CASES, ids=[f"{case[0]} {case[1]}" for case in CASES]
+)
 def test_a_senseless_number_is_one_sentence_and_2(command, option, action, capsys):
     assert action.type not in (int, float), "see number_options.py"
     zero = ["0"] if option in SHOULD_COUNT else []
