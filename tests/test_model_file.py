@@ -33,7 +33,7 @@ def any_attrs(monkeypatch):
     """An op with an attribute of every kind, each with default None, and one effect."""
     op = OpDef(
         "test_attrs", "xs*", "", lambda *xs, **attrs: (F32,), lambda *xs, **attrs: xs[0],
-        attrs={kind: Attr(kind, None) for kind in KINDS}, effect="any",
+        attrs={kind: Attr(kind, None, finite=False) for kind in KINDS}, effect="any",
         dtypes=(ANY,),
     )  # fmt: skip
     monkeypatch.setitem(trireme.op._OPS, op.name, op)
