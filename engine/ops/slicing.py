@@ -124,17 +124,26 @@ def pad(
 ) -> Array:
     """Return x with elements added (or, where pads are negative, cut off) at both ends."""
     edges = _edges(x.ndim, to_ints(pads), None if axes is None else to_ints(axes))
-    cuts = tuple(slice(-min(a, 0), n + min(b, 0)) for (a, b), n in zip(edges, x.shape, strict=True))
-    grow = [(max(a, 0), max(b, 0)) for a, b in edges]
     if mode != "constant":
-        return np.pad(x[cuts], grow, mode=NUMPY_MODES[mode])  # type: ignore[call-overload, no-any-return]
+        cuts = (slice(-min(a, 0), n + min(b, 0)) for (a, b), n in zip(edges, x.shape, strict=True))
+        grow = [(max(a, 0), max(b, 0)) for a, b in edges]
+        return np.pad(x[tuple(cuts)], grow, mode=NUMPY_MODES[mode])  # type: ignore[call-overload, no-any-return]
     y = np.full(
-        [n + a + b for n, (a, b) in zip(x[cuts].shape, grow, strict=True)],
+        [n + a + b for n, (a, b) in zip(x.shape, edges, strict=True)],
         _fill(x.dtype) if value is None else value.reshape(()), dtype=x.dtype,
     )  # fmt: skip
-    inner = tuple(slice(a, a + n) for (a, _), n in zip(grow, x[cuts].shape, strict=True))
-    y[inner] = x[cuts]
+    kept = [_kept(a, n, n + a + b) for (a, b), n in zip(edges, x.shape, strict=True)]
+    sources = tuple(
+        slice(to.start - a, to.stop - a) for to, (a, _) in zip(kept, edges, strict=True)
+    )
+    y[tuple(kept)] = x[sources]
     return y
+
+
+def _kept(before: int, length: int, made: int) -> slice:
+    """Return where an axis' elements are in what is made of it; none where all are cut off."""
+    start = min(max(before, 0), made)
+    return slice(start, max(min(before + length, made), start))
 
 
 def _fill(dtype: np.dtype[np.generic]) -> object:
@@ -148,6 +157,9 @@ def _pad_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, image), constants=fixed, note="zeros around an image")
     yield Sample((x, image, np.array(-1.5, np.float32)), constants=fixed, note="value")
     yield Sample((x, ints(2, 1), None, ints(1)), constants=fixed, note="one axis")
+    yield Sample((x, ints(-5, 7), None, ints(1)), constants=fixed, note="all cut off, and more")
+    row, half = draw(rng, 3), np.array(0.5, np.float32)
+    yield Sample((row, ints(1, 0), half), constants=fixed, note="one element before a row")
     yield Sample((x, ints(0, -1, 1, 0, 0, -2, 0, 1)), constants=fixed, note="negative cuts")
     for mode in ("reflect", "edge", "wrap"):
         yield Sample((x, image), {"mode": mode}, fixed, note=mode)
