@@ -93,9 +93,14 @@ def _places(graph: Graph, node: Node) -> list[Array]:
 
 
 def _steps(places: Array) -> Ints | None:
-    """Return the step along each axis when it is the same everywhere, else None."""
+    """Return the step along each axis when it is the same everywhere, else None.
+
+    Of a place that is filled there is none: before element 0 there is no element.
+    """
     if not places.size:
         return (0,) * places.ndim
+    if places.min() < 0:
+        return None
     origin = (0,) * places.ndim
     steps, line = [], places[origin]
     for axis, size in enumerate(places.shape):
