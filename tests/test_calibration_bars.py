@@ -64,7 +64,7 @@ def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys):
 def test_a_device_without_time_is_not_stored(tmp_path, monkeypatch, capsys):
     target = tmp_path / "c.json"
     monkeypatch.setenv("TRIREME_CALIBRATION", str(target))
-    code = main(["calibrate", "--devices", "cpu", "--threads", "1", "--limit", "0"])
+    code = main(["calibrate", "--devices", "cpu", "--threads", "1", "--limit", "1e-6"])
     assert code == 1 and "was not measured: no time was left" in capsys.readouterr().out
     assert not json.loads(target.read_text())["devices"]
 

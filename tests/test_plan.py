@@ -132,11 +132,16 @@ def test_a_pin_that_cannot_be_kept_is_an_error():
         place(graph, CostModel({"cpu": ToyDevice("cpu")}))
 
 
-def test_memory_too_small():
+@pytest.mark.parametrize(
+    ("memory_bytes", "said"),
+    [(64, r"float32\[3,8\] takes 96 bytes, npu has 64"), (100, "fits the devices. memory")],
+)
+def test_memory_too_small(memory_bytes, said):
+    """For one value, or for the two that a node needs at once."""
     b = GraphBuilder("g")
     graph = b.finish(b.add("tanh", b.input("x", F32), pin="npu"))
-    tiny = {"cpu": ToyDevice("cpu"), "npu": ToyDevice("npu", memory_bytes=64)}
-    with pytest.raises(PlacementError, match="fits the devices. memory"):
+    tiny = {"cpu": ToyDevice("cpu"), "npu": ToyDevice("npu", memory_bytes=memory_bytes)}
+    with pytest.raises(PlacementError, match=said):
         make_plan(place(graph, CostModel(tiny)))
 
 
