@@ -85,7 +85,7 @@ class Timed(Generic[S]):
         The plain runs come first, so that the watched ones begin with all threads awake: after
         another program's long turn the first runs have one thread.
         turn_s: the least seconds of the plain runs; 0 for as few runs as can be
-        clock: which of the two counts; a simulator's own runs are watched alone
+        clock: which of the two counts; where it is virtual, a simulator has one plain run
         """
         is_watched = clock == "virtual"
         plain_s = 0.0 if is_watched and self.is_simulated else turn_s
