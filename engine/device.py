@@ -8,7 +8,7 @@ run.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -35,22 +35,23 @@ def kind_of(name: str) -> str:
 class Resident:
     """Bytes that a node keeps in a device's memory from run to run: packed weights, and code.
 
-    shared: of the weights, (value, bytes) of those that other nodes read too; a task keeps one copy
+    shared: of the weights, (what they are, bytes) of those that other nodes may keep too, as a
+        constant by its id; a task keeps one copy
     """
 
     weights: int = 0
     code: int = 0
-    shared: tuple[tuple[int, int], ...] = ()
+    shared: tuple[tuple[Hashable, int], ...] = ()
 
 
 def added_weights(kept: Iterable[Resident]) -> Iterator[int]:
     """Yield the bytes of weights that each node of a task adds to those of the nodes before it."""
-    seen: set[int] = set()
+    seen: set[Hashable] = set()
     for one in kept:
         bytes_again = 0
-        for value, nbytes in one.shared:
-            bytes_again += nbytes if value in seen else 0
-            seen.add(value)
+        for what, nbytes in one.shared:
+            bytes_again += nbytes if what in seen else 0
+            seen.add(what)
         yield one.weights - bytes_again
 
 
@@ -217,14 +218,16 @@ class Done:
 class BoundCall(Protocol):
     """An executable bound to memory: one session's use of it. Launches allocate nothing.
 
-    Four methods may be there, and are asked for by name:
+    Five methods may be there, and are asked for by name:
     run() is launch().wait() without an event, for calls of some microseconds;
     point(argument) returns a function that moves an input or output (in the order of `bind`) in
     host memory to another address, for the launches that follow, or None where it must stay;
     choose(alone) lets further launches run without the device's other threads (True), or with them
     (False), where the device has the choice; None gives it back;
     park(parks) lets the device's idle threads sleep as soon as a launch is over (True), as another
-    device then needs their cores, or look for more work for a while (False).
+    device then needs their cores, or look for more work for a while (False);
+    repeat(repeats) of a simulator has the next launch simulate, and those behind it put back what
+    that one made (True), for runs with the same inputs; or has every launch simulate (False).
     """
 
     def launch(self, profile: bool = False) -> Event:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from trireme.cost import CostModel
-from trireme.device import HOST
+from trireme.device import HOST, Device
 from trireme.errors import ModelFileError, PlacementError
 from trireme.explain import explain
 from trireme.graph import Graph, node_names
@@ -116,19 +116,43 @@ Held = Placement | Lock | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class MadeWith:
-    """What a session takes from a held lock where its caller leaves it open."""
+    """What a session is made with: its caller's options, else those of a held lock, else defaults.
 
-    objective: Objective = "makespan"
-    options: LockedOptions = LockedOptions(devices=("cpu",))
-
-
-def made_with(held: Placement | Lock | None) -> MadeWith:
-    """Return what a lock was made with; the defaults where no lock is held.
-
-    Errors: PlacementError, if the lock is of a described machine, where nothing can run
+    held: the placement or the lock that is held, read
     """
-    if not isinstance(held, Lock):
-        return MadeWith()
+
+    held: Placement | Lock | None
+    devices: Sequence[str | Device]
+    threads: int | None
+    batch: int | None
+    objective: Objective
+
+
+def made_with(
+    placement: Held | None, devices: Sequence[str | Device] | None, threads: int | None,
+    batch: int | None, objective: Objective | None,
+) -> MadeWith:  # fmt: skip
+    """Return what a session is made with, given its options of these names.
+
+    Errors: PlacementError, if the lock is of a described machine, where nothing can run;
+    ModelFileError, as `load_lock`
+    """
+    held = read_held(placement)
+    of_lock, goal = _runnable(held) if isinstance(held, Lock) else (_DEFAULTS, "makespan")
+    return MadeWith(
+        held,
+        of_lock.devices if devices is None else devices,
+        of_lock.threads if threads is None else threads,
+        of_lock.batch if batch is None else batch,
+        objective or goal,
+    )
+
+
+_DEFAULTS = LockedOptions(devices=("cpu",))
+
+
+def _runnable(held: Lock) -> tuple[LockedOptions, Objective]:
+    """Return the options and the objective of a lock of this machine, with devices to open."""
     if held.options.soc:
         raise PlacementError(
             f"the locked placement is of the described machine {held.options.soc!r}, which runs "
@@ -136,7 +160,7 @@ def made_with(held: Placement | Lock | None) -> MadeWith:
             fix="lock a placement on this machine's devices: trireme place MODEL --lock FILE",
         )
     options = replace(held.options, devices=tuple(devices_of(held)))
-    return MadeWith(cast(Objective, held.objective), options)
+    return options, cast(Objective, held.objective)
 
 
 def devices_of(locked: Lock) -> list[str]:

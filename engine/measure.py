@@ -33,7 +33,7 @@ from trireme.profile import Profile
 from trireme.running.feeds import random_array
 from trireme.running.runs import Runs
 
-LEAST_CALLS, WATCHED_CALLS = 3, 9
+LEAST_CALLS, WATCHED_CALLS = 3, 20
 ROUNDS, TURN_S, LIMIT_S = 7, 0.02, 2.0
 """Rounds in which placements are tried and the least seconds of a turn; after LIMIT_S no further
 round begins."""
@@ -80,26 +80,24 @@ class Timed(Generic[S]):
         return any(not t.is_copy and specs[t.device].clock == "virtual" for t in tasks)
 
     def turn(self, feeds: Mapping[str, Array], turn_s: float, clock: Clock) -> tuple[float, float]:
-        """Return the best wall time of some runs, and the virtual time of some that are watched.
+        """Return the best wall time of some runs, and what the described machine would take.
 
-        The plain runs come first, so that the watched ones begin with all threads awake: after
-        another program's long turn the first runs have one thread.
-        turn_s: the least seconds of the plain runs; 0 for as few runs as can be
-        clock: which of the two counts; where it is virtual, a simulator has one plain run
+        That is the virtual time of watched runs where a device is simulated, and else the wall
+        time: all devices are there, and watching takes time of its own.
+        turn_s: the least seconds of the runs; 0 for as few runs as can be
+        clock: which of the two counts
         """
-        is_watched = clock == "virtual"
-        plain_s = 0.0 if is_watched and self.is_simulated else turn_s
-        best_s, calls, end = float("inf"), 0, time.perf_counter() + plain_s
-        while calls < (LEAST_CALLS if plain_s else 1) or time.perf_counter() < end:
+        if self.is_simulated:
+            runs = WATCHED_CALLS if turn_s and clock == "virtual" else 1
+            profile = self.session.profile(feeds, runs=runs, warmup=0)
+            return min(profile.wall_s), profile.best_virtual_s
+        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
+        while calls < (LEAST_CALLS if turn_s else 1) or time.perf_counter() < end:
             start = time.perf_counter()
             self.session.run(feeds)
             best_s = min(best_s, time.perf_counter() - start)
             calls += 1
-        watched = (
-            (LEAST_CALLS if self.is_simulated else WATCHED_CALLS) if is_watched and turn_s else 1
-        )
-        profile = self.session.profile(feeds, runs=watched, warmup=0)
-        return min(best_s, *profile.wall_s), profile.virtual_s
+        return best_s, best_s
 
     def ratio(self, other: Timed[S], clock: Clock) -> float:
         """Return this one's time over the other's, the median over the rounds."""

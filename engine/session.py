@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from trireme.arguments import checked
@@ -26,8 +26,8 @@ from trireme.dtypes import Array
 from trireme.effects import States, state_types
 from trireme.errors import InternalError, RunError
 from trireme.forks import tell_of_forks
-from trireme.graph import Value
-from trireme.lockfile import Held, made_with, read_held
+from trireme.graph import Graph, Value
+from trireme.lockfile import Held, made_with
 from trireme.locks import taking
 from trireme.model_cache import USERS_CACHE, Model, optimised
 from trireme.naming import pinned, pins_called
@@ -46,6 +46,7 @@ from trireme.running.dispatch import TaskSpan
 from trireme.running.execute import check_order, finish, run_profiled
 from trireme.running.feeds import choice
 from trireme.running.interactive import Watcher, run_steps
+from trireme.running.repeats import seen_runs
 from trireme.running.runs import Mode, Runs
 from trireme.subgraphs import Execution, Subgraphs
 
@@ -126,27 +127,20 @@ class Session(Closing):
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
-            held = read_held(placement)
-            made = made_with(held)
-            devices = made.options.devices if devices is None else devices
-            threads = made.options.threads if threads is None else threads
-            batch = made.options.batch if batch is None else batch
+            made = made_with(placement, devices, threads, batch, objective)
             progress("reading the model", 0, 0)
-            self.graph = optimised(model, shapes, passes, passes_off, model_cache, mmap, signature)
-            self.graph = self.graph if batch is None else batched(self.graph, batch)
-            self.states: States = States(state_types(self.graph))
+            graph = optimised(model, shapes, passes, passes_off, model_cache, mmap, signature)
+            graph = graph if made.batch is None else batched(graph, made.batch)
             progress("opening devices", 0, 0)
-            opened = self._open(devices, threads, fallback, device_options or {})
-            self.graph = pinned(self.graph, pins_called(self.graph, pins or {}, opened))
+            opened = self._open(graph, made.devices, made.threads, fallback, device_options or {})
+            self.graph = pinned(graph, pins_called(graph, pins or {}, opened))
             self._keep_states(opened)
-            if not isinstance(calibration, Calibration):
-                calibration = load_calibration(calibration)
-            self._calibration = calibration
-            self.unmeasured = calibration.unmeasured(device.spec for device in opened.values())
-            self._placing = Placing(objective or made.objective, held, split, mixtures)
+            self._calibration = load_calibration(calibration)
+            self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
+            self._placing = Placing(made.objective, made.held, split, mixtures)
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
             self.program, self._lane = Preparation(
-                self.graph, calibration, self._placing, subgraphs, execution,
+                self.graph, self._calibration, self._placing, subgraphs, execution,
                 self._holding if measure else None, progress,
             ).on_some(opened, self._drop if fallback else None)  # fmt: skip
             self._bind(mode)
@@ -174,11 +168,14 @@ class Session(Closing):
 
     def _open(
         self,
+        graph: Graph,
         devices: Sequence[str | Device],
         threads: int | None,
         fallback: bool,
         options: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Device]:
+        """Open what is named, and close that with the session; the states are the graph's."""
+        self.states: States = States(state_types(graph))
         given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
         opened, absent = open_devices(devices, given, threads, fallback)
         names = [one for one in devices if isinstance(one, str) and one in opened]
@@ -239,7 +236,7 @@ class Session(Closing):
     @property
     def cores(self) -> tuple[Cores, ...]:
         """How far apart the cores of devices are now, beside what estimates are priced by."""
-        return (self._calibration or Calibration()).cores_of(self.program.devices.values())
+        return self._calibration.cores_of(self.program.devices.values())
 
     @property
     def devices(self) -> Mapping[str, Device]:
@@ -317,9 +314,7 @@ class Session(Closing):
         """
         with self._alone():
             self._settle(feeds)
-            results = self._ports.give(feeds)
-            spans = self.runs.profiled()
-            return self._ports.take(results), spans
+            return self._watched(feeds)
 
     @checked(RunError)
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
@@ -354,23 +349,25 @@ class Session(Closing):
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 
         Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
-        says what every task and node took. States go on by both.
+        says what every task and node took. States go on by both. Where a device is simulated, and
+        there are no states, two runs simulate, of which one is plain (running/repeats.py).
         Errors: as `run`
         """
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         with self._alone():
             self._settle(feeds)
-            spans, wall = [], []
-            for _ in range(warmup + runs):
-                start = time.perf_counter()
-                self._run(feeds)
-                wall.append(time.perf_counter() - start)
-                results = self._ports.give(feeds)
-                spans.append(self.runs.profiled())
-                self._ports.take(results)
-            seen, memory = (spans[warmup:], wall[warmup:]), memory_rows(self.program)
+            calls = [] if self.states.types else self._calls
+            run, watch = partial(self._run, feeds), partial(self._watched, feeds)
+            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup)
+            memory = memory_rows(self.program)
             return make_profile(self.plan, *seen, memory, self.runs.is_serial, self.cores)
+
+    def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """Return the outputs of a run, and when each of its tasks ran."""
+        results = self._ports.give(feeds)
+        spans = self.runs.profiled()
+        return self._ports.take(results), spans
 
     def _settle(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Executable, NodeSpan, Resident
+from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, NodeSpan, Resident
 from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import TABLE, Compiled, compile_graph, node_kernels
 from trireme.devices.npu.constraints import Options, reason_against
@@ -170,7 +170,7 @@ class Npu(Device):
     def resident(self, graph: Graph, node: Node) -> Resident:
         """Return what a node's packed weights and its commands take of the device's memory."""
         found = self._estimator.predicted(graph, node)
-        return found.resident if found else super().resident(graph, node)
+        return found.resident_of(graph, node) if found else super().resident(graph, node)
 
     def submit(self, work: Callable[[], None]) -> None:
         """Queue work for the machine; it runs on the device's thread, in order."""
@@ -312,13 +312,24 @@ class NpuCall:
         count = len(executable.task.regions) - ARGUMENTS
         scratch = places[count] if len(places) > count else np.zeros(0, np.uint8)
         self._memory = [executable.device.sram, executable.constants, scratch, *places[:count]]
+        self._outputs = places[len(executable.graph.inputs) : count]
         self._traced: dict[int, Array] = {}
+        self.repeat(False)
 
-    def launch(self, profile: bool = False) -> NpuEvent:
-        """Submit the task and return at once."""
-        event = NpuEvent(self.executable.spans if profile else ())
+    def launch(self, profile: bool = False) -> Event:
+        """Submit the task and return at once; put back what it made, where that is asked for."""
+        spans = self.executable.spans if profile else ()
+        if self._made:
+            for place, made in zip(self._outputs, self._made, strict=True):
+                place[...] = made
+            return Done(spans)
+        event = NpuEvent(spans)
         self.executable.device.submit(lambda: event.run(self._run))
         return event
+
+    def repeat(self, repeats: bool) -> None:
+        """Have launches put back the outputs of the first of them (True), or simulate (False)."""
+        self._repeats, self._made = repeats, list[Array]()
 
     def intermediate(self, value: int) -> Array:
         """Return a value that the last launch made, by its id in the graph.
@@ -334,6 +345,11 @@ class NpuCall:
         return self._traced[value]
 
     def _run(self) -> None:
+        self._simulate()
+        if self._repeats:
+            self._made = [place.copy() for place in self._outputs]
+
+    def _simulate(self) -> None:
         memory = self._memory
         memory[SRAM].fill(GARBAGE)
         if not self.executable.device.trace:

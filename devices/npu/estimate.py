@@ -6,15 +6,17 @@ Inputs and outputs count as being in SRAM where they fit, as in the midst of a s
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trireme.device import Resident
 from trireme.devices.npu.compiler import compile_graph
+from trireme.devices.npu.jobs import Shared
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import ENGINES
 from trireme.devices.npu.timing import Timeline, simulate_cycles
-from trireme.errors import CompileError
+from trireme.errors import CompileError, InternalError
 from trireme.graph import Graph, Node, Value
 
 COMMAND_BYTES, NODE_BYTES = 130, 700
@@ -23,10 +25,35 @@ COMMAND_BYTES, NODE_BYTES = 130, 700
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a node takes in the midst of a region: seconds, and bytes of device memory."""
+    """What a node takes in the midst of a region: seconds, and bytes of device memory.
+
+    shared: (key, bytes) of the constants that other nodes may use too, which the key names by their
+        positions among the inputs
+    """
 
     seconds: float
     resident: Resident
+    shared: tuple[tuple[Shared, int], ...]
+
+    def resident_of(self, graph: Graph, node: Node) -> Resident:
+        """Return what such a node keeps in the memory of the device."""
+        shared = ((_renamed(key, node.inputs), nbytes) for key, nbytes in self.shared)
+        kept = (one for one in shared if len(graph.users(one[0].value)) > 1)
+        return replace(self.resident, shared=tuple(kept))
+
+
+def _positions(key: Shared, node: Node) -> Shared:
+    """Return a key with the positions of its constants among a node's inputs."""
+    addend = None if key.addend is None else node.inputs.index(key.addend)
+    return key._replace(value=node.inputs.index(key.value), addend=addend)
+
+
+def _renamed(key: Shared, inputs: Sequence[int | None]) -> Shared:
+    """Return a key of positions as one of the constants there."""
+    value = inputs[key.value]
+    if value is None:
+        raise InternalError("a constant of an input that was left out")
+    return key._replace(value=value, addend=None if key.addend is None else inputs[key.addend])
 
 
 class Estimator:
@@ -48,7 +75,9 @@ class Estimator:
             cycles = _overlapped(simulate_cycles(self.machine, made.task))
             code = NODE_BYTES + COMMAND_BYTES * len(made.task.commands)
             kept = Resident(made.constants.nbytes, code)
-            found: Predicted | None = Predicted(cycles / self.machine.clock_hz, kept)
+            sizes = made.constants.shared.items()
+            shared = tuple((_positions(key, node), nbytes) for key, nbytes in sizes)
+            found: Predicted | None = Predicted(cycles / self.machine.clock_hz, kept, shared)
         except CompileError:
             found = None
         with self._lock:

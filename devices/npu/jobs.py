@@ -7,9 +7,10 @@ in, and how to cut itself into tiles. Where values live is the Site's to say (se
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,19 +31,38 @@ from trireme.dtypes import Array, numpy_dtype
 from trireme.memory import align_up
 
 
+class Shared(NamedTuple):
+    """The key of bytes that are of constants and of no node: all nodes of a task use one copy.
+
+    value: the constant, by id; addend: another that is packed with it
+    packing: all else that the bytes depend on; tile: which of them
+    """
+
+    value: int
+    addend: int | None
+    packing: Hashable
+    tile: tuple[int, ...] = ()
+
+
 class Constants:
     """Packed constants of a task: who reserves bytes says how to make them, if they are wanted."""
 
     def __init__(self, alignment: int) -> None:
         self.nbytes = 0
         self._alignment = alignment
-        self._blobs: dict[object, tuple[int, Callable[[], Array]]] = {}
+        self._blobs: dict[Hashable, tuple[int, Callable[[], Array]]] = {}
+        self.shared: dict[Shared, int] = {}
+        """Bytes by key, those of all tiles together."""
 
-    def reserve(self, key: object, nbytes: int, make: Callable[[], Array]) -> View:
+    def reserve(self, key: Hashable, nbytes: int, make: Callable[[], Array]) -> View:
         """Return where the bytes will be; the same key has the same bytes, and place."""
         if key not in self._blobs:
             self._blobs[key] = (self.nbytes, make)
-            self.nbytes = align_up(self.nbytes + nbytes, self._alignment)
+            taken = align_up(nbytes, self._alignment)
+            self.nbytes += taken
+            if isinstance(key, Shared):
+                whole = key._replace(tile=())
+                self.shared[whole] = self.shared.get(whole, 0) + taken
         offset = self._blobs[key][0]
         return View(CONSTANTS, offset, "uint8", (1, 1, 1, nbytes), (0, 0, 0, 1))
 

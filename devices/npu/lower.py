@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trireme.devices.npu.jobs import Constants, Job, Operand
+from trireme.devices.npu.jobs import Constants, Job, Operand, Shared
 from trireme.devices.npu.layout import Axes, Layout, axes_of, fold, nhwc
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import FUNCTIONS, View, dense
@@ -57,7 +57,9 @@ class Lowering:
         dtype, elements = self.stored[value]
         wanted = numpy_dtype(dtype)
         blob = self.constants.reserve(
-            ("value", value), elements * wanted.itemsize, lambda: _converted(data, wanted)
+            Shared(value, None, "as it is"),
+            elements * wanted.itemsize,
+            lambda: _converted(data, wanted),
         )
         self.places[value] = dense(blob.region, blob.offset, dtype, (1, 1, 1, elements))
 

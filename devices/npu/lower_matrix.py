@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trireme import quantize as q
-from trireme.devices.npu.jobs import MoveJob, Operand
+from trireme.devices.npu.jobs import MoveJob, Operand, Shared
 from trireme.devices.npu.layout import Layout, nhwc, row_major
 from trireme.devices.npu.lower import FLOATS, Lowered, Lowering, function_name, is_integer
 from trireme.devices.npu.stream import Window
@@ -29,6 +29,7 @@ class _Numbers:
     fields: dict[str, Any]
     w_dtype: str
     scales: PackScales
+    packing: Hashable
 
 
 def _numbers(
@@ -49,7 +50,8 @@ def _numbers(
             rows = (addend, linear.multipliers[cut], linear.shifts[cut])
             return np.concatenate([np.asarray(row, np.int32) for row in rows])
 
-        return _Numbers(fields, call.type(1).dtype, integers)
+        packing = (linear.multipliers.tobytes(), linear.shifts.tobytes())
+        return _Numbers(fields, call.type(1).dtype, integers, packing)
 
     def floats(part: int, channels: slice) -> Array:
         cut = slice(part * oc + channels.start, part * oc + channels.stop)
@@ -57,8 +59,17 @@ def _numbers(
         return np.zeros(count, np.float32) if bias is None else bias[cut].astype(np.float32)
 
     return _Numbers(
-        {"function": function_name(str(call.attrs.get("activation", "")))}, "float16", floats
+        {"function": function_name(str(call.attrs.get("activation", "")))}, "float16", floats, None
     )
+
+
+def _packed(node: Node, numbers: _Numbers) -> Shared:
+    """Return the key of a node's packed weights and scales."""
+    attrs = tuple((name, repr(value)) for name, value in sorted(node.attrs.items()))
+    weights, bias = (*node.inputs, None)[1:3]
+    if weights is None:
+        raise GraphError("the weight is missing")
+    return Shared(weights, bias, (node.op, attrs, numbers.packing))
 
 
 def _constant(call: Call, position: int, name: str) -> Array | None:
@@ -110,7 +121,7 @@ def lower_conv(state: Lowering, node: Node, call: Call) -> None:
         MatrixJob(
             state.node, reads, y.value, tuple(made), window_of(call, kernels.shape[1:3]),
             oc // groups if channel_wise else 0, numbers.w_dtype, pack, numbers.scales,
-            numbers.fields,
+            numbers.fields, _packed(node, numbers),
         )
     )  # fmt: skip
 
@@ -147,7 +158,7 @@ def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
     state.jobs.append(
         MatrixJob(
             state.node, (spread.value,), y.value, tuple(made), window, 0, numbers.w_dtype, pack,
-            numbers.scales, numbers.fields,
+            numbers.scales, numbers.fields, _packed(node, numbers),
         )
     )  # fmt: skip
 
@@ -248,6 +259,7 @@ def _batches(
         MatrixJob(
             state.node, (x_value.value, w_value.value), out.value, tuple(parts), Window(), 0,
             numbers.w_dtype, None, _shared(numbers.scales), numbers.fields,
+            _packed(node, numbers),
         )
     )  # fmt: skip
 
@@ -307,7 +319,7 @@ def _product(
     state.jobs.append(
         MatrixJob(
             state.node, tuple(reads), y.value, (Part(x, y, residual, moving),), Window(), 0,
-            numbers.w_dtype, pack, numbers.scales, numbers.fields,
+            numbers.w_dtype, pack, numbers.scales, numbers.fields, _packed(node, numbers),
         )
     )  # fmt: skip
 

@@ -46,7 +46,7 @@ def lower_reduce(state: Lowering, node: Node, call: Call) -> None:
     """Lower a mean, sum or maximum over neighbouring axes: a pool with one window."""
     shape = call.type(0).dims
     given = constant_ints(call, 1)
-    if not given and call.attrs["noop_with_empty_axes"]:
+    if not shape or (not given and call.attrs["noop_with_empty_axes"]):
         raise GraphError("a reduction over no axes is not supported")
     axes = sorted({axis % len(shape) for axis in given or range(len(shape))})
     if axes != list(range(axes[0], axes[-1] + 1)):

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.devices.npu.access import scale_bytes
 from trireme.devices.npu.emit import ALIGN, Emitter, Ring
-from trireme.devices.npu.jobs import Job, Operand, Site
+from trireme.devices.npu.jobs import Job, Operand, Shared, Site
 from trireme.devices.npu.stream import ITEMSIZE, Dims, Matrix, Pool, View, Window
 from trireme.devices.npu.tiling import (
     Tiles,
@@ -138,12 +138,14 @@ class MatrixJob(WindowJob):
 
     fields: further fields of the command (zero points, clamp, function)
     w_dtype: type of packed weights; moving weights have their own
+    packed: the key of packed weights and scales
     """
 
     w_dtype: str
     pack_weights: PackWeights | None
     pack_scales: PackScales
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any]
+    packed: Shared
 
     def _weight_widths(self, site: Site) -> tuple[int, int]:
         return ITEMSIZE[self.w_dtype], scale_bytes(1, site.dtype(self.parts[0].x.value))
@@ -225,10 +227,13 @@ class MatrixJob(WindowJob):
         """Bring a tile of weights and return the addresses of weights and scales."""
         oc = channels.stop - channels.start
         front = align_up(scale_bytes(oc, site.dtype(self.parts[index].x.value)), ALIGN)
-        key = (self.node, self.writes, index, channels.start, depth.start)
+        tile = (index, channels.start, channels.stop, depth.start, depth.stop)
         moving = self.parts[index].w
         if moving is not None:
-            blob = site.constants.reserve(key, front, lambda: self.pack_scales(index, channels))
+            scales_key = ("scales", self.node, self.writes, *tile)
+            blob = site.constants.reserve(
+                scales_key, front, lambda: self.pack_scales(index, channels)
+            )
             scales = out.fetch(rings["scales"], blob)
             view = moving.view(site).box(
                 (0, 0, depth.start, channels.start), (1, 1, depth.stop - depth.start, oc)
@@ -238,7 +243,9 @@ class MatrixJob(WindowJob):
         taps = self.window.kernel_h * self.window.kernel_w
         nbytes = front + taps * ic * oc * ITEMSIZE[self.w_dtype]
         blob = site.constants.reserve(
-            key, nbytes, lambda: self._blob(index, depth, channels, front)
+            self.packed._replace(tile=tile),
+            nbytes,
+            lambda: self._blob(index, depth, channels, front),
         )
         start = out.fetch(rings["w"], blob).offset
         return start + front, start

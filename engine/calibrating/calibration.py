@@ -255,14 +255,17 @@ class Calibration:
         fresh.replace(path)
 
 
-def load_calibration(path: str | os.PathLike[str] | None = None) -> Calibration:
+def load_calibration(given: Calibration | str | os.PathLike[str] | None = None) -> Calibration:
     """Return the calibration in a file, this user's when None; an empty one if there is no file.
 
     A file of another version holds other figures: it is left unused, with a warning, until devices
     are measured again.
+    given: the file; a calibration is returned as it is
     Errors: ModelFileError, if the file is damaged
     """
-    path = calibration_file() if path is None else Path(path)
+    if isinstance(given, Calibration):
+        return given
+    path = calibration_file() if given is None else Path(given)
     if path is None:
         return Calibration()
     try:

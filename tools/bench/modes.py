@@ -42,7 +42,8 @@ class ModeRow:
         device counted
     peak_bytes: arenas and scratch of all memory spaces
     dispatches: tasks handed over to another thread in a run
-    wall_s, virtual_s: the best; virtual is of the plan, with measured durations
+    wall_s, virtual_s: the best; virtual is of the plan, with modelled durations where a device is
+        simulated, and else the wall time
     clock: of the ratio, which is the default's time over this one's, the median over the rounds
     apart: the largest difference of an output from the default's, 0 when bit-identical
     why: what "auto" chose, and why

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
-from trireme.calibrating.calibration import Calibration, load_calibration
+from trireme.calibrating.calibration import load_calibration
 from trireme.cost import CostModel
 from trireme.device import Clock
 from trireme.measure import is_same
@@ -80,8 +80,7 @@ def single_placements(match: Match) -> dict[str, Placement]:
     """Return, by device, the best placement with all on it that it can run."""
     graph, devices = match.first.graph, match.first.devices
     objective = cast(Objective, match.first.placement.score.objective)
-    given = match.calibration
-    costs = CostModel(devices, given if isinstance(given, Calibration) else load_calibration(given))
+    costs = CostModel(devices, load_calibration(match.calibration))
     return place_singles(graph, costs, objective)
 
 
