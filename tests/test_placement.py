@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from baselines import BASELINES
-from placement_cases import KINDS, case, cases, random_problem, to_graph
+from placement_cases import KINDS, case, cases_of, random_problem, to_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -20,8 +20,10 @@ from trireme.calibrating.calibration import Calibration
 from trireme.cost import CostModel, Link, Links
 from trireme.errors import PlacementError
 from trireme.place import place
+from trireme.placing import anneal
 from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
 from trireme.placing.contract import Contraction
+from trireme.placing.idle import least_uses
 from trireme.placing.makespan import makespan_s
 from trireme.placing.messages import Messages, price_bound
 from trireme.placing.objective import LINEAR, OBJECTIVES, Scorer
@@ -61,14 +63,13 @@ def test_no_worse_than_any_baseline(seed, objective):
 @pytest.mark.parametrize("family", KINDS)
 def test_no_worse_than_any_baseline_or_device_on_300(family):
     """The makespan of 300 cases; the same of serial prices is in test_placement_proof.py."""
-    for seed, (name, problem) in enumerate(cases(300)):
-        if KINDS[seed % 3] == family:
-            search, value, _, _ = searched(problem, "makespan")
-            theirs = {f"{who} {a}": a for who, rule in BASELINES.items() for a in rule(problem)}
-            theirs |= {f"device {d}": single_device(problem, d) for d in problem.devices}
-            for who, assigned in theirs.items():
-                other = search.scorer.settle(assigned)[0]
-                assert value <= other * (1 + 1e-9), f"{name}: {who} {other}, trireme {value}"
+    for name, problem in cases_of(family, 300):
+        search, value, _, _ = searched(problem, "makespan")
+        theirs = {f"{who} {a}": a for who, rule in BASELINES.items() for a in rule(problem)}
+        theirs |= {f"device {d}": single_device(problem, d) for d in problem.devices}
+        for who, assigned in theirs.items():
+            other = search.scorer.settle(assigned)[0]
+            assert value <= other * (1 + 1e-9), f"{name}: {who} {other}, trireme {value}"
 
 
 @small
@@ -261,6 +262,35 @@ def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
     assert searched(problem, "serial")[0].best == (0, 0, 0, 1)
 
 
+def test_walks_end_where_they_find_nothing(monkeypatch):
+    """They take a few turns for each pair of nodes; none, where nothing can be better."""
+    problem = random_problem("layered", 8, 14)
+    search, value, _, _ = searched(problem, "makespan")
+    steps = []
+    step = anneal._Walk.step
+    monkeypatch.setattr(
+        anneal._Walk, "step", lambda walk, heat: steps.append(1) or step(walk, heat)
+    )
+    for least, most in ((0.0, 60), (value * 0.999, 3), (value, 0)):
+        steps.clear()
+        visits = 250 * problem.n**3
+        best, assigned, tasks = anneal.anneal(
+            search.scorer, search.tasks, problem.able, visits, least
+        )
+        assert best == value == makespan_s(problem, assigned, tasks)
+        assert len(steps) <= most * problem.n**2 and bool(steps) == bool(most)
+
+
+def test_walks_go_on_where_they_find_something():
+    """From everything on one device the first finds take long; the best comes long after them."""
+    problem = random_problem("layered", 12, 12)
+    scorer = Scorer(problem, "makespan")
+    worst = max((single_device(problem, d) for d in problem.devices), key=scorer.quick)
+    _, tasks = scorer.settle(worst)
+    best, _, _ = anneal.anneal(scorer, tasks, problem.able, 250 * problem.n**3)
+    assert best <= searched(problem, "makespan")[1] * 1.01
+
+
 @small
 def test_memory_is_kept(seed):
     """With too little memory for the best placement, another is found, or none is said to be."""
@@ -330,7 +360,20 @@ def test_an_arena_or_an_operand_that_does_not_fit_is_an_error():
             place(graph, CostModel({"npu": npu}, Calibration()))
 
 
-@pytest.mark.slow
+def test_the_cheapest_use_of_an_unused_device_counts_the_way_to_the_readers():
+    """Of 16 nodes side by side, as dear on either device, all but the last make 1 MiB."""
+    ways = {"one": Link(1e-6, 1e9), "two": Link(1e-6, 4e9)}
+    machine = Machine(("one", "two"), ("one", "two"), ("one", "two"), (1e-6, 1e-6),
+                      Links(ways, ways), {}, (None, None), {})  # fmt: skip
+    inputs = [[(17, CALLER)]] * 16 + [[(i, i) for i in range(16)]]
+    nbytes = dict.fromkeys(range(15), 1 << 20) | {15: 4, 16: 4, 17: 4}
+    seconds = [[1e-6, 1e-6]] * 16 + [[1e-6, None]]
+    problem = Problem(machine, seconds, inputs, [[]] * 17, [(16, 16)], nbytes)
+    (use,) = least_uses(Scorer(problem, "makespan"), (0,) * 17, {})
+    assert (use.device, use.node) == (1, 15)
+
+
+@pytest.mark.timed
 def test_a_thousand_nodes_take_two_seconds():
     for kind in ("series-parallel", "layered"):
         problem = random_problem(kind, 1, 1000, devices=3)

@@ -19,7 +19,7 @@ from trireme.device import Resident
 from trireme.devices.described.soc import load_soc
 from trireme.devices.npu import load_spec, open_device
 from trireme.explain import explain
-from trireme.graph import TensorType
+from trireme.graph import Quant, TensorType
 from trireme.place import place
 from trireme.placing.bounds import Forest, LoadBound, makespan_bound
 from trireme.placing.budget import memory_uses, scratch_bytes, streamed_s
@@ -182,6 +182,27 @@ def test_a_constant_that_a_task_reads_twice_counts_once():
         (use,) = (use for use in placement.memory if use.memory == "npu")
         assert use.weights == LAYER == session.plan.memory["npu"].weights
         assert use.weights == sum(made.constant_bytes for made in program.executables if made)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_what_an_npu_stores_is_what_is_counted(dtype):
+    """Layers of one weight and one scale are packed once, as is a constant that two nodes add."""
+    quant = Quant((0.05,), (0,)) if dtype == "int8" else None
+    b = GraphBuilder("shared")
+    x = b.input("x", TensorType((64, 64), dtype, quant))
+    w, other = (b.constant(n, np.ones((64, 64), dtype), quant) for n in ("w", "other"))
+    for i in range(4):
+        x = b.add_node("fully_connected", [x, w if i < 3 else other], {}, quants=[quant])[0]
+        x = b.add_node("add", [x, w], {}, quants=[quant])[0]
+    graph = b.finish(x)
+    npu = open_device()
+    placement = placed(graph, {"npu": npu})
+    (executable,) = npu.compile([graph])
+    (use,) = (use for use in placement.memory if use.memory == "npu")
+    layer = 64 * 64 * (1 if quant else 2)
+    assert use.weights == executable.constant_bytes
+    assert 3 * layer <= use.weights <= 3.5 * layer
+    npu.close()
 
 
 def test_what_does_not_fit_names_the_three_largest_values():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from baselines import BASELINES
-from placement_cases import KINDS, cases, random_problem, to_graph
+from placement_cases import KINDS, cases, cases_of, random_problem, to_graph
 from sweep import sweep
 
 from trireme.calibrating.calibration import Calibration
@@ -104,8 +104,7 @@ def test_serial_optima_of_small_cases():
 @pytest.mark.parametrize("family", KINDS)
 def test_serial_optima(family):
     """300 cases of at most 200 nodes and 2 to 4 devices, a third of each family; seeds by name."""
-    chosen = [case for i, case in enumerate(cases(300)) if KINDS[i % 3] == family]
-    check(family, [gap_serial(name, problem) for name, problem in chosen])
+    check(family, [gap_serial(name, problem) for name, problem in cases_of(family, 300)])
 
 
 @pytest.mark.parametrize("seed", range(4))

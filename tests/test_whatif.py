@@ -203,7 +203,7 @@ def test_the_commands(tmp_path, capsys):
     assert "with trireme come coral_dev_board" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 def test_fifty_variants_of_a_thousand_nodes_take_a_minute():
     import time
 

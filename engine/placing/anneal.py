@@ -3,9 +3,9 @@
 The local search of `search` moves nodes and lets a rule make the tasks; this one has the tasks
 themselves in hand, each with its place in the order, and accepts a little worse on the way to
 better. Several walks go on at once, each at a heat of its own, and exchange what they have: the
-hot ones leave a placement for quite another, the cold ones make the best of it. A last walk, cold
-and colder, starts from the best of them. What is random is seeded, so that the same problem is
-always answered alike.
+hot ones leave a placement for quite another, the cold ones make the best of it. They end early when
+they find nothing. A last walk, cold and colder, starts from the best of them. What is random is
+seeded, so that the same problem is always answered alike.
 Source: Geyer, "Markov chain Monte Carlo maximum likelihood" (1991); Hukushima, Nemoto, "Exchange
 Monte Carlo method" (1996)
 """
@@ -30,22 +30,30 @@ _COLD, _COLDEST = 0.01, 0.001
 """Temperatures at the beginning and the end of the last walk."""
 _TURN = 20
 """Steps of each walk between exchanges."""
+_PATIENCE = (40, 100)
+"""Steps for each node squared after which the walks end: if they found nothing better at all, and
+if they did. They also wait as long again as the last find took."""
+_WIDE_GAP = 0.02
+"""A bound that is nearer shortens the patience in proportion: less can be gained."""
 _NEEDED, _ALL = 0.35, 0.1
 """How often a node moves with what it needs of its task, or what needs it; how often all of it."""
 
 
 def anneal(
-    scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], visits: int, seed: int = 0
-) -> tuple[float, Assignment, Tasks]:
+    scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], visits: int, least: float = 0.0,
+    seed: int = 0,
+) -> tuple[float, Assignment, Tasks]:  # fmt: skip
     """Return the best met within some node visits from the tasks: its score, and what it is.
 
     able: of each node, the devices that it may move to
+    least: no placement scores below this
     """
     problem, rng, tails = scorer.problem, random.Random(seed), to_end(scorer.problem)
     steps = visits // max(problem.n, 1)
     last = int(steps * _LAST[problem.n > _SMALL])
-    tasks = _exchanged(scorer, tasks, able, tails, steps - last, rng)
+    tasks, share = _exchanged(scorer, tasks, able, tails, steps - last, least, rng)
     walk = _Walk(scorer, tasks, able, tails, rng)
+    last = int(last * share)
     for step in range(last):
         walk.step(walk.best * _COLD * (_COLDEST / _COLD) ** (step / last))
     return walk.best, tuple(assigned_of(problem, walk.kept)), walk.kept
@@ -53,23 +61,35 @@ def anneal(
 
 def _exchanged(
     scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], tails: Sequence[Sequence[float]],
-    steps: int, rng: random.Random,
-) -> Tasks:  # fmt: skip
-    """Return the best tasks met by walks at several heats that exchange what they have."""
+    steps: int, least: float, rng: random.Random,
+) -> tuple[Tasks, float]:  # fmt: skip
+    """Return the best tasks met by walks at several heats that exchange what they have, and the
+    share of the steps that they took.
+    """
     heats = _HEATS[scorer.problem.n > _SMALL]
     walks = [_Walk(scorer, tasks, able, tails, rng) for _ in heats]
     best = walks[0].best
-    for _ in range(steps // (_TURN * len(heats))):
+    each = _TURN * len(heats)
+    turns, turn, found = steps // each, 0, 0
+    patience = [most * scorer.problem.n**2 / each for most in _PATIENCE]
+    while turn < turns and turn < max(2 * found, patience[found > 0] * _openness(best, least)):
+        turn += 1
         for walk, heat in zip(walks, heats, strict=True):
             for _ in range(_TURN):
                 walk.step(best * heat)
-            best = min(best, walk.best)
+            if walk.best < best:
+                best, found = walk.best, turn
         for i in range(len(heats) - 1):
             one, two = walks[i : i + 2]
             gain = (one.score - two.score) / best * (1 / heats[i] - 1 / heats[i + 1])
             if gain >= 0 or rng.random() < math.exp(gain):
                 walks[i], walks[i + 1] = two, one
-    return min(walks, key=lambda walk: walk.best).kept
+    return min(walks, key=lambda walk: walk.best).kept, turn / max(turns, 1)
+
+
+def _openness(best: float, least: float) -> float:
+    """Return 1.0 if the gap to the least possible score is wide, its share of that if narrower."""
+    return min(1.0, (best - least) / (best * _WIDE_GAP))
 
 
 def assigned_of(problem: Problem, tasks: Tasks) -> list[int]:

@@ -28,23 +28,26 @@ def makespan_s(
     most_s: infinity is returned as soon as it is seen that the run takes longer than this
     tails: the least time from the end of each node on each device to that of the run, for most_s
     """
-    group, seconds, launch_s = problem.group, problem.seconds, problem.machine.launch_s
-    issue_s = problem.machine.issue_s or (None,) * problem.k
-    inputs, after, width = problem.inputs, problem.after, problem.spaces
-    space, where = problem.space, [problem.space[d] for d in assigned]
+    group, work_s, launch_s = problem.group, problem.work_s, problem.machine.launch_s
+    issue_s, width, after = problem.machine.issue_s, problem.spaces, problem.after
+    inputs, space, streaming = problem.inputs, problem.space, {}
+    if problem.may_stream:
+        streaming = streamed_s(problem, assigned, tasks)
+    where = [space[d] for d in assigned]
     where.append(0)
     finish = [0.0] * (problem.n + 1)
     free = [0.0] * problem.groups
     link = [0.0] * (width * width)
     arrival: dict[int, float] = {}
-    last, streaming = 0.0, streamed_s(problem, assigned, tasks)
-    _issue(problem, where, CALLER, 0.0, arrival, link)
+    last = 0.0
+    _issue(problem, where, (CALLER,), 0, 0.0, arrival, link)
     for device, members in tasks:
         here, ready, work = space[device], free[group[device]], launch_s[device]
         if streaming:
             work += sum([streaming.get(i, 0.0) for i in members])
+        own = work_s[device]
         for i in members:
-            work += seconds[i][device] or 0.0
+            work += own[i]
             for value, maker in inputs[i]:
                 made = finish[maker] if where[maker] == here else arrival[value * width + here]
                 if made > ready:
@@ -52,7 +55,7 @@ def makespan_s(
             for j in after[i]:
                 if finish[j] > ready:
                     ready = finish[j]
-        issue = issue_s[device]
+        issue = issue_s[device] if issue_s else None
         if issue is not None and follows(problem, assigned, device, members):
             work = max(work - launch_s[device], issue)
         end = free[group[device]] = ready + work
@@ -62,10 +65,7 @@ def makespan_s(
             return math.inf
         for i in members:
             finish[i] = end
-            for _, reader in problem.reads[i]:
-                if where[reader] != here:
-                    _issue(problem, where, i, end, arrival, link)
-                    break
+        _issue(problem, where, members, here, end, arrival, link)
     return max(last, max(link))
 
 
@@ -79,24 +79,19 @@ def follows(problem: Problem, assigned: Sequence[int], device: int, members: Seq
 
 
 def _issue(
-    problem: Problem,
-    where: Sequence[int],
-    maker: int,
-    made_s: float,
-    arrival: dict[int, float],
-    link: list[float],
-) -> None:
-    """Start copies of what `maker` made to every space that reads it, each on its way's turn."""
-    source, width, nbytes = where[maker], problem.spaces, problem.nbytes
-    for value, reader in problem.reads[maker]:
-        target = where[reader]
-        if target == source or value * width + target in arrival:
-            continue
-        latency_s, s_per_byte = problem.links[source][target]
-        way = source * width + target
-        start = link[way] if link[way] > made_s else made_s
-        end = start + latency_s + nbytes[value] * s_per_byte
-        arrival[value * width + target] = link[way] = end
+    problem: Problem, where: Sequence[int], makers: Sequence[int], source: int, made_s: float,
+    arrival: dict[int, float], link: list[float],
+) -> None:  # fmt: skip
+    """Start copies of what nodes of a task made to every space that reads it, each on its way's
+    turn."""
+    width, reads, copies_s = problem.spaces, problem.reads, problem.copies_s
+    for maker in makers:
+        for value, reader in reads[maker]:
+            target = where[reader]
+            if target != source and value * width + target not in arrival:
+                way = source * width + target
+                start = link[way] if link[way] > made_s else made_s
+                arrival[value * width + target] = link[way] = start + copies_s[value][way]
 
 
 def copies_of(problem: Problem, assigned: Sequence[int]) -> Iterator[tuple[int, int, int]]:

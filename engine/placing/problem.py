@@ -165,6 +165,17 @@ class Problem:
         )  # fmt: skip
 
     @cached_property
+    def work_s(self) -> list[list[float]]:
+        """Of each device, the seconds of each node; 0.0 where it cannot run."""
+        return [[row[d] or 0.0 for row in self.seconds] for d in self.devices]
+
+    @cached_property
+    def copies_s(self) -> dict[int, list[float]]:
+        """Of each value, the seconds of a copy, at source * spaces + target."""
+        ways = [line for row in self.links for line in row]
+        return {value: [a + nbytes * b for a, b in ways] for value, nbytes in self.nbytes.items()}
+
+    @cached_property
     def _made(self) -> list[list[tuple[int, list[int]]]]:
         made: list[list[tuple[int, list[int]]]] = [[] for _ in range(self.n)]
         for value, maker, readers in self.values():

@@ -59,7 +59,8 @@ class Search:
         named = dict(starts(problem, self.scorer.prices, forest, load, known))
         self.messages: Messages | None = None
         ranked = self._ranked(named.values())
-        done = problem.k == 1 or problem.n < 2 or self._proven(ranked[0], forest, load)
+        is_open = problem.n > 1 and any(len(able) > 1 for able in problem.able)
+        done = not is_open or self._proven(ranked[0], forest, load)
         if objective in LINEAR and not done:
             self.messages = Messages(problem, self.scorer.prices)
             self.messages.run(passes(problem))
@@ -72,7 +73,7 @@ class Search:
         value, self.tasks = self.scorer.settle(self.best)
         if objective == "makespan" and not done:
             value = self._polished(value)
-            value = self._annealed(value)
+            value = self._annealed(value, load)
         if not done:
             value = self._revised(value)
         self.candidates["search"] = value
@@ -129,7 +130,7 @@ class Search:
                 value, self.best, self.tasks = score, assigned, tasks
         return value
 
-    def _annealed(self, value: float) -> float:
+    def _annealed(self, value: float, load: LoadBound | None) -> float:
         """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
         better; return its score.
         """
@@ -137,7 +138,8 @@ class Search:
         left = within(self.problem, value) if n <= _ANNEALED else None
         if left is not None:
             visits = min(self.visits * 3 // 2, _STEPS * n**3) // (3 if self.scorer.tight else 1)
-            score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits)
+            least, _ = makespan_bound(self.problem, value, load)
+            score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits, least)
             if score < value * (1 - 1e-9):
                 value, self.best, self.tasks = score, assigned, tasks
         return value
@@ -203,7 +205,9 @@ def _moves(problem: Problem, assigned: Assignment, objective: Objective) -> Iter
     for nodes in _sets(problem, assigned):
         for device in problem.devices:
             move = (nodes, device)
-            if move not in seen and any(assigned[i] != device for i in nodes):
+            if move in seen:
+                continue
+            if any(assigned[i] != device and device in problem.able[i] for i in nodes):
                 seen.add(move)
                 yield (move,)
     if objective == "serial" or problem.n > _EXCHANGES:

@@ -175,6 +175,12 @@ def cases(count, most=200):
         yield case(seed, most)
 
 
+def cases_of(family, count, most=200):
+    """Yield those of `cases` that are of a family; others are not made."""
+    for seed in range(KINDS.index(family), count, len(KINDS)):
+        yield case(seed, most)
+
+
 def case(seed, most):
     """Return the name and the problem of a seed, of some nodes at most."""
     kind = KINDS[seed % 3]
