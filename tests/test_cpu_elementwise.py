@@ -97,6 +97,26 @@ def test_broadcasts_and_chunks_of_narrow_and_wide_elements(cpus, dtype):
             agree(cpus[BEST, threads], graph, feeds)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("isa", available_isas())
+def test_the_remainder_of_floats_has_no_rounding_error(cpus, isa, dtype):
+    """Random bits: the largest quotients, subnormals, NaN; multiples, and numbers next to them."""
+    rng = np.random.default_rng(SEED)
+    word = {"float32": np.uint32, "float64": np.uint64}[dtype]
+    a, b = rng.integers(0, np.iinfo(word).max, (2, 40_000), word, endpoint=True).view(dtype)
+    near = slice(0, 20_000)
+    whole = np.exp2(rng.uniform(0, 60, 20_000)).astype(np.int64)
+    with np.errstate(all="ignore"):
+        a[near] = np.nextafter(whole * b[near], rng.choice([-np.inf, 0, np.inf], 20_000))
+        b[::97], b[50::97] = np.inf, 0
+        want = np.fmod(a, b)
+    graph, feeds = node_graph("mod", [a, b], {"fmod": 1})
+    (got,), kernels, _ = run(cpus[isa, 1], graph, feeds)
+    assert REFERENCE not in kernels.values()
+    same = (got.view(word) == want.view(word)) | (np.isnan(got) & np.isnan(want))
+    assert same.all(), (a[~same][:5], b[~same][:5], got[~same][:5], want[~same][:5])
+
+
 def test_a_choice_between_casts_and_comparisons_is_one_kernel(cpus):
     """cast -> mul -> where with a comparison inside: nothing in between goes through memory."""
     rng = np.random.default_rng(SEED)

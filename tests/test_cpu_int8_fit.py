@@ -116,6 +116,16 @@ def test_every_step_is_the_reference(isa, tmp_path):
     assert fitted >= 20
 
 
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_steps_that_float32_cannot_tell_apart_have_no_fit(steps):
+    """The least sums of a step, beyond 2**24, have a neighbour of the same float."""
+    params = LinearParams(
+        0, 0, 225, np.array([(1 << 30) + 1], np.int32), np.array([-25], np.int32), 225,
+        225 + steps, False,
+    )  # fmt: skip
+    assert fit(params, np.array([-(1 << 29)]), np.array([1 << 29])) is None
+
+
 def test_channels_that_no_sum_moves_need_no_scale():
     params = LinearParams(
         0, 0, -128, np.array([1 << 30, 0, 1 << 30], np.int32), np.array([-31, 0, -30], np.int32),

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from cpu_run import agree, node_graph
+from cpu_run import agree, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.interpret import interpret
 
 SEED = 20261128
 BEST = available_isas()[0]
@@ -20,6 +21,16 @@ def test_pad(cpus, mode, dtype):
     for pads in ((0, 1, 2, 0, 0, 3, 0, 0), (2, 0, 0, 9, 1, 0, 0, 1), (0,) * 8, (0, -2, 1, 0) * 2):
         inputs = [x, np.array(pads, np.int64)]
         agree(cpus, BEST, *node_graph("pad", inputs, {"mode": mode}, {1}), rtol=0)
+
+
+def test_pad_of_a_dtype_that_has_no_zero(cpus):
+    """The reference fills with zeroed memory; a cast of 0 is NaN there."""
+    x = np.ones((3, 5), "float8_e8m0fnu")
+    graph, feeds = node_graph("pad", [x, np.ones(4, np.int64)], {}, {1})
+    for device in (cpus[BEST, 1], cpus[BEST, 2]):
+        (found,), _, _ = run(device, graph, feeds)
+        (want,) = interpret(graph, feeds).values()
+        assert found.tobytes() == want.tobytes()
 
 
 @by_dtype

@@ -76,6 +76,20 @@ def test_top_k_of_every_kind_of_element(cpus, dtype):
 
 
 @by_isa
+def test_top_k_of_rows_that_fill_the_list_again_and_again(cpus, isa):
+    """Rising rows, where each element is among the best so far; falling, equal and mixed ones."""
+    rng = np.random.default_rng(SEED)
+    rising = np.arange(1031, dtype=np.float32)
+    few = draw(rng, 1031, "float32")
+    mixed = with_edges(rng, rng.standard_normal(1031).astype(np.float32))
+    mostly_nan = np.where(few > 0, np.float32(np.nan), few)
+    x = np.stack([rising, -rising, few, mixed, np.zeros_like(few), mostly_nan])
+    for k in (1, 17, 100, 1031):
+        for largest in (0, 1):
+            top_k(cpus, isa, x, k, axis=-1, largest=largest)
+
+
+@by_isa
 @pytest.mark.parametrize("op", ["cum_sum", "cum_prod"])
 def test_running(cpus, isa, op):
     rng = np.random.default_rng(SEED)
@@ -98,6 +112,14 @@ def test_one_hot(cpus, isa):
             values = np.array([-1.5, 2.5], np.float32)
             inputs = [indices, np.array(21, np.int64), values]
             agree(cpus, isa, *node_graph("one_hot", inputs, {"axis": axis}, constants), rtol=0)
+
+
+def test_the_greatest_unsigned_index_is_no_place_from_the_back(cpus):
+    indices = np.array([3, (1 << 64) - 1], np.uint64)
+    inputs = [indices, np.array(4, np.int64), np.array([-1.5, 2.5], np.float32)]
+    graph, feeds = node_graph("one_hot", inputs, {"axis": -1}, {1, 2})
+    agree(cpus, BEST, graph, feeds, rtol=0, native=False)
+    agree(cpus, BEST, *node_graph("one_hot", [indices.astype(np.uint32), *inputs[1:]], {}, {1, 2}))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trireme.devices.cpu.codegen import intfn, mathfn, power
+from trireme.devices.cpu.codegen import intfn, mathfn, power, remainder
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.scalars import SCALARS, Kind, bits, convert
 
@@ -137,14 +137,18 @@ def _sign(fn: Function, x: Value) -> Value:
     return fn.select(fn.compare("ogt", x, 0.0), 1.0, below)
 
 
-def _modulo(fn: Function, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
-    """Return the remainder, exact, of a's sign, or of b's as Python's % has it."""
-    rest = fn.emit(a.type, f"frem {a}, {b.text}")
-    if attrs["fmod"]:
-        return rest
-    signs = bits(fn, "xor", fn.compare("olt", rest, 0.0), fn.compare("olt", b, 0.0))
-    apart = bits(fn, "and", signs, fn.compare("une", rest, 0.0))
-    return fn.select(apart, rest + b, rest)
+def _modulo(rest_of: Callable[[Function, Value, Value], Value]) -> Emit:
+    """Return what emits the remainder, exact, of a's sign, or of b's as Python's % has it."""
+
+    def emit(fn: Function, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
+        rest = rest_of(fn, a, b)
+        if attrs["fmod"]:
+            return rest
+        signs = bits(fn, "xor", fn.compare("olt", rest, 0.0), fn.compare("olt", b, 0.0))
+        apart = bits(fn, "and", signs, fn.compare("une", rest, 0.0))
+        return fn.select(apart, rest + b, rest)
+
+    return emit
 
 
 def _is_inf(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
@@ -228,6 +232,14 @@ def _int_modulo(signed: bool) -> Emit:
     return lambda fn, attrs, a, b: intfn.modulo(fn, a, b, signed=signed, of_a=attrs["fmod"])
 
 
+_MODULO: Forms = {
+    "single": _modulo(remainder.of_singles),
+    "double": _modulo(remainder.of_doubles),
+    "signed": _int_modulo(True),
+    "unsigned": _int_modulo(False),
+}
+
+
 def _shift(signed: bool) -> Emit:
     return lambda fn, attrs, a, b: intfn.shift(
         fn, a, b, signed=signed, left=attrs["direction"] == "LEFT"
@@ -273,7 +285,7 @@ EXPRESSIONS: dict[str, Forms] = {
     "mul": _arithmetic(lambda fn, a, b: a * b),
     "div": _floats(_activated(lambda fn, a, b: a / b)) | _by_sign(intfn.divide),
     "floor_div": _by_sign(intfn.floor_divide),
-    "mod": _floats(_modulo) | {"signed": _int_modulo(True), "unsigned": _int_modulo(False)},
+    "mod": _MODULO,
     "max": _floats(_fold(mathfn.maximum)) | _int_fold(intfn.maximum),
     "min": _floats(_fold(mathfn.minimum)) | _int_fold(intfn.minimum),
     "sum": _floats(_fold(_add)) | {"signed": _fold(_add), "unsigned": _fold(_add)},
@@ -360,6 +372,7 @@ COSTS = {
     "log": 14,
     "swish": 12,
     "pow": 90,
+    "mod": 60,
     "cast": 4,
 }
 """Vector instructions of a call, where it is not about two."""
@@ -368,11 +381,11 @@ COSTS = {
 def expression_cost(op: str, dtype: str, lanes: int) -> float:
     """Return about how many instructions a call takes for each register of its operands.
 
-    Division of 64 bits and the remainder of floats go element by element, the latter into libm.
+    Integer division of 64 bits goes element by element.
     """
     scalar = SCALARS[dtype]
     if scalar.kind in ("signed", "unsigned"):
         if op in ("div", "floor_div", "mod"):
             return 10.0 * lanes if scalar.nbytes == 8 else 16.0
         return 40.0 * scalar.nbytes if op == "pow" else COSTS.get(op, 2)
-    return 60.0 * lanes if op == "mod" else COSTS.get(op, 2)
+    return COSTS.get(op, 2)

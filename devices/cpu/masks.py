@@ -13,6 +13,9 @@ from trireme.devices.cpu.kernels import TABLE, At, Context, Operand, Rule, Step
 from trireme.dtypes import INTS, itemsize, numpy_dtype
 from trireme.graph import Graph, Node
 
+_INDICES = tuple(dtype for dtype in SCALARS if dtype in INTS - {"uint64"})
+"""Of one_hot, which compares int64: the greatest uint64 would be its -1, the last place."""
+
 
 def _step(
     context: Context, node: Node, terms: Sequence[Term], shape: Sequence[int],
@@ -60,7 +63,7 @@ def _lower_one_hot(context: Context, node: Node) -> list[Step]:
 
 def _one_hot_reason(graph: Graph, node: Node) -> str | None:
     indices = graph.type(node.used[0])
-    if indices.dtype not in INTS or indices.dtype not in SCALARS:
+    if indices.dtype not in _INDICES:
         return f"one_hot has no native kernel for indices of {indices.dtype}"
     return _made_reason(graph, node) or (None if indices.elements else _empty(node))
 
@@ -99,5 +102,5 @@ def _empty(node: Node) -> str:
     return f"{node.op} has no native kernel for empty tensors"
 
 
-TABLE.add("one_hot", Rule(_one_hot_reason, _lower_one_hot), [d for d in SCALARS if d in INTS])
+TABLE.add("one_hot", Rule(_one_hot_reason, _lower_one_hot), _INDICES)
 TABLE.add("trilu", Rule(_trilu_reason, _lower_trilu), SCALARS)

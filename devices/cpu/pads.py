@@ -92,8 +92,9 @@ def _fill(context: Context, node: Node) -> Array:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is not None:
         return np.asarray(context.graph.values[value].data).reshape(1)
-    zero = type.quant.zero_point if type.quant is not None else 0
-    return np.full(1, zero, numpy_dtype(type.dtype))
+    if type.quant is None:
+        return np.zeros(1, numpy_dtype(type.dtype))  # a cast of 0 is NaN where a dtype has no 0
+    return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
 
 
 def _fill_step(context: Context, node: Node, fill: Array) -> Step:

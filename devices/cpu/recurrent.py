@@ -120,7 +120,8 @@ def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
     split = of_state.reshape(layer.directions, layer.cell.gates, layer.hidden).copy()
     for gate in layer.cell.separate:
         split[:, gate] = 0
-    joined = of_input + split.reshape(of_state.shape)
+    with np.errstate(invalid="ignore"):  # opposite infinities make NaN, as in the reference
+        joined = of_input + split.reshape(of_state.shape)
     return joined.astype(np.float32), of_state
 
 

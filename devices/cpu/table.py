@@ -23,6 +23,7 @@ from trireme.devices.cpu import (
     resize,
     rows,
     running,
+    top_k,
     window,
 )
 from trireme.devices.cpu.int8 import conv_transpose as int8_conv_transpose
@@ -60,5 +61,6 @@ __all__ = [
     "resize",
     "rows",
     "running",
+    "top_k",
     "window",
 ]

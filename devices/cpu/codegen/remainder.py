@@ -1,0 +1,71 @@
+"""The remainder of floats, exact, by division.
+
+x - q y has no rounding error while x and q y are known exactly. For float32 they are in double
+precision, if q has at most 29 bits: 29 + 24 bits are the 53 of a double. A quotient below 2^29 is
+done in one step; of a larger one a step takes off 28 bits or more. For doubles a fused
+multiply-add knows q y, if q is below 2^53; libm does the others.
+"""
+
+from __future__ import annotations
+
+from trireme.devices.cpu.codegen.ir import Function, Value, Var
+from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
+from trireme.devices.cpu.codegen.scalars import bits
+
+_UPPER = -1 << 24
+"""Mask of a double's sign, exponent and the upper 28 of its 52 stored bits."""
+_STEPS = 10
+"""Steps beside the first for the largest quotient of float32 numbers, below 2^277."""
+
+
+def of_singles(fn: Function, a: Value, b: Value) -> Value:
+    """Return a - trunc(a / b) b of float32 values, of a's sign; NaN where b is 0 or a infinite."""
+    wide = vector(lanes_of(a.type), "double")
+    size, by = (fn.unary("fabs", fn.convert("fpext", v, wide)) for v in (a, b))
+    rest = Var(fn, wide, _step(fn, size, by))
+    is_large = fn.compare("oge", fn.unary("fabs", rest.get()), by)
+    with fn.when(_any(fn, is_large)):
+        for _ in fn.range(0, _STEPS):
+            left = fn.compare("oge", fn.unary("fabs", rest.get()), by)
+            with fn.when(_any(fn, left)):
+                rest.set(_step(fn, rest.get(), by))
+    found = fn.convert("fptrunc", _not_below_0(fn, rest.get(), by), a.type)
+    return _with_sign(fn, found, a)
+
+
+def _step(fn: Function, rest: Value, by: Value) -> Value:
+    """Return the rest, where it is not below `by`, less the upper bits of the quotient times it."""
+    quotient = fn.unary("trunc", rest / by)
+    raw = vector(lanes_of(rest.type), "i64")
+    upper = bits(fn, "and", fn.convert("bitcast", quotient, raw), _UPPER)
+    less = rest - fn.convert("bitcast", upper, rest.type) * by
+    return fn.select(fn.compare("olt", fn.unary("fabs", rest), by), rest, less)
+
+
+def of_doubles(fn: Function, a: Value, b: Value) -> Value:
+    """Return the same of doubles."""
+    size, by = fn.unary("fabs", a), fn.unary("fabs", b)
+    quotient = fn.unary("trunc", size / by)
+    less = fn.call(a.type, f"llvm.fma.{mangled(a.type)}", -quotient, by, size)
+    less = fn.select(fn.compare("olt", size, by), size, _not_below_0(fn, less, by))
+    found = Var(fn, a.type, _with_sign(fn, less, a))
+    with fn.when(_any(fn, fn.compare("oge", quotient, float(1 << 53)))):
+        found.set(fn.emit(a.type, f"frem {a}, {b.text}"))
+    return found.get()
+
+
+def _not_below_0(fn: Function, rest: Value, by: Value) -> Value:
+    """Return a rest whose quotient was rounded up, else the rest as it is."""
+    return fn.select(fn.compare("olt", rest, 0.0), rest + by, rest)
+
+
+def _with_sign(fn: Function, rest: Value, a: Value) -> Value:
+    return fn.call(a.type, f"llvm.copysign.{mangled(a.type)}", rest, a)
+
+
+def _any(fn: Function, condition: Value) -> Value:
+    """Whether a condition holds in some lane."""
+    lanes = lanes_of(condition.type)
+    if lanes == 1:
+        return condition
+    return fn.compare("ne", fn.convert("bitcast", condition, f"i{lanes}"), 0)
