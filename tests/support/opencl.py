@@ -5,8 +5,12 @@ import functools
 import numpy as np
 import pytest
 
+import trireme.ops  # noqa: F401 - fills the registry
+from trireme.builder import GraphBuilder
 from trireme.devices.opencl import list_devices
 from trireme.dtypes import numpy_dtype
+from trireme.graph import TensorType
+from trireme.interpret import interpret
 
 MARGIN = 192
 POISON = 0xA5
@@ -65,3 +69,26 @@ def run(device, graph, feeds, executable=None, profile=False):
         device.read(place, array)
         results.append(array)
     return results, event.spans()
+
+
+def region():
+    """A graph with a chain to fuse, a value read twice, an alias and two outputs."""
+    builder = GraphBuilder("region")
+    x = builder.input("x", TensorType((3, 5, 7), "float32"))
+    scale = builder.constant("scale", np.linspace(-2, 2, 7, dtype=np.float32))
+    shape = builder.constant("shape", np.array([15, 7]))
+    y = builder.add("relu", builder.add("add", builder.add("mul", x, scale), x))
+    flat = builder.add("reshape", builder.add("tanh", y), shape)
+    z = builder.add("sub", flat, builder.add("reshape", y, shape))
+    return builder.finish(flat, z)
+
+
+def feed(graph, seed=7):
+    rng = np.random.default_rng(seed)
+    return {v.id: rng.standard_normal(v.type.dims).astype(np.float32) for v in graph.input_values()}
+
+
+def assert_right(graph, found):
+    wanted = interpret(graph, feed(graph))
+    for value, array in zip(graph.outputs, found, strict=True):
+        np.testing.assert_allclose(array, wanted[value], rtol=1e-5, atol=1e-6)

@@ -144,6 +144,9 @@ def lower(low: Lowering) -> Lowering:
             _copy_unplaced(low, node)
         elif node.id in chains:
             chain = chains[node.id]
+            if not any(graph.type(value).elements for value in node.outputs):
+                low.kernels.update(dict.fromkeys((each.id for each in chain), "nothing"))
+                continue
             kernel = TABLE.find(graph, chain[0])
             if kernel is None:
                 kernel = _ELEMENTWISE
@@ -195,6 +198,8 @@ def _chains(graph: Graph) -> dict[int, list[Node]]:
         chain = [node]
         kernel = TABLE.find(graph, node)
         while kernel is not None and kernel.fuses and (after := _follower(graph, chain)):
+            if after.id in taken:  # by the chain that its other operand ends
+                break
             chain.append(after)
         taken.update(each.id for each in chain)
         chains[chain[-1].id] = chain

@@ -231,9 +231,9 @@ def _clip_text(names: list[str | None]) -> str:
     x, low, high = (*names, None, None)[:3]
     text = str(x)
     if low is not None:
-        text = f"({text} < {low} ? {low} : {text})"
+        text = f"(({text} < {low}) | ({low} != {low}) ? {low} : {text})"
     if high is not None:
-        text = f"({text} > {high} ? {high} : {text})"
+        text = f"(({text} > {high}) | ({high} != {high}) ? {high} : {text})"
     return text
 
 
@@ -243,9 +243,37 @@ def _cast(graph: Graph, node: Node, name: str, lanes: Lanes) -> str:
     if to == "bool":
         return lanes.as_bool(f"({name} != {lanes.splat(source, '0')})")
     target = compute_type(to)
-    if source == "float" and target in ("char", "uchar", "short", "ushort"):
-        name = lanes.convert("int", name)
+    if source == "float" and target != "float":
+        return _to_integer(graph.type(node.used[0]).dtype, target, name, lanes)
     return lanes.convert(target, name)
+
+
+def _to_integer(dtype: str, target: str, name: str, lanes: Lanes) -> str:
+    """Return a float cut toward zero: see `trireme.ops.conversion`, which says what is outside.
+
+    OpenCL leaves open what a number outside the integers is converted to.
+    """
+    if dtype == "float16" and target == "uint":
+        return lanes.convert(target, _to_signed(64, name, lanes))
+    if target not in ("uint", "ulong"):
+        return lanes.convert(target, _to_signed(64 if target == "long" else 32, name, lanes))
+    width = 64 if target == "ulong" else 32
+    half = lanes.splat("float", f"0x1p{width - 1}f")
+    low = _to_signed(width, f"({name} < {half} ? {name} : {name} - {half})", lanes)
+    signed = _SIGNED[width]
+    top = f"(convert_{lanes.type(signed)}({name} >= {half}) << {width - 1})"
+    return f"as_{lanes.type(target)}({low} ^ {top})"
+
+
+_SIGNED = {32: "int", 64: "long"}
+
+
+def _to_signed(width: int, name: str, lanes: Lanes) -> str:
+    """Return a float as a signed integer, the least one where it is outside."""
+    kind, limit = _SIGNED[width], lanes.splat("float", f"0x1p{width - 1}f")
+    inside = f"convert_{lanes.mask(kind)}(({name} >= -{limit}) & ({name} < {limit}))"
+    least = lanes.splat(kind, "INT_MIN" if width == 32 else "LONG_MIN")
+    return f"({inside} ? {lanes.convert(kind, name)} : {least})"
 
 
 def refusal(graph: Graph, node: Node) -> str | None:

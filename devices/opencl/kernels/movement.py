@@ -191,8 +191,9 @@ def fill_value(graph: Graph, node: Node) -> Array:
     value = node.inputs[2] if node.op == "pad" and len(node.inputs) > 2 else None
     if value is not None:
         return np.asarray(graph.values[value].data).reshape(-1)[:1].copy()
-    zero = type.quant.zero_point if type.quant is not None else 0
-    return np.full(1, zero, numpy_dtype(type.dtype))
+    if type.quant is None:
+        return np.zeros(1, numpy_dtype(type.dtype))  # a cast of 0 is NaN where a dtype has no 0
+    return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
 
 
 def run_length(places: Array) -> int:

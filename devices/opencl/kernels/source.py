@@ -158,9 +158,12 @@ ACTIVATIONS = {
     "hard_swish": f"({{x}} * {_HARD_SIGMOID})",
     "swish": f"({{x}} * {_SIGMOID})",
     "gelu": "({x} * 0.5f * (1.0f + erf({x} * 0x1.6a09e6p-1f)))",
-    "gelu_tanh": f"({{x}} * 0.5f * (1.0f + tanh(0x1.988454p-1f * {_CUBIC})))",
+    "gelu_tanh": f"({{x}} / (1.0f + exp(-0x1.988454p+0f * {_CUBIC})))",
 }
-"""An activation as an expression of a variable {x}; {T} casts to its type."""
+"""An activation as an expression of a variable {x}; {T} casts to its type.
+
+(1 + tanh z) / 2 is 1 / (1 + exp(-2 z)): a driver's tanh of -infinity need not be -1.
+"""
 
 
 def activation(name: str, x: str, lanes: Lanes, ctype: str = "float") -> str:
