@@ -46,7 +46,7 @@ def _enum_names(enum: type) -> dict[int, str]:
 
 _TENSOR_TYPES = _enum_names(tflite.TensorType)
 _OPERATORS = _enum_names(tflite.BuiltinOperator)
-_OPTIONS = _enum_names(tflite.BuiltinOptions)
+OPTIONS = _enum_names(tflite.BuiltinOptions)
 _OPTIONS_2 = _enum_names(getattr(tflite, "BuiltinOptions2", type("none", (), {})))
 
 
@@ -334,7 +334,7 @@ class _Reader:
             length = operator.CustomOptionsLength()
             custom = operator.CustomOptionsAsNumpy().tobytes() if length else b""
         return FileOperator(
-            index, codes[position], inputs, outputs, options, _OPTIONS.get(name, ""), custom
+            index, codes[position], inputs, outputs, options, OPTIONS.get(name, ""), custom
         )
 
 

@@ -47,6 +47,24 @@ def strides(use: Use) -> list[int]:
     return [use.option("StrideH"), use.option("StrideW")]
 
 
+def symmetric(use: Use) -> Quant | None:
+    """Return how the weights of a convolution are quantised; int8 has no zero point.
+
+    Errors: ConvertError, where it has one. LiteRT refuses CONV_2D then; of DEPTHWISE_CONV_2D its
+        fast kernels do, and the others read it as 0, as they do for TRANSPOSE_CONV
+    Source: TensorFlow Lite 8-bit quantization specification
+    """
+    quant = use.quant(1)
+    if (
+        quant is not None
+        and any(quant.zero_points)
+        and use.builder.type(use.value(1)).dtype == "int8"
+    ):
+        point = next(point for point in quant.zero_points if point)
+        raise use.fail(f"int8 weights with zero point {point}, expected 0")
+    return quant
+
+
 def linear(
     use: Use, op: str, x: int, data: Array, quant: Quant | None, *, axes: list[int], **attrs: Any
 ) -> None:
@@ -68,6 +86,7 @@ def linear(
 
 def conv(use: Use) -> None:
     """CONV_2D: the weights are [O,KH,KW,C/groups] already."""
+    quant = symmetric(use)
     sizes, window = spatial(use, 0), spatial(use, 1)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
     attrs = {
@@ -82,14 +101,14 @@ def conv(use: Use) -> None:
             "conv", use.value(0), use.value(1), use.optional(2), activation=activation, **attrs
         )
     else:
-        linear(use, "conv", use.value(0), data, use.quant(1), axes=[1, 2, 3], **attrs)
+        linear(use, "conv", use.value(0), data, quant, axes=[1, 2, 3], **attrs)
 
 
 def depthwise(use: Use) -> None:
     """DEPTHWISE_CONV_2D: weights [1,KH,KW,C*M] become [C*M,KH,KW,1] of a conv with C groups."""
     sizes, window = spatial(use, 0), spatial(use, 1)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
-    data, quant = use.constant(1), use.quant(1)
+    data, quant = use.constant(1), symmetric(use)
     if data.shape[0] != 1:
         raise ModelFileError(f"{use.source}: depthwise weights have shape {list(data.shape)}")
     if quant is not None and quant.axis is not None:
@@ -114,7 +133,7 @@ def transpose_conv(use: Use) -> None:
     ]
     before = [max(total, 0) // 2 for total in totals]
     after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
-    data, quant = use.constant(1), use.quant(1)
+    data, quant = use.constant(1), symmetric(use)
     if quant is not None and use.quant(2) is None:
         raise use.fail("int8 weights under a float input are not supported")
     if quant is not None and quant.axis is not None:

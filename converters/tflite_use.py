@@ -10,7 +10,7 @@ import numpy as np
 import tflite
 
 from trireme.builder import GraphBuilder
-from trireme.converters.tflite_file import NO_TENSOR, FileOperator, FileTensor
+from trireme.converters.tflite_file import NO_TENSOR, OPTIONS, FileOperator, FileTensor
 from trireme.dtypes import Array
 from trireme.errors import ConvertError, ModelFileError
 from trireme.graph import Quant, TensorType
@@ -22,6 +22,22 @@ _ACTIVATIONS = {
     tflite.ActivationFunctionType.RELU6: "relu6",
     tflite.ActivationFunctionType.TANH: "tanh",
 }
+
+
+_REDUCTIONS = ("MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL")
+_SHARED_OPTIONS = {
+    "AVERAGE_POOL_2D": "Pool2DOptions",
+    "MAX_POOL_2D": "Pool2DOptions",
+    "L2_NORMALIZATION": "L2NormOptions",
+    **dict.fromkeys(_REDUCTIONS, "ReducerOptions"),
+}
+_BY_LETTERS = {name.lower(): name for name in OPTIONS.values()}
+
+
+def _options_of(code: str) -> str | None:
+    """Return the table that holds an operator's options; LiteRT reads no other."""
+    own = code.replace("_", "").lower() + "options"
+    return _SHARED_OPTIONS.get(code) or _BY_LETTERS.get(own)
 
 
 @dataclass
@@ -58,7 +74,7 @@ class Use:
         self.operator = operator
         self.source = operator.source
         self._options: Any = None
-        if operator.options is not None and operator.options_name:
+        if operator.options is not None and operator.options_name == _options_of(operator.code):
             self._options = getattr(tflite, operator.options_name)()
             self._options.Init(operator.options.Bytes, operator.options.Pos)
 

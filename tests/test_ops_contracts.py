@@ -4,41 +4,20 @@ Inputs of every op's samples are changed: an axis gone, added, empty, longer or 
 dtype there is. Inference refuses the change with a sentence, or the reference runs.
 """
 
-from collections import defaultdict
-from dataclasses import replace
-
 import numpy as np
 import onnx.defs
 import pytest
 from onnx import TensorProto, helper
-from op_samples import op_samples, sample_graph
+from op_samples import sample_graph
+from retyped import retyped, samples_of, with_inputs
 
 from trireme.builder import GraphBuilder
 from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, COMPLEX, NAMES, TEXT, dtype_name, numpy_dtype
+from trireme.dtypes import ANY, COMPLEX, TEXT, dtype_name
 from trireme.errors import GraphError, RunError, ShapeError, TriremeError
 from trireme.graph import Quant, TensorType
 from trireme.interpret import interpret
 from trireme.op import all_ops, get_op
-from trireme.ops.conversion import cast
-
-SAMPLES = 2
-"""Of each op and kind of inputs; further ones differ in attributes more than in shapes."""
-
-
-def samples_of(op):
-    """The first samples of each list of inputs that are there, by dtype."""
-    found = defaultdict(list)
-    for _, sample, _ in op_samples(lambda other: other is op):
-        dtypes = tuple(None if array is None else array.dtype for array in sample.inputs)
-        found[dtypes, bool(sample.quants)].append(sample)
-    return [sample for alike in found.values() for sample in alike[:SAMPLES]]
-
-
-def with_inputs(sample, changes):
-    """The sample with some inputs changed, by position."""
-    inputs = (changes.get(i, array) for i, array in enumerate(sample.inputs))
-    return replace(sample, inputs=tuple(inputs))
 
 
 def reshaped(sample):
@@ -59,29 +38,6 @@ def changed(array):
             yield f"axis {axis} gone", np.take(array, 0, axis)
             yield f"axis {axis} longer", np.concatenate([array, np.take(array, [0], axis)], axis)
             yield f"axis {axis} shorter", np.take(array, range(size - 1), axis)
-
-
-def retyped(sample):
-    """Yield (what, sample) for each input, and for all inputs of one dtype, in every dtype."""
-    alike = defaultdict(list)
-    for position, array in enumerate(sample.inputs):
-        if array is not None:
-            alike[array.dtype].append(position)
-    each = [[position] for positions in alike.values() for position in positions]
-    for positions in [*each, *(some for some in alike.values() if len(some) > 1)]:
-        for dtype in NAMES:
-            arrays = {position: recast(sample.inputs[position], dtype) for position in positions}
-            yield f"inputs {positions} {dtype}", with_inputs(sample, arrays)
-
-
-def recast(array, dtype):
-    """The array in another dtype: what it stands for where that is a number there, else zeros."""
-    if dtype.startswith("complex") or array.dtype.kind == "c":
-        return array.real.astype(numpy_dtype(dtype))
-    try:
-        return np.asarray(cast(array, dtype))
-    except ValueError:
-        return np.zeros(array.shape, numpy_dtype(dtype))
 
 
 def contradictions(op, changes):

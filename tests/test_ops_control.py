@@ -82,6 +82,21 @@ def test_loop_ends_by_count_or_condition(most, limit, turns):
     np.testing.assert_array_equal(found["all"], np.array(kept, F))
 
 
+def test_what_no_turn_of_a_loop_makes_has_the_shape_of_a_turn():
+    def build(g, turn, going, x):
+        return g.constant("true", np.array(True)), g.add("relu", x), g.add("neg", x)
+
+    builder = GraphBuilder("loop")
+    types = {"turn": TensorType((), "int64"), "going": TensorType((), "bool"), "x": vector(2, 3)}
+    count, x = builder.input("n", TensorType((), "int64")), builder.input("x", vector(2, 3))
+    outs = builder.add_node(
+        "loop", [count, None, x], {"body": body("turns", types, build), "carried": 1}, outputs=2,
+        names=["last", "all"],
+    )  # fmt: skip
+    feeds = {"n": np.array(0), "x": np.ones((2, 3), F)}
+    assert run_reference(builder.finish(*outs), feeds)["all"].shape == (0, 2, 3)
+
+
 def test_loop_without_conditions_has_a_known_length():
     builder = GraphBuilder("loop")
     types = {"turn": TensorType((), "int64"), "going": TensorType((), "bool")}

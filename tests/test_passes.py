@@ -116,6 +116,15 @@ def test_simplify_merges_moves():
     ]
 
 
+def test_a_transpose_without_a_permutation_reverses_the_axes():
+    m = Model(x=f32(2, 3, 4))
+    graph = m.finish(m.op("transpose", m.op("transpose", m.x), perm=(1, 0, 2)))
+    assert body(only(graph, "simplify")) == [
+        "%1:float32[3,4,2] = transpose(%0) {perm=(1,2,0)}",
+        "return %1",
+    ]
+
+
 def test_identity_between_input_and_output_stays():
     m = Model(x=f32(4))
     made = only(m.finish(m.op("identity", m.x, names=["y"])), "simplify")

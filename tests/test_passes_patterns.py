@@ -252,3 +252,11 @@ def test_patterns_end_in_the_conv(write):
     made = optimise(graph)
     assert op_names(made) == "transpose conv transpose"
     assert_same_results(graph, made, tol=1e-5)
+
+
+def test_a_gemm_that_adds_nothing_becomes_fully_connected():
+    m = Model(x=f32(2, 3))
+    graph = m.finish(m.op("gemm", m.x, weights(3, 5), alpha=1.0, beta=1.0, trans_a=0, trans_b=0))
+    made = optimise(graph, passes=["canonicalise"])
+    assert_same_results(graph, made)
+    assert op_names(made) == "fully_connected" and len(made.nodes[0].used) == 2

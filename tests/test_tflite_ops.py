@@ -349,13 +349,15 @@ def test_operator_agrees_with_litert(name):
 
 
 @pytest.mark.parametrize("regular", [False, True])
-@pytest.mark.parametrize("per_anchor", [1, 2])
-def test_detection_post_process(regular, per_anchor):
+@pytest.mark.parametrize(
+    ("per_anchor", "least"), [(1, 0.3), (2, 0.3), (1, -np.inf), (1, np.inf), (1, np.nan)]
+)
+def test_detection_post_process(regular, per_anchor, least):
     rng = np.random.default_rng(SEED)
     anchors = np.concatenate([rng.random((40, 2)), rng.uniform(0.1, 0.4, (40, 2))], 1)
     options = {
         "max_detections": 7, "max_classes_per_detection": per_anchor, "detections_per_class": 5,
-        "use_regular_nms": regular, "nms_score_threshold": 0.3, "nms_iou_threshold": 0.4,
+        "use_regular_nms": regular, "nms_score_threshold": float(least), "nms_iou_threshold": 0.4,
         "num_classes": 3, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0,
     }  # fmt: skip
     count = 7 * per_anchor
@@ -366,7 +368,8 @@ def test_detection_post_process(regular, per_anchor):
     feeds = random_inputs(data, SEED)
     theirs, ours = litert_run(data, feeds), run_reference(convert(data), feeds)
     found = int(theirs["t6"][0])
-    assert found == int(ours["t6"][0]) > 0
+    assert found == int(ours["t6"][0])
+    assert (found > 0) == (least < 1)
     rows = found if regular else found * per_anchor
     for name in ("t3", "t4", "t5"):
         np.testing.assert_allclose(ours[name][0, :rows], theirs[name][0, :rows], atol=1e-6)

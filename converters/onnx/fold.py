@@ -21,8 +21,8 @@ from trireme.op import call_of, get_op
 MOST_ELEMENTS = 1 << 16
 """The most elements that a tensor folded here, or read while folding, may have."""
 MOST_FLOPS = 1 << 22
-_KEPT = ("random", "bernoulli", "multinomial", "dropout", "dequantize")
-"""Ops by the start of their names that stay: random ones, and those a pass makes types of."""
+_KEPT = ("dequantize", "dequantize_linear")
+"""Ops that stay: a pass makes types of them."""
 
 Dims = tuple[Dim, ...]
 
@@ -33,7 +33,7 @@ def fold(
     """Return the outputs of a node whose inputs are small constants; None when it must run."""
     definition = get_op(op)
     present = [value for value in values if value is not None]
-    if definition.effect or not definition.bounded or op.startswith(_KEPT) or not present:
+    if definition.effect or not definition.bounded or op in _KEPT or not present:
         return None
     if any(isinstance(value, Graph) for value in attrs.values()):
         return None

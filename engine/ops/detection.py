@@ -32,8 +32,11 @@ Source: TensorFlow Lite, detection_postprocess.cc
 
 
 def _infer(
-    boxes: Value, scores: Value, anchors: Value, *, num_classes: int, **attrs: Any
-) -> tuple[TensorType, ...]:
+    boxes: Value, scores: Value, anchors: Value, *, num_classes: int, scales: tuple[float, ...],
+    **attrs: Any,
+) -> tuple[TensorType, ...]:  # fmt: skip
+    if len(scales) != 4:
+        raise ShapeError(f"{len(scales)} scales, expected 4: y, x, h, w")
     b, s, a = boxes.shape, scores.shape, anchors.shape
     if len(b) != 3 or len(s) != 3 or len(a) != 2 or b[0] != 1 or s[0] != 1:
         raise ShapeError("expected boxes [1,A,4], scores [1,A,C] and anchors [A,4]")
@@ -171,7 +174,7 @@ define(
             "max_classes_per_detection": Attr("int", 1),
             "detections_per_class": Attr("int", 100, least=0),
             "use_regular_nms": Attr("bool", False),
-            "score_threshold": Attr("float", 0.0),
+            "score_threshold": Attr("float", 0.0, finite=False),
             "iou_threshold": Attr("float", 0.5),
         },
         flops=_flops,

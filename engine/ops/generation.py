@@ -70,7 +70,14 @@ move(
 
 
 def range_length(start: float, limit: float, delta: float) -> int:
-    """Return how many numbers start, start + delta, .. lie before the limit."""
+    """Return how many numbers start, start + delta, .. lie before the limit.
+
+    Errors: ShapeError, if delta is 0 or a number is not finite
+    """
+    if delta == 0:
+        raise ShapeError("delta is 0")
+    if not all(map(math.isfinite, (start, limit, delta))):
+        raise ShapeError(f"no range from {start} to {limit} by {delta}")
     return max(math.ceil((limit - start) / delta), 0)
 
 
@@ -81,8 +88,6 @@ def _infer_range(start: Value, limit: Value, delta: Value) -> Types:
     first, last, step = (
         v.data.reshape(()).item() for v in (start, limit, delta) if v.data is not None
     )
-    if step == 0:
-        raise ShapeError("delta is 0")
     return one((range_length(first, last, step),), dtype)
 
 

@@ -100,7 +100,7 @@ def _quantize_linear(
     if dtype in FLOATS:
         return cast((ratio + zero).astype(np.float32), dtype, saturate)
     low, high = limits(dtype)
-    whole = np.asarray(np.clip(np.rint(ratio) + zero, low, high))
+    whole = np.where(np.isnan(ratio), low, np.clip(np.rint(ratio) + zero, low, high))
     return whole.astype(np.int64).astype(numpy_dtype(dtype))
 
 
@@ -149,8 +149,9 @@ _PLACE = {
 define(
     OpDef(
         "quantize_linear", "x scale zero_point?",
-        "y = saturate(round(x / scale) + zero_point), halves to even. Shapes: scale and zero_point "
-        "[], [x's axis] or one a block of block_size along axis. Source: ONNX QuantizeLinear-25",
+        "y = saturate(round(x / scale) + zero_point), halves to even; NaN gives the least integer. "
+        "Shapes: scale and zero_point [], [x's axis] or one a block of block_size along axis. "
+        "Source: ONNX QuantizeLinear-25",
         _infer_quantize_linear, _quantize_linear, samples=_quantize_samples,
         attrs={**_PLACE, "saturate": Attr("int", 1), "precision": Attr("str", None)},
         dtypes=(FLOATING | {"int32"}, FLOATS | {"int32"}, FLOATS | INTS),

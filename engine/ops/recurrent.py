@@ -103,16 +103,20 @@ def _gru_step(
 
 def _lstm_step(
     gates: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Function], *,
-    peepholes: Array, coupled: bool, **_: Any,
+    peepholes: Array | None, coupled: bool, **_: Any,
 ) -> State:  # fmt: skip
     size = h.shape[-1]
     whole = gates + h @ r.T + rb
     i, o, forget, cell = (whole[:, k * size : (k + 1) * size] for k in range(4))
-    pi, po, pf = (peepholes[k * size : (k + 1) * size] for k in range(3))
-    enter = f[0](i + pi * c)
-    keep = 1 - enter if coupled else f[0](forget + pf * c)
+
+    def seen(gate: Array, k: int, state: Array) -> Array:
+        """Return a gate with what it sees of the state; 0 times infinity is not nothing."""
+        return gate if peepholes is None else gate + peepholes[k * size : (k + 1) * size] * state
+
+    enter = f[0](seen(i, 0, c))
+    keep = 1 - enter if coupled else f[0](seen(forget, 2, c))
     made = keep * c + enter * f[1](cell)
-    return f[0](o + po * made) * f[2](made), made
+    return f[0](seen(o, 1, made)) * f[2](made), made
 
 
 RNN = Kind(1, 1, ("Tanh",), _rnn_step)
@@ -158,7 +162,7 @@ def _run(
                       "activation_beta": activation_beta})]  # fmt: skip
     each = len(kind.activations)
     whole = np.zeros((count, 2 * rows)) if bias is None else bias.astype(np.float64)
-    peep = np.zeros((count, 3 * hidden)) if peepholes is None else peepholes.astype(np.float64)
+    peep = [None] * count if peepholes is None else peepholes.astype(np.float64)
     begin = [np.zeros((count, batch, hidden)) if a is None else a for a in turned[1:]]
     until = np.full(batch, steps) if lengths is None else lengths.astype(np.int64)
     check_range("sequence length", until, 0, steps)

@@ -123,6 +123,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     broken = np.abs(draw(rng, 4, 3))
     broken[0, 0], broken[1, 1], broken[2, 2] = np.nan, np.inf, 0
     yield Sample((broken, ints(1)), constants=fixed, note="NaN, infinity")
+    yield Sample((np.array(0.75, np.float32),), note="a scalar")
 
 
 def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -184,7 +185,7 @@ _truth("all", "all", np.all)
 
 def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:
     axis = axis_of(axis, len(x.shape))
-    if x.shape[axis] == 0:
+    if x.shape[axis] == 0 and 0 not in (*x.shape[:axis], *x.shape[axis + 1 :]):
         raise ShapeError(f"axis {axis} of {x.type} is empty, so it has no greatest or least")
     kept = (1,) if keepdims else ()
     return one((*x.shape[:axis], *kept, *x.shape[axis + 1 :]), "int64")
@@ -192,7 +193,9 @@ def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:
 
 def _arg(function: Callable[..., Any]) -> Callable[..., Array]:
     def reference(x: Array, *, axis: int, keepdims: int, select_last_index: int) -> Array:
-        if select_last_index:
+        if not x.size:  # inference has seen that the result is empty too; numpy refuses the axis
+            found = np.zeros(np.delete(x.shape, axis), np.int64)
+        elif select_last_index:
             found = x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis)
         else:
             found = function(x, axis=axis)
@@ -207,6 +210,7 @@ def _arg_samples(rng: np.random.Generator) -> Iterable[Sample]:
     ties = np.array([[1, 3, 3], [2, 2, 1]], np.float32)
     yield Sample((ties,), {"axis": 1, "select_last_index": 1}, note="last of ties")
     yield Sample((ties,), {"axis": 1}, note="first of ties")
+    yield Sample((np.zeros((0, 3, 0), np.float32),), {"axis": 0}, note="an empty axis of nothing")
 
 
 for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):

@@ -165,6 +165,8 @@ def _roi_align(
     output_height: int, output_width: int, sampling_ratio: int, spatial_scale: float,
 ) -> Array:  # fmt: skip
     check_range("batch index", batch_indices, 0, x.shape[0] - 1)
+    if not np.isfinite(rois).all():
+        raise RunError("a region has a corner that is not finite")
     outputs, half = [], coordinate_transformation_mode == "half_pixel"
     for roi, batch in zip(rois.astype(np.float64), batch_indices, strict=True):
         left, top, right, bottom = roi * spatial_scale - (0.5 if half else 0)

@@ -39,14 +39,19 @@ def _infer_top_k(x: Value, k: Value, *, axis: int, **attrs: int) -> Types:
     return TensorType(shape, x.dtype), TensorType(shape, "int64")
 
 
+def _sortable(x: Array) -> Array:
+    """Return x as numpy can sort it: it knows no NaN of ml_dtypes, all of which float32 holds."""
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
+
+
 def _top_k(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> tuple[Array, Array]:
-    count = int(k.reshape(()))
+    count, keys = int(k.reshape(())), _sortable(x)
     if largest:
-        flipped = np.flip(x, axis)
+        flipped = np.flip(keys, axis)
         backward = np.flip(np.argsort(flipped, axis=axis, kind="stable"), axis)
         order = x.shape[axis] - 1 - backward
     else:
-        order = np.argsort(x, axis=axis, kind="stable")
+        order = np.argsort(keys, axis=axis, kind="stable")
     best = order.take(np.arange(count), axis=axis)
     return np.take_along_axis(x, best, axis), best.astype(np.int64)
 
@@ -93,7 +98,7 @@ def _infer_unique(x: Value, *, axis: int | None, sorted: int) -> Types:
 
 def _unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
     y, first, inverse, counts = np.unique(
-        x, return_index=True, return_inverse=True, return_counts=True, axis=axis
+        _sortable(x), return_index=True, return_inverse=True, return_counts=True, axis=axis
     )
     inverse = inverse.reshape(-1)
     if not sorted:
@@ -101,7 +106,7 @@ def _unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
         y = y.take(order, axis=0 if axis is None else axis)
         first, counts = first[order], counts[order]
         inverse = np.argsort(order)[inverse]
-    return y, first, inverse, counts
+    return y.astype(x.dtype), first, inverse, counts
 
 
 define(

@@ -97,14 +97,6 @@ def same_value(g: Draft, node: Node) -> tuple[int] | None:
     return (node.used[0],)
 
 
-def dropout_at_rest(g: Draft, node: Node) -> tuple[int] | None:
-    """dropout(x), not in training and with its mask unread -> x."""
-    training = node.inputs[2] if len(node.inputs) > 2 else None
-    if training is not None and (g.data(training) is None or np.any(g.data(training))):
-        return None
-    return (node.used[0],) if len(node.outputs) == 1 or not g.uses(node.outputs[1]) else None
-
-
 def same_type(g: Draft, node: Node) -> tuple[int] | None:
     """An op of which only the output's type can differ from x, when it does not -> x."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
@@ -202,7 +194,6 @@ def whole_slice(g: Draft, node: Node) -> tuple[int] | None:
 
 SIMPLIFY = rules_by_op(
     (["identity", "concat", "max", "min", "sum", "mean"], same_value),
-    (["dropout"], dropout_at_rest),
     (["reshape", "squeeze", "unsqueeze", "flatten", "expand", "tile"], same_type),
     (["split"], same_type),
     (["cast", "cast_like", "quantize"], same_dtype),

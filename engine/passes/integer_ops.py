@@ -6,6 +6,7 @@ the table FOLD says, for each op that has an integer form, what that form needs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,9 +57,33 @@ def on_integers(
     if node.attrs.get("activation", "") not in ("", *NAMED_CLAMPS):
         return None
     made = FOLD[node.op](g, node, quant, stored, attrs, [node, *of])
-    if made is None or g.type(made).dtype != stored:
+    if made is None or g.type(made).dtype != stored or not _stays_below(g, made):
         return None
     return made
+
+
+_ROOM = 2.0**27
+"""Steps of the output that a result may take before it is clamped: integer arithmetic wraps at
+2^31, and shifts left before it multiplies.
+"""
+
+
+def _stays_below(g: Draft, made: int) -> bool:
+    """Whether no result of an op on integers is beyond _ROOM steps of its output."""
+    node, quant = g.producer(made), g.type(made).quant
+    if node is None or quant is None:
+        return True
+    types = [g.type(i) for i in node.used if g.type(i).dtype in EIGHT_BIT]
+    scales = [max(type.quant.scales) for type in types if type.quant is not None]
+    most = math.prod(scales) if node.op in (*LINEAR, "mul") else max(scales, default=0.0)
+    if most < min(quant.scales):  # a sum is made smaller
+        return True
+    terms = 1
+    if node.op in LINEAR:
+        dims = types[0].shape[-1:] if node.op == "matmul" else types[1].shape[1:]
+        terms = math.prod(dim for dim in dims if isinstance(dim, int))
+    factors = len(scales) if node.op in (*LINEAR, "mul") else 1
+    return most * 2.0 ** (8 * factors) * terms < _ROOM * min(quant.scales)
 
 
 def integers_of(g: Draft, value: int | None, root: Node) -> int | None:

@@ -91,11 +91,10 @@ def nbytes(g: Draft, value: int) -> int:
 
 
 def available(g: Draft, value: int, perm: Perm) -> int | None:
-    """Return what `under` would, if that takes no new transpose; a constant never does."""
-    view = view_of(g, value)
+    """Return what `under` would of a value that is no such transpose, if that takes no new one; a
+    constant never does.
+    """
     if g.data(value) is not None:
         return value
-    if view is not None and view[1] == perm:
-        return view[0]
     made: int | None = g.memo.get(("transposed", value, inverse(perm)))
     return made if made is not None and g.producer(made) is not None else None

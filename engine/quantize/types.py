@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trireme.dtypes import Array, numpy_dtype
@@ -55,9 +57,14 @@ def clamp_limits(type: TensorType, activation: str) -> tuple[int, int]:
 
 
 def clamp_between(type: TensorType, low: float | None, high: float | None) -> tuple[int, int]:
-    """Return the stored integers of the real limits, within the dtype's own; None is no limit."""
+    """Return the stored integers of the real limits, within the dtype's own; None is no limit.
+
+    A limit that is NaN makes every result NaN, which is stored as the least integer.
+    """
     quant = quant_of(type, "output")
     least, most = dtype_limits(type.dtype)
+    if any(limit is not None and math.isnan(limit) for limit in (low, high)):
+        return least, least
 
     def stored(real: float) -> int:
         ratio = float(round_half_away(np.asarray(np.float32(real) / np.float32(quant.scale))))
