@@ -62,6 +62,13 @@ CASES = {
          node("QuantizeLinear", "b s z")],
         {"x": U8["x"]}, constants("s", "z", "low", "high"), units=1.0,
     ),
+    "results beyond every integer are clamped, and do not wrap": Case(
+        [node("DequantizeLinear", "x s z", "a"), node("Clip", "a low high", "b"),
+         node("Add", "a a", "c"), node("Mul", "a a", "d"), node("Relu", "a", "e"),
+         *(node("QuantizeLinear", f"{name} tiny z", f"{name}q") for name in "bcde")],
+        {"x": U8["x"]},
+        constants("s", "z", "low", "high") | {"tiny": np.array(7.2e-13, F32)}, units=1.0,
+    ),
     "a cubic resize overshoots its input's range before it is quantised again": Case(
         [node("DequantizeLinear", "x s z", "a"), node("Resize", "a - two", "b", mode="cubic"),
          node("QuantizeLinear", "b t z")],
@@ -91,6 +98,10 @@ CASES = {
     ),
     "softmax along an axis of nothing": Case(
         [node("LogSoftmax", "x", "y"), node("Softmax", "x", "z")], {"x": ramp(0, 0, 1, 0)},
+    ),
+    "the largest of nothing, along an axis of nothing": Case(
+        [node("ArgMax", "x", "y"), node("ArgMin", "x", "z", axis=-1, keepdims=0,
+         select_last_index=1)], {"x": ramp(0, 3, 0)},
     ),
     "a resize to nothing": Case(
         [node("Resize", "x - s", mode="nearest")], {"x": ramp(1, 2, 1, 2)},

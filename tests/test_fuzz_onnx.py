@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.campaign import campaign, on_devices, on_random_devices, otherwise  # noqa: E402
+from fuzzing.campaign import campaign, on_devices, otherwise  # noqa: E402
+from fuzzing.forcing import Ran, on_forced_devices, shares  # noqa: E402
+from fuzzing.grow import KINDS  # noqa: E402
+from fuzzing.worker import Worker  # noqa: E402
 
 from trireme.opening import open_device  # noqa: E402
 
@@ -25,25 +28,34 @@ def cpu():
     device.close()
 
 
+@pytest.fixture(scope="module")
+def peer():
+    """The process that ONNX Runtime is in."""
+    with Worker() as worker:
+        yield worker
+
+
 @pytest.mark.parametrize("batch", range(BATCHES))
-def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, batch):
-    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu]))
+def test_random_graphs_are_as_onnx_runtime_computes_them(cpu, peer, batch):
+    report = campaign(range(batch, SEEDS, BATCHES), on_devices([cpu]), peer)
     print(report)
     assert not report.failed, "\n".join(report.failed)
     assert report.counts["equal"] >= 0.8 * SEEDS / BATCHES
 
 
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 100), marks=pytest.mark.slow)])
-def test_random_graphs_are_the_same_on_any_devices(devices, seeds):
-    """Every node on a random device of those that take it."""
-    report = campaign(seeds, on_random_devices(devices))
-    print(report)
+def test_random_graphs_are_the_same_on_any_devices(devices, peer, seeds):
+    """On each device all that it takes, and every node on a random device of those that take it."""
+    ran = Ran()
+    report = campaign(seeds, on_forced_devices(devices, ran), peer, kinds=tuple(KINDS))
+    print(report, *(shares(ran, name) for name in devices), sep="\n")
     assert not report.failed, "\n".join(report.failed)
+    assert all(any(where == name for _, where in ran) for name in devices)
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 300), marks=pytest.mark.slow)])
-def test_random_graphs_are_the_same_however_they_are_run(cpu, seeds):
+def test_random_graphs_are_the_same_however_they_are_run(cpu, peer, seeds):
     """Unoptimised, from a .trm file, node by node, and in one order."""
-    report = campaign(seeds, otherwise([cpu]))
+    report = campaign(seeds, otherwise([cpu]), peer)
     print(report)
     assert not report.failed, "\n".join(report.failed)

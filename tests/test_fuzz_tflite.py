@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="random models are compared with LiteRT")
 
-from fuzzing.campaign_tflite import campaign_tflite  # noqa: E402
+from fuzzing.campaign_tflite import campaign_tflite, on_devices  # noqa: E402
+from fuzzing.worker import Worker  # noqa: E402
 
 from trireme.opening import open_device  # noqa: E402
 
@@ -14,7 +15,8 @@ from trireme.opening import open_device  # noqa: E402
 )
 def test_random_models_are_as_litert_computes_them(seeds):
     device = open_device("cpu")
-    report = campaign_tflite(seeds, [device])
+    with Worker() as peer:
+        report = campaign_tflite(seeds, on_devices([device]), peer)
     device.close()
     print(report)
     assert not report.failed, "\n".join(report.failed)

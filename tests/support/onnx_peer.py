@@ -6,72 +6,12 @@ one is the ONNX op of the same name in CamelCase with the same inputs and attrib
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-
-from trireme.dtypes import dtype_name
-
-OPSET = 22
-_ELEMENT = {
-    name: getattr(TensorProto, name.upper())
-    for name in (
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-        "bfloat16",
-    )
-}  # fmt: skip
-_ELEMENT |= {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
-_ELEMENT |= {"string": TensorProto.STRING, "complex64": TensorProto.COMPLEX64}
+from onnx import TensorProto
+from onnx_peer_model import ELEMENT, Model
 
 
 def camel(name):
     return "".join(part.title() for part in name.split("_"))
-
-
-class Model:
-    """An ONNX model under construction: `add` puts a node on, everything is fed at run time."""
-
-    def __init__(self, sample, attrs):
-        self.nodes, self.feeds, self.inits, self.attrs = [], {}, [], dict(attrs)
-        self.inputs = []
-        for position, array in enumerate(sample.inputs):
-            self.inputs.append("" if array is None else self.feed(f"x{position}", array))
-
-    def feed(self, name, array):
-        self.feeds[name] = np.asarray(array)
-        return name
-
-    def constant(self, array):
-        name = f"c{len(self.inits)}"
-        self.inits.append(onnx.numpy_helper.from_array(np.asarray(array, order="C"), name))
-        return name
-
-    def add(self, op_type, inputs, count=1, domain="", **attrs):
-        start = len(self.nodes)
-        outputs = [f"n{start}_{i}" for i in range(count)]
-        attrs = {key: value for key, value in attrs.items() if value is not None}
-        self.nodes.append(helper.make_node(op_type, inputs, outputs, domain=domain, **attrs))
-        return outputs[0] if count == 1 else outputs
-
-    def turned(self, name, order):
-        return self.add("Transpose", [name], perm=order) if name else ""
-
-    def finish(self, outputs, types):
-        """The checked ModelProto with those outputs of those types."""
-        given = [
-            helper.make_tensor_value_info(k, _ELEMENT[dtype_name(v.dtype)], v.shape)
-            for k, v in self.feeds.items()
-        ]
-        wanted = [
-            helper.make_tensor_value_info(name, _ELEMENT[type_.dtype], type_.shape)
-            for name, type_ in zip(outputs, types, strict=True)
-        ]
-        graph = helper.make_graph(self.nodes, "peer", given, wanted, self.inits)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10
-        )
-        onnx.checker.check_model(model)
-        return model
-
-    opset = OPSET
 
 
 def channels_first(rank):
@@ -131,10 +71,6 @@ def arithmetic(op_type):
     return make
 
 
-def variadic(op_type):
-    return lambda model, attrs: [model.add(op_type, model.inputs)]
-
-
 def chain(*op_types):
     def make(model, attrs):
         y = model.inputs[0]
@@ -171,7 +107,7 @@ def _softmax(model, attrs):
 
 
 def _cast(model, attrs):
-    return [model.add("Cast", model.inputs, to=_ELEMENT[attrs["to"]])]
+    return [model.add("Cast", model.inputs, to=ELEMENT[attrs["to"]])]
 
 
 def _not_equal(model, attrs):
@@ -216,14 +152,6 @@ def _gather(model, attrs):
     return [model.add("GatherND", [x, each], batch_dims=batch)]
 
 
-def _first(op_type, **options):
-    return lambda model, attrs: [model.add(op_type, model.inputs, **attrs, **options)]
-
-
-def _prelu(model, attrs):
-    return [model.add("PRelu", model.inputs)]
-
-
 def _clamp(low, high):
     def make(model, attrs):
         limits = [model.constant(np.float32(v)) for v in (low, high)]
@@ -251,25 +179,17 @@ def _rms_norm(model, attrs):
     return [model.add("Mul", [model.add("Div", [x, root]), scale])]
 
 
+def _recurrent(op_type, outputs):
+    return lambda model, attrs: model.add(
+        op_type, model.inputs, outputs, **attrs | {"layout": None}
+    )
+
+
 def _batch_norm(model, attrs):
     last = attrs["layout"] == "NHWC" and rank_of(model) > 2
     x = model.turned(model.inputs[0], channels_first(rank_of(model))) if last else model.inputs[0]
     y = model.add("BatchNormalization", [x, *model.inputs[1:]], epsilon=attrs["epsilon"])
     return [model.turned(y, channels_last(rank_of(model))) if last else y]
-
-
-def _recurrent(op_type, outputs):
-    def make(model, attrs):
-        attrs = {key: value for key, value in attrs.items() if value is not None}
-        del attrs["layout"]
-        return model.add(op_type, model.inputs, outputs, **attrs)
-
-    return make
-
-
-def _cum_prod(model, attrs):
-    model.opset = onnx.defs.onnx_opset_version()
-    return [model.add("CumProd", model.inputs, **attrs)]
 
 
 def _atan2(model, attrs):
@@ -281,7 +201,7 @@ def _atan2(model, attrs):
     return [model.add("Where", [behind, model.add("Add", [angle, turn]), angle])]
 
 
-def _depth(op_type, sign):
+def _depth(op_type):
     def make(model, attrs):
         last = attrs["layout"] == "NHWC"
         x = model.turned(model.inputs[0], (0, 3, 1, 2)) if last else model.inputs[0]
@@ -290,10 +210,6 @@ def _depth(op_type, sign):
         return [model.turned(y, (0, 2, 3, 1)) if last else y]
 
     return make
-
-
-def _pad(model, attrs):
-    return [model.add("Pad", model.inputs, **attrs)]
 
 
 def _linear_quant(op_type):
@@ -339,7 +255,7 @@ def _reduce_bool(op_type):
 
 def _bit_cast(model, attrs):
     model.opset = onnx.defs.onnx_opset_version()
-    return [model.add("BitCast", model.inputs, to=_ELEMENT[attrs["to"]])]
+    return [model.add("BitCast", model.inputs, to=ELEMENT[attrs["to"]])]
 
 
 def _newest(op_type):
@@ -368,7 +284,7 @@ MAKERS = {
     "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
     "cast": _cast, "not_equal": _not_equal, "squared_difference": _squared_difference,
     "square": _square, "floor_div": _floor_div, "reverse": _reverse, "gemm": _gemm,
-    "rsqrt": chain("Sqrt", "Reciprocal"), "prelu": _prelu, "gather": _gather,
+    "rsqrt": chain("Sqrt", "Reciprocal"), "gather": _gather,
     "relu6": _clamp(0, 6), "relu_n1_to_1": _clamp(-1, 1), "swish": _swish,
     "conv": image_op("Conv", 1, groups="group"),
     "conv_transpose": image_op("ConvTranspose", 1, groups="group"),
@@ -379,36 +295,37 @@ MAKERS = {
     "rms_normalization": _rms_norm, "batch_normalization": _batch_norm,
     "instance_normalization": image_op("InstanceNormalization"),
     "group_normalization": image_op("GroupNormalization"), "lrn": image_op("LRN"),
-    "depth_to_space": _depth("DepthToSpace", 1), "space_to_depth": _depth("SpaceToDepth", -1),
+    "depth_to_space": _depth("DepthToSpace"), "space_to_depth": _depth("SpaceToDepth"),
     "quantize_linear": _linear_quant("QuantizeLinear"),
-    "dequantize_linear": _linear_quant("DequantizeLinear"), "pad": _pad,
+    "dequantize_linear": _linear_quant("DequantizeLinear"),
     "space_to_batch": _blocks, "batch_to_space": _blocks,
     "rnn": _recurrent("RNN", 2), "gru": _recurrent("GRU", 2), "lstm": _recurrent("LSTM", 3),
-    "cum_prod": _cum_prod, "atan2": _atan2,
-    "is_nan": _first("IsNaN"), "is_inf": _first("IsInf"), "matmul": _first("MatMul"),
-    "gather_nd": _first("GatherND"), "scatter_nd": _first("ScatterND"),
+    "cum_prod": _newest("CumProd"), "atan2": _atan2,
     "dynamic_quantize_linear": lambda model, attrs: model.add(
         "DynamicQuantizeLinear", model.inputs, 3
     ),
 }  # fmt: skip
 
 
-def peer_model(op, sample, types):
-    """The sample as an ONNX model: (ModelProto, feeds, number of outputs it has)."""
-    attrs = {key: value for key, value in op.bind(sample.attrs).items() if value is not None}
-    bound = op.bind(sample.attrs)
-    model = Model(sample, attrs)
-    model.op = op.name
-    if op.name in MAKERS:
-        outputs = MAKERS[op.name](model, bound)
-    else:
-        outputs = [model.add(ONNX_NAMES.get(op.name, camel(op.name)), model.inputs, **attrs)]
-    return model.finish(outputs, types[: len(outputs)]), model.feeds, len(outputs)
-
-
 ONNX_NAMES = {
+    "is_nan": "IsNaN",
+    "is_inf": "IsInf",
+    "matmul": "MatMul",
+    "gather_nd": "GatherND",
+    "scatter_nd": "ScatterND",
+    "prelu": "PRelu",
     "dft": "DFT",
     "stft": "STFT",
     "lp_normalization": "LpNormalization",
     "cum_sum": "CumSum",
 }
+
+
+def peer_model(op, sample, types):
+    """The sample as an ONNX model: (ModelProto, feeds, number of outputs it has)."""
+    model, attrs = Model(op.name, sample.inputs), op.bind(sample.attrs)
+    if op.name in MAKERS:
+        outputs = MAKERS[op.name](model, attrs)
+    else:
+        outputs = [model.add(ONNX_NAMES.get(op.name, camel(op.name)), model.inputs, **attrs)]
+    return model.finish(outputs, types[: len(outputs)]), model.feeds, len(outputs)

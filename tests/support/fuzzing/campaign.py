@@ -10,19 +10,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from forced import pinned_at_random
 
 from fuzzing.check import WAYS, Failure, allowed, check, run_way
-from fuzzing.grow import grow
 from fuzzing.grower import Grown
-from fuzzing.oracle import answer
+from fuzzing.oracle import Answer, answer, grown_and_answered
 from fuzzing.peer import Refused
 from fuzzing.shrink import as_text, shrink
+from fuzzing.worker import Crashed, Worker
 from trireme.convert import convert
 from trireme.errors import TriremeError
-from trireme.model_cache import optimised
 from trireme.model_file import dumps, loads
-from trireme.opening import open_device
 from trireme.placing.objective import Objective
 
 CONTROL = ("If", "Loop", "Scan")
@@ -30,7 +27,8 @@ QUICK: Objective = "serial"
 """The objective over several devices: annealing tasks for the makespan takes longer than the run,
 even where every node is pinned.
 """
-Runner = Callable[[Grown, Any], tuple[str, list[Failure]]]
+REFUSED, CRASHED = "refused by the peer", "peer crashed"
+Runner = Callable[[Any, Any], tuple[str, list[Failure]]]
 
 
 @dataclass
@@ -55,31 +53,10 @@ def on_devices(devices: Sequence[Any]) -> Runner:
     def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
         ways = WAYS[grown.seed % 3 > 0 :]
         flows = any(node.op_type in CONTROL for node in grown.model.graph.node)
-        content = grown.model.SerializeToString()
         if not flows:
-            return check(content, grown.feeds, wanted, devices, ways)
+            return check(grown.content, grown.feeds, wanted, devices, ways)
         used = [*devices, "host"]
-        return check(content, grown.feeds, wanted, used, ways, objective=QUICK)
-
-    return run
-
-
-def on_random_devices(devices: Mapping[str, Any]) -> Runner:
-    """Return what runs a graph from bytes, every node pinned to a random device that takes it."""
-
-    def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
-        def pinned() -> Any:
-            graph = optimised(grown.model.SerializeToString())
-            able = {**devices, "host": open_device("host")}
-            return pinned_at_random(graph, able, len(grown.model.graph.node))
-
-        try:
-            graph = pinned()
-        except TriremeError as error:
-            kind = allowed(error)
-            return kind, [] if kind else [Failure("pinned", "refused", str(error))]
-        used = [*devices.values(), "host"]
-        return run_way("pinned", graph, grown.feeds, wanted, used, objective=QUICK)
+        return check(grown.content, grown.feeds, wanted, used, ways, objective=QUICK)
 
     return run
 
@@ -88,9 +65,8 @@ def otherwise(devices: Sequence[Any]) -> Runner:
     """Return what runs a graph unoptimised, from a .trm file, node by node and in one order."""
 
     def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
-        content = grown.model.SerializeToString()
         try:
-            graph = convert(content)
+            graph = convert(grown.content)
         except TriremeError as error:
             return (allowed(error), []) if allowed(error) else ("", [_refusal(error)])
         ways: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -114,36 +90,61 @@ def _refusal(error: TriremeError) -> Failure:
     return Failure("converted", "refused", str(error))
 
 
-def outcome(grown: Grown, seed: int, run: Runner) -> tuple[str, list[Failure]]:
-    """Return "equal", the kind of an allowed error, "refused by the peer", or how it failed."""
+def outcome(grown: Grown, seed: int, run: Runner, peer: Worker) -> tuple[str, list[Failure]]:
+    """Return "equal", the kind of an allowed error, what the peer ended in, or how it failed."""
     try:
-        wanted = answer(grown, seed)
+        wanted = peer(answer, grown, seed)
     except Refused:
-        return "refused by the peer", []
+        return REFUSED, []
+    except Crashed:
+        return CRASHED, []
+    return judged(grown, wanted, run)
+
+
+def judged(grown: Any, wanted: Mapping[str, Answer], run: Runner) -> tuple[str, list[Failure]]:
+    """Return "equal", the kind of an allowed error, or how it failed."""
     kind, failures = run(grown, wanted)
     return (failures[0].kind if failures else kind or "equal"), failures
 
 
-def campaign(seeds: Iterable[int], run: Runner, folder: Path | None = None) -> Report:
-    """Return the report of some seeds; a failing graph is made small, written and printed."""
+def campaign(
+    seeds: Iterable[int],
+    run: Runner,
+    peer: Worker,
+    folder: Path | None = None,
+    kinds: Sequence[str] = ("any",),
+) -> Report:
+    """Return the report of some seeds; a failing graph is made small, written and printed.
+
+    peer: the process that ONNX Runtime is in; a seed at which that ends is counted, no more
+    kinds: of graphs (grow.KINDS), which take turns with the seeds
+    """
     report = Report()
     for seed in seeds:
-        grown = grow(seed)
-        kind, failures = outcome(grown, seed, run)
+        try:
+            grown, wanted = peer(grown_and_answered, seed, kinds[seed % len(kinds)])
+        except (Refused, Crashed) as error:
+            report.counts[REFUSED if isinstance(error, Refused) else CRASHED] += 1
+            continue
+        kind, failures = judged(grown, wanted, run)
         report.counts[kind] += 1
         if failures:
-            report.failed.append(failure_text(grown, seed, run, kind, failures[0], folder))
+            small, failure = made_small(grown, seed, run, peer, failures[0])
+            report.failed.append(failure_text(small, seed, failure, folder))
     return report
 
 
-def failure_text(
-    grown: Grown, seed: int, run: Runner, kind: str, failure: Failure, folder: Path | None
-) -> str:
-    """Return a failing seed as text, its graph made small; written to `folder` for replay."""
-    small = shrink(grown, lambda part: outcome(part, seed, run)[0] == kind)
-    again = outcome(small, seed, run)[1]
-    failure = again[0] if again else failure
-    text = f"seed {seed}: {kind} from {failure.way}: {failure.text}\n{as_text(small)}\n"
+def made_small(
+    grown: Grown, seed: int, run: Runner, peer: Worker, failure: Failure
+) -> tuple[Grown, Failure]:
+    """Return a part of a failing graph that fails alike, and how it does."""
+    small = shrink(grown, lambda part: outcome(part, seed, run, peer)[0] == failure.kind)
+    return small, [*outcome(small, seed, run, peer)[1], failure][0]
+
+
+def failure_text(small: Grown, seed: int, failure: Failure, folder: Path | None) -> str:
+    """Return a failing graph as text; it is written to `folder` for replay."""
+    text = f"seed {seed}: {failure.kind} from {failure.way}: {failure.text}\n{as_text(small)}\n"
     if folder is not None:
         place = folder / f"seed_{seed}"
         place.mkdir(parents=True, exist_ok=True)

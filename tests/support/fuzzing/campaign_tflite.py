@@ -8,41 +8,61 @@ from typing import Any
 
 import numpy as np
 
-from fuzzing.campaign import Report
+from fuzzing.campaign import CRASHED, REFUSED, Report, Runner, judged
 from fuzzing.check import Failure, check
 from fuzzing.peer import Refused
-from fuzzing.tflite_graphs import Grown, as_text, first_wrong, grow_tflite, litert_answer
+from fuzzing.tflite_graphs import (
+    Grown,
+    as_text,
+    first_wrong,
+    grow_tflite,
+    litert_answer,
+    litert_values,
+)
+from fuzzing.worker import Crashed, Worker
 
 
-def outcome(grown: Grown, devices: Sequence[Any]) -> tuple[str, list[Failure]]:
-    """Return "equal", the kind of an allowed error, "refused by the peer", or how it failed."""
+def on_devices(devices: Sequence[Any]) -> Runner:
+    """Return what loads a model in every way and runs it on those devices."""
+    return lambda grown, wanted: check(grown.content, grown.feeds, wanted, devices)
+
+
+def outcome(grown: Grown, run: Runner, peer: Worker) -> tuple[str, list[Failure]]:
+    """Return "equal", the kind of an allowed error, what the peer ended in, or how it failed."""
     try:
-        wanted = litert_answer(grown)
+        wanted = peer(litert_answer, grown)
     except Refused:
-        return "refused by the peer", []
-    kind, failures = check(grown.content, grown.feeds, wanted, devices)
-    return (failures[0].kind if failures else kind or "equal"), failures
+        return REFUSED, []
+    except Crashed:
+        return CRASHED, []
+    return judged(grown, wanted, run)
 
 
 def campaign_tflite(
-    seeds: Iterable[int], devices: Sequence[Any], folder: Path | None = None
+    seeds: Iterable[int], run: Runner, peer: Worker, folder: Path | None = None
 ) -> Report:
-    """Return the report of some seeds."""
+    """Return the report of some seeds; peer is the process that LiteRT is in."""
     report = Report()
     for seed in seeds:
         grown = grow_tflite(seed)
-        kind, failures = outcome(grown, devices)
+        kind, failures = outcome(grown, run, peer)
         report.counts[kind] += 1
         if not failures:
             continue
-        small = first_wrong(grown, lambda part: bool(outcome(part, devices)[1]))
-        again = outcome(small, devices)[1] or failures
-        text = f"seed {seed}: {kind} from {again[0].way}: {again[0].text}\n{as_text(small)}\n"
-        report.failed.append(text)
-        if folder is not None:
-            place = folder / f"tflite_{seed}"
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "model.tflite").write_bytes(small.content)
-            np.savez(place / "feeds.npz", **small.feeds)
-            (place / "failure.txt").write_text(text)
+        values = peer(litert_values, grown)
+        small = first_wrong(grown, values, lambda part: bool(outcome(part, run, peer)[1]))
+        failure = [*outcome(small, run, peer)[1], *failures][0]
+        report.failed.append(failure_text(small, seed, failure, folder))
     return report
+
+
+def failure_text(small: Grown, seed: int, failure: Failure, folder: Path | None) -> str:
+    """Return a failing model as text; it is written to `folder` for replay."""
+    text = f"seed {seed}: {failure.kind} from {failure.way}: {failure.text}\n{as_text(small)}\n"
+    if folder is not None:
+        place = folder / f"tflite_{seed}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "model.tflite").write_bytes(small.content)
+        np.savez(place / "feeds.npz", **small.feeds)
+        (place / "failure.txt").write_text(text)
+    return text

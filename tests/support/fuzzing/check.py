@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,13 +82,20 @@ def run_placed(
     feeds: Mapping[str, Any],
     wanted: Mapping[str, Answer],
     devices: Sequence[Any],
+    ran: Counter[tuple[str, str]] | None = None,
     **options: Any,
 ) -> tuple[str, list[Failure], Lock | None]:
-    """Return the same, and the placement to hold next where several devices were searched over."""
+    """Return the same, and the placement to hold next where several devices were searched over.
+
+    ran: where each node that ran is counted, by op and device
+    """
     placed = None
     try:
         with Session(source, devices=devices, **options) as session:
             found = session.run(feeds)
+            if ran is not None:
+                where = session.placement
+                ran.update((node.op, where.device_of[node.id]) for node in where.source.nodes)
             placed = lock(session.placement) if len(devices) > 1 else None
     except TriremeError as error:
         kind, text = allowed(error), f"{type(error).__name__}: {error}"

@@ -6,19 +6,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fuzzing import table_quantized
 from fuzzing.grower import RANKS, Grower, Grown, Refused
 from fuzzing.rows import Row
 from fuzzing.shrink import names_read
 from fuzzing.table import ROWS
 
+HALF = """
+    Relu LeakyRelu Elu Selu Celu HardSwish HardSigmoid Mish Gelu Tanh Sigmoid Abs Neg Exp Log Sqrt
+    Erf Softplus Softsign Reciprocal Sin Cos Floor Ceil Round Sign Identity Clip Add Sub Mul Div Max
+    Min ReduceMax ReduceMean ReduceSum Softmax MatMul Gemm Conv ConvTranspose MaxPool AveragePool
+    GlobalAveragePool GlobalMaxPool Resize DepthToSpace SpaceToDepth Transpose Reshape Flatten
+    Squeeze Unsqueeze Expand Tile Gather Concat Split Slice Pad BatchNormalization
+"""
+KINDS: dict[str, tuple[str, Sequence[Row]]] = {
+    "any": ("float32", ROWS),
+    "half": ("float16", [row for row in ROWS if row.op in HALF.split()]),
+    "stored": ("float32", table_quantized.ROWS),
+}
+"""Which graphs there are: of every op; in float16, of what an NPU has; of stored integers alone."""
 OPSETS = (*range(9, 25), 13, 17, 18, 21, 22)
 """The opsets drawn from; those that exporters write more often."""
 
 
-def grow(seed: int, rows: Sequence[Row] = ROWS, least: int = 5, most: int = 40) -> Grown:
+def grow(seed: int, kind: str = "any", least: int = 5, most: int = 40) -> Grown:
     """Return the random graph of a seed: `least` to `most` steps of the table."""
-    rng = np.random.default_rng(seed)
-    g = Grower(seed, int(rng.choice(OPSETS)), rng)
+    rng, (real, rows) = np.random.default_rng(seed), KINDS[kind]
+    g = Grower(seed, int(rng.choice(OPSETS)), rng, real)
     steps = int(rng.integers(least, most + 1))
     weights = np.array([row.weight for row in rows])
     chosen = rng.choice(len(rows), steps * 4, p=weights / weights.sum())

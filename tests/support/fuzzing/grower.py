@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -52,7 +53,7 @@ class Tensor:
     array: Any
     constant: bool = False
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """The element type's name."""
         return str(self.array.dtype)
@@ -82,6 +83,11 @@ class Grown:
     """By how much more values may be off, by name; no node reads them."""
     seed: int
 
+    @property
+    def content(self) -> bytes:
+        """The file's bytes."""
+        return self.model.SerializeToString()
+
 
 @dataclass
 class Grower:
@@ -90,6 +96,8 @@ class Grower:
     seed: int
     opset: int
     rng: np.random.Generator
+    real: str = "float32"
+    """The dtype that rows get where they ask for float32."""
     nodes: list[Any] = field(default_factory=list)
     feeds: dict[str, Any] = field(default_factory=dict)
     weights: list[Any] = field(default_factory=list)
@@ -117,6 +125,7 @@ class Grower:
 
     def random(self, dtype: str, shape: Sequence[int], low: float = -2, high: float = 2) -> Any:
         """Return an array of a dtype: uniform floats, integers of the range, or bits."""
+        dtype = self.real if dtype == "float32" else dtype
         if dtype == "bool":
             return np.asarray(self.rng.random(shape) < 0.5)
         if dtype in INTS:
@@ -167,6 +176,7 @@ class Grower:
         when: Callable[[Tensor], bool] | None = None,
     ) -> Tensor:
         """Return a value of those dtypes and ranks, recent ones more often; else a new input."""
+        dtypes = [self.real if dtype == "float32" else dtype for dtype in dtypes]
         fit = [
             t
             for t in self.values
@@ -176,7 +186,7 @@ class Grower:
             return fit[-1 - min(int(self.rng.exponential(2.5)), len(fit) - 1)]
         for _ in range(20):
             rank = int(self.choose(ranks if ranks is not None else RANKS))
-            dtype = "float32" if "float32" in dtypes and self.chance(0.8) else self.choose(dtypes)
+            dtype = self.real if self.real in dtypes and self.chance(0.8) else self.choose(dtypes)
             made = Tensor("", self.random(dtype, self.shape(rank)))
             if not when or when(made):
                 return self.input(made.array)

@@ -8,6 +8,8 @@ not at all where no rounding has a part.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from fuzzing.grow import grow
 from fuzzing.grower import DTYPES, FLOATS, Grown, numpy_dtype
-from fuzzing.peer import Refused, open_model
+from fuzzing.peer import open_model
 
 UNIT = {"float32": 2.0**-21, "float64": 2.0**-42, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """How far a float is moved, relative to itself: about four units in the last place.
@@ -24,9 +27,10 @@ UNIT = {"float32": 2.0**-21, "float64": 2.0**-42, "float16": 2.0**-10, "bfloat16
 In float64 it is as much as attributes are off, which are float32 numbers in one runtime and decimal
 ones in another.
 """
-PATTERNS = 10
-"""Random patterns of signs; each is tried with its opposite. In every other one a node's move and
-that of its reader cancel, where there are but a few steps: in float16.
+PATTERNS = 11
+"""Patterns of signs; each is tried with its opposite. An element's signs are the bits of a random
+number, and no two elements of a value of up to 2^11 have the same: one of any two that are equal
+but for rounding is the larger in some run, as an op that looks for the largest has to see.
 """
 MARGIN = 16.0
 """How many times the movement seen is allowed."""
@@ -49,6 +53,15 @@ class Answer:
     """float64 of the array's shape; infinite where anything is right."""
 
 
+def grown_and_answered(seed: int, kind: str = "any") -> tuple[Grown, dict[str, Answer]]:
+    """Return the random graph of a seed and a kind, and what each output must be.
+
+    Errors: Refused, if ONNX Runtime does not run the graph
+    """
+    grown = grow(seed, kind)
+    return grown, answer(grown, seed)
+
+
 def answer(grown: Grown, seed: int) -> dict[str, Answer]:
     """Return what each output must be.
 
@@ -62,11 +75,9 @@ def answer(grown: Grown, seed: int) -> dict[str, Answer]:
     still = {name: np.ones(part.shape, dtype) for name, (part, dtype) in factors.items()}
     plain = run({**grown.feeds, **still})
     others = [wanted]
-    for _ in range(PATTERNS if factors else 0):
-        parts = {
-            n: np.where(rng.random(part.shape) < 0.5, -part, part)
-            for n, (part, _) in factors.items()
-        }
+    codes = {name: sign_bits(part.shape, rng) for name, (part, _) in factors.items()}
+    for bit in range(PATTERNS if factors else 0):
+        parts = {n: np.where(codes[n] >> bit & 1, -part, part) for n, (part, _) in factors.items()}
         for side in (1.0, -1.0):
             moves = {
                 n: np.asarray(1 + side * parts[n]).astype(dtype)
@@ -82,15 +93,20 @@ def answer(grown: Grown, seed: int) -> dict[str, Answer]:
     }
 
 
+def sign_bits(shape: Sequence[int], rng: np.random.Generator) -> Any:
+    """Return a random number of PATTERNS bits for each element, none twice while there are more."""
+    size, most = math.prod(shape), 2**PATTERNS
+    return (rng.permutation(max(most, size))[:size] % most).reshape(shape)
+
+
 def allowance(wanted: Any, plain: Any, others: list[Any]) -> Any:
     """Return how far each element may be off, from the runs that were moved."""
     if any(other.shape != plain.shape for other in others):
         return np.full(wanted.shape, np.inf)
-    base = wide(plain)
+    base, moved = wide(plain), wide(np.stack(others))
     with np.errstate(all="ignore"):
-        moves = [np.abs(wide(other) - base) for other in others]
-    moves = [np.where(same(wide(o), base), 0.0, m) for o, m in zip(others, moves, strict=True)]
-    most = np.max([np.nan_to_num(m, nan=np.inf) for m in moves], axis=0)
+        moves = np.where(same(moved, base), 0.0, np.abs(moved - base))
+    most = np.nan_to_num(moves, nan=np.inf).max(axis=0)
     if str(wanted.dtype) not in FLOATS:
         return np.where(most > 0, np.inf, 0.0)
     usual = np.quantile(most, 0.75, method="higher") if most.size else 0.0
@@ -124,7 +140,8 @@ def jittered(grown: Grown) -> tuple[onnx.ModelProto, dict[str, tuple[Any, Any]]]
     def move(array: Any, name: str, made: str, least: float = 0.0) -> Any:
         """Return the node that moves a value."""
         factor, unit = f"factor_{len(factors)}", UNIT[str(array.dtype)]
-        size = np.maximum(np.abs(array.astype(np.float64)), 1e-30)
+        size = np.abs(array.astype(np.float64))
+        size = np.where(size > 0, size, 1.0)  # no factor moves 0, nor what becomes of it elsewhere
         part = np.minimum(np.maximum(unit, least / size), 1.0)
         factors[factor] = (np.asarray(part), numpy_dtype(str(array.dtype)))
         return helper.make_node("Mul", [name, factor], [made])
@@ -141,10 +158,12 @@ def jittered(grown: Grown) -> tuple[onnx.ModelProto, dict[str, tuple[Any, Any]]]
             names[position] = f"moved_{len(factors)}"
             nodes.append(move(array, name, names[position]))
         nodes.append(changed)
-        for position, name in enumerate(node.output) if node.op_type in ABSOLUTE else ():
-            if (array := grown.arrays.get(name)) is not None and array.size:
+        least = own_error(node)
+        for position, name in enumerate(node.output) if least is not None else ():
+            array = grown.arrays.get(name)
+            if array is not None and str(array.dtype) in UNIT and array.size:
                 changed.output[position] = f"made_{name}"
-                nodes.append(move(array, f"made_{name}", name, ABSOLUTE[node.op_type]))
+                nodes.append(move(array, f"made_{name}", name, least))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.input.extend(
@@ -154,12 +173,19 @@ def jittered(grown: Grown) -> tuple[onnx.ModelProto, dict[str, tuple[Any, Any]]]
     return model, factors
 
 
+def own_error(node: Any) -> float | None:
+    """Return how far a node's results are moved at least; None where they are not moved.
+
+    A cubic Resize is off by seven units in the last place, by a number of its own in each pixel,
+    however alike the pixels are that it reads.
+    """
+    cubic = any(a.name == "mode" and a.s == b"cubic" for a in node.attribute)
+    return ABSOLUTE.get(node.op_type, 0.0 if cubic else None)
+
+
 def read_in_bodies(node: Any) -> list[tuple[Any, int]]:
     """Return the places of the names that the nodes in a node's bodies read."""
     bodies = [a.g for a in node.attribute if a.HasField("g")]
     inner = [one for body in bodies for one in body.node]
     own = [(one.input, i) for one in inner for i in range(len(one.input))]
     return own + [place for one in inner for place in read_in_bodies(one)]
-
-
-__all__ = ["Answer", "Refused", "answer", "same", "wide"]

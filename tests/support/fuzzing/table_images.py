@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzzing.grower import Grower, Refused, Tensor
+from fuzzing.grower import INTS, Grower, Refused, Tensor
 from fuzzing.rows import FLOAT32, Row, row, value
 
 
@@ -92,7 +92,8 @@ def pool(op: str) -> Any:
         if not inside(x, kernel, attrs):
             raise Refused("ONNX Runtime has rules of its own where the window does not fit")
         outputs = 2 if op == "MaxPool" and g.chance(0.15) else 1
-        g.node(op, [x], attrs, outputs, rounds=op != "MaxPool")
+        found = outputs == 2  # where a maximum is may be decided by rounding, what it is may not
+        g.node(op, [x], attrs, outputs, rounds=found or op != "MaxPool")
 
     return build
 
@@ -159,7 +160,7 @@ def resize(g: Grower) -> None:
     smooth = mode in ("linear", "cubic") and x.dtype == "float32"
     if g.opset >= 18 and g.chance(0.15) and rank == 4 and smooth:
         attrs["antialias"] = 1
-    g.node("Resize", operands, attrs, loose=float(x.dtype != "float32" and mode == "linear"))
+    g.node("Resize", operands, attrs, loose=float(x.dtype in INTS and mode == "linear"))
 
 
 def misses(how: str | None, before: int, after: int) -> bool:
@@ -186,7 +187,7 @@ def old_resize(g: Grower, x: Tensor) -> None:
     scales = np.array([1, 1, *(float(g.choose([1, 2, 3])) for _ in x.shape[2:])], np.float32)
     attrs = {"mode": g.choose(["nearest", "linear", None])}
     op = "Resize" if g.opset == 10 else "Upsample"
-    loose = float(x.dtype != "float32" and attrs["mode"] == "linear")
+    loose = float(x.dtype in INTS and attrs["mode"] == "linear")
     g.node(op, [x, g.constant(scales)], attrs, loose=loose)
 
 

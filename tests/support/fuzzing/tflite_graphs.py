@@ -8,7 +8,7 @@ kernels, whose arithmetic ours is, and must agree to the bit; float ones within 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -394,11 +394,15 @@ def grow_tflite(seed: int, least: int = 3, most: int = 20) -> Grown:
     return Grown(g.tensors, g.operators, g.inputs, outputs, _feeds(g, g.inputs), g.loose)
 
 
-def first_wrong(grown: Grown, differs: Callable[[Grown], bool]) -> Grown:
-    """Return the first operator that differs when it is fed LiteRT's values, as a model."""
+def litert_values(grown: Grown) -> dict[str, Any]:
+    """Return what is fed and what LiteRT computes, of every operator, by name."""
     known = [op.outputs[0] for op in grown.operators]
     whole = Grown(grown.tensors, grown.operators, grown.inputs, known, grown.feeds, set())
-    values = {**grown.feeds, **quiet_litert(whole.content, grown.feeds)}
+    return {**grown.feeds, **quiet_litert(whole.content, grown.feeds)}
+
+
+def first_wrong(grown: Grown, values: Mapping[str, Any], differs: Callable[[Grown], bool]) -> Grown:
+    """Return the first operator that differs when it is fed LiteRT's values, as a model."""
     for op in grown.operators:
         inputs = [i for i in dict.fromkeys(op.inputs) if grown.tensors[i].data is None]
         feeds = {f"t{i}": values[f"t{i}"] for i in inputs}
