@@ -115,6 +115,11 @@ def test_shapes_that_do_not_fit(shapes, sentence):
         bind_shapes(trireme.convert(open_model()), shapes)
 
 
+def test_an_open_dimension_may_be_0():
+    bound = bind_shapes(trireme.convert(open_model()), {"input": (0, 3, 5, 5)})
+    assert bound.type(bound.outputs[0]).shape == (0, 3, 1, 1)
+
+
 def test_a_symbol_is_bound_in_every_input_and_within_its_bounds():
     builder = GraphBuilder("pair")
     builder.symbols["N"] = (1, 8)

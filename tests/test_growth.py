@@ -8,9 +8,11 @@ import pytest
 from growing_graphs import KINDS, SHAPE, chain, onnx_bytes
 from onnx import helper
 from opencl import need_opencl
+from placement_cases import random_problem
 
 from trireme import memory
 from trireme.memory import LiveRange, pack
+from trireme.placing import search
 from trireme.session import Session
 
 SLACK = 2.0
@@ -57,6 +59,25 @@ def test_8_000_nodes_in_a_chain_load_in_5_cpu_seconds(devices, tmp_path):
     cold_s = load_cpu_s(chain(8000), tmp_path / "cold", devices)
     print(f"{devices}: {cold_s:.2f} CPU s")
     assert cold_s <= 5
+
+
+def test_devices_that_take_no_node_cost_no_search(monkeypatch):
+    """Each of n nodes was tried on each device, in a tuple of n: on the npu too, which has none."""
+
+    def improve(*args):
+        raise AssertionError("there is one assignment, and it is searched")
+
+    monkeypatch.setattr(search, "improve", improve)
+    with Session(KINDS["fan"](300), devices=["cpu", "npu"], model_cache=None) as session:
+        assert {task.device for task in session.plan.tasks} == {"cpu"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_move_of_a_search_changes_something(seed):
+    problem = random_problem("layered", seed, 12)
+    assigned = tuple(able[0] for able in problem.able)
+    for change in search._moves(problem, assigned, "serial"):
+        assert search._changed(problem, assigned, change) != assigned
 
 
 def test_a_long_chain_is_a_few_kernels(tmp_path):

@@ -37,7 +37,7 @@ ENGINE_ORDER = [
     "explain", "placing.shatter", "lockfile", "subgraphs", "plan_memory", "plan", "plan_check",
     "virtual",
     "compile", "running.copies", "running.failures", "running.dispatch", "running.flights",
-    "running.execute",
+    "running.execute", "running.repeats",
     "running.runs", "running.interactive", "drift", "profile", "running.trace",
     "calibrating.net_builder", "calibrating.nets",
     "running.feeds", "running.ports", "running.lane", "parallel.flow", "parallel.pipeline",

@@ -4,6 +4,7 @@ import ast
 
 import mutant_limits
 import mutant_map
+import mutant_warm
 import mutants
 import pytest
 
@@ -81,7 +82,7 @@ def known(**cost_s):
 def test_the_cheapest_test_of_each_function_comes_first():
     found = known(**{"a__one[x]": 2.0, "a__one[y]": 1.0, "b__two[x]": 3.0, "b__two[y]": 9.0})
     assert found.chosen(0, 99.0) == (
-        ["a.py::one[y]", "a.py::one[x]", "b.py::two[x]", "b.py::two[y]"], True
+        ["a.py::one[y]", "b.py::two[x]", "a.py::one[x]", "b.py::two[y]"], True
     )  # fmt: skip
     assert found.chosen(0, 6.0) == (["a.py::one[y]", "b.py::two[x]", "a.py::one[x]"], False)
     assert found.chosen(0, 0.5) == (["a.py::one[y]"], False)
@@ -108,6 +109,35 @@ def test_what_fails_or_skips_without_a_mutant_is_left_out(tmp_path):
 )
 def test_what_a_run_of_tests_says(status, output, verdict):
     assert mutant_limits.verdict_of(status, output) == verdict
+
+
+NESTED = """
+def outer(low):
+    def inner(x):
+        return x > low
+    return inner
+
+made = outer(1)
+"""
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_fork_changes_functions_and_those_within_them(made_before):
+    space = {}
+    exec(compile(NESTED, "nested.py", "exec"), space)
+    functions = [space["outer"], space["made"]] if made_before else [space["outer"]]
+    changed = NESTED.replace("x > low", "x >= low")
+    assert mutant_warm.replace_code(functions, "nested.py", NESTED, changed) == len(functions)
+    assert space["outer"](1)(1) is True
+    assert space["made"](1) is made_before
+
+
+def test_a_fork_leaves_a_function_that_takes_other_variables_from_outside():
+    space = {}
+    exec(compile(NESTED, "nested.py", "exec"), space)
+    changed = NESTED.replace("x > low", "None")
+    assert mutant_warm.replace_code([space["made"]], "nested.py", NESTED, changed) == 0
+    assert mutant_warm.replace_code([], "nested.py", NESTED, changed) == 0
 
 
 def test_a_test_that_takes_many_times_as_long_hangs(tmp_path):

@@ -25,7 +25,7 @@ from trireme.model_cache import optimised
 from trireme.optimise import optimise
 from trireme.parallel.choose import improve, place_split, place_with
 from trireme.parallel.evaluate import Evaluator
-from trireme.parallel.split import KINDS, Split, extent, split
+from trireme.parallel.split import KINDS, Split, axis_of, extent, split
 from trireme.place import place
 from trireme.plan import make_plan
 from trireme.plan_check import check_plan
@@ -93,6 +93,15 @@ def test_int8_splits_on_the_devices_are_exact(devices, seed):
             check_plan(session.plan)
             for name, array in session.run(feeds).items():
                 np.testing.assert_array_equal(array, want[name], err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((), (-1, -1, -1)), ((5,), (-1, 0, 0)), ((5, 6), (-1, 1, 0)),
+                        ((5, 6, 7), (1, 2, 0)), ((5, 6, 7, 8), (1, 3, 0))],
+)  # fmt: skip
+def test_the_axis_of_a_split(shape, axes):
+    type = TensorType(shape, F32)
+    assert tuple(axis_of(kind, type) for kind in ("rows", "channels", "batch")) == axes
 
 
 def wide_conv(dtype=F32, groups=1):

@@ -201,6 +201,28 @@ def test_a_stream_that_is_left_leaves_nothing_behind():
     assert threading.active_count() <= before
 
 
+def test_a_task_that_has_started_is_over_when_the_stream_is_closed():
+    begun, over = threading.Event(), []
+
+    def slowly():
+        if two.launches == 2:
+            begun.set()
+            time.sleep(0.05)
+            over.append("second item")
+
+    one, two, three = toys()
+    two.on_launch = slowly
+    with Session(chain(), devices=[one, two, three], passes=(), split="off") as session:
+        stream = session.stream(items(1000))
+        next(stream)
+        assert begun.wait(30)
+        stream.close()
+        assert over == ["second item"]
+        launches = [one.launches, two.launches, three.launches]
+        time.sleep(0.02)
+        assert launches == [one.launches, two.launches, three.launches]
+
+
 def test_reused_input_arrays_are_read_when_they_are_taken():
     array = np.zeros((4, 100), np.float32)
 

@@ -158,7 +158,7 @@ def assert_default_is_best(session, label):
     assert default_over_best(rows) <= 1.03
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("names", ["cpu", "cpu,opencl", "cpu,npu"])
 @pytest.mark.parametrize("model", ZOO)
 def test_the_default_is_within_three_percent_of_the_best_mode(model, names):
@@ -170,7 +170,7 @@ def test_the_default_is_within_three_percent_of_the_best_mode(model, names):
         assert_default_is_best(session, f"{model} {names}")
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("names", ["cpu,opencl", "cpu,npu"])
 @pytest.mark.parametrize("model", ["kws_dscnn_int8", "resnet8_cifar10_int8", "vww_96_int8"])
 def test_the_default_is_best_on_scattered_placements_too(model, names):
@@ -184,7 +184,7 @@ def test_the_default_is_best_on_scattered_placements_too(model, names):
         assert_default_is_best(session, f"{model} {names} scattered")
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("pieces", [2, 4, 8])
 @pytest.mark.parametrize("model", ["resnet8_cifar10_f32", "kws_dscnn_f32", "vww_96_float"])
 def test_the_default_is_best_on_pieces_by_turns_too(model, pieces):
@@ -200,7 +200,7 @@ def test_the_default_is_best_on_pieces_by_turns_too(model, pieces):
         assert_default_is_best(session, f"{model} cpu,opencl, {pieces} nodes by turns")
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize("names", ["cpu,opencl", "npu,cpu"])
 @pytest.mark.parametrize("model", ZOO)
 def test_as_placed_is_within_three_percent_of_each_device_alone(model, names):
@@ -213,7 +213,7 @@ def test_as_placed_is_within_three_percent_of_each_device_alone(model, names):
         assert_no_device_alone_is_better(session, f"{model} {names}")
 
 
-@pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.parametrize(
     "model", ["resnet8_cifar10_int8", "vww_96_float", "mobilenet_v1_0.25_224_f32", "yamnet"]
 )

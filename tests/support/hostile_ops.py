@@ -1,7 +1,7 @@
 """Every op's samples with one attribute, dimension or operand made hostile.
 
 As a program, `python hostile_ops.py DEVICES SEED COUNT FIRST`: opens, places and runs COUNT of the
-cases (0: all) on the devices, in bounded memory and time.
+cases (ALL, or one of EACH_KIND for each op) on the devices, in bounded memory and time.
 """
 
 import random
@@ -24,6 +24,7 @@ from trireme.session import Session
 INTS = (0, -1, 2**31, 2**40, 2**62, -(2**63))
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e300)
 SIZES = (0, 1, 2**31, 2**40, 2**62)
+ALL, EACH_KIND = 0, -1
 SAMPLES = 3
 """Of each op, as many as have inputs of other dtypes or quantisation."""
 MOST_FED = 1 << 26
@@ -36,6 +37,7 @@ MOST_COMPARED = 1 << 16
 class Case:
     """A sample and what is changed about it.
 
+    kind: what is changed, whatever the sample and the axis
     attrs: attributes given in place of the sample's
     dims: shapes of fed inputs in place of the sample's, by position
     arrays: operands in place of the sample's, by position
@@ -46,6 +48,7 @@ class Case:
     sample: object
     number: int
     what: str
+    kind: str = ""
     attrs: tuple = ()
     dims: tuple = ()
     arrays: tuple = ()
@@ -126,8 +129,8 @@ def _attributes(case):
     for name, attr in case.op.attrs.items():
         given = case.sample.attrs.get(name, attr.default)
         for value in _values(attr.kind, given if isinstance(given, tuple | list) else (1, 1)):
-            attrs = (*case.sample.attrs.items(), (name, value))
-            yield replace(case, attrs=attrs, what=f"{name}={value!r}")
+            attrs, what = (*case.sample.attrs.items(), (name, value)), f"{name}={value!r}"
+            yield replace(case, attrs=attrs, what=what, kind=what)
 
 
 def _values(kind, given):
@@ -153,10 +156,12 @@ def _dimensions(case):
         for position, shape in fed.items():
             for axis in range(len(shape)):
                 dims = ((position, (*shape[:axis], size, *shape[axis + 1 :])),)
-                yield replace(case, dims=dims, what=f"input {position} is {dims[0][1]}")
+                what, kind = f"input {position} is {dims[0][1]}", f"input {position} has {size}"
+                yield replace(case, dims=dims, what=what, kind=kind)
         for old in sorted({dim for shape in fed.values() for dim in shape}):
             dims = tuple((p, tuple(size if d == old else d for d in s)) for p, s in fed.items())
-            yield replace(case, dims=dims, what=f"every dimension of {old} is {size}")
+            what, kind = f"every dimension of {old} is {size}", f"every dimension is {size}"
+            yield replace(case, dims=dims, what=what, kind=kind)
 
 
 def _operands(case):
@@ -174,7 +179,8 @@ def _operands(case):
                 for constant in (case.constant - {position}, case.constant | {position}):
                     how = "constant" if position in constant else "fed"
                     what = f"input {position} ({how}) {which} {value}"
-                    yield replace(case, arrays=((position, made),), constant=constant, what=what)
+                    arrays = ((position, made),)
+                    yield replace(case, arrays=arrays, constant=constant, what=what, kind=what)
 
 
 def graph_of(case):
@@ -255,9 +261,16 @@ def _compared(graph, given, found):
 
 
 def chosen(seed, count):
-    """Return the numbered cases: all, or a seeded choice of them."""
+    """Return the numbered cases: all, a seeded choice of them, or one of each op and kind."""
     cases = list(enumerate(all_cases()))
-    return sorted(random.Random(seed).sample(cases, count), key=lambda c: c[0]) if count else cases
+    if count == ALL:
+        return cases
+    draw = random.Random(seed)
+    if count != EACH_KIND:
+        return sorted(draw.sample(cases, count), key=lambda c: c[0])
+    draw.shuffle(cases)
+    kinds = {(case.op.name, case.kind): (number, case) for number, case in cases}
+    return sorted(kinds.values(), key=lambda c: c[0])
 
 
 def main(devices, seed, count, first):

@@ -1,8 +1,9 @@
 """Runs tests on a copy of the package, within limits that a busy machine does not change.
 
-`copy_package` makes the copy, `changed` puts a mutant into it, `run_tests` runs tests against it
-and says which one failed. CPU seconds are limited, not wall time: a process that gets little of the
-machine is no slower, and one that waits for ever uses none.
+`copy_package` makes the copy, `changed` puts a mutant into it, `run_tests` runs tests against it in
+a new process and says which one failed; mutant_warm.py runs them in a fork. CPU seconds are
+limited, not wall time: a process that gets little of the machine is no slower, and one that waits
+for ever uses none.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import mutants
 
@@ -33,6 +35,15 @@ STILL_S = 100.0
 MEMORY_BYTES = 8 << 30
 _FAILED = re.compile(r"(?:FAILED|ERROR) ([^\s:\[]+[^\[ ]*(?:\[.*?\])?)(?: - .*)?$")
 _POLL_S, _TICKS = 0.5, os.sysconf("SC_CLK_TCK")
+
+
+class Child(Protocol):
+    """A process that leads a group, as subprocess.Popen has it."""
+
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status; raises subprocess.TimeoutExpired."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +80,13 @@ def copied(folder: pathlib.Path, path: str) -> pathlib.Path:
 def changed(package: pathlib.Path, mutant: mutants.Mutant) -> Iterator[None]:
     """A mutant in a copy of the package, for the time of a `with`."""
     file = copied(package, mutant.path)
-    source = file.read_text()
+    source, status = file.read_text(), file.stat()
     file.write_text(mutant.applied(source))
     try:
         yield
     finally:
         file.write_text(source)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @contextlib.contextmanager
@@ -82,23 +94,31 @@ def home_for(folder: pathlib.Path, path: str) -> Iterator[pathlib.Path]:
     """A home whose caches are those of `folder`/home, or empty: nothing written there is kept.
 
     Object code of a mutant is linked by later runs if it is stored under a key that it shares.
+    Bytecode is kept in any case.
     """
-    home, kept = folder / "home-of-a-mutant", folder / "home"
+    home, kept = home_of(folder), folder / "home"
     shutil.rmtree(home, ignore_errors=True)
-    if kept.exists() and not path.startswith(EMITTED):
-        shutil.copytree(kept, home, copy_function=os.link, symlinks=True)
+    parts = ["bytecode"] if path.startswith(EMITTED) else [""]
+    for part in parts:
+        if (kept / part).exists():
+            shutil.copytree(kept / part, home / part, copy_function=os.link, symlinks=True)
     try:
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
+def home_of(folder: pathlib.Path) -> pathlib.Path:
+    """The home of the processes that run tests against a mutant."""
+    return folder / "home-of-a-mutant"
+
+
 def environment(package: pathlib.Path, home: pathlib.Path, log: pathlib.Path) -> dict[str, str]:
     """The environment in which tests import a copy of the package."""
     path = f"{package}{os.pathsep}{pathlib.Path(__file__).parent}"
     return os.environ | {
-        "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "TRIREME_TEST_HOME": str(home),
-        "TRIREME_MUTANT_LOG": str(log),
+        "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
+        "TRIREME_TEST_HOME": str(home), "TRIREME_MUTANT_LOG": str(log),
     }  # fmt: skip
 
 
@@ -151,23 +171,31 @@ def _run(
     def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
-    output, before_s = log.with_suffix(".txt"), children_cpu_s()
-    with output.open("w") as file:
+    with log.with_suffix(".txt").open("w") as file:
         child = subprocess.Popen(
             command, cwd=ROOT, env=env, preexec_fn=limit_memory, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
+    return watched(child, log, limit_s, usual_s)
+
+
+def watched(
+    child: Child, log: pathlib.Path, limit_s: float, usual_s: Mapping[str, float]
+) -> tuple[int | str, str, float]:
+    """Wait for a child that leads a group; return what `_run` does."""
+    before_s = children_cpu_s()
     try:
         status = _watch(child, limit_s, log, usual_s)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, 9)
         child.wait()
-    return status, output.read_text(errors="replace"), children_cpu_s() - before_s
+    output = log.with_suffix(".txt").read_text(errors="replace")
+    return status, output, children_cpu_s() - before_s
 
 
 def _watch(
-    child: subprocess.Popen, limit_s: float, log: pathlib.Path, usual_s: Mapping[str, float]
+    child: Child, limit_s: float, log: pathlib.Path, usual_s: Mapping[str, float]
 ) -> int | str:
     """Wait for a process group; say "time", "no progress" or "limit" if it must be ended."""
     cpu_s, since = 0.0, time.monotonic()

@@ -8,7 +8,6 @@ of an older tree over to this one.
 import ast
 import collections
 import dataclasses
-import itertools
 import json
 import pathlib
 import subprocess
@@ -90,11 +89,15 @@ def reuse(older: pathlib.Path, folder: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """The tests that come by each mutant; what each costs in CPU seconds, and how it ended."""
+    """The tests that come by each mutant; what each costs in CPU seconds, and how it ended.
+
+    early: mutants that something other than a test comes by, as an import does
+    """
 
     tests: Mapping[int, Sequence[str]]
     cost_s: Mapping[str, float]
     outcome: Mapping[str, str]
+    early: frozenset[int] = frozenset()
 
     def fit(self, number: int) -> list[str]:
         """The tests that come by a mutant and pass without one, or may."""
@@ -105,7 +108,8 @@ class Map:
         """Return tests of a mutant that take `budget_s` in all, and whether they are all of them.
 
         The cheapest of each function come first, then the next of each, and so on: tests of one
-        function mostly see the same. What a quarter of the budget pays for is run before the rest.
+        function mostly see the same. What a 64th of the budget pays for runs before the rest, then
+        what four times as much pays for, and so on: tests of a file run together within a part.
         """
         by_function = collections.defaultdict(list)
         for test in sorted(self.fit(number), key=self.cost_s.__getitem__):
@@ -117,13 +121,12 @@ class Map:
             if self.cost_s[test] <= left or not taken:
                 left -= self.cost_s[test]
                 taken.append(test)
-        early = _first(taken, self.cost_s, budget_s / 4)
-        return _by_file(early) + _by_file(taken[len(early) :]), len(taken) == len(ranked)
-
-
-def _first(tests: Sequence[str], cost_s: Mapping[str, float], budget_s: float) -> list[str]:
-    total = itertools.accumulate(cost_s[test] for test in tests)
-    return [test for test, so_far in zip(tests, total, strict=True) if so_far <= budget_s]
+        parts, so_far = collections.defaultdict(list), 0.0
+        for test in taken:
+            so_far += self.cost_s[test]
+            parts[sum(so_far > budget_s / 4**i for i in (3, 2, 1))].append(test)
+        ordered = [test for part in sorted(parts) for test in _by_file(parts[part])]
+        return ordered, len(taken) == len(ranked)
 
 
 def _by_file(tests: Sequence[str]) -> list[str]:
@@ -143,12 +146,16 @@ def load_map(folder: pathlib.Path) -> Map:
             failed = outcome.get(test) in ("failed", "skipped")
             outcome[test], cost_s[test] = outcome[test] if failed else event, float(seconds)
     tests: dict[int, set[str]] = collections.defaultdict(set)
+    early = set()
     for line in (folder / "hits.tsv").read_text().splitlines():
         number, where = line.split("\t")
         test = where.rpartition(" (")[0]
         if test in outcome:
             tests[int(number)].add(test)
-    return Map({number: sorted(found) for number, found in tests.items()}, cost_s, outcome)
+        elif not test:
+            early.add(int(number))
+    by_number = {number: sorted(found) for number, found in tests.items()}
+    return Map(by_number, cost_s, outcome, frozenset(early))
 
 
 class _Probes(ast.NodeTransformer):

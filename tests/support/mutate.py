@@ -2,33 +2,39 @@
 
     python tests/support/mutate.py map FOLDER [--count 200] [--seed 12]   which test runs which line
     python tests/support/mutate.py reuse OLDER FOLDER                     the map of an older tree
-    python tests/support/mutate.py run FOLDER [--only 0:20]               tests against each mutant
+    python tests/support/mutate.py run FOLDER [--only 0:20] [--budget 20] tests against each mutant
     python tests/support/mutate.py sweep FOLDER                           survivors against sweeps
     python tests/support/mutate.py report FOLDER
 
 `map` runs the default suite once and notes which tests come by each mutant, and which of them pass.
 `run` makes one mutant after another, runs the tests that come by and stops at the first failure.
-Every few mutants it runs the tests that failed without a mutant: where one fails or skips, it is
-left out and its mutants run again. `sweep` gives survivors the sweeps of the functions that come
-by: default suite and sweeps are what the suite once was.
+Tests run in forks of one process that has collected them all; a mutant that an import comes by
+takes a new process. Every few mutants it runs the tests that failed without a mutant: where one
+fails or skips, it is left out and its mutants run again. `sweep` gives survivors the sweeps of the
+functions that come by: default suite and sweeps are what the suite once was.
 
 Verdicts: killed; survived (every test that comes by passed); unresolved (those that the budget pays
-for passed); not covered; gone (the statement is no longer there). FOLDER/equivalent.json is written
-by hand: why no test can notice a mutant, by its number. Rows go to FOLDER/results.jsonl as they are
-found, so a run can be stopped and taken up again; --minutes stops it by itself. The tree must not
-change while it runs: use a worktree of its own.
+for passed: a run with more --budget tries them again); not covered; gone (the statement is no
+longer there). FOLDER/equivalent.json is written by hand: why no test can notice a mutant, by its
+number. Rows go to FOLDER/results.jsonl as they are found, so a run can be stopped and taken up
+again; --minutes stops it by itself. The tree must not change while it runs: use a worktree of its
+own.
 """
 
 import argparse
 import collections
+import itertools
 import json
+import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import mutant_limits as runs
 import mutant_map
 import mutants
+import pytest
+from mutant_warm import Warm
 
 BUDGET_S = 20.0
 """What the tests chosen for a mutant usually take, in CPU seconds; they may take twice that."""
@@ -36,44 +42,82 @@ BATCH = 10
 """Mutants after which their kills are confirmed."""
 SWEEP_S = 120.0
 """CPU seconds of a survivor's sweeps."""
+ALL = "not timed and (sweep or not slow)"
+"""Marks of the default suite and the sweeps."""
 Rows = dict[tuple[int, str], dict]
 
 
-def run_mutants(folder: pathlib.Path, only: slice, minutes: float) -> None:
+def with_warm(folder: pathlib.Path, marks: str, work: Callable[[Warm], None]) -> None:
+    """Import the package's copy and collect the tests, then call `work` with what runs them."""
+    for name in ("mutated", "plain"):
+        runs.copy_package(folder / name)
+    package, log = folder / "mutated", folder / "mutated" / "log.tsv"
+    os.environ |= runs.environment(package, runs.home_of(folder), log)
+    sys.path.insert(0, str(package))
+    sys.pycache_prefix = str(folder / "home" / "bytecode")
+    os.chdir(runs.ROOT)
+    without = [f"no:{name}" for name in ("cacheprovider", "xdist", "faulthandler")]
+    plugins = [option for name in ("mutant_plugin", *without) for option in ("-p", name)]
+    options = ["-s", "-m", marks, f"--basetemp={folder / 'tmp'}"]
+    pytest.main([*plugins, *options], [Warm(log, work)])
+
+
+def run_mutants(
+    folder: pathlib.Path, warm: Warm, only: slice, minutes: float, budget_s: float
+) -> None:
     """Run the tests against the mutants that have no result yet, until the CPU minutes are over."""
     numbers = range(len(mutant_map.load_mutants(folder)))[only]
-    copy_packages(folder)
-    withdraw(folder)
-    left = [number for number in numbers if (number, "default") not in results(folder)]
-    while left and runs.children_cpu_s() < minutes * 60:
-        for number in left[:BATCH]:
-            _run_one(folder, number)
-        withdraw(folder)
-        left = [number for number in numbers if (number, "default") not in results(folder)]
-    print(f"{runs.children_cpu_s():.0f} CPU s, {len(left)} left")
+
+    def left() -> list[int]:
+        found = {number: row for (number, suite), row in results(folder).items()
+                 if suite == "default"}  # fmt: skip
+        done = {number for number, row in found.items()
+                if row["verdict"] != "unresolved" or row["budget_s"] >= budget_s}  # fmt: skip
+        return [n for n in numbers if n not in done and str(n) not in equivalent(folder)]
+
+    withdraw(folder, warm)
+    while (now := left()) and runs.children_cpu_s() < minutes * 60:
+        for number in now[:BATCH]:
+            _run_one(folder, warm, number, budget_s)
+        withdraw(folder, warm)
+    print(f"{runs.children_cpu_s():.0f} CPU s, {len(left())} left")
 
 
-def _run_one(folder: pathlib.Path, number: int) -> None:
+def _run_one(folder: pathlib.Path, warm: Warm, number: int, budget_s: float) -> None:
     mutant, known = mutant_map.load_mutants(folder)[number], mutant_map.load_map(folder)
-    tests, whole = known.chosen(number, BUDGET_S)
+    tests, whole = known.chosen(number, budget_s)
     if mutant is None or not tests:
         outcome = runs.Outcome("not covered" if mutant else "gone", "", 0, 0.0)
     else:
-        package = folder / "mutated"
-        with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
-            outcome = runs.run_tests(package, home, tests, 2 * BUDGET_S, known.cost_s)
+        early = number in known.early
+        outcome = _run_changed(folder, warm, mutant, early, tests, 2 * budget_s, known.cost_s)
     if outcome.verdict == "survived" and not whole:
         outcome = runs.Outcome("unresolved", "", outcome.passed, outcome.cpu_s)
-    note(folder, number, mutant, "default", outcome, len(known.fit(number)))
+    note(folder, number, mutant, "default", outcome, len(known.fit(number)), budget_s)
 
 
-def withdraw(folder: pathlib.Path) -> None:
+def _run_changed(
+    folder: pathlib.Path, warm: Warm, mutant: mutants.Mutant, early: bool,
+    tests: Sequence[str], limit_s: float, usual_s: Mapping[str, float], marks: str = runs.DEFAULT,
+) -> runs.Outcome:  # fmt: skip
+    """Run tests against a mutant, in a fork unless its statement has run `early`, by an import."""
+    package = folder / "mutated"
+    file, outcome = runs.copied(package, mutant.path), None
+    before = file.read_text()
+    with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
+        if not early and not mutant.at_import:
+            change = file, before, mutant.applied(before)
+            outcome = warm.run_tests(tests, limit_s, usual_s, change)
+        return outcome or runs.run_tests(package, home, tests, limit_s, usual_s, marks)
+
+
+def withdraw(folder: pathlib.Path, warm: Warm) -> None:
     """Withdraw the kills by tests that do not pass without a mutant either."""
     kills = [row for row in results(folder).values() if row["verdict"] == "killed"]
     done = folder / "confirmed.txt"
     before = set(done.read_text().splitlines()) if done.exists() else set()
     tests = {row["by"] for row in kills if "::" in row["by"]} - before
-    record(folder, sorted(tests), mutant_map.load_map(folder).cost_s)
+    record(folder, warm, sorted(tests), mutant_map.load_map(folder).cost_s)
     known = mutant_map.load_map(folder)
     wrong = {test for test in tests if known.outcome[test] != "passed"}
     done.write_text("\n".join(sorted(before | tests)))
@@ -83,43 +127,50 @@ def withdraw(folder: pathlib.Path) -> None:
             _append(folder / "results.jsonl", row | {"verdict": "withdrawn"})
 
 
-def record(folder: pathlib.Path, tests: Sequence[str], usual_s: Mapping[str, float]) -> None:
-    """Run tests without a mutant and add how they ended to the map."""
-    if not tests:
-        return
-    package, log = folder / "plain", folder / "plain" / "log.tsv"
-    for first in range(0, len(tests), 500):
-        part = tests[first : first + 500]
-        outcome = runs.run_tests(package, folder / "home", part, 3600.0, usual_s, stop=False)
-        text = log.read_text()
+def record(
+    folder: pathlib.Path, warm: Warm, tests: Sequence[str], usual_s: Mapping[str, float]
+) -> None:
+    """Run tests without a mutant and add how they ended to the map.
+
+    Where a run ends early, the test that it was at counts as skipped and the rest run again.
+    """
+    left, passed, cpu_s = list(tests), 0, 0.0
+    while left:
+        with runs.home_for(folder, ""):
+            outcome = warm.run_tests(left, 3600.0, usual_s, stop=False)
+        assert outcome is not None
+        passed, cpu_s, text = passed + outcome.passed, cpu_s + outcome.cpu_s, warm.log.read_text()
         ended = {line.split("\t")[2] for line in text.splitlines() if "begun" not in line}
-        lost = "".join(f"skipped\t0\t{test}\n" for test in part if test not in ended)
+        left = [test for test in left if test not in ended]
+        lost = "".join(f"skipped\t0\t{test}\n" for test in left[:1])
         _append_text(folder / "tests.tsv", text + lost)
-        print(f"without a mutant: {outcome.passed} of {len(part)} passed, "
-              f"{outcome.cpu_s:.0f} CPU s", flush=True)  # fmt: skip
+        left = left[1:]
+    if tests:
+        print(f"without a mutant: {passed} of {len(tests)} passed, {cpu_s:.0f} CPU s", flush=True)
 
 
-def run_sweeps(folder: pathlib.Path) -> None:
+def run_sweeps(folder: pathlib.Path, warm: Warm) -> None:
     """Run the sweeps of the covering functions against what the default suite did not kill."""
-    copy_packages(folder)
     drawn, known = mutant_map.load_mutants(folder), mutant_map.load_map(folder)
+    sweeps = collections.defaultdict(list)
+    for test, item in warm.items.items():
+        if item.get_closest_marker("sweep"):
+            sweeps[test.split("[")[0]].append(test)
     for (number, suite), row in sorted(results(folder).items()):
         wanted = suite == "default" and row["verdict"] in ("survived", "unresolved")
         if not wanted or (number, "sweep") in results(folder) or str(number) in equivalent(folder):
             continue
         functions = sorted({test.split("[")[0] for test in known.fit(number)})
-        package, mutant = folder / "mutated", drawn[number]
+        tests = [test for turn in itertools.zip_longest(*(sweeps[name] for name in functions))
+                 for test in turn if test]  # fmt: skip
+        mutant, early = drawn[number], number in known.early
         assert mutant is not None
-        with runs.changed(package, mutant), runs.home_for(folder, mutant.path) as home:
-            outcome = runs.run_tests(package, home, functions, SWEEP_S, {}, runs.SWEEPS)
-        note(folder, number, mutant, "sweep", outcome, 0)
-    withdraw(folder)
-
-
-def copy_packages(folder: pathlib.Path) -> None:
-    """Copy the package twice, to be mutated and to be left; the tree must not change meanwhile."""
-    for name in ("mutated", "plain"):
-        runs.copy_package(folder / name)
+        if tests:
+            outcome = _run_changed(folder, warm, mutant, early, tests, SWEEP_S, {}, runs.SWEEPS)
+        else:
+            outcome = runs.Outcome("survived", "", 0, 0.0)
+        note(folder, number, mutant, "sweep", outcome, len(tests), SWEEP_S)
+    withdraw(folder, warm)
 
 
 def equivalent(folder: pathlib.Path) -> dict[str, str]:
@@ -152,13 +203,14 @@ def report(folder: pathlib.Path) -> None:
 
 def note(
     folder: pathlib.Path, number: int, mutant: mutants.Mutant | None, suite: str,
-    outcome: runs.Outcome, covering: int,
+    outcome: runs.Outcome, covering: int, budget_s: float,
 ) -> None:  # fmt: skip
     """Append a row and print it."""
     row = {
         "number": number, "suite": suite, "verdict": outcome.verdict, "by": outcome.by,
         "kind": mutant.kind if mutant else "", "mutant": str(mutant or ""),
         "passed": outcome.passed, "covering": covering, "cpu_s": outcome.cpu_s,
+        "budget_s": budget_s,
     }  # fmt: skip
     _append(folder / "results.jsonl", row)
     print(*(row[key] for key in ("number", "verdict", "mutant", "by", "cpu_s")), flush=True)
@@ -191,6 +243,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="xdist's workers of the map")
     parser.add_argument("--only", default=":", help="mutants FROM:TO")
     parser.add_argument("--minutes", type=float, default=1e9, help="CPU minutes for the mutants")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="CPU seconds of a mutant")
     args = parser.parse_args()
     *older, folder = (path.resolve() for path in args.folders)
     low, _, high = args.only.partition(":")
@@ -199,9 +252,11 @@ def main() -> None:
     elif args.command == "reuse":
         mutant_map.reuse(*older, folder)
     elif args.command == "run":
-        run_mutants(folder, slice(int(low or 0), int(high) if high else None), args.minutes)
+        only = slice(int(low or 0), int(high) if high else None)
+        limits = args.minutes, args.budget
+        with_warm(folder, runs.DEFAULT, lambda warm: run_mutants(folder, warm, only, *limits))
     elif args.command == "sweep":
-        run_sweeps(folder)
+        with_warm(folder, ALL, lambda warm: run_sweeps(folder, warm))
     else:
         report(folder)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tflite_builder as tfl
 import zoo
+from flatbuffers import flexbuffers
 from op_samples import op_samples, sample_graph
 from random_graphs import random_graph
 
@@ -55,8 +56,38 @@ def tflite_seeds() -> list[bytes]:
             "ReshapeOptions",
         ),
         tfl.one_op("ADD", [x, x], [x], "AddOptions"),
+        small_tflite(),
         *zoo_files("*.tflite"),
     ]  # fmt: skip
+
+
+def small_tflite() -> bytes:
+    """A few operators of each kind of field: quantisation, options, lists, a custom flexbuffer."""
+    x = tfl.T((1, 6, 6, 2), "int8", (0.1,), (3,))
+    w = tfl.constant(np.ones((4, 3, 3, 2), np.int8), 0.1, 0.2, 0.3, 0.4)
+    b = tfl.constant(np.zeros(4, np.int32), 0.01, 0.02, 0.03, 0.04)
+    y = tfl.T((1, 6, 6, 4), "int8", (0.2,), (-5,))
+    turned = tfl.T((1, 36, 4), "int8", (0.2,), (-5,))
+    tensors = [
+        x, w, b, y, tfl.constant(np.array([1, 36, 4], np.int32)), turned, tfl.T((1, 36, 4)),
+        tfl.constant(np.ones((36, 4), np.float32)), tfl.T((1, 3, 4)), tfl.T((1, 3)),
+        tfl.T((1, 3)), tfl.T((1,)),
+    ]  # fmt: skip
+    window = {
+        "StrideH": 1, "StrideW": 1, "Padding": 0, "DilationHFactor": 1, "DilationWFactor": 1
+    }  # fmt: skip
+    options = {
+        "max_detections": 3, "max_classes_per_detection": 1, "num_classes": 3,
+        "nms_iou_threshold": 0.5, "y_scale": 1.0, "x_scale": 1.0, "h_scale": 1.0, "w_scale": 1.0,
+    }  # fmt: skip
+    custom = bytes(flexbuffers.Dumps(options))
+    operators = [
+        tfl.Op("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", window),
+        tfl.Op("RESHAPE", [3, 4], [5], "ReshapeOptions", {"NewShape": (1, 36, 4)}),
+        tfl.Op("DEQUANTIZE", [5], [6]),
+        tfl.Op("TFLite_Detection_PostProcess", [6, 6, 7], [8, 9, 10, 11], custom=custom),
+    ]
+    return tfl.model(tensors, operators, [0], [8, 9, 10, 11])
 
 
 def onnx_seeds() -> list[bytes]:

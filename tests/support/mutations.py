@@ -1,25 +1,14 @@
-"""Damage model files at random and read them: the child process of test_bad_files.
+"""Damage model files at random, the same way for the same format, seed and number.
 
-Run as `python mutations.py FORMAT SEED COUNT`: reads seed files from standard input (each a length
-and bytes), damages them COUNT times, and says on standard output which case it is at, so that the
-parent knows the one that crashed. Address space and the time of a case are limited.
+Seed files go to child processes on standard input, each a length and bytes.
 """
 
 import random
-import resource
-import signal
 import struct
 import sys
-import traceback
 import zlib
 
-CASE_SECONDS = 10
-SPACE_BYTES = 6 << 30
 INTERESTING = (0, 1, 2, 4, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 4)
-
-
-class Hang(BaseException):
-    """A case took too long; not an Exception, so that nothing swallows it."""
 
 
 def mutate(data: bytes, other: bytes, rng: random.Random) -> bytes:
@@ -229,39 +218,6 @@ def mutate_trm(data: bytes, other: bytes, rng: random.Random) -> bytes:
     return header + graph + bytes(start - 64 - len(graph)) + weights
 
 
-def reader(format: str):
-    """The function that reads bytes of a format."""
-    if format == "trm":
-        from trireme.model_file import loads as read
-    elif format == "tflite":
-        from trireme.converters.tflite import convert as read
-    else:
-        from trireme.converters.onnx import convert as read
-    return read
-
-
-def problem_of(read, data: bytes) -> str:
-    """Read damaged bytes; return "" when that ends as it must, else what happened."""
-    from trireme.check import check
-    from trireme.errors import InternalError, TriremeError
-
-    signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)
-    try:
-        check(read(data))
-    except TriremeError as error:
-        chain, seen = error, []
-        while chain is not None:
-            seen.append(chain)
-            chain = chain.__cause__
-        bad = (MemoryError, RecursionError, InternalError)
-        return traceback.format_exc() if any(isinstance(e, bad) for e in seen) else ""
-    except (Exception, Hang):
-        return traceback.format_exc()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return ""
-
-
 def damaged_cases(format: str, seeds: list[bytes], seed: int, count: int):
     """Yield the numbers and bytes of the cases; case n is the same whatever the count."""
     change = {"trm": mutate_trm, "tflite": mutate, "onnx": mutate_onnx}[format]
@@ -281,22 +237,3 @@ def read_seeds() -> list[bytes]:
 def packed(seeds: list[bytes]) -> bytes:
     """Return files as `read_seeds` reads them."""
     return b"".join(struct.pack("<Q", len(data)) + data for data in seeds)
-
-
-def main(format: str, seed: int, count: int) -> None:
-    def hang(*_):
-        raise Hang(f"over {CASE_SECONDS} s")
-
-    seeds, read = read_seeds(), reader(format)
-    for data in seeds:
-        read(data)
-    signal.signal(signal.SIGALRM, hang)
-    resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
-    for number, data in damaged_cases(format, seeds, seed, count):
-        print(f"case {number}", flush=True)
-        if problem := problem_of(read, data):
-            print(f"PROBLEM case {number}\n{problem}", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
