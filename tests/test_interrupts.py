@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from alarm import Stop, alarms, needs_timers
+from alarm import Interrupted, Stop, alarms, needs_timers
 from toy_device import ToyDevice
 
 from trireme.builder import GraphBuilder
@@ -93,6 +93,28 @@ def test_a_launch_lost_to_an_interrupt_does_not_write_into_the_next_run(mode, mo
         assert lost[0]._over.is_set()
         for _ in range(3):
             np.testing.assert_array_equal(session.run({"x": X})["y"], want)
+
+
+@pytest.mark.parametrize("raised", [Stop, Interrupted])
+@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
+@pytest.mark.parametrize("mode", ["serial", "parallel"])
+def test_an_interrupt_that_left_a_condition_s_lock_free_is_what_comes_out(mode, kind, raised):
+    """Its `with` then fails of the lock, in the midst of the interrupt."""
+
+    def launch():
+        lock = threading.Condition(kind())
+        with lock:
+            lock.release()
+            raise raised
+
+    device = ToyDevice("a")
+    with Session(two_ways(["a", "a"]), devices=[device], passes=(), mode=mode) as session:
+        want = session.run({"x": X})["y"]
+        device.on_launch = launch
+        with pytest.raises(raised):
+            session.run({"x": X})
+        device.on_launch = lambda: None
+        np.testing.assert_array_equal(session.run({"x": X})["y"], want)
 
 
 @pytest.mark.parametrize("method", ["_share", "_finish", "_release"])

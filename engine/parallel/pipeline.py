@@ -23,7 +23,7 @@ from trireme.forks import tell_of_forks
 from trireme.parallel.flow import Flow, flow_of, state_waits
 from trireme.running.dispatch import CHEAP_S
 from trireme.running.execute import finish
-from trireme.running.failures import launch_error
+from trireme.running.failures import interrupt_of, launch_error
 from trireme.running.lane import Lane
 from trireme.running.ports import Given
 
@@ -245,8 +245,10 @@ class Stream(Closing, Iterator[dict[str, Array]]):
             if self.closed:
                 raise
             self._give_up("the stream was interrupted")
-            within = error.__context__  # a Condition that is interrupted may fail of it
-            raise error if within is None or isinstance(within, Exception) else within from None
+            interrupt = interrupt_of(error)
+            if interrupt is error:
+                raise
+            raise interrupt from None
         finally:
             self._reading.release()
 

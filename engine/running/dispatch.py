@@ -23,7 +23,7 @@ from typing import Any
 from trireme.device import HOST, BoundCall, Done, Event, NodeSpan, chain_of
 from trireme.forks import tell_of_forks
 from trireme.plan import Plan
-from trireme.running.failures import launch_error
+from trireme.running.failures import interrupt_of, launch_error
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -237,6 +237,7 @@ class ParallelRunner:
 
     def _named(self, index: int, error: BaseException) -> BaseException:
         """Return an error with what was launched; an interrupt is what it is."""
+        error = interrupt_of(error)
         if not isinstance(error, Exception):
             return error
         named = launch_error(self.plan, [index], error)

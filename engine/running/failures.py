@@ -13,8 +13,21 @@ _FAULTS = (
     RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 """What Python raises where code is wrong or is given what it cannot work with."""
+_FREE_LOCK = ("release unlocked lock", "cannot release un-acquired lock")
 _MOST_NODES = 4
 """Named in full; of more only the number is said."""
+
+
+def interrupt_of(error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes of, else the error itself.
+
+    A handler that raises while a Condition waits leaves its lock free, and what comes out is that
+    lock's RuntimeError, with the interrupt as its context.
+    """
+    within = error.__context__
+    if not isinstance(error, RuntimeError) or error.__cause__ is not None or within is None:
+        return error
+    return within if str(error) in _FREE_LOCK or not isinstance(within, Exception) else error
 
 
 def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
@@ -36,11 +49,14 @@ def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exceptio
 
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
-    """Raise the error of a launch with what was launched."""
-    named = launch_error(plan, tasks, error)
-    if named is error:
-        raise error
-    raise named from error
+    """Raise the error of a launch with what was launched, or the interrupt that it comes of."""
+    found = interrupt_of(error)
+    if not isinstance(found, Exception):
+        raise found from None
+    named = launch_error(plan, tasks, found)
+    if named is found:
+        raise found
+    raise named from found
 
 
 def _described(plan: Plan, index: int) -> str:
