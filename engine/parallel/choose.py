@@ -18,12 +18,12 @@ from trireme.cost import CostModel
 from trireme.errors import PlacementError
 from trireme.graph import Graph
 from trireme.parallel.evaluate import Evaluator, Trial, balanced
-from trireme.parallel.hopes import LEAST_GAIN, LEAST_GAIN_S, UNMEASURED_GAIN, Hope, asked, hopes
+from trireme.parallel.hopes import LEAST_GAIN_S, UNMEASURED_GAIN, Hope, asked, hopes
 from trireme.parallel.spec import parse, text_of
 from trireme.parallel.split import Split, split
 from trireme.place import Kept, NodeOptions, Pricing, place
 from trireme.placement import Placement, Splitting
-from trireme.placing.doubt import Mixtures, surely, surer
+from trireme.placing.doubt import LEAST_GAIN, Mixtures, surely, surer
 from trireme.placing.objective import UNIT, Objective
 
 Splits = Sequence[str] | Literal["auto", "off"]

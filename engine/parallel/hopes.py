@@ -20,12 +20,12 @@ from trireme.parallel.rules import splittable
 from trireme.parallel.spec import Request
 from trireme.parallel.split import KINDS, extent, leaving
 from trireme.placement import Placement
-from trireme.placing.doubt import Mixtures
+from trireme.placing.doubt import LEAST_GAIN, Mixtures
 from trireme.placing.objective import UNIT, Objective
 
-LEAST_GAIN, UNMEASURED_GAIN = 0.02, 0.25
-"""Shares of the objective below which a split is not worth its trouble: where what its parts take
-was measured or modelled, and where it is read off data sheets, which may be wrong by more."""
+UNMEASURED_GAIN = 0.25
+"""LEAST_GAIN of a split where what its parts take is neither measured nor modelled, but read off
+data sheets, which may be wrong by more."""
 LEAST_GAIN_S = 10e-6
 """And the seconds: what the host takes to start parts one after another is in no price."""
 

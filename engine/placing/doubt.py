@@ -31,6 +31,9 @@ Mixtures = Literal["sure", "any"]
 """Which mixtures of devices are taken: those that gain more than the estimates may be wrong by, or
 all that are predicted to gain."""
 
+LEAST_GAIN = 0.05
+"""The share of a device's time that sharing its work with another must be predicted to gain: it
+costs what no estimate has. Threads fall asleep and caches cool while the other is at work."""
 _STATES = 2.0
 """How many times longer kernels take with the cores as far apart as they can be, at most."""
 Side = tuple[Assignment, Tasks]
@@ -59,7 +62,7 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     if best is None:
         return placement
     kept, mixed = (best.assigned, best.tasks), (assigned, tasks or [])
-    doubt = _doubt_s(pricing, kept, mixed)
+    doubt = max(_doubt_s(pricing, kept, mixed), LEAST_GAIN * best.value)
     if best.value - placement.score.value >= doubt:
         return placement
     alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
