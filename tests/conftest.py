@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import gc
 import importlib.util
 import os
 import pathlib
@@ -50,6 +51,12 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+def pytest_collection_finish():
+    """Spare the collector of garbage some 11,000 tests: they live as long as the run."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """A sweep is slow; what is swept of the instruction sets is chosen here. Long files first."""
@@ -96,11 +103,11 @@ def no_calibration(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def cpus(tmp_path_factory):
+def cpus():
     """A cpu device for every instruction set of this machine with 1 and 2 threads, by both."""
     from cpu_run import open_all
 
-    made = open_all(tmp_path_factory.mktemp("objects"))
+    made = open_all()
     yield made
     for device in made.values():
         device.close()

@@ -92,7 +92,7 @@ def device(request, tmp_path_factory):
     if request.param == "opencl":
         opencl.need_opencl()
     options = dict(OPTIONS[request.param])
-    if request.param != "npu":
+    if request.param == "opencl":
         options["cache_dir"] = tmp_path_factory.mktemp("kernels")
     made = open_device(request.param, **options)
     yield made
