@@ -96,6 +96,17 @@ def test_it_must_gain_the_interval(gpu_us, mixed):
     assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.unmixed)
 
 
+@pytest.mark.parametrize(("gpu_us", "mixed"), [(91.0, False), (89.0, True)])
+def test_it_must_gain_a_twentieth_where_nothing_is_in_doubt(gpu_us, mixed):
+    """Of 200 us on the cpu: 9 us are not enough, 11 are."""
+    graph, costs = chain_of_two(gpu_us, low=1.0, high=1.0)
+    kept = surely(place(graph, costs), costs)
+    assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.unmixed)
+    if not mixed:
+        said = "is predicted to take 9.0 us less (4.5%), and 5% is asked of sharing the work"
+        assert said in kept.unmixed
+
+
 def test_explicit_choices_and_exact_times_are_left_alone():
     graph, costs = chain_of_two(95.0, clock="virtual")
     toys = costs.devices

@@ -88,3 +88,23 @@ def test_an_error_ends_the_repeating(simulated, monkeypatch):
         simulated.clear()
         run_and_check(session, graph, feeds)
         assert simulated
+
+
+def test_the_cpu_is_watched_right_behind_plain_runs(monkeypatch):
+    """Its choice of threads is made anew, in runs one behind another, before the first."""
+    graph, feeds = graph_and_feeds()
+    pins = {"op:conv": "npu", "op:sigmoid": "cpu"}
+    with Session(graph, devices=["npu", "cpu"], pins=pins) as session:
+        done = []
+        plain, watched = session.runs.run, session.runs.profiled
+        monkeypatch.setattr(session.runs, "run", lambda: done.append("plain") or plain())
+        monkeypatch.setattr(session.runs, "profiled", lambda: done.append("watched") or watched())
+        chosen = [call for call in session._calls if hasattr(call, "choose")]
+        assert chosen
+        for call in chosen:
+            monkeypatch.setattr(call, "choose", lambda alone: done.append(alone))
+        session.profile(feeds, runs=3, warmup=0)
+    settled = done.index(None)
+    first = done.index("watched")
+    assert done[:settled] == ["plain"] and first - settled >= 40
+    assert done[first:] == ["watched", "plain", "watched", "watched"]

@@ -42,8 +42,8 @@ Side = tuple[Assignment, Tasks]
 
 def surely(placement: Placement, costs: CostModel) -> Placement:
     """Return a placement, or the best single device (what it refuses elsewhere) if it is a mixture
-    that gains less over it than the estimates of what differs may be wrong by; `unmixed` says so,
-    and `undecided` if another device alone may as well be the better one.
+    that gains less over it than LEAST_GAIN, or than the estimates of what differs may be wrong by;
+    `unmixed` says so, and `undecided` if another device alone may as well be the better one.
 
     Pins hold. Joules and what is all on virtual clocks are a description's, and left as they are.
     """
@@ -62,8 +62,8 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     if best is None:
         return placement
     kept, mixed = (best.assigned, best.tasks), (assigned, tasks or [])
-    doubt = max(_doubt_s(pricing, kept, mixed), LEAST_GAIN * best.value)
-    if best.value - placement.score.value >= doubt:
+    doubt = _doubt_s(pricing, kept, mixed)
+    if best.value - placement.score.value >= max(doubt, LEAST_GAIN * best.value):
         return placement
     alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
     found = _instead(alone, best.device, placement, doubt)
@@ -169,10 +169,15 @@ def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
     """Return the sentence that says why something is kept to, and not to a mixture."""
     mine, gain = kept.score, kept.score.value - mixture.score.value
     counts = ", ".join(f"{name} {len(mixture.nodes_on(name))}" for name in mixture.specs)
+    why = (
+        f"the estimates of what differs may be wrong by {mine.text(doubt)} "
+        f"({doubt / mine.value:.1%})"
+    )
+    if gain >= doubt:
+        why = f"{LEAST_GAIN:.0%} is asked of sharing the work"
     return (
         f"{what} ({counts} nodes in {mixture.tasks} tasks) is predicted to take {mine.text(gain)} "
-        f"less ({gain / mine.value:.1%}), and the estimates of what differs may be wrong by "
-        f"{mine.text(doubt)} ({doubt / mine.value:.1%})"
+        f"less ({gain / mine.value:.1%}), and {why}"
     )
 
 
