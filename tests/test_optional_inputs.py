@@ -102,21 +102,28 @@ def test_function_bodies_see_every_input_at_its_place():
 
 def qdq_resize(shape, scales, sizes, **attrs):
     """The bytes of a model: quantise, resize between Q and DQ, dequantise."""
-    numbers = {"scale": np.float32(0.05), "zero": np.int8(-3)}
     tail = {"scales": np.array(scales, np.float32)} if scales else {"sizes": np.array(sizes)}
-    inits = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in (numbers | tail).items()]
-    resize = ["d", "", "scales"] if scales else ["d", "", "", "sizes"]
+    return qdq("Resize", shape, ["", "scales"] if scales else ["", "", "sizes"], tail, attrs)
+
+
+def qdq(op, shape, more, values, attrs):
+    """The bytes of a model: quantise, an op between Q and DQ with more inputs, dequantise.
+
+    values: of the further inputs, by name
+    """
+    numbers = {"scale": np.float32(0.05), "zero": np.int8(-3)}
+    inits = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in (numbers | values).items()]
     quant = ["scale", "zero"]
     nodes = [
         helper.make_node("QuantizeLinear", ["x", *quant], ["q"]),
         helper.make_node("DequantizeLinear", ["q", *quant], ["d"]),
-        helper.make_node("Resize", resize, ["r"], **attrs),
+        helper.make_node(op, ["d", *more], ["r"], **attrs),
         helper.make_node("QuantizeLinear", ["r", *quant], ["s"]),
         helper.make_node("DequantizeLinear", ["s", *quant], ["y"]),
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * len(shape))
-    graph = helper.make_graph(nodes, "resize", [x], [y], inits)
+    graph = helper.make_graph(nodes, "qdq", [x], [y], inits)
     imports = [helper.make_opsetid("", 19)]
     return helper.make_model(graph, opset_imports=imports, ir_version=9).SerializeToString()
 
@@ -150,3 +157,23 @@ def test_a_resize_between_q_and_dq_equals_onnx_runtime(case):
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, atol=0.0501)  # one unit: weights are in 1/1024
     assert np.mean(found != wanted) < 0.2
+
+
+@pytest.mark.parametrize("fill", [False, True])
+@pytest.mark.parametrize("axes", [None, (3, 1)])
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+def test_a_pad_between_q_and_dq_equals_onnx_runtime(mode, axes, fill):
+    """A fill is the zero point where none is given, and of no account where edges are repeated."""
+    pads = (1, 2, 0, 1) if axes else (0, 1, 0, 2, 0, 0, 1, 1)
+    values = {"pads": np.array(pads)} | ({"fill": np.float32(0.5)} if fill else {})
+    values |= {"axes": np.array(axes)} if axes else {}
+    more = ["pads", "fill" if fill else "", *(["axes"] if axes else [])]
+    model = qdq("Pad", (2, 4, 3, 5), more, values, {"mode": mode})
+    print("seed", SEED)
+    x = np.random.default_rng(SEED).uniform(-5, 5, (2, 4, 3, 5)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, {"x": x})
+    with Session(model) as session:
+        (found,) = session.run({"x": x}).values()
+        padded = [node.outputs[0] for node in session.graph.nodes if node.op == "pad"]
+        assert [session.graph.type(value).dtype for value in padded] == ["int8"]
+    np.testing.assert_array_equal(found, wanted)
