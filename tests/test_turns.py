@@ -7,7 +7,7 @@ from toy_device import ToyDevice
 from trireme.calibrating.calibrate import calibrate
 from trireme.calibrating.calibration import Calibration, DeviceCalibration, Sharing
 from trireme.calibrating.handover import USUAL, Handover
-from trireme.calibrating.turns import crossing_of
+from trireme.calibrating.turns import crossing_of, measure_overlap
 from trireme.cost import CostModel
 
 
@@ -26,6 +26,26 @@ def test_turns_and_copies_of_devices_on_the_same_silicon():
     assert set(found.copies) == {"read", "write"} and not found.sharing
     apart = ToyDevice("cpu", resource_group="another", ops=ops)
     assert not calibrate([apart, gpu], limit_s=2.0).of(apart.spec).sharing
+
+
+class Counted:
+    """A call, and its own event, that count how often they were launched and waited for."""
+
+    def __init__(self):
+        self.launches = self.waits = 0
+
+    def launch(self):
+        self.launches += 1
+        return self
+
+    def wait(self):
+        self.waits += 1
+
+
+def test_both_of_two_networks_at_once_are_waited_for():
+    one, other = Counted(), Counted()
+    assert measure_overlap(one, other) > 0
+    assert one.launches == one.waits > 2 and other.launches == other.waits > 2
 
 
 def test_what_turns_cost_stays_where_it_is_not_measured_again():
