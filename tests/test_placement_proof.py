@@ -249,6 +249,16 @@ def test_chains_are_cut_where_that_balances():
     assert proof.bound == pytest.approx(3e-5, rel=ROUNDING)
 
 
+def test_the_bound_of_a_chain_that_can_only_be_in_one_place_is_what_it_takes():
+    """Its input and output are copied; the megabyte between its two nodes stays where it is."""
+    problem = random_problem("chain", 0, 1, 2)
+    machine = replace(problem.machine, launch_s=(0.0, 5e-5))
+    inputs, nbytes = [[(9, CALLER)], [(0, 0)]], {9: 4000, 0: 10**6, 1: 4000}
+    problem = Problem(machine, [[None, 2e-6], [None, 3e-6]], inputs, [[], []], [(1, 1)], nbytes)
+    end = makespan_s(problem, (1, 1), [(1, [0, 1])])
+    assert relax_makespan(problem, end, 10.0).bound == pytest.approx(end, rel=ROUNDING)
+
+
 @pytest.mark.slow
 def test_makespan_optima():
     found = []
