@@ -28,6 +28,7 @@ from trireme.devices.npu.stream import (
     Work,
 )
 from trireme.dtypes import Array, numpy_dtype
+from trireme.errors import InternalError
 from trireme.memory import align_up
 
 
@@ -50,14 +51,14 @@ class Constants:
     def __init__(self, alignment: int) -> None:
         self.nbytes = 0
         self._alignment = alignment
-        self._blobs: dict[Hashable, tuple[int, Callable[[], Array]]] = {}
+        self._blobs: dict[Hashable, tuple[int, int, Callable[[], Array]]] = {}
         self.shared: dict[Shared, int] = {}
         """Bytes by key, those of all tiles together."""
 
     def reserve(self, key: Hashable, nbytes: int, make: Callable[[], Array]) -> View:
         """Return where the bytes will be; the same key has the same bytes, and place."""
         if key not in self._blobs:
-            self._blobs[key] = (self.nbytes, make)
+            self._blobs[key] = (self.nbytes, nbytes, make)
             taken = align_up(nbytes, self._alignment)
             self.nbytes += taken
             if isinstance(key, Shared):
@@ -67,10 +68,16 @@ class Constants:
         return View(CONSTANTS, offset, "uint8", (1, 1, 1, nbytes), (0, 0, 0, 1))
 
     def build(self) -> Array:
-        """Return the memory image."""
+        """Return the memory image.
+
+        Errors: InternalError, if what is made is not of the bytes that were reserved, as they are
+            or aligned
+        """
         image = np.zeros(self.nbytes, np.uint8)
-        for offset, make in self._blobs.values():
+        for key, (offset, nbytes, make) in self._blobs.items():
             data = np.ascontiguousarray(make()).reshape(-1).view(np.uint8)
+            if nbytes not in (data.size, align_up(data.size, ALIGN)):
+                raise InternalError(f"npu: {key} has {data.size} bytes, {nbytes} are reserved")
             image[offset : offset + data.size] = data
         return image
 
