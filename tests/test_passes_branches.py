@@ -2,6 +2,8 @@
 against the references and ONNX Runtime.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -17,7 +19,10 @@ SEED = 51
 
 
 def scan_model(length=5, turned=0, axis=0, passes_on=False):
-    """The bytes of a model: states a (summed up) and b (kept), x cut and its sums stacked."""
+    """The bytes of a model: states a (summed up) and b (kept), x cut and its sums stacked.
+
+    axis, turned: None where the model says nothing of them
+    """
     f = TensorProto.FLOAT
 
     def info(*names, shape=(3,)):
@@ -31,10 +36,13 @@ def scan_model(length=5, turned=0, axis=0, passes_on=False):
         helper.make_node("Max", ["b", "x"], ["b2"]),
     ]
     body = helper.make_graph(nodes, "body", info("a", "b", "x"), info("a2", kept, "seen"))
+    said = {} if turned is None else {"directions": (turned, turned)}
+    said |= {} if axis is None else {"axes": (axis, 1 - axis)}
+    attrs = {f"scan_{end}_{name}": [at] for name, ends in said.items()
+             for end, at in zip(("input", "output"), ends, strict=True)}  # fmt: skip
     scan = helper.make_node(
         "Scan", ["a0", "b0", "xs"], ["a_last", "b_last", "all"], body=body, num_scan_inputs=1,
-        scan_input_axes=[axis], scan_input_directions=[turned], scan_output_axes=[1 - axis],
-        scan_output_directions=[turned],
+        **attrs,
     )  # fmt: skip
     xs = (3, length) if axis else (length, 3)
     inputs = [*info("a0", "b0", "outer"), *info("xs", shape=xs)]
@@ -50,8 +58,8 @@ def feeds_of(graph):
     return {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.input_values()}
 
 
-@pytest.mark.parametrize("turned", [0, 1])
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("turned", [None, 0, 1])
+@pytest.mark.parametrize("axis", [None, 0, 1])
 @pytest.mark.parametrize("passes_on", [False, True])
 def test_a_scan_of_known_length_is_its_steps(turned, axis, passes_on):
     model = scan_model(turned=turned, axis=axis, passes_on=passes_on)
@@ -70,6 +78,19 @@ def test_a_scan_of_known_length_is_its_steps(turned, axis, passes_on):
         np.testing.assert_array_equal(found[name], array)
         np.testing.assert_allclose(array, other, rtol=1e-5)
         np.testing.assert_allclose(through[name], array, rtol=1e-5)
+
+
+def test_axes_that_a_scan_does_not_name_are_the_first():
+    graph = convert(scan_model(axis=0))
+    (scan,) = graph.nodes
+    unnamed = {**scan.attrs, "scan_input_axes": (), "scan_input_directions": None}
+    same = replace(graph, nodes=(replace(scan, attrs=unnamed),))
+    feeds = feeds_of(graph)
+    made = optimise(same, passes=["known_branches"])
+    assert "scan" not in {node.op for node in made.nodes}
+    wanted = run_reference(graph, feeds)
+    for name, array in run_reference(made, feeds).items():
+        np.testing.assert_array_equal(array, wanted[name])
 
 
 def test_a_long_scan_stays():
