@@ -92,6 +92,17 @@ def test_with_a_simulated_device_the_prediction_decides():
         assert session.runs.chosen == "parallel" and "simulated" in session.runs.why
 
 
+def test_where_a_try_would_write_states_the_prediction_decides():
+    b = GraphBuilder("counted")
+    x = b.input("x", TensorType((4, 4), "float32"))
+    one, two = b.add("abs", x, pin="d0"), b.add("neg", x, pin="d1")
+    y = b.add("add", one, two, pin="d0")
+    b.add("assign", y, state="last")
+    graph, toys = b.finish(y), [ToyDevice(f"d{k}") for k in range(2)]
+    with open_session(graph, ["cpu", *toys]) as session:
+        assert session.runs.in_parallel and "would write states" in session.runs.why
+
+
 def test_virtual_time_of_a_serial_run_is_the_sum_of_its_tasks():
     graph, toys = two_branches()
     feeds = feeds_of(graph, 0)
