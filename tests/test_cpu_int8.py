@@ -152,3 +152,24 @@ def test_weights_that_are_not_constant_say_so():
         assert "not constant" in device.kernel_note(graph, graph.nodes[0])
     finally:
         device.close()
+
+
+def test_a_depthwise_conv_of_weights_that_are_all_beyond_int8():
+    """Less their zero point none fits a signed byte, so that each is the sum of two."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("far")
+    x = b.input("x", TensorType((1, 6, 5, 32), "uint8", Quant((0.02,), (7,))))
+    far = rng.integers(250, 256, (32, 3, 3, 1)).astype(np.uint8)
+    w = b.constant("w", far, Quant((0.01,), (3,)))
+    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 32,
+             "layout": "NHWC"}  # fmt: skip
+    graph = b.finish(*b.add_node("conv", [x, w], attrs, quants=[Quant((2.0,), (9,))]))
+    feeds = {graph.inputs[0]: numbers(rng, (1, 6, 5, 32), "uint8")}
+    device = open_device(threads=1)
+    try:
+        (found,), _, _ = run(device, graph, feeds)
+    finally:
+        device.close()
+    (wanted,) = interpret(graph, feeds).values()
+    np.testing.assert_array_equal(found, wanted)
+    assert len(np.unique(wanted)) > 30

@@ -7,7 +7,10 @@ import pytest
 from ml_dtypes import bfloat16
 from op_samples import assert_close, interpreted, op_samples
 
+from trireme.builder import GraphBuilder
 from trireme.errors import ShapeError
+from trireme.graph import TensorType
+from trireme.interpret import run_reference
 from trireme.op import all_ops
 
 onnx = pytest.importorskip("onnx", reason="the references' peer is ONNX")
@@ -92,3 +95,18 @@ def rounded(x):
     for i, odd in enumerate((np.nan, np.inf, np.nan, -np.inf)):
         x.reshape(-1)[i + 2 :: 11] = odd
     return x
+
+
+def test_a_grid_samples_a_line_as_numpy_interpolates():
+    """One spatial axis, of which ONNX Runtime knows nothing."""
+    rng = np.random.default_rng(3)
+    x, places = rng.standard_normal((2, 3, 6)), rng.uniform(-1, 1, (2, 4))
+    b = GraphBuilder("line")
+    ids = [b.input(name, TensorType(shape, "float64"))
+           for name, shape in (("x", x.shape), ("grid", (2, 4, 1)))]  # fmt: skip
+    graph = b.finish(b.add("grid_sample", *ids, align_corners=1, mode="linear"))
+    (found,) = run_reference(graph, {"x": x, "grid": places[..., None]}).values()
+    for row, at, made in zip(x, places, found, strict=True):
+        for channel, got in zip(row, made, strict=True):
+            wanted = np.interp((at + 1) / 2 * 5, np.arange(6), channel)
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
