@@ -79,7 +79,7 @@ def test_a_copy_keeps_of_the_description_what_was_not_told(
     monkeypatch.setattr(calibrating.Crossings, "figures", property(lambda self: told))
     monkeypatch.setattr(calibrating, "NETS", calibrating.NETS[:4])
     gpu = ToyDevice("gpu", ops=OPS)
-    for limit_s in (4.0, 16.0, 64.0):  # a busy machine may have no time left for turns
+    for limit_s in (1.0, 4.0, 16.0, 64.0):  # a busy machine may have no time left for turns
         found = calibrate([gpu], limit_s=limit_s).of(gpu.spec)
         if found.judged and any(one.figure.startswith("copy") for one in found.judged):
             break

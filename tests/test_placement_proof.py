@@ -97,7 +97,7 @@ def check_closed(family, gaps):
 
 
 def test_serial_optima_of_small_cases():
-    check("small", [gap_serial(name, problem) for name, problem in cases(30, most=45)])
+    check("small", [gap_serial(name, problem) for name, problem in cases(12, most=45)])
 
 
 @pytest.mark.slow
