@@ -370,3 +370,11 @@ def test_options_are_checked(tmp_path):
         open_device("ethos_u55_256", float32="float16")
     with pytest.raises(DeviceError, match="sram_bytes=3"):
         open_device(sram_bytes=3)
+
+
+def test_a_description_may_say_that_a_launch_takes_no_time():
+    from importlib.resources import files
+
+    text = files("trireme.devices").joinpath("npu", "specs", "mobile.toml").read_text()
+    free = text.replace("launch_s = 20e-6", "launch_s = 0.0")
+    assert free != text and parse_spec(free, "mine.toml").host.launch_s == 0.0
