@@ -81,7 +81,9 @@ def lowered(graph, isa, threads, known):
         build(graph, isa, threads, recipes=known)
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "generic", "neon"])
+@pytest.mark.parametrize(
+    "isa", sweep(["avx512", "avx2", "generic", "neon"], always=["avx512", "neon"])
+)
 def test_equal_recipes_are_equal_code(isa):
     known = Watched(ISAS[isa])
     for graph in sample_graphs():

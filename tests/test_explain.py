@@ -70,7 +70,7 @@ def test_with_all_others_free_it_is_exact_too(seed):
                 assert other.free_s >= placement.score.value * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", sweep(range(20), always=[4, 9, 16]))
+@pytest.mark.parametrize("seed", sweep(range(20), always=[9]))
 def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
     """No dearer than any single node that `explain` would list; what a node is said to take is what
     a pin makes of it.

@@ -126,7 +126,7 @@ def test_the_model_of_stages_has_every_placement(seed):
     assert total == pytest.approx(proof.value)
 
 
-@pytest.mark.parametrize("seed", sweep(range(12), always=range(0, 12, 3)))
+@pytest.mark.parametrize("seed", sweep(range(12), always=[0, 9]))
 def test_paths_bound_every_placement(seed):
     """Of every assignment of a tiny problem, none has a lower price; nor has the proof's."""
     print("seed", seed)
@@ -147,7 +147,7 @@ def test_paths_bound_every_placement(seed):
     assert proof.value == pytest.approx(least, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("seed", sweep(range(1, 10), always=[1, 5, 9]))
+@pytest.mark.parametrize("seed", sweep(range(1, 10), always=[5]))
 def test_the_model_of_tasks_has_every_placement(seed):
     """Of all rows of tasks of a tiny problem the fastest is what is proven; on a third of the
     machines devices hide launches behind their own tasks, on another third two share a memory.

