@@ -157,3 +157,9 @@ def test_the_command_prints_the_tables(capsys):
     assert conv["layout"] == "NHWC" and set(conv["forms"]) == {"float32", *STORED_8}
     assert main(["supported-ops", "--table"]) == 0
     assert "quantised int8" in capsys.readouterr().out
+
+
+def test_a_quantised_miss_names_quantised_entries_first():
+    said = filled().miss(*node_of("max_pool", "int8", Q8, **WINDOW | {"layout": "NCHW"}))
+    nearest = "quantised int8, max_pool NHWC quantised uint8, max_pool NHWC float32"
+    assert said == f"no kernel for max_pool NCHW quantised int8; nearest: max_pool NHWC {nearest}"
