@@ -42,11 +42,17 @@ SHAPES = [  # batch, height, width, channels, outputs, pads (top, left, bottom, 
 EPILOGUES = ["", "relu", "relu6", "swish"]
 
 
-@pytest.fixture(params=SCHEMES, ids=lambda one: "{}x{} stride {} m {}".format(one[0], *one))
+def named(number):
+    kernel, stride, size = SCHEMES[number]
+    return f"{kernel}x{kernel} stride {stride} m {size}"
+
+
+@pytest.fixture(params=sweep(range(len(SCHEMES)), always=range(0, len(SCHEMES), 2)), ids=named)
 def made(request, monkeypatch):
     """A scheme, its tile size forced on every convolution that can have it."""
-    monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: request.param[2])
-    return scheme(*request.param)
+    kernel, stride, size = SCHEMES[request.param]
+    monkeypatch.setattr(winograd_conv, "choose_size", lambda *_: size)
+    return scheme(kernel, stride, size)
 
 
 def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1)):

@@ -15,7 +15,7 @@ import mutant_runs  # noqa: E402
 import mutations  # noqa: E402
 
 SEED = 20261122
-COUNTS = {"onnx": 120, "tflite": 60, "trm": 60}
+COUNTS = {"onnx": 80, "tflite": 40, "trm": 40}
 PEERS = {"onnx": "onnxruntime", "tflite": "ai_edge_litert", "trm": "numpy"}
 
 

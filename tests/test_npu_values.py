@@ -22,10 +22,13 @@ def devices():
 
 
 def samples():
+    """Every sample; every second one of an op is a sweep."""
     for op in all_ops():
         if op.name in supported_ops():
             for number, sample in enumerate(op.samples(np.random.default_rng(SEED))):
-                yield pytest.param(op, sample, id=f"{op.name}-{number}-{sample.note}")
+                marks = pytest.mark.sweep if number % 2 else ()
+                name = f"{op.name}-{number}-{sample.note}"
+                yield pytest.param(op, sample, id=name, marks=marks)
 
 
 def halves(array):
