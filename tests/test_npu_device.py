@@ -1,6 +1,7 @@
 """The NPU behind the device contract: refusals, submission, traces, estimates, descriptions."""
 
 import threading
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -351,8 +352,6 @@ DAMAGE = {
 
 @pytest.mark.parametrize("words", DAMAGE)
 def test_a_wrong_description_names_the_field(words):
-    from importlib.resources import files
-
     text = files("trireme.devices").joinpath("npu", "specs", "mobile.toml").read_text()
     with pytest.raises(DeviceError, match=r"NPU description mine.toml") as error:
         parse_spec(text.replace(*DAMAGE[words], 1), "mine.toml")
@@ -373,8 +372,6 @@ def test_options_are_checked(tmp_path):
 
 
 def test_a_description_may_say_that_a_launch_takes_no_time():
-    from importlib.resources import files
-
     text = files("trireme.devices").joinpath("npu", "specs", "mobile.toml").read_text()
     free = text.replace("launch_s = 20e-6", "launch_s = 0.0")
     assert free != text and parse_spec(free, "mine.toml").host.launch_s == 0.0
