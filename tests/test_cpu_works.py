@@ -59,6 +59,17 @@ def test_near_bytes_of_products_are_in_their_own_estimate():
         assert ("bytes" in terms) == ("depthwise" in family)
 
 
+def test_one_product_is_the_same_work_by_whatever_op_it_is_asked_for():
+    """Done twice it would be as right, and twice the work."""
+    found = {}
+    for op, shape in (("matmul", (64, 48)), ("gemm", (64, 48)), ("fully_connected", (48, 64))):
+        b = GraphBuilder(op)
+        w = b.constant("w", np.ones(shape, np.float32))
+        (work,) = works(b.finish(b.add(op, b.input("x", TensorType((32, 64), "float32")), w)), 1)
+        found[op] = work.terms["model_s"]
+    assert max(found.values()) < 1.2 * min(found.values()), found
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_large_batch_is_priced_by_the_parts_that_run(threads):
     """Each part counts, its values stay near, and weights are where the part before left them."""
