@@ -300,7 +300,7 @@ def test_python_goes_on_while_a_device_works(name):
         pytest.skip(str(absent))
     b = GraphBuilder("long")
     x = y = b.input("x", TensorType((768, 768), "float32"))
-    for _ in range(24):
+    for _ in range(12):
         y = b.add("matmul", y, x)
     with Session(b.finish(y), devices=list(opened.values()), calibration=Calibration()) as session:
         feeds = {"x": np.zeros((768, 768), np.float32)}

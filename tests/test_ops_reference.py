@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
-from op_samples import assert_close, interpreted, op_samples
+from op_samples import assert_close, by_op, interpreted, named, op_samples
 
 from trireme.builder import GraphBuilder
 from trireme.errors import ShapeError
@@ -21,19 +21,15 @@ from onnx_answers import peer_outputs  # noqa: E402
 OF_LITERT = {"complex_abs", "detection_post_process", "rfft2d"}
 """Ops that ONNX has not; LiteRT is their peer, and that of quantised samples: test_tflite_ops."""
 
-CASES = [
-    pytest.param(op, sample, id=name)
-    for op, sample, name in op_samples(lambda op: not op.effect)  # states: test_effects
-    if not sample.quants and not sample.out_quants and op.name not in OF_LITERT
-]
+CASES = list(
+    by_op(
+        lambda op: not op.effect and op.name not in OF_LITERT,  # states: test_effects
+        lambda op, sample: not sample.quants and not sample.out_quants,
+    )
+)
 LOOSE = 3e-6
 """Peers compute in float32 where the references do in float64, so every op is given this much."""
 
-
-NOT_IN_ONNX = {
-    name: "ONNX has no such op; LiteRT is its peer in test_tflite_zoo.py"
-    for name in ("complex_abs", "detection_post_process", "rfft2d")
-}
 ALL_OUTPUTS = {"top_k": 2, "unique": 4, "rnn": 2, "gru": 2, "lstm": 3}
 BY_EVALUATOR = {
     ("clip", "no upper limit"): "ONNX Runtime clips infinity to the greatest finite number",
@@ -42,25 +38,28 @@ BY_EVALUATOR = {
 }
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_reference_equals_peer(op, sample):
-    if op.name in NOT_IN_ONNX:
-        pytest.skip(NOT_IN_ONNX[op.name])
-    graph, outputs = interpreted(op, sample, ALL_OUTPUTS.get(op.name))
-    types = [graph.type(value) for value in graph.outputs]
-    by_evaluator = (op.name, sample.note) in BY_EVALUATOR
-    wanted, count = peer_outputs(op, sample, types, by_evaluator)
-    for found, peer in zip(outputs[:count], wanted, strict=True):
-        assert_close(found, np.asarray(peer), max(op.rtol, LOOSE), op.name)
+@pytest.mark.parametrize(("op", "samples"), CASES)
+def test_reference_equals_peer(op, samples):
+    for sample, name in samples:
+        with named(name):
+            graph, outputs = interpreted(op, sample, ALL_OUTPUTS.get(op.name))
+            types = [graph.type(value) for value in graph.outputs]
+            by_evaluator = (op.name, sample.note) in BY_EVALUATOR
+            wanted, count = peer_outputs(op, sample, types, by_evaluator)
+            for found, peer in zip(outputs[:count], wanted, strict=True):
+                assert_close(found, np.asarray(peer), max(op.rtol, LOOSE), name)
 
 
-@pytest.mark.parametrize(("op", "sample"), CASES)
-def test_inferred_types_are_the_arrays(op, sample):
-    graph, outputs = interpreted(op, sample)
-    for value, array in zip(graph.outputs, outputs, strict=True):
-        inferred = graph.type(value).shape
-        assert len(inferred) == array.ndim
-        assert all(dim in ("?", size) for dim, size in zip(inferred, array.shape, strict=True))
+@pytest.mark.parametrize(("op", "samples"), CASES)
+def test_inferred_types_are_the_arrays(op, samples):
+    for sample, name in samples:
+        with named(name):
+            graph, outputs = interpreted(op, sample)
+            for value, array in zip(graph.outputs, outputs, strict=True):
+                inferred = graph.type(value).shape
+                assert len(inferred) == array.ndim
+                sizes = zip(inferred, array.shape, strict=True)
+                assert all(dim in ("?", size) for dim, size in sizes)
 
 
 MOVING = [op for op in all_ops() if op.moves and not op.effect]

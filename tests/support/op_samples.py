@@ -1,6 +1,10 @@
 """Every sample of every op, as parameters of a test and as a graph of one node."""
 
+import contextlib
+import itertools
+
 import numpy as np
+import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.builder import GraphBuilder
@@ -20,6 +24,29 @@ def op_samples(keep=lambda op: True):
             for number, sample in enumerate(samples):
                 note = sample.note.replace(" ", "_") or "plain"
                 yield op, sample, f"{op.name}-{number}-{note}"
+
+
+def by_op(keep=lambda op: True, also=lambda op, sample: True):
+    """Every op with its samples [(sample, id)], as parameters of a test that runs all of them.
+
+    A test an op: where a sample takes a millisecond, pytest takes longer to run a test of it.
+    also: which samples of the op
+    """
+    groups = itertools.groupby(op_samples(keep), lambda case: case[0])
+    for op, cases in groups:
+        samples = [(sample, name) for _, sample, name in cases if also(op, sample)]
+        if samples:
+            yield pytest.param(op, samples, id=op.name)
+
+
+@contextlib.contextmanager
+def named(name):
+    """Add the sample's name to an error."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"sample {name}")
+        raise
 
 
 def outputs_of(op, sample):
