@@ -12,7 +12,8 @@ def interpreter(model: pathlib.Path | str | bytes, *, reference: bool = True, ke
     """A LiteRT interpreter on one thread; skips the test where ai-edge-litert is absent.
 
     `reference` takes the reference kernels, whose arithmetic ours is; else LiteRT's fast ones.
-    `keep` keeps every tensor for `get_tensor`.
+    `keep` keeps every tensor for `get_tensor`. Without it the reference kernels can read what their
+    memory planner has given away: a max_pool beside a reshape of one tensor read other bytes.
     """
     litert = pytest.importorskip("ai_edge_litert.interpreter")
     kind = litert.OpResolverType.BUILTIN_REF if reference else litert.OpResolverType.AUTO
@@ -29,7 +30,7 @@ def litert_run(
     model: pathlib.Path | str | bytes, inputs: dict[str, np.ndarray], *, reference: bool = True
 ) -> dict[str, np.ndarray]:
     """Outputs by tensor name, given inputs by tensor name, for a model file or its bytes."""
-    made = interpreter(model, reference=reference)
+    made = interpreter(model, reference=reference, keep=reference)
     for detail in made.get_input_details():
         made.set_tensor(detail["index"], inputs[detail["name"]])
     made.invoke()
