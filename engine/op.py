@@ -52,6 +52,8 @@ class Attr:
     choices: all of them, where they are few
     least: the least number, of each where there are several
     finite: whether a float is a number of float32; kernels compute with no other
+    A default of kind float is rounded to float32: what a model leaves out is what it could have
+    written, and the files that models come in hold float32.
     """
 
     kind: str
@@ -59,6 +61,10 @@ class Attr:
     choices: tuple[Any, ...] = ()
     least: float | None = None
     finite: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.default, float):
+            object.__setattr__(self, "default", float(np.float32(self.default)))
 
     def check(self, op: str, name: str, value: Any) -> Any:
         """Return the value in its normal form; raise GraphError when it is of another kind."""

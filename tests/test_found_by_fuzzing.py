@@ -157,6 +157,17 @@ def test_the_mean_of_nothing_is_nan_without_a_warning():
         assert np.isnan(session.run({"x": ramp(2, 0)})["y"]).all()
 
 
+def test_an_epsilon_that_is_left_out_is_a_float32_number():
+    """In float64, where rows vary as little as epsilon, its last digits show."""
+    x = np.arange(12).reshape(6, 2) * 3e-3
+    nodes = [node("LayerNormalization", "x s")]
+    model = assemble(nodes, {"x": x, "s": np.ones(2)}, [], ["y"], 17)
+    feeds = {"x": x, "s": np.ones(2)}
+    (wanted,) = run_model(model, feeds)
+    with Session(model.SerializeToString(), model_cache=None) as session:
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-12)
+
+
 def test_a_resize_of_stored_integers_stays_on_rows_and_columns():
     """There it has an integer form; a transpose that sank behind it changed two of 42 bits."""
     b, quant = GraphBuilder("resize"), Quant((0.02,), (-17,))

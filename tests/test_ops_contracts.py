@@ -99,6 +99,20 @@ def onnx_dtypes(formal):
     return known
 
 
+def test_floats_that_are_left_out_are_what_onnx_lists():
+    """To the last bit: they are float32 numbers, as those that a file holds."""
+    schemas = {s.name.lower(): s for s in onnx.defs.get_all_schemas() if not s.domain}
+    wrong, compared = [], 0
+    for op in all_ops():
+        schema = schemas.get(op.name.replace("_", ""))
+        for name, listed in (schema.attributes if schema else {}).items():
+            if listed.default_value.type == onnx.AttributeProto.FLOAT and name in op.attrs:
+                compared += 1
+                if op.attrs[name].default != listed.default_value.f:
+                    wrong.append(f"{op.name} {name}: {op.attrs[name].default!r}")
+    assert not wrong and compared > 20, (wrong, compared)
+
+
 def test_inputs_take_the_dtypes_that_onnx_lists():
     schemas = {s.name.lower(): s for s in onnx.defs.get_all_schemas() if not s.domain}
     pairs = [(op, schemas.get(op.name.replace("_", ""))) for op in all_ops()]
