@@ -1,4 +1,4 @@
-"""Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.convert`.
+"""Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.model_file.convert`.
 
 `tflite_file` reads the file into records, the tables of `tflite_ops` turn each operator into nodes,
 and this module keeps what is between: which value a tensor has become, and what a message says.
@@ -12,17 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import trireme.ops  # noqa: F401  (fills the registry)
-from trireme.builder import GraphBuilder
 from trireme.converters.tflite_file import FileGraph, FileTensor, open_bytes, read_file, reading
 from trireme.converters.tflite_linear import LINEAR
 from trireme.converters.tflite_move import MOVERS
 from trireme.converters.tflite_ops import COMPUTERS
 from trireme.converters.tflite_order import ORDERERS
 from trireme.converters.tflite_use import State, Use
-from trireme.errors import ConvertError, GraphError, ModelFileError
-from trireme.graph import Graph, TensorType
-from trireme.mapped import OnOpen, ignore_file
-from trireme.notes import OnNote, log_note
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, TensorType
+from trireme.model_file.notes import OnNote, log_note
+from trireme.support.errors import ConvertError, GraphError, ModelFileError
+from trireme.support.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import tflite
 
-from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import ConvertError, ModelFileError
-from trireme.graph import Quant
-from trireme.mapped import OnOpen, ignore_file, open_file
+from trireme.ir.graph import Quant
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.mapped import OnOpen, ignore_file, open_file
 
 IDENTIFIER = b"TFL3"
 NO_TENSOR = -1

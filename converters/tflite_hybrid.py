@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.tflite_use import Use
-from trireme.dtypes import Array
-from trireme.graph import Quant
+from trireme.ir.graph import Quant
+from trireme.support.dtypes import Array
 
 _TINY = 1e-30
 """Stands for the range of an input that is all zeros."""

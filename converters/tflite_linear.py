@@ -9,9 +9,9 @@ import tflite
 
 from trireme.converters.tflite_hybrid import hybrid
 from trireme.converters.tflite_use import Converter, Use
-from trireme.dtypes import Array
-from trireme.errors import ModelFileError
-from trireme.graph import Quant
+from trireme.ir.graph import Quant
+from trireme.support.dtypes import Array
+from trireme.support.errors import ModelFileError
 
 
 def padding(

@@ -7,7 +7,7 @@ import tflite
 
 from trireme.converters.tflite_ops import same
 from trireme.converters.tflite_use import Converter, Use
-from trireme.errors import ModelFileError
+from trireme.support.errors import ModelFileError
 
 _INT64_MOST = 2**63 - 1
 Cut = tuple[int, int, int, int]

@@ -10,7 +10,7 @@ from flatbuffers import flexbuffers
 from trireme.converters.tflite_file import reading
 from trireme.converters.tflite_linear import padding, spatial, strides
 from trireme.converters.tflite_use import Converter, Use
-from trireme.quantize import dequantized
+from trireme.ops.integer import dequantized
 
 
 def same(op: str, **attrs: Any) -> Converter:

@@ -6,8 +6,8 @@ import numpy as np
 
 from trireme.converters.tflite_ops import reduction, same
 from trireme.converters.tflite_use import Converter, Use
-from trireme.dtypes import numpy_dtype
-from trireme.errors import ModelFileError
+from trireme.support.dtypes import numpy_dtype
+from trireme.support.errors import ModelFileError
 
 
 def cumsum(use: Use) -> None:

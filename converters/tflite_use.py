@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import tflite
 
-from trireme.builder import GraphBuilder
 from trireme.converters.tflite_file import NO_TENSOR, OPTIONS, FileOperator, FileTensor
-from trireme.dtypes import Array
-from trireme.errors import ConvertError, ModelFileError
-from trireme.graph import Quant, TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError, ModelFileError
 
 _ACTIVATIONS = {
     tflite.ActivationFunctionType.NONE: "",

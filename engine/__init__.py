@@ -8,14 +8,19 @@ with trireme.Session(graph, devices=["npu", "opencl", "cpu"]) as session:
 if __name__ != "trireme":
     raise ImportError("import trireme: the folder engine/ is that package, under that name")
 
-from trireme.interrupts import end_on_interrupt, is_command
+from trireme.support.interrupts import end_on_interrupt, is_command
 
 if is_command():
     end_on_interrupt()  # the imports below take a while
 
 from trireme import ops
-from trireme.convert import convert
-from trireme.errors import (
+from trireme.ir.graph import Graph
+from trireme.model_file import load, save
+from trireme.model_file.convert import convert
+from trireme.placement.explain import explain
+from trireme.runtime.session import Session
+from trireme.runtime.streams.replicas import Replicas
+from trireme.support.errors import (
     CompileError,
     ConvertError,
     DeviceError,
@@ -28,11 +33,6 @@ from trireme.errors import (
     ShapeError,
     TriremeError,
 )
-from trireme.explain import explain
-from trireme.graph import Graph
-from trireme.model_file import load, save
-from trireme.parallel.replicas import Replicas
-from trireme.session import Session
 from trireme.version import __version__
 
 __all__ = [

@@ -52,6 +52,6 @@ def test_the_cases_reach_both_ends():
 
 
 def mutations_error() -> type[Exception]:
-    from trireme.errors import ModelFileError
+    from trireme.support.errors import ModelFileError
 
     return ModelFileError

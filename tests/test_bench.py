@@ -12,7 +12,7 @@ import pytest
 from bench_engine import ENGINE
 from zoo import zoo_path
 
-from trireme.session import Session
+from trireme.runtime.session import Session
 from trireme.tools.bench import command, peers
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import ncnn

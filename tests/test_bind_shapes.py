@@ -7,12 +7,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import trireme
-from trireme.bind_shapes import bind_shapes
-from trireme.builder import GraphBuilder
-from trireme.errors import ConvertError, PlanError, ShapeError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.session import Session
+from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.runtime.session import Session
+from trireme.support.errors import ConvertError, PlanError, ShapeError
 from trireme.tools.cli import main
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from zoo import zoo_path
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.nets import NETS
-from trireme.graph import TensorType
+from trireme.calibration.nets import NETS
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 from trireme.model_file import save
 from trireme.tools.calibrate_check import MEDIAN, SHARE, Row, near, summary_of
 from trireme.tools.cli import main

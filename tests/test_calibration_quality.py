@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating import calibrate as calibrating
-from trireme.calibrating.calibrate import calibrate
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, load_calibration
-from trireme.calibrating.quality import FAR_OFF, LIMITS, judge
-from trireme.calibrating.turns import Crossing
-from trireme.cost import CostModel, generic_works, roofline_s, work_of
-from trireme.graph import TensorType
-from trireme.place import place
+from trireme.calibration import calibrate as calibrating
+from trireme.calibration.calibrate import calibrate
+from trireme.calibration.transfer_probe import Crossing
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load_calibration
+from trireme.cost.model import CostModel, generic_works, roofline_s, work_of
+from trireme.cost.quality import FAR_OFF, LIMITS, judge
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.place import place
 from trireme.tools.calibrate import _lines
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import (
+from trireme.calibration.reference import measure_reference
+from trireme.cost.calibration import (
     REFERENCE,
     Calibration,
     Curve,
@@ -15,10 +15,10 @@ from trireme.calibrating.calibration import (
     load_calibration,
     reference_description,
 )
-from trireme.calibrating.quality import judge
-from trireme.calibrating.reference import measure_reference
-from trireme.cost import CostModel, reference_classes, work_of
-from trireme.graph import Quant, TensorType
+from trireme.cost.model import CostModel, reference_classes, work_of
+from trireme.cost.quality import judge
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ import pytest
 from forced import open_all
 from recorded_calls import Call, planned
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
-from trireme.running.dispatch import ParallelRunner
-from trireme.running.execute import check_order, serial_order, serial_runner
-from trireme.running.trace import chrome_trace
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.profiling.trace import chrome_trace
+from trireme.runtime.dispatch import ParallelRunner
+from trireme.runtime.execute import check_order, serial_order, serial_runner
+from trireme.runtime.session import Session
+from trireme.support.errors import DeviceError
 
 
 class Stream:

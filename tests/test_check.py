@@ -7,10 +7,10 @@ import pytest
 from op_samples import op_samples, sample_graph
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.check import infer_types
-from trireme.errors import GraphError
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.verify import infer_types
+from trireme.support.errors import GraphError
 
 
 def test_an_inference_that_trips_is_a_graph_error_with_the_node():

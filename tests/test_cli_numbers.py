@@ -5,7 +5,7 @@ import argparse
 import pytest
 from commands import call, save_small
 
-from trireme.errors import RunError, TriremeError
+from trireme.support.errors import RunError, TriremeError
 from trireme.tools.cli import COMMANDS, make_parser
 
 SENSELESS = ("-1", "nan", "inf", "-inf", "1" + "0" * 400, "x", "")

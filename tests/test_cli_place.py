@@ -7,8 +7,8 @@ import pytest
 from commands import call, save_small
 
 import trireme
-from trireme.builder import GraphBuilder
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
 

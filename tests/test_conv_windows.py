@@ -13,10 +13,10 @@ from forced import pinned_where_supported
 from onnx import TensorProto, helper, numpy_helper
 from sweep import sweep
 
-from trireme.convert import convert
-from trireme.interpret import run_reference
-from trireme.optimise import optimise
-from trireme.session import Session
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.runtime.session import Session
 
 SEED = 20261123
 CASES = 48

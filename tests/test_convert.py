@@ -7,9 +7,9 @@ import pytest
 import tflite_builder as tfl
 from model_builder import Model, f32
 
-from trireme.convert import convert
-from trireme.errors import ConvertError, ModelFileError
 from trireme.model_file import dumps
+from trireme.model_file.convert import convert
+from trireme.support.errors import ConvertError, ModelFileError
 
 
 def test_the_bytes_say_what_a_file_is(tmp_path):

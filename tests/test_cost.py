@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibrate import calibrate
-from trireme.calibrating.calibration import (
+from trireme.backend.calibrate_hint import command
+from trireme.backend.core_latency import USUAL
+from trireme.backend.device import KernelWork
+from trireme.backend.registry import open_device
+from trireme.calibration.calibrate import calibrate
+from trireme.calibration.machine_speed import Pace
+from trireme.calibration.net_builder import Net, build
+from trireme.calibration.nets import NETS
+from trireme.cost.calibration import (
     VERSION,
     Calibration,
     Curve,
@@ -18,21 +24,15 @@ from trireme.calibrating.calibration import (
     Sharing,
     load_calibration,
 )
-from trireme.calibrating.handover import USUAL
-from trireme.calibrating.net_builder import Net, build
-from trireme.calibrating.nets import NETS
-from trireme.calibrating.pace import Pace
-from trireme.calibrating.remedy import command
-from trireme.cost import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
-from trireme.device import KernelWork
-from trireme.drift import ALLOWED, drift_of
-from trireme.errors import ModelFileError
-from trireme.graph import TensorType
+from trireme.cost.model import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 from trireme.model_file import save
-from trireme.opening import open_device
-from trireme.optimise import optimise
-from trireme.place import place
-from trireme.session import Session
+from trireme.passes.pipeline import optimise
+from trireme.placement.place import place
+from trireme.profiling.prediction_error import ALLOWED, drift_of
+from trireme.runtime.session import Session
+from trireme.support.errors import ModelFileError
 from trireme.tools.calibrate_check import Row, repeated, verdict
 from trireme.tools.calibrate_rank import rank_correlation
 from trireme.tools.cli import main

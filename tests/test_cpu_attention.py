@@ -7,11 +7,11 @@ import pytest
 from cpu_run import assert_close, run
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder, scalar
 from trireme.devices.cpu.attention_nodes import find_attention
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder, scalar
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 11
 ALL_ISAS = available_isas(variants=False)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from cpu_run import assert_close, run
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu import batches
 from trireme.devices.cpu.codegen.target import available_isas, choose_isa
 from trireme.devices.cpu.fuse import grouped
 from trireme.devices.cpu.kernels import Context
 from trireme.devices.cpu.program import build
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
 
 SEED = 53
 

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import choose_isa
 from trireme.devices.cpu.kernels import ALONE_S, deal
 from trireme.devices.cpu.program import build
-from trireme.graph import Quant, TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
 
 TOTALS = (1, 2, 3, 5, 7, 25, 49, 112, 125, 1000, 50_176)
 SECONDS = (0.0, 1e-6, ALONE_S, 3e-6, 1e-5, 1e-4, 1e-3, 1e-1)

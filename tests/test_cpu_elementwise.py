@@ -11,13 +11,13 @@ from cpu_run import node_graph, run
 from every_expression import assert_outputs, assert_same, casts, every_operation, values
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
 
 SEED = 20261123
 BEST = available_isas()[0]

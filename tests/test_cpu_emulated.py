@@ -12,9 +12,9 @@ from hybrid_graphs import Case, graph_of, numbers
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.kernels import TABLE
-from trireme.errors import TriremeError
-from trireme.interpret import interpret
-from trireme.op import all_ops
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops
+from trireme.support.errors import TriremeError
 
 SEED = 20261122
 

@@ -15,8 +15,8 @@ from sweep import sweep
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, find_hybrid
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 by_isa = pytest.mark.parametrize("isa", available_isas())
 

@@ -6,7 +6,7 @@ from cpu_run import agree, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.errors import RunError, ShapeError
+from trireme.support.errors import RunError, ShapeError
 
 SEED = 20261124
 BEST = available_isas()[0]

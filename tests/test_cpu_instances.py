@@ -13,17 +13,17 @@ from random_graphs import random_feeds, random_graph
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.cost import CostModel
+from trireme.backend.registry import open_device, options_of
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
+from trireme.cost.model import CostModel
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import RING, has_futex
-from trireme.errors import DeviceError, RunError
-from trireme.graph import TensorType
-from trireme.opening import open_device, options_of
-from trireme.plan import make_plan
-from trireme.session import Session
-from trireme.virtual import timeline
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.plan.plan import make_plan
+from trireme.plan.virtual_time import timeline
+from trireme.runtime.session import Session
+from trireme.support.errors import DeviceError, RunError
 
 pytestmark = pytest.mark.skipif(
     not has_futex() or len(all_cores()) < 2, reason="instances need Linux and two cores"

@@ -12,14 +12,14 @@ import pytest
 from cpu_run import run
 from sweep import sweep
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.int8.arithmetic import QUADS
 from trireme.devices.cpu.int8.columns import Window
 from trireme.devices.cpu.int8.depthwise import blocks_of, pack_weights
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 11
 

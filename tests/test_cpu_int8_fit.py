@@ -19,7 +19,7 @@ from trireme.devices.cpu.int8.fit import fit
 from trireme.devices.cpu.int8.requant import requantiser
 from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.recipes import Recipes
-from trireme.quantize import LinearParams, requantize
+from trireme.ops.integer import LinearParams, requantize
 
 SEED = 23
 CHANNELS = 64

@@ -12,13 +12,13 @@ import pytest
 from cpu_run import run
 from sweep import sweep
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.int8 import ways as int8_ways
 from trireme.devices.cpu.int8.arithmetic import BYTES, PAIRS
 from trireme.devices.cpu.int8.split import MOST, split
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 41
 KINDS = ("least", "most", "turns", "edge", "beyond", "random", "narrow")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sweep import sweep
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 31
 SHAPES = [(256, 256), (1, 7, 11, 19), (64,), (63,), (129,), (3, 1)]

@@ -14,14 +14,14 @@ from cpu_run import assert_close, isas_for, run, sample_graph
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.device import Buffer, Done
+from trireme.backend.device import Buffer, Done
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.errors import TriremeError
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.op import all_ops, get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops, get_op
+from trireme.support.errors import TriremeError
 
 SEED = 20261121
 ISAS = available_isas()

@@ -6,7 +6,7 @@ from cpu_run import agree, node_graph
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.graph import Quant
+from trireme.ir.graph import Quant
 
 SEED = 12
 by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))

@@ -8,12 +8,12 @@ from cpu_run import node_graph, run
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.support.errors import RunError
 
 ALL_ISAS = available_isas(variants=False)
 by_isa = pytest.mark.parametrize("isa", ALL_ISAS)

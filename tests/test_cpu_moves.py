@@ -6,7 +6,7 @@ from cpu_run import agree, node_graph, run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
 
 SEED = 20261128
 BEST = available_isas()[0]

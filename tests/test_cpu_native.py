@@ -7,8 +7,8 @@ import onnx.backend.test
 import pytest
 from zoo import zoo_folder, zoo_path
 
-from trireme.model_cache import optimised
-from trireme.opening import open_device
+from trireme.backend.registry import open_device
+from trireme.model_file.cache import optimised
 
 ZOO = sorted(path.stem for path in zoo_folder().glob("*.tflite"))
 LIGHT = Path(onnx.backend.test.__file__).parent / "data/light"

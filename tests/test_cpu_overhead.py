@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
+from trireme.cost.calibration import Calibration
 from trireme.devices.cpu import open_device
-from trireme.graph import TensorType
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
 
 RUN_US, STEP_US = 8.0, 0.5
 """The bars: a run of an empty graph, and a native step more."""

@@ -12,12 +12,12 @@ import pytest
 from alarm import Interrupted, alarms, needs_timers
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.device import NO_CACHE
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.support.errors import DeviceError
 
 SHAPE = (300_000,)
 

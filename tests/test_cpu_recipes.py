@@ -30,9 +30,9 @@ from trireme.devices.cpu.codegen.target import (
 )
 from trireme.devices.cpu.program import build
 from trireme.devices.cpu.recipes import Recipes, code_of, encoded, form_of, sources_digest
-from trireme.errors import CompileError, InternalError, TriremeError
-from trireme.model_cache import optimised
-from trireme.op import all_ops
+from trireme.ir.op import all_ops
+from trireme.model_file.cache import optimised
+from trireme.support.errors import CompileError, InternalError, TriremeError
 
 SEED = 20261122
 MODELS = [
@@ -175,7 +175,7 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
         import sys
         import numpy as np
         from trireme.devices.cpu.codegen import ir
-        from trireme.session import Session
+        from trireme.runtime.session import Session
         made = []
         plain = ir.Function.__init__
         def counted(self, name, *rest):

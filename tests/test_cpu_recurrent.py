@@ -9,8 +9,8 @@ from cpu_run import agree, node_graph, run
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import recurrent
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.errors import RunError
 from trireme.ops.recurrent import KINDS
+from trireme.support.errors import RunError
 
 SEED = 12
 by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))

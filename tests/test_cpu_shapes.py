@@ -10,10 +10,10 @@ from cpu_run import agree_everywhere, node_graph, run
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 7
 ALL_ISAS = available_isas(variants=False)

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.emit import machine_for, module_text, objects, optimised
 from trireme.devices.cpu.codegen.target import ISAS, choose_isa
 from trireme.devices.cpu.kernels import native_reason
 from trireme.devices.cpu.program import build
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.graph import TensorType
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
 
 TARGETS = {
     "neon": ("aarch64-unknown-linux-gnu", ""),

@@ -14,7 +14,7 @@ from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.winograd import conv as winograd_conv
 from trireme.devices.cpu.winograd.plan import choose_size, cut_winograd
 from trireme.devices.cpu.winograd.transforms import POINTS, scheme, transform_weights
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
 
 SEED = 20261122
 BOUND = 1e-5

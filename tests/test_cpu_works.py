@@ -5,14 +5,14 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.calibrating.net_builder import Net, build
-from trireme.calibrating.nets import NETS
-from trireme.graph import TensorType
-from trireme.opening import open_device
-from trireme.optimise import optimise
-from trireme.parallel.batch import batched
+from trireme.backend.core_latency import BYTES, FLAGS
+from trireme.backend.registry import open_device
+from trireme.calibration.net_builder import Net, build
+from trireme.calibration.nets import NETS
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.passes.pipeline import optimise
+from trireme.placement.shards.batch import batched
 
 _WIDE = Net("wide", "float32", (1, 96, 96, 16), [("separable", 48), ("separable", 48)])
 

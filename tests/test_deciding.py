@@ -9,17 +9,17 @@ from commands import call
 from two_devices import US, chain_of_two
 
 import trireme
-from trireme.builder import GraphBuilder
-from trireme.calibrating import deciding as timing
-from trireme.calibrating.calibration import Calibration
-from trireme.calibrating.deciding import measure_deciding
-from trireme.cost import CostModel, node_signature
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
-from trireme.opening import open_device
-from trireme.parallel.choose import place_with
-from trireme.place import place
-from trireme.placing.deciding import deciding
+from trireme.backend.registry import open_device
+from trireme.calibration import deciding as timing
+from trireme.calibration.deciding import measure_deciding
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel, node_signature
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.deciding import deciding
+from trireme.placement.place import place
+from trireme.placement.shards.choose import place_with
+from trireme.support.errors import DeviceError
 
 
 def test_what_decides_between_a_device_and_a_mixture_by_hand():

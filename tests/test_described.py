@@ -12,10 +12,8 @@ from described import TEXT, chain, soc_of
 from zoo import zoo_path
 
 import trireme
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.convert import convert
-from trireme.cost import CostModel
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described import load_soc, soc_names
 from trireme.devices.described.checks import Published
 from trireme.devices.described.published import (
@@ -24,11 +22,13 @@ from trireme.devices.described.published import (
     held_out_errors,
     predicted_ms,
 )
-from trireme.errors import CompileError, ModelFileError
-from trireme.graph import TensorType
-from trireme.optimise import optimise
-from trireme.place import place
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.placement.place import place
+from trireme.runtime.session import Session
+from trireme.support.errors import CompileError, ModelFileError
 
 RUN = 'device = "far"\nmodel = "m"\ndtype = "int8"\nms = 1\nsource = "s"'
 SOCS = pathlib.Path(__file__).parent.parent / "devices/described/socs"

@@ -13,13 +13,13 @@ import pytest
 from commands import save_small
 
 import trireme
-from trireme.calibrating.calibration import load_calibration
+from trireme.cost.calibration import load_calibration
 from trireme.devices import cpu as cpu_device
 from trireme.devices.opencl import open_device as open_opencl
 from trireme.devices.opencl import pocl
-from trireme.disk_cache import DiskCache
-from trireme.model_cache import optimised
-from trireme.user_files import cache_folder, calibration_file
+from trireme.model_file.cache import optimised
+from trireme.support.disk_cache import DiskCache
+from trireme.support.user_files import cache_folder, calibration_file
 
 X = {"x": np.ones((1, 6, 6, 3), np.float32)}
 

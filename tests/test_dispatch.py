@@ -10,16 +10,16 @@ from forced import open_all, pinned_at_random
 from recorded_calls import Call, planned
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.cost import CostModel
-from trireme.device import Done
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
-from trireme.model_cache import optimised
-from trireme.place import place
-from trireme.plan import make_plan
-from trireme.running.dispatch import CHEAP_S, ParallelRunner
-from trireme.running.execute import serial_runner
+from trireme.backend.device import Done
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.cache import optimised
+from trireme.placement.place import place
+from trireme.plan.plan import make_plan
+from trireme.runtime.dispatch import CHEAP_S, ParallelRunner
+from trireme.runtime.execute import serial_runner
+from trireme.support.errors import DeviceError
 
 
 @pytest.mark.parametrize("cheap_s", [0.0, 2e-6, 1.0])

@@ -10,20 +10,20 @@ from sweep import sweep
 from toy_device import ToyDevice
 from two_devices import US, chain_of_two
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.calibrating.handover import Handover
-from trireme.cost import CostModel, work_of
-from trireme.explain import explain
-from trireme.graph import TensorType
-from trireme.lockfile import differences, lock, place_as
-from trireme.parallel.choose import improve, place_with
-from trireme.place import Kept, Pricing, place
-from trireme.placing import doubt
-from trireme.placing.doubt import doubt_s, surely
-from trireme.placing.proven import proven
-from trireme.placing.singles import place_singles
-from trireme.session import Session
+from trireme.backend.core_latency import Handover
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
+from trireme.cost.model import CostModel, work_of
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement import uncertainty as doubt
+from trireme.placement.explain import explain
+from trireme.placement.lockfile import differences, lock, place_as
+from trireme.placement.place import Kept, Pricing, place
+from trireme.placement.proven import proven
+from trireme.placement.shards.choose import improve, place_with
+from trireme.placement.singles import place_singles
+from trireme.placement.uncertainty import doubt_s, surely
+from trireme.runtime.session import Session
 
 
 def test_a_gain_within_the_interval_is_given_up_in_sight():
@@ -68,7 +68,7 @@ def test_pins_are_priced_once_and_when_asked(monkeypatch):
     """A session with pins opens after one search; only who reads the gap pays for another."""
     searches = []
     monkeypatch.setattr(
-        "trireme.parallel.choose.place", lambda *given: searches.append(0) or place(*given)
+        "trireme.placement.shards.choose.place", lambda *given: searches.append(0) or place(*given)
     )
     graph, costs = chain_of_two(95.0)
     pins = dict.fromkeys([node.id for node in graph.nodes], "gpu")

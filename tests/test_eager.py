@@ -9,12 +9,12 @@ from op_samples import assert_close, interpreted, op_samples, outputs_of
 from sweep import sweep
 from toy_device import ToyDevice
 
-from trireme import eager
-from trireme.builder import GraphBuilder
-from trireme.dtypes import dtype_name
-from trireme.errors import DeviceError, GraphError, PlacementError, ShapeError
-from trireme.graph import Quant, TensorType
-from trireme.op import all_ops
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import all_ops
+from trireme.runtime import eager
+from trireme.support.dtypes import dtype_name
+from trireme.support.errors import DeviceError, GraphError, PlacementError, ShapeError
 
 FIRST = {}
 for _op, _sample, _name in op_samples():

@@ -10,16 +10,16 @@ from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import any_order
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import GraphError, PlacementError, PlanError, RunError
-from trireme.graph import TensorType
-from trireme.interpret import interpret, run_reference
+from trireme.backend.registry import open_device
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file import dumps, loads
-from trireme.opening import open_device
-from trireme.optimise import optimise
-from trireme.plan_check import check_plan
-from trireme.session import Session
+from trireme.passes.pipeline import optimise
+from trireme.plan.verify import check_plan
+from trireme.runtime.session import Session
+from trireme.support.errors import GraphError, PlacementError, PlanError, RunError
 
 T = TensorType((3, 8), "float32")
 ZERO = np.zeros((3, 8), np.float32)

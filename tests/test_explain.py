@@ -9,13 +9,13 @@ from placement_cases import to_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel
-from trireme.errors import ModelFileError, PlacementError
-from trireme.explain import explain
-from trireme.graph import TensorType
-from trireme.lockfile import (
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.explain import explain
+from trireme.placement.kernel_advice import advise
+from trireme.placement.lockfile import (
     VERSION,
     differences,
     load_lock,
@@ -25,10 +25,10 @@ from trireme.lockfile import (
     remarks,
     save_lock,
 )
-from trireme.place import place, place_several
-from trireme.placing.shatter import advise
-from trireme.placing.singles import place_singles
-from trireme.session import Session
+from trireme.placement.place import place, place_several
+from trireme.placement.singles import place_singles
+from trireme.runtime.session import Session
+from trireme.support.errors import ModelFileError, PlacementError
 
 
 @functools.cache

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import trireme
-from trireme.errors import ModelFileError
-from trireme.model_cache import optimised
-from trireme.session import Session
+from trireme.model_file.cache import optimised
+from trireme.runtime.session import Session
+from trireme.support.errors import ModelFileError
 
 WIDTH = 64
 X = np.linspace(-1, 1, WIDTH, dtype=np.float32).reshape(1, WIDTH)

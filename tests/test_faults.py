@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import CompileError, DeviceError, RunError, TriremeError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.runtime.session import Session
+from trireme.support.errors import CompileError, DeviceError, RunError, TriremeError
 
 MODES = list(
     itertools.product(("serial", "parallel"), ("merged", "split"), ("sunk", "interactive"))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from trireme.calibrating.calibration import Curve
-from trireme.calibrating.fit import fit
-from trireme.cost import SPREAD
+from trireme.calibration.fit import fit
+from trireme.cost.calibration import Curve
+from trireme.cost.model import SPREAD
 
 
 def synthetic(count=60, noise=0.02, seed=0):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from forced import open_all
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
+from trireme.cost.calibration import Calibration
 from trireme.devices.cpu.runtime.native import CALL_PARKS
-from trireme.graph import TensorType
-from trireme.running.dispatch import TaskSpan
-from trireme.running.flights import took_s
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.profiling.launch_batches import took_s
+from trireme.profiling.spans import TaskSpan
+from trireme.runtime.session import Session
 
 
 def plan_of(*copies):

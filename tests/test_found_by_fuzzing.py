@@ -14,9 +14,9 @@ from fuzzing.grower import assemble  # noqa: E402
 from fuzzing.oracle import Answer  # noqa: E402
 from fuzzing.peer import run_model  # noqa: E402
 
-from trireme.builder import GraphBuilder  # noqa: E402
-from trireme.graph import Quant, TensorType  # noqa: E402
-from trireme.session import Session  # noqa: E402
+from trireme.ir.builder import GraphBuilder  # noqa: E402
+from trireme.ir.graph import Quant, TensorType  # noqa: E402
+from trireme.runtime.session import Session  # noqa: E402
 
 F32 = np.float32
 RTOL = 2e-6

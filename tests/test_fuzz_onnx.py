@@ -15,7 +15,7 @@ from fuzzing.forcing import Ran, on_forced_devices, shares  # noqa: E402
 from fuzzing.grow import KINDS  # noqa: E402
 from fuzzing.worker import Worker  # noqa: E402
 
-from trireme.opening import open_device  # noqa: E402
+from trireme.backend.registry import open_device  # noqa: E402
 
 SEEDS = 300
 BATCHES = 10

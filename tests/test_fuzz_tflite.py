@@ -7,7 +7,7 @@ pytest.importorskip("ai_edge_litert", reason="random models are compared with Li
 from fuzzing.campaign_tflite import campaign_tflite, on_devices  # noqa: E402
 from fuzzing.worker import Worker  # noqa: E402
 
-from trireme.opening import open_device  # noqa: E402
+from trireme.backend.registry import open_device  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from onnx import helper
 from opencl import need_opencl
 from placement_cases import random_problem
 
-from trireme import memory
-from trireme.memory import LiveRange, pack
-from trireme.placing import search
-from trireme.session import Session
+from trireme.backend import arena as memory
+from trireme.backend.arena import LiveRange, pack
+from trireme.placement import search
+from trireme.runtime.session import Session
 
 SLACK = 2.0
 """Times linear that the quick test allows, on a machine that other processes use."""

@@ -6,9 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration, load_calibration
-from trireme.calibrating.handover import (
+from trireme.backend.core_latency import (
     MOVING,
     UNKNOWN,
     USUAL,
@@ -18,12 +16,14 @@ from trireme.calibrating.handover import (
     median_of,
     priced,
 )
-from trireme.device import DeviceSpec, KernelWork
+from trireme.backend.device import DeviceSpec, KernelWork
+from trireme.backend.registry import open_device
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load_calibration
 from trireme.devices.cpu.device import CpuDevice
-from trireme.errors import DeviceError
-from trireme.graph import TensorType
-from trireme.opening import open_device
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
+from trireme.support.errors import DeviceError
 from trireme.tools.cli import main
 
 NEAR, FAR = Handover(56e-9, 0.1e-9, 0.98), Handover(245e-9, 0.5e-9, 0.96)

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
-from trireme.errors import GraphError, PlacementError
-from trireme.graph import Quant, TensorType
-from trireme.op import Attr
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import Attr
+from trireme.runtime.session import Session
+from trireme.support.errors import GraphError, PlacementError
 
 pytest.importorskip("resource")
 import bounded  # noqa: E402

@@ -7,11 +7,11 @@ from pathlib import Path
 import hostile_models
 import pytest
 
-from trireme.convert import convert
-from trireme.errors import DeviceError
-from trireme.optimise import optimise
+from trireme.model_file.convert import convert
 from trireme.passes.constants import constant_bytes, most_bytes
-from trireme.session import Session
+from trireme.passes.pipeline import optimise
+from trireme.runtime.session import Session
+from trireme.support.errors import DeviceError
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trireme.errors import RunError
-from trireme.graph import Quant, TensorType
+from trireme.ir.graph import Quant, TensorType
+from trireme.support.errors import RunError
 from trireme.tools.image import load_image, load_labels, top_k
 
 

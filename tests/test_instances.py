@@ -3,14 +3,14 @@
 import pytest
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.device import DeviceSpec
+from trireme.backend.device import DeviceSpec
+from trireme.backend.registry import _of_instance, check_cores, open_device, options_of
 from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.errors import DeviceError, TriremeError
-from trireme.graph import TensorType
-from trireme.opening import _of_instance, check_cores, open_device, options_of
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
+from trireme.support.errors import DeviceError, TriremeError
 
 pytestmark = pytest.mark.skipif(
     not has_futex() or len(all_cores()) < 2, reason="instances need Linux and two cores"

@@ -13,15 +13,15 @@ import pytest
 from alarm import Interrupted, Stop, alarms, needs_timers
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
+from trireme.cost.calibration import Calibration
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.devices.npu.device import NpuCall
-from trireme.errors import RunError, TriremeError
-from trireme.graph import TensorType
-from trireme.parallel.replicas import Replicas
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
+from trireme.runtime.streams.replicas import Replicas
+from trireme.support.errors import RunError, TriremeError
 
 T = TensorType((16, 32), "float16")
 X = np.linspace(-2, 2, 512, dtype=np.float16).reshape(16, 32)

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 from forced import open_all
 
-from trireme import eager
-from trireme.builder import GraphBuilder
-from trireme.errors import PlacementError, TriremeError
-from trireme.graph import Quant, TensorType
-from trireme.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable, form_of, layout_of
-from trireme.op import all_ops, has_op
+from trireme.backend.kernel_table import (
+    ANY,
+    PLAIN,
+    QUANTISED,
+    STORED_8,
+    KernelTable,
+    form_of,
+    layout_of,
+)
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import all_ops, has_op
+from trireme.runtime import eager
+from trireme.support.errors import PlacementError, TriremeError
 from trireme.tools.cli import main
 from trireme.tools.supported_ops import sample_graph
 

@@ -8,19 +8,19 @@ import pytest
 from placement_cases import random_problem
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
-from trireme.cost import CostModel
-from trireme.graph import TensorType
-from trireme.place import place
-from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound
-from trireme.placing.makespan import follows, makespan_s
-from trireme.placing.problem import Problem
-from trireme.placing.reprice import Repricer
-from trireme.placing.stages import rules
-from trireme.plan import make_plan
-from trireme.virtual import makespan_s as virtual_s
-from trireme.virtual import timeline
+from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound
+from trireme.placement.makespan import follows, makespan_s
+from trireme.placement.move_cost import Repricer
+from trireme.placement.place import place
+from trireme.placement.problem import Problem
+from trireme.placement.stages import rules
+from trireme.plan.plan import make_plan
+from trireme.plan.virtual_time import makespan_s as virtual_s
+from trireme.plan.virtual_time import timeline
 
 LAUNCH_S, ISSUE_S = 50e-6, 6e-6
 
@@ -67,7 +67,7 @@ def test_bounds_hold_for_every_assignment(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solver_proves_no_more_than_there_is(seed):
     pytest.importorskip("ortools")
-    from trireme.placing.prove_makespan import prove_makespan
+    from trireme.placement.prove_makespan import prove_makespan
 
     problem = chained(random_problem("layered", seed, 5, 2))
     scores = {

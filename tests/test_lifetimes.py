@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
+from trireme.cost.calibration import Calibration
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.running.lane import Lane
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.context import Lane
+from trireme.runtime.session import Session
+from trireme.support.errors import RunError
 
 SIDE = 16
 T = TensorType((SIDE, SIDE), "float32")
@@ -144,10 +144,10 @@ def told():
     print("threads", len(stream.runner.threads), flush=True)
 
 import numpy as np
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.graph import TensorType
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.cost.calibration import Calibration
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
 
 b = GraphBuilder("left")
 x = b.input("x", TensorType((64, 64), "float32"))

@@ -9,10 +9,10 @@ import pytest
 from big_model import big_model
 from onnx.reference import ReferenceEvaluator
 
-from trireme.convert import convert
 from trireme.converters.onnx.strip import LARGE_BYTES, strip
-from trireme.mapped import open_file, release
-from trireme.session import Session
+from trireme.model_file.convert import convert
+from trireme.runtime.session import Session
+from trireme.support.mapped import open_file, release
 
 SEED = 11
 

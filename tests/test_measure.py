@@ -10,20 +10,20 @@ from toy_device import ToyDevice
 from toy_graphs import feeds_of
 from zoo import zoo_path
 
-from trireme import measure
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel
-from trireme.errors import PlacementError
-from trireme.explain import explain
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.lockfile import load_lock
-from trireme.measure import LEAST_CALLS, Timed, distinct, take_turns
-from trireme.place import Kept, place, place_several
-from trireme.placement import KEPT
-from trireme.placing.singles import alone_on, place_singles
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.placement.explain import explain
+from trireme.placement.lockfile import load_lock
+from trireme.placement.place import Kept, place, place_several
+from trireme.placement.placement import KEPT
+from trireme.placement.singles import alone_on, place_singles
+from trireme.runtime import autotune as measure
+from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, take_turns
+from trireme.runtime.session import Session
+from trireme.support.errors import PlacementError
 from trireme.tools.cli import main
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 from zoo import zoo_path
 
-from trireme.memory import LiveRange, pack, peak_bytes
+from trireme.backend.arena import LiveRange, pack, peak_bytes
 
 
 def check_disjoint(ranges, packing, alignment):

@@ -9,11 +9,11 @@ import pytest
 from big_model import big_model
 
 import trireme
-from trireme.builder import GraphBuilder
-from trireme.disk_cache import DiskCache
-from trireme.graph import TensorType
-from trireme.model_cache import optimised
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.cache import optimised
+from trireme.runtime.session import Session
+from trireme.support.disk_cache import DiskCache
 
 SEED = 12
 

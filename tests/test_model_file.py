@@ -13,15 +13,16 @@ import zlib
 import numpy as np
 import pytest
 
-import trireme.op
-from trireme.builder import GraphBuilder
-from trireme.dtypes import ANY, NAMES, numpy_dtype
-from trireme.errors import GraphError, ModelFileError
-from trireme.graph import Graph, Quant, TensorType
-from trireme.interpret import run_reference
-from trireme.model_file import atomic, dumps, is_model_file, layout, load, loads, save, tables
-from trireme.op import Attr, OpDef
+import trireme.ir.op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.ir.op import Attr, OpDef
+from trireme.model_file import dumps, is_model_file, layout, load, loads, save, tables
 from trireme.schema.generated import trireme_generated as fbs
+from trireme.support import atomic
+from trireme.support.dtypes import ANY, NAMES, numpy_dtype
+from trireme.support.errors import GraphError, ModelFileError
 from trireme.tools import generate_schema
 
 F32 = TensorType((2, 3), "float32")
@@ -36,7 +37,7 @@ def any_attrs(monkeypatch):
         attrs={kind: Attr(kind, None, finite=False) for kind in KINDS}, effect="any",
         dtypes=(ANY,),
     )  # fmt: skip
-    monkeypatch.setitem(trireme.op._OPS, op.name, op)
+    monkeypatch.setitem(trireme.ir.op._OPS, op.name, op)
 
 
 def small(name="small", scale=1.0) -> Graph:

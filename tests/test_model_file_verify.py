@@ -6,14 +6,14 @@ import flatbuffers
 import numpy as np
 import pytest
 
-import trireme.op
-from trireme.builder import GraphBuilder
-from trireme.dtypes import ANY
-from trireme.errors import ModelFileError
-from trireme.graph import Quant, TensorType
+import trireme.ir.op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import Attr, OpDef
 from trireme.model_file import dumps, layout, load, loads
-from trireme.op import Attr, OpDef
 from trireme.schema.generated import trireme_generated as fbs
+from trireme.support.dtypes import ANY
+from trireme.support.errors import ModelFileError
 
 F32 = TensorType((2, 3), "float32")
 
@@ -29,7 +29,7 @@ def body_op(monkeypatch):
         "test_body", "x", "", lambda x, **_: (x.type,), lambda x, **_: x, attrs=attrs,
         dtypes=(ANY,),
     )  # fmt: skip
-    monkeypatch.setitem(trireme.op._OPS, op.name, op)
+    monkeypatch.setitem(trireme.ir.op._OPS, op.name, op)
 
 
 def model() -> bytes:

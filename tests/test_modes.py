@@ -9,14 +9,14 @@ from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import PINNED, SOME_FREE, any_order, devices, feeds_of, random_graph
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.plan_check import check_plan
-from trireme.running.per_node import compare_nodes, gap
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.plan.verify import check_plan
+from trireme.runtime.compare import compare_nodes, gap
+from trireme.runtime.session import Session
+from trireme.support.errors import RunError
 
 MODES = ("serial", "parallel")
 SUBGRAPHS = ("merged", "split")

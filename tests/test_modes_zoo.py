@@ -11,10 +11,10 @@ from forced import open_all, pinned_at_random
 from zoo import zoo_path
 
 import trireme
-from trireme.calibrating.calibration import Calibration
-from trireme.model_cache import optimised
-from trireme.running.feeds import random_array
-from trireme.running.per_node import gap
+from trireme.cost.calibration import Calibration
+from trireme.model_file.cache import optimised
+from trireme.runtime.compare import gap
+from trireme.runtime.feeds import random_array
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
 MODELS = [

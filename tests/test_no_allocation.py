@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from forced import open_all
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.graph import TensorType
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
 
 SIDE, CHANNELS = 64, 32
 TENSOR_BYTES = SIDE * SIDE * CHANNELS * 4

@@ -9,15 +9,15 @@ from npu import Int8Builder, Run, feeds_of, supported_part
 from sweep import sweep
 from zoo import zoo_path
 
-from trireme.builder import GraphBuilder
-from trireme.device import HOST, Buffer, host_alloc
+from trireme.backend.device import HOST, Buffer, host_alloc
 from trireme.devices.npu import constraints, load_spec, open_device, spec_names, supported_ops
 from trireme.devices.npu.constraints import CONSTRAINTS, sentence
 from trireme.devices.npu.spec import parse_spec
-from trireme.errors import CompileError, DeviceError, RunError
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
-from trireme.op import has_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import has_op
+from trireme.support.errors import CompileError, DeviceError, RunError
 
 SEED = 5
 Q = Quant((0.05,), (3,))

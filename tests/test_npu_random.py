@@ -6,7 +6,7 @@ from npu import Run, feeds_of, supported_part
 from random_graphs import random_graph
 
 from trireme.devices.npu import open_device, spec_names
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
 
 SRAM_SIZES = (1500, 3000, 8000, 40_000, 300_000)
 

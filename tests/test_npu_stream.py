@@ -15,8 +15,8 @@ from trireme.devices.npu.spec import load_spec
 from trireme.devices.npu.stream import ENGINE_OF, ENGINES, Barrier, Command, Dma, Matrix
 from trireme.devices.npu.timing import simulate_cycles
 from trireme.devices.npu.verify import verify
-from trireme.errors import CompileError, DeviceError
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
+from trireme.support.errors import CompileError, DeviceError
 
 SEED = 11
 

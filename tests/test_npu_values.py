@@ -5,9 +5,9 @@ import pytest
 from npu import Int8Builder, Run, sample_graph
 
 from trireme.devices.npu import open_device, supported_ops
-from trireme.dtypes import numpy_dtype
-from trireme.interpret import interpret
-from trireme.op import all_ops
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops
+from trireme.support.dtypes import numpy_dtype
 
 SEED = 7
 SRAM_SIZES = (8 << 10, 64 << 10, 1 << 20)

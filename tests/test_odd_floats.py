@@ -13,12 +13,12 @@ import pytest
 from op_samples import assert_close, outputs_of, sample_graph
 from sweep import sweep
 
-from trireme.errors import GraphError, RunError
-from trireme.graph import Quant
-from trireme.interpret import interpret
-from trireme.op import Sample, get_op
-from trireme.opening import open_device
-from trireme.session import Session
+from trireme.backend.registry import open_device
+from trireme.ir.graph import Quant
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import Sample, get_op
+from trireme.runtime.session import Session
+from trireme.support.errors import GraphError, RunError
 
 OPTIONS = {"cpu": {"threads": 1}, "opencl": {}, "npu": {"float32": "float16"}}
 HALF_RTOL, HALF_MOST = 2e-2, 8

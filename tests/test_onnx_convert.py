@@ -7,9 +7,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
-from trireme.errors import ConvertError
-from trireme.interpret import run_reference
-from trireme.optimise import optimise
+from trireme.ir.interpreter import run_reference
+from trireme.passes.pipeline import optimise
+from trireme.support.errors import ConvertError
 
 SEED = 20261121
 

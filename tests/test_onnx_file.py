@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_peers import LIGHT
 
 from trireme.converters.onnx import convert
-from trireme.errors import ConvertError, ModelFileError, TriremeError
-from trireme.interpret import run_reference
+from trireme.ir.interpreter import run_reference
+from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
 SEED = 20261121
 

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import trireme
 from trireme.converters.onnx.file import MOST_DENSE
-from trireme.errors import TriremeError
+from trireme.support.errors import TriremeError
 
 FLOAT = TensorProto.FLOAT
 

@@ -16,7 +16,7 @@ from onnx_cases import node_cases, ops_in, run_case, run_session_case
 from sweep import sweep
 
 from trireme.converters.onnx import convert
-from trireme.optimise import optimise
+from trireme.passes.pipeline import optimise
 
 BATCHES = 12
 LEAST_PASSING = 1790

@@ -5,10 +5,10 @@ import opencl
 import pytest
 from op_samples import assert_close
 
-from trireme.builder import GraphBuilder
 from trireme.devices.opencl import open_device
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 SEED = 5
 

@@ -19,8 +19,8 @@ import sys
 import opencl
 from op_samples import assert_close, op_samples, sample_graph
 from trireme.devices.opencl import open_device
-from trireme.interpret import interpret
-from trireme.op import get_op
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import get_op
 
 device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 taken = {}
@@ -45,7 +45,7 @@ import numpy as np
 import opencl
 from random_graphs import random_feeds, random_graph
 from trireme.devices.opencl import open_device
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
 
 device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 for seed in range(60):

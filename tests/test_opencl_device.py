@@ -7,17 +7,17 @@ import opencl
 import pytest
 from cpu_run import node_graph
 
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.calibrating.handover import Handover
+from trireme.backend.core_latency import Handover
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.devices.opencl.programs import build_error
 from trireme.devices.opencl.works import TERM_LIMITS
-from trireme.disk_cache import DiskCache
-from trireme.errors import CompileError, DeviceError
-from trireme.interpret import interpret
-from trireme.session import Session
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
+from trireme.support.disk_cache import DiskCache
+from trireme.support.errors import CompileError, DeviceError
 from trireme.tools.cli import main
 
 

@@ -8,8 +8,8 @@ from op_samples import assert_close, op_samples, sample_graph
 from sweep import sweep
 
 from trireme.devices.opencl import open_device
-from trireme.interpret import interpret
-from trireme.op import get_op
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import get_op
 
 FIRST_OUTPUT = ("max_pool", "layer_normalization")
 SHARED = ("both broadcast", "first broadcasts", "scalar", "three inputs")

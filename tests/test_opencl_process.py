@@ -8,10 +8,10 @@ import sys
 import opencl
 import pytest
 
+from trireme.backend.registry import open_device as open_by_name
 from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.pocl import sweep
-from trireme.errors import DeviceError
-from trireme.opening import open_device as open_by_name
+from trireme.support.errors import DeviceError
 
 
 def _in_fork(device, results):
@@ -55,9 +55,9 @@ _OPEN = "from trireme.devices.opencl import open_device; d = open_device(cache_d
 _RUN = """
 import numpy as np
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
+from trireme.ir.graph import TensorType
 import trireme.ops
 b = GraphBuilder("g")
 g = b.finish(b.add("tanh", b.input("x", TensorType((64,), "float32"))))

@@ -6,11 +6,11 @@ import numpy as np
 import opencl
 import pytest
 
-from trireme.builder import GraphBuilder
 from trireme.devices.opencl import open_device
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
 
 
 @pytest.fixture(scope="module")

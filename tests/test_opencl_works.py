@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.calibrating.net_builder import build
-from trireme.calibrating.nets import NETS
-from trireme.device import NodeSpan, held_s
+from trireme.backend.core_latency import BYTES, FLAGS
+from trireme.backend.device import NodeSpan, held_s
+from trireme.calibration.net_builder import build
+from trireme.calibration.nets import NETS
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import Lowering
 from trireme.devices.opencl.tuning import Tuning
 from trireme.devices.opencl.works import TERM_LIMITS, family_of, works_of
-from trireme.graph import TensorType
-from trireme.optimise import optimise
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.passes.pipeline import optimise
 
 CPU = Tuning("cpu", 16, 12, 2, 16, (1, 1))
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from op_samples import assert_close, op_samples, sample_graph
 
-from trireme.errors import TriremeError
-from trireme.interpret import interpret
-from trireme.opening import open_device
-from trireme.session import Session
+from trireme.backend.registry import open_device
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
+from trireme.support.errors import TriremeError
 
 SHARE = 12
 """One case of so many is run by default."""

@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 from op_samples import sample_graph
 from retyped import retyped, samples_of, with_inputs
 
-from trireme.builder import GraphBuilder
-from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, COMPLEX, TEXT, dtype_name
-from trireme.errors import GraphError, RunError, ShapeError, TriremeError
-from trireme.graph import Quant, TensorType
-from trireme.interpret import interpret
-from trireme.op import all_ops, get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops, get_op
+from trireme.support.dtypes import ANY, COMPLEX, TEXT, dtype_name
+from trireme.support.errors import GraphError, RunError, ShapeError, TriremeError
 
 
 def reshaped(sample):

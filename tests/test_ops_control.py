@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder, scalar
-from trireme.errors import ShapeError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
+from trireme.ir.builder import GraphBuilder, scalar
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.support.errors import ShapeError
 
 F = "float32"
 

@@ -17,9 +17,9 @@ from op_samples import assert_close, sample_graph
 from retyped import retype, retypings, samples_of
 
 from trireme.devices.cpu.program import REFERENCE
-from trireme.errors import TriremeError
-from trireme.interpret import interpret
-from trireme.op import all_ops
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops
+from trireme.support.errors import TriremeError
 
 SHARE, MIXED_SHARE = 401, 47
 """One case of so many is run by default, of all and of those whose operands differ."""

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from op_samples import by_op, sample_graph
 
-from trireme.builder import GraphBuilder
-from trireme.errors import ShapeError
-from trireme.graph import TensorType
-from trireme.op import call_of, get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.op import call_of, get_op
+from trireme.support.errors import ShapeError
 
 PLAIN = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 POOL = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}

@@ -7,11 +7,11 @@ import pytest
 from ml_dtypes import bfloat16
 from op_samples import assert_close, by_op, interpreted, named, op_samples
 
-from trireme.builder import GraphBuilder
-from trireme.errors import ShapeError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.op import all_ops
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.ir.op import all_ops
+from trireme.support.errors import ShapeError
 
 onnx = pytest.importorskip("onnx", reason="the references' peer is ONNX")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the references' peer is ONNX Runtime")

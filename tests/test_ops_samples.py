@@ -3,7 +3,7 @@
 import pytest
 from op_samples import op_samples
 
-from trireme.op import all_ops
+from trireme.ir.op import all_ops
 
 RECURRENT = {
     "activation_alpha", "activation_beta", "activations", "clip", "hidden_size", "layout",

@@ -12,13 +12,13 @@ from forced import pinned_where_supported
 from onnx import TensorProto, helper
 from op_samples import assert_close, op_samples, sample_graph
 
-from trireme.builder import GraphBuilder
 from trireme.converters.onnx.functions import input_types
-from trireme.errors import TriremeError
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.op import all_ops
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops
+from trireme.runtime.session import Session
+from trireme.support.errors import TriremeError
 
 SEED = 31
 

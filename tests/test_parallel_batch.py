@@ -6,17 +6,17 @@ from random_graphs import random_feeds
 from toy_device import ToyDevice
 from zoo import zoo_path
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel
-from trireme.errors import PlacementError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.model_cache import optimised
-from trireme.parallel.batch import batched
-from trireme.parallel.choose import improve, place_split
-from trireme.place import place
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.cache import optimised
+from trireme.placement.place import place
+from trireme.placement.shards.batch import batched
+from trireme.placement.shards.choose import improve, place_split
+from trireme.runtime.session import Session
+from trireme.support.errors import PlacementError
 
 MODELS = ["ad01_int8", "kws_dscnn_int8", "resnet8_cifar10_int8", "kws_dscnn_f32", "ad01_fp32"]
 

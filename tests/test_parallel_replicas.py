@@ -5,19 +5,19 @@ import threading
 import numpy as np
 import pytest
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.device import DeviceSpec
+from trireme.backend.device import DeviceSpec
+from trireme.backend.registry import open_device
+from trireme.cost.calibration import Calibration
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.opening import open_device
-from trireme.parallel.dealing import Dealer, alike
-from trireme.parallel.measure import profile_stream
-from trireme.parallel.pipeline import Pipeline
-from trireme.parallel.replicas import Replicas
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
+from trireme.runtime.streams.measure import profile_stream
+from trireme.runtime.streams.pipeline import Pipeline
+from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.streams.round_robin import Dealer, alike
+from trireme.support.errors import RunError
 
 
 def model():

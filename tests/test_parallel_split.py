@@ -11,26 +11,26 @@ from sweep import sweep
 from toy_device import ToyDevice
 from zoo import zoo_path
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.convert import convert
-from trireme.cost import CostModel, roofline_s, work_of
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel, roofline_s, work_of
 from trireme.devices.npu import estimate, open_device
-from trireme.errors import PlacementError, TriremeError
-from trireme.explain import explain
-from trireme.graph import Quant, TensorType, node_names
-from trireme.interpret import run_reference
-from trireme.lockfile import load_lock, lock, place_as, save_lock
-from trireme.model_cache import optimised
-from trireme.optimise import optimise
-from trireme.parallel.choose import improve, place_split, place_with
-from trireme.parallel.evaluate import Evaluator
-from trireme.parallel.split import KINDS, Split, axis_of, extent, split
-from trireme.place import place
-from trireme.plan import make_plan
-from trireme.plan_check import check_plan
-from trireme.session import Session
-from trireme.virtual import makespan_s, timeline
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType, node_names
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.cache import optimised
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.placement.explain import explain
+from trireme.placement.lockfile import load_lock, lock, place_as, save_lock
+from trireme.placement.place import place
+from trireme.placement.shards.choose import improve, place_split, place_with
+from trireme.placement.shards.evaluate import Evaluator
+from trireme.placement.shards.shard import KINDS, Split, axis_of, extent, split
+from trireme.plan.plan import make_plan
+from trireme.plan.verify import check_plan
+from trireme.plan.virtual_time import makespan_s, timeline
+from trireme.runtime.session import Session
+from trireme.support.errors import PlacementError, TriremeError
 
 F32 = "float32"
 

@@ -10,14 +10,14 @@ from random_graphs import random_feeds, random_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder, scalar
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import DeviceError, PlanError, RunError
-from trireme.graph import TensorType
-from trireme.parallel.flow import flow_of, state_waits, steady_s
-from trireme.parallel.measure import profile_stream
-from trireme.plan import make_plan
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder, scalar
+from trireme.ir.graph import TensorType
+from trireme.plan.flow import flow_of, state_waits, steady_s
+from trireme.plan.plan import make_plan
+from trireme.runtime.session import Session
+from trireme.runtime.streams.measure import profile_stream
+from trireme.support.errors import DeviceError, PlanError, RunError
 
 
 def chain(stages=3):

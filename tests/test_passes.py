@@ -7,10 +7,10 @@ import pytest
 from model_builder import Model, batch_norm, conv, f32, ints, pool, weights
 from same_results import assert_same_results, op_names
 
-from trireme.builder import scalar
-from trireme.check import check
-from trireme.errors import GraphError
-from trireme.optimise import PASSES, optimise, optimise_report
+from trireme.ir.builder import scalar
+from trireme.ir.verify import check
+from trireme.passes.pipeline import PASSES, optimise, optimise_report
+from trireme.support.errors import GraphError
 
 
 def only(graph, *passes, **checks):

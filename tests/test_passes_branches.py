@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from trireme.convert import convert
-from trireme.interpret import run_reference
-from trireme.optimise import optimise
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.convert import convert
 from trireme.passes.branches import MOST_UNROLLED
-from trireme.session import Session
+from trireme.passes.pipeline import optimise
+from trireme.runtime.session import Session
 
 SEED = 51
 

@@ -5,10 +5,10 @@ import pytest
 from model_builder import Model, conv, f32, ints, weights
 from same_results import assert_same_results, op_names
 
-from trireme.builder import scalar
-from trireme.graph import Graph
-from trireme.optimise import optimise
-from trireme.rewrite import Draft, merged_source, rules_by_op
+from trireme.ir.builder import scalar
+from trireme.ir.graph import Graph
+from trireme.ir.rewriter import Draft, merged_source, rules_by_op
+from trireme.passes.pipeline import optimise
 
 
 def branch(op):

@@ -5,8 +5,8 @@ import pytest
 from model_builder import Model, batch_norm, conv, f32, ints, pool, weights
 from same_results import assert_same_results, op_names
 
-from trireme.builder import scalar
-from trireme.optimise import optimise
+from trireme.ir.builder import scalar
+from trireme.passes.pipeline import optimise
 from trireme.passes.views_reshape import groups_of
 
 

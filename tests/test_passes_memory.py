@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from zoo import zoo_folder
 
-from trireme.builder import GraphBuilder
-from trireme.convert import convert
-from trireme.graph import TensorType
-from trireme.memory import LiveRange, peak_bytes
-from trireme.optimise import PASSES, optimise
+from trireme.backend.arena import LiveRange, peak_bytes
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import PASSES, optimise
 
 SIDE = 8
 

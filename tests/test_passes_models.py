@@ -13,8 +13,8 @@ from zoo import zoo_path
 
 from trireme.converters.onnx import convert as convert_onnx
 from trireme.converters.tflite import convert as convert_tflite
-from trireme.interpret import is_quantized
-from trireme.optimise import optimise
+from trireme.ir.interpreter import is_quantized
+from trireme.passes.pipeline import optimise
 
 ZOO = {
     "ad01_fp32": 10, "ad01_int8": 10, "deeplabv3_f32": 60, "kws_dscnn_f32": 58,

@@ -5,8 +5,8 @@ import pytest
 from model_builder import Model, f32, ints
 from same_results import assert_same_results, op_names
 
-from trireme.optimise import optimise
 from trireme.passes.move_chains import Factors
+from trireme.passes.pipeline import optimise
 
 
 def test_golden_text_of_a_patch_unfold():

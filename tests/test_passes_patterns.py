@@ -7,8 +7,8 @@ import pytest
 from model_builder import Model, conv, f32, ints, weights
 from same_results import assert_same_results, op_names
 
-from trireme.builder import scalar
-from trireme.optimise import optimise
+from trireme.ir.builder import scalar
+from trireme.passes.pipeline import optimise
 
 HALF, ONE, TWO = scalar(0.5), scalar(1.0), scalar(2.0)
 ROOT_TWO = scalar(math.sqrt(2))

@@ -5,10 +5,10 @@ import pytest
 from model_builder import Model, f32, ints, weights
 from same_results import assert_same_results, op_names
 
-from trireme.builder import scalar
-from trireme.graph import TensorType
-from trireme.interpret import is_quantized
-from trireme.optimise import PASSES, optimise, optimise_report
+from trireme.ir.builder import scalar
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import is_quantized
+from trireme.passes.pipeline import PASSES, optimise, optimise_report
 
 
 def zero_of(dtype, value):

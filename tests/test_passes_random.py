@@ -8,8 +8,8 @@ from model_builder import Model, f32, ints
 from random_graphs import random_graph
 from same_results import assert_same_results
 
-from trireme.builder import scalar
-from trireme.optimise import PASSES, optimise
+from trireme.ir.builder import scalar
+from trireme.passes.pipeline import PASSES, optimise
 
 UNARY = (
     "relu", "tanh", "sigmoid", "hard_swish", "swish", "abs", "neg", "identity", "relu6",

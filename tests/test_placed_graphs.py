@@ -12,10 +12,10 @@ from forced import pinned_at_random
 from random_graphs import random_feeds, random_graph
 from sweep import sweep
 
-from trireme.calibrating.calibration import Calibration
-from trireme.interpret import run_reference
-from trireme.plan_check import check_plan
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.interpreter import run_reference
+from trireme.plan.verify import check_plan
+from trireme.runtime.session import Session
 
 seeds = pytest.mark.parametrize("seed", sweep(range(25), always=range(0, 25, 5)))
 

@@ -16,24 +16,24 @@ from placement_cases import KINDS, case, cases_of, random_problem, to_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel, Link, Links
-from trireme.errors import PlacementError
-from trireme.place import place
-from trireme.placing import anneal
-from trireme.placing.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
-from trireme.placing.contract import Contraction
-from trireme.placing.idle import least_uses
-from trireme.placing.makespan import makespan_s
-from trireme.placing.messages import Messages, price_bound
-from trireme.placing.objective import LINEAR, OBJECTIVES, Scorer
-from trireme.placing.prices import time_prices
-from trireme.placing.problem import CALLER, Machine, Problem
-from trireme.placing.search import Search
-from trireme.placing.stages import early, fewest, rules
-from trireme.placing.starts import single_device
-from trireme.plan import make_plan
-from trireme.virtual import timeline
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel, Link, Links
+from trireme.placement import anneal
+from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
+from trireme.placement.coarsen import Contraction
+from trireme.placement.makespan import makespan_s
+from trireme.placement.messages import Messages, price_bound
+from trireme.placement.objective import LINEAR, OBJECTIVES, Scorer
+from trireme.placement.place import place
+from trireme.placement.prices import time_prices
+from trireme.placement.problem import CALLER, Machine, Problem
+from trireme.placement.search import Search
+from trireme.placement.stages import early, fewest, rules
+from trireme.placement.starts import single_device
+from trireme.placement.unused_device import least_uses
+from trireme.plan.plan import make_plan
+from trireme.plan.virtual_time import timeline
+from trireme.support.errors import PlacementError
 
 small = pytest.mark.parametrize("seed", sweep(range(24), (0, 1, 8)))
 """One of each kind always, the rest in a sweep."""

@@ -12,26 +12,26 @@ from placement_cases import random_problem
 from toy_device import ToyDevice
 
 from trireme import CompileError, DeviceError, PlacementError, PlanError, Session
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel
-from trireme.device import Resident
+from trireme.backend.device import Resident
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described.soc import load_soc
 from trireme.devices.npu import load_spec, open_device
-from trireme.explain import explain
-from trireme.graph import Quant, TensorType
-from trireme.place import place
-from trireme.placing.bounds import Forest, LoadBound, makespan_bound
-from trireme.placing.budget import memory_uses, scratch_bytes, streamed_s
-from trireme.placing.contract import Contraction
-from trireme.placing.messages import price_bound
-from trireme.placing.objective import LINEAR, Scorer
-from trireme.placing.prices import time_prices
-from trireme.placing.problem import Problem
-from trireme.placing.search import Search
-from trireme.placing.stages import rules
-from trireme.plan import make_plan
-from trireme.virtual import timeline
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
+from trireme.placement.bounds import Forest, LoadBound, makespan_bound
+from trireme.placement.budget import memory_uses, scratch_bytes, streamed_s
+from trireme.placement.coarsen import Contraction
+from trireme.placement.explain import explain
+from trireme.placement.messages import price_bound
+from trireme.placement.objective import LINEAR, Scorer
+from trireme.placement.place import place
+from trireme.placement.prices import time_prices
+from trireme.placement.problem import Problem
+from trireme.placement.search import Search
+from trireme.placement.stages import rules
+from trireme.plan.plan import make_plan
+from trireme.plan.virtual_time import timeline
 
 
 def limited(seed, streams):

@@ -14,21 +14,21 @@ from baselines import BASELINES
 from placement_cases import KINDS, cases, cases_of, random_problem, to_graph
 from sweep import sweep
 
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel, Links
-from trireme.errors import PlacementError
-from trireme.place import place
-from trireme.placing.bounds import Forest, LoadBound, makespan_bound
-from trireme.placing.makespan import makespan_s
-from trireme.placing.prices import time_prices
-from trireme.placing.problem import CALLER, Machine, Problem
-from trireme.placing.proof import ROUNDING, solver
-from trireme.placing.prove import prove_prices
-from trireme.placing.prove_makespan import prove_makespan
-from trireme.placing.prove_paths import relax, relax_makespan
-from trireme.placing.prove_stages import SerialModel, launches_beyond
-from trireme.placing.proven import proven
-from trireme.placing.search import Search
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel, Links
+from trireme.placement.bounds import Forest, LoadBound, makespan_bound
+from trireme.placement.makespan import makespan_s
+from trireme.placement.place import place
+from trireme.placement.prices import time_prices
+from trireme.placement.problem import CALLER, Machine, Problem
+from trireme.placement.proof import ROUNDING, solver
+from trireme.placement.prove import prove_prices
+from trireme.placement.prove_makespan import prove_makespan
+from trireme.placement.prove_paths import relax, relax_makespan
+from trireme.placement.prove_stages import SerialModel, launches_beyond
+from trireme.placement.proven import proven
+from trireme.placement.search import Search
+from trireme.support.errors import PlacementError
 
 try:
     solver()

@@ -19,18 +19,18 @@ from toy_graphs import (
 )
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.compile import compile_plan
-from trireme.cost import CostModel
-from trireme.errors import PlacementError, PlanError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.place import place
-from trireme.plan import make_plan
-from trireme.plan_check import check_plan
-from trireme.session import Session
-from trireme.virtual import makespan_s, timeline
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.placement.place import place
+from trireme.plan.plan import make_plan
+from trireme.plan.verify import check_plan
+from trireme.plan.virtual_time import makespan_s, timeline
+from trireme.runtime.program import compile_plan
+from trireme.runtime.session import Session
+from trireme.support.errors import PlacementError, PlanError
 
 
 @pytest.mark.parametrize("seed", sweep(range(60), always=range(0, 60, 5)))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.session import Session
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.session import Session
+from trireme.support.errors import RunError
 
 LARGE, SMALL = (64, 512), (4, 4)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401  (fills the registry)
-from trireme import quantize as q
-from trireme.errors import GraphError
-from trireme.graph import Quant, TensorType, Value
-from trireme.op import Call, has_op
+from trireme.ir.graph import Quant, TensorType, Value
+from trireme.ir.op import Call, has_op
+from trireme.ops import integer as q
+from trireme.support.errors import GraphError
 
 SEED = 20
 EDGES = [0, 1, -1, 2, -2, 127, -128, 255, 2**15, -(2**15), 2**30, -(2**30), 2**31 - 1, -(2**31)]

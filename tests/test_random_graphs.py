@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from random_graphs import FLOAT_ONLY, MAKERS, QUANTISED_ONLY, random_feeds, random_graph
 
-from trireme.interpret import run_reference
+from trireme.ir.interpreter import run_reference
 from trireme.model_file import dumps, loads
 
 

@@ -5,8 +5,8 @@ import pytest
 from npu import Int8Builder
 
 from trireme.devices.npu.device import NpuCall
-from trireme.interpret import run_reference
-from trireme.session import Session
+from trireme.ir.interpreter import run_reference
+from trireme.runtime.session import Session
 
 
 def graph_and_feeds(keeps_state=False):

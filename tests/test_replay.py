@@ -10,12 +10,10 @@ from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import devices, feeds_of, random_graph
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.dtypes import numpy_dtype
-from trireme.errors import ModelFileError, RunError, TriremeError
-from trireme.graph import TensorType
-from trireme.replay import (
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.replay import (
     PLACEMENT,
     VERSION,
     compared,
@@ -25,7 +23,9 @@ from trireme.replay import (
     rerun,
     save_bundle,
 )
-from trireme.session import Session
+from trireme.runtime.session import Session
+from trireme.support.dtypes import numpy_dtype
+from trireme.support.errors import ModelFileError, RunError, TriremeError
 
 T = TensorType((3, 8), "float32")
 

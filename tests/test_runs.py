@@ -12,16 +12,16 @@ from toy_device import ToyDevice
 from toy_graphs import devices, feeds_of, random_graph
 from zoo import zoo_path
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.device import Done
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.model_cache import optimised
-from trireme.opening import open_device
-from trireme.running.feeds import random_array
-from trireme.running.runs import TRIES, Runs
-from trireme.session import Session
+from trireme.backend.device import Done
+from trireme.backend.registry import open_device
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.cache import optimised
+from trireme.runtime.executors import TRIES, Runs
+from trireme.runtime.feeds import random_array
+from trireme.runtime.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
 from trireme.tools.bench.singles import chosen_over_best, singles_table, time_singles
 from trireme.tools.bench.turns import Match

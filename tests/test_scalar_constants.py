@@ -13,15 +13,15 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from trireme.builder import GraphBuilder
-from trireme.check import check, check_value
-from trireme.convert import convert
 from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.recipes import Code
-from trireme.errors import GraphError, InternalError
-from trireme.graph import TensorType, Value
-from trireme.rewrite import Draft
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.rewriter import Draft
+from trireme.ir.verify import check, check_value
+from trireme.model_file.convert import convert
+from trireme.runtime.session import Session
+from trireme.support.errors import GraphError, InternalError
 
 OPS = ("Add", "Sub", "Mul", "Div")
 SCALARS = (0.5, 2.0, -2.0, 1.0)

@@ -16,12 +16,12 @@ from trireme import (
     RunError,
     Session,
 )
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.explain import explain
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.running.trace import chrome_trace
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.placement.explain import explain
+from trireme.profiling.trace import chrome_trace
 
 F32 = TensorType((3, 8), "float32")
 

@@ -8,8 +8,8 @@ from mutation_seeds import small_tflite
 from tflite_builder import Op, T, constant, model, one_op
 
 from trireme.converters.tflite import convert
-from trireme.errors import ConvertError, ModelFileError
-from trireme.interpret import run_reference
+from trireme.ir.interpreter import run_reference
+from trireme.support.errors import ConvertError, ModelFileError
 
 
 def test_the_small_model_is_sound():

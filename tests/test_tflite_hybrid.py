@@ -7,9 +7,9 @@ from tflite_builder import T, constant, one_op
 
 from trireme.converters.tflite import convert
 from trireme.devices.cpu.hybrid_nodes import find_hybrid
-from trireme.errors import ConvertError
-from trireme.interpret import run_reference
-from trireme.optimise import optimise
+from trireme.ir.interpreter import run_reference
+from trireme.passes.pipeline import optimise
+from trireme.support.errors import ConvertError
 
 SEED = 3
 IMAGE = (2, 9, 11, 6)

@@ -7,7 +7,7 @@ from litert import litert_run, random_inputs
 from tflite_builder import Op, T, constant, model, one_op
 
 from trireme.converters.tflite import OPERATORS, convert
-from trireme.interpret import run_reference
+from trireme.ir.interpreter import run_reference
 
 SEED = 11
 RNG = np.random.default_rng(SEED)

@@ -10,8 +10,8 @@ from ai_edge_litert.interpreter import Interpreter
 from tflite_builder import Op, Signature, Sub, T, model_of
 
 import trireme
-from trireme.errors import ConvertError, ModelFileError
-from trireme.session import Session
+from trireme.runtime.session import Session
+from trireme.support.errors import ConvertError, ModelFileError
 from trireme.tools.cli import main
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)

@@ -8,7 +8,7 @@ from sweep import sweep
 from zoo import zoo_path
 
 from trireme.converters.tflite import convert
-from trireme.interpret import interpret, run_reference
+from trireme.ir.interpreter import interpret, run_reference
 
 SEED = 7
 QUANTIZED = [

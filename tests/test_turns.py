@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.calibrating.calibrate import calibrate
-from trireme.calibrating.calibration import Calibration, DeviceCalibration, Sharing
-from trireme.calibrating.handover import USUAL, Handover
-from trireme.calibrating.turns import crossing_of, measure_overlap
-from trireme.cost import CostModel
+from trireme.backend.core_latency import USUAL, Handover
+from trireme.calibration.calibrate import calibrate
+from trireme.calibration.transfer_probe import crossing_of, measure_overlap
+from trireme.cost.calibration import Calibration, DeviceCalibration, Sharing
+from trireme.cost.model import CostModel
 
 
 def test_turns_and_copies_of_devices_on_the_same_silicon():

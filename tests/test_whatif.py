@@ -10,16 +10,16 @@ from placement_cases import to_graph
 from zoo import zoo_path
 
 import trireme
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.convert import convert
-from trireme.cost import CostModel
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described import load_soc
-from trireme.errors import RunError
-from trireme.graph import TensorType
-from trireme.optimise import optimise
-from trireme.parallel.choose import place_with
-from trireme.place import place
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.placement.place import place
+from trireme.placement.shards.choose import place_with
+from trireme.support.errors import RunError
 from trireme.tools.cli import main
 from trireme.tools.figures import parse_axis
 from trireme.tools.options import Progress

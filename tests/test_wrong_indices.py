@@ -11,10 +11,10 @@ from onnx import helper
 from opencl import need_opencl
 
 from trireme import PlacementError, RunError, Session
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.cost.calibration import Calibration
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 F = np.float32
 X = np.arange(20, dtype=F).reshape(5, 4)

@@ -9,19 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrating.calibrate import LIMIT_S
-from trireme.calibrating.calibrate import calibrate as measure
-from trireme.calibrating.calibration import (
-    REFERENCE,
-    Calibration,
-    DeviceCalibration,
-    load_calibration,
-)
-from trireme.calibrating.reference import measure_reference
-from trireme.calibrating.remedy import command
-from trireme.device import HOST, Device, kind_of
-from trireme.errors import ModelFileError, RunError
-from trireme.opening import open_device
+from trireme.backend.calibrate_hint import command
+from trireme.backend.device import HOST, Device, kind_of
+from trireme.backend.registry import open_device
+from trireme.calibration.calibrate import LIMIT_S
+from trireme.calibration.calibrate import calibrate as measure
+from trireme.calibration.reference import measure_reference
+from trireme.cost.calibration import REFERENCE, Calibration, DeviceCalibration, load_calibration
+from trireme.support.errors import ModelFileError, RunError
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
 from trireme.tools.number_options import seconds, thread_list, whole

@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrating.calibration import Calibration, DeviceCalibration, load_calibration
-from trireme.calibrating.handover import Watch
-from trireme.calibrating.pace import Pace
-from trireme.calibrating.remedy import command
-from trireme.calibrating.turns import in_stretches
-from trireme.cost import CostModel
-from trireme.device import Device
-from trireme.errors import RunError
-from trireme.graph import Graph
-from trireme.model_cache import optimised
-from trireme.opening import open_devices
-from trireme.place import place
-from trireme.running.execute import flights
-from trireme.running.lane import Lane
-from trireme.session import Session
+from trireme.backend.calibrate_hint import command
+from trireme.backend.core_latency import Watch
+from trireme.backend.device import Device
+from trireme.backend.registry import open_devices
+from trireme.calibration.machine_speed import Pace
+from trireme.calibration.transfer_probe import in_stretches
+from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibration
+from trireme.cost.model import CostModel
+from trireme.ir.graph import Graph
+from trireme.model_file.cache import optimised
+from trireme.placement.place import place
+from trireme.runtime.context import Lane
+from trireme.runtime.execute import flights
+from trireme.runtime.session import Session
+from trireme.support.errors import RunError
 from trireme.tools.calibrate_rank import (
     MOST,
     TRIALS,

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from trireme.calibrating.calibration import Calibration
-from trireme.calibrating.handover import UNKNOWN, Watch
-from trireme.device import Device
-from trireme.dtypes import Array
-from trireme.graph import Graph
-from trireme.running.feeds import random_array
-from trireme.session import Session
+from trireme.backend.core_latency import UNKNOWN, Watch
+from trireme.backend.device import Device
+from trireme.cost.calibration import Calibration
+from trireme.ir.graph import Graph
+from trireme.runtime.feeds import random_array
+from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
 
 MOST, TRIALS = 400, 4
 """The most runs that are timed; how often what runs is measured while cores move meanwhile."""

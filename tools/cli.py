@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from trireme import __version__, errors
-from trireme.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
-from trireme.limits import MOST_THREADS
+from trireme import __version__
+from trireme.support import errors
+from trireme.support.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
+from trireme.support.limits import MOST_THREADS
 from trireme.tools import calibrate, commands, demo, machines, place, replay, verify, whatif
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench

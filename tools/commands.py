@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 
 from trireme import convert as convert_model
+from trireme.backend.registry import device_names, open_device
 from trireme.devices.opencl import list_devices
-from trireme.errors import DeviceError
-from trireme.explain import explain as explain_placement
-from trireme.graph import Graph, Value
+from trireme.ir.graph import Graph, Value
+from trireme.ir.selectors import region_called
 from trireme.model_file import save
-from trireme.naming import region_called
-from trireme.opening import device_names, open_device
-from trireme.optimise import optimise
-from trireme.parallel.measure import profile_stream, streamed_s
-from trireme.parallel.replicas import Replicas
-from trireme.placement import Placement
-from trireme.placing.shatter import advice_json, advise
-from trireme.profile import Profile
-from trireme.running.interactive import summary
-from trireme.running.trace import chrome_trace
-from trireme.session import Session
+from trireme.passes.pipeline import optimise
+from trireme.placement.explain import explain as explain_placement
+from trireme.placement.kernel_advice import advice_json, advise
+from trireme.placement.placement import Placement
+from trireme.profiling.profile import Profile
+from trireme.profiling.trace import chrome_trace
+from trireme.runtime.interactive import summary
+from trireme.runtime.session import Session
+from trireme.runtime.streams.measure import profile_stream, streamed_s
+from trireme.runtime.streams.replicas import Replicas
+from trireme.support.errors import DeviceError
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.options import (
     Progress,

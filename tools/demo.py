@@ -15,11 +15,11 @@ from importlib.resources import files
 import numpy as np
 
 from trireme import convert
-from trireme.dtypes import Array
-from trireme.graph import Graph
-from trireme.optimise import optimise
-from trireme.profile import Profile
-from trireme.session import Session
+from trireme.ir.graph import Graph
+from trireme.passes.pipeline import optimise
+from trireme.profiling.profile import Profile
+from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
 from trireme.tools.commands import emit
 from trireme.tools.options import Progress
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trireme.devices.described import Soc
-from trireme.errors import RunError
+from trireme.support.errors import RunError
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from trireme.dtypes import INTS, Array, numpy_dtype
-from trireme.errors import RunError
-from trireme.graph import TensorType
+from trireme.ir.graph import TensorType
+from trireme.support.dtypes import INTS, Array, numpy_dtype
+from trireme.support.errors import RunError
 
 NORMALISATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "signed": ((127.5,), (127.5,)),

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from trireme.cost import CostModel
-from trireme.errors import PlacementError
-from trireme.graph import Graph
-from trireme.lockfile import Lock, differences, place_as, remarks
-from trireme.placing.objective import Objective
+from trireme.cost.model import CostModel
+from trireme.ir.graph import Graph
+from trireme.placement.lockfile import Lock, differences, place_as, remarks
+from trireme.placement.objective import Objective
+from trireme.support.errors import PlacementError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from trireme.devices.described import Soc, load_soc
 from trireme.devices.described.published import SUFFIXES, Compared, compare, held_out_errors
-from trireme.errors import RunError
+from trireme.support.errors import RunError
 from trireme.tools import commands
 from trireme.tools.commands import emit
 from trireme.tools.options import argument

@@ -9,7 +9,7 @@ import argparse
 import math
 from collections.abc import Callable
 
-from trireme.limits import MOST_THREADS
+from trireme.support.limits import MOST_THREADS
 
 MOST = 1_000_000
 """Of what an option counts: runs, rounds, classes."""

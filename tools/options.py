@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.errors import RunError
-from trireme.graph import Graph, Value
-from trireme.limits import MOST_THREADS
-from trireme.lockfile import Lock, devices_of, load_lock
-from trireme.parallel.choose import Splits
-from trireme.placing.objective import OBJECTIVES
-from trireme.running.feeds import random_array
-from trireme.session import Session
+from trireme.ir.graph import Graph, Value
+from trireme.placement.lockfile import Lock, devices_of, load_lock
+from trireme.placement.objective import OBJECTIVES
+from trireme.placement.shards.choose import Splits
+from trireme.runtime.feeds import random_array
+from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+from trireme.support.limits import MOST_THREADS
+from trireme.support.user_files import calibration_file
 from trireme.tools.image import load_image
 from trireme.tools.number_options import MOST_SEED, whole
 from trireme.tools.streams import say
-from trireme.user_files import calibration_file
 
 _DEVICES = "cpu"
 """What --devices is where it is not given."""

@@ -14,36 +14,29 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trireme.calibrating.calibration import Calibration, load_calibration
-from trireme.calibrating.deciding import measure_deciding
-from trireme.cost import CostModel
-from trireme.device import Device
+from trireme.backend.device import Device
+from trireme.backend.registry import keep_states, open_devices
+from trireme.calibration.deciding import measure_deciding
+from trireme.cost.calibration import Calibration, load_calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described import load_soc
-from trireme.effects import States, state_types
-from trireme.errors import PlacementError, RunError
-from trireme.graph import Graph
-from trireme.lockfile import (
-    Lock,
-    LockedOptions,
-    load_lock,
-    lock,
-    place_as,
-    save_lock,
-)
-from trireme.naming import pinned, pins_called
-from trireme.opening import keep_states, open_devices
-from trireme.optimise import optimise
-from trireme.parallel.batch import batched
-from trireme.parallel.choose import Splits, place_with
-from trireme.parallel.dealing import dealt_or_none
-from trireme.parallel.flow import Flow, flow_of
-from trireme.parallel.measure import flow_text
-from trireme.placement import Placement, time_text
-from trireme.placing.deciding import Deciding, deciding
-from trireme.placing.doubt import surely
-from trireme.placing.proven import proven
-from trireme.plan import make_plan
-from trireme.session import Session
+from trireme.ir.effects import States, state_types
+from trireme.ir.graph import Graph
+from trireme.ir.selectors import pinned, pins_called
+from trireme.passes.pipeline import optimise
+from trireme.placement.deciding import Deciding, deciding
+from trireme.placement.lockfile import Lock, LockedOptions, load_lock, lock, place_as, save_lock
+from trireme.placement.placement import Placement, time_text
+from trireme.placement.proven import proven
+from trireme.placement.shards.batch import batched
+from trireme.placement.shards.choose import Splits, place_with
+from trireme.placement.uncertainty import surely
+from trireme.plan.flow import Flow, flow_of
+from trireme.plan.plan import make_plan
+from trireme.runtime.session import Session
+from trireme.runtime.streams.measure import flow_text
+from trireme.runtime.streams.round_robin import dealt_or_none
+from trireme.support.errors import PlacementError, RunError
 from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock

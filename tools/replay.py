@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from trireme.lockfile import load_lock
-from trireme.replay import (
+from trireme.placement.lockfile import load_lock
+from trireme.runtime.replay import (
     PLACEMENT,
     compared,
     first_divergence,

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trireme.builder import GraphBuilder
-from trireme.device import Device
+from trireme.backend.device import Device
+from trireme.backend.registry import open_device
 from trireme.devices.npu.constraints import constraints
-from trireme.dtypes import dtype_name
-from trireme.errors import DeviceError, TriremeError
-from trireme.graph import Graph, TensorType
-from trireme.op import OpDef, Sample, all_ops
-from trireme.opening import open_device
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, TensorType
+from trireme.ir.op import OpDef, Sample, all_ops
+from trireme.support.dtypes import dtype_name
+from trireme.support.errors import DeviceError, TriremeError
 
 DEVICES = ("cpu", "opencl", "npu")
 _HEADER = """# Supported ops

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 SEED, EPOCHS, BATCH, RATE = 7, 40, 32, 2e-3
 FOLDER = Path(__file__).parent / "demo"

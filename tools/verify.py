@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.dtypes import Array
-from trireme.running.per_node import NodeGap, compare_nodes, gap
+from trireme.runtime.compare import NodeGap, compare_nodes, gap
+from trireme.support.dtypes import Array
 from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.commands import emit
 from trireme.tools.options import make_feeds, open_session

@@ -18,19 +18,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trireme.calibrating.calibration import Calibration
-from trireme.cost import CostModel
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described import Soc, load_soc
-from trireme.errors import PlacementError, RunError
-from trireme.graph import Graph, node_names
-from trireme.lockfile import place_as
-from trireme.naming import pinned, pins_called
-from trireme.optimise import optimise
-from trireme.parallel.choose import Splits, place_with, split_as
-from trireme.parallel.spec import parse
-from trireme.place import Pricing
-from trireme.placement import Placement
-from trireme.placing.objective import OBJECTIVES, UNIT, Objective, Scorer
+from trireme.ir.graph import Graph, node_names
+from trireme.ir.selectors import pinned, pins_called
+from trireme.passes.pipeline import optimise
+from trireme.placement.lockfile import place_as
+from trireme.placement.objective import OBJECTIVES, UNIT, Objective, Scorer
+from trireme.placement.place import Pricing
+from trireme.placement.placement import Placement
+from trireme.placement.shards.choose import Splits, place_with, split_as
+from trireme.placement.shards.spec import parse
+from trireme.support.errors import PlacementError, RunError
 from trireme.tools.commands import emit, load
 from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.number_options import whole

@@ -13,8 +13,8 @@ from pathlib import Path
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx.file import read_model
 from trireme.converters.onnx.walk import convert_model
-from trireme.graph import Graph
-from trireme.mapped import OnOpen, ignore_file
+from trireme.ir.graph import Graph
+from trireme.support.mapped import OnOpen, ignore_file
 
 __all__ = ["convert"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.onnx.scope import Scope, Use
-from trireme.errors import ModelFileError
-from trireme.graph import UNKNOWN, Graph, TensorType
+from trireme.ir.graph import UNKNOWN, Graph, TensorType
+from trireme.support.errors import ModelFileError
 
 Convert = Callable[[Scope, Any, bool], list[int]]
 """Add a body's weights and nodes to a scope whose inputs are bound; named outputs if asked for."""

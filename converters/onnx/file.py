@@ -14,9 +14,9 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trireme.converters.onnx.strip import strip
-from trireme.dtypes import Array
-from trireme.errors import ModelFileError
-from trireme.mapped import OnOpen, ignore_file, open_file
+from trireme.support.dtypes import Array
+from trireme.support.errors import ModelFileError
+from trireme.support.mapped import OnOpen, ignore_file, open_file
 
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.builder import GraphBuilder
-from trireme.dtypes import INTS, Array
-from trireme.errors import TriremeError
-from trireme.graph import UNKNOWN, Dim, Graph, Value
-from trireme.interpret import interpret
-from trireme.op import call_of, get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Value
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import call_of, get_op
+from trireme.support.dtypes import INTS, Array
+from trireme.support.errors import TriremeError
 
 MOST_ELEMENTS = 1 << 16
 """The most elements that a tensor folded here, or read while folding, may have."""

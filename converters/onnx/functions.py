@@ -8,11 +8,11 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from trireme.builder import GraphBuilder
 from trireme.converters.onnx.file import bodies_of, opsets_of
 from trireme.converters.onnx.scope import Use
-from trireme.dtypes import numpy_dtype
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.support.dtypes import numpy_dtype
 
 Function = Any
 Schema = Any

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from trireme.builder import GraphBuilder
 from trireme.converters.onnx.file import Files
 from trireme.converters.onnx.fold import Dims, as_target, fold, fold_dims
-from trireme.dtypes import Array
-from trireme.errors import ConvertError, InternalError, ModelFileError
-from trireme.graph import TensorType, Value
-from trireme.op import get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import get_op
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError, InternalError, ModelFileError
 
 MOST_NODES = 200_000
 """The most nodes that bodies and functions may unfold to."""

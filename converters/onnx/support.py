@@ -12,7 +12,7 @@ from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import MOST_DEPTH
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
-from trireme.errors import ConvertError, ModelFileError
+from trireme.support.errors import ConvertError, ModelFileError
 
 _SHOWN = 3
 Missing = dict[tuple[str, str], list[str]]

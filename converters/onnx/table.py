@@ -15,7 +15,7 @@ import numpy as np
 from trireme.converters.onnx import quantized, window
 from trireme.converters.onnx.scope import Use
 from trireme.converters.onnx.tensors import dtype_of
-from trireme.op import Attr, get_op, has_op
+from trireme.ir.op import Attr, get_op, has_op
 
 Rule = Callable[[Use], Sequence[int | None]]
 

@@ -11,12 +11,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from trireme.bind_shapes import shapes_to_give
 from trireme.converters.onnx.file import MOST_DENSE, Files
 from trireme.converters.onnx.strip import OWN_FILE
-from trireme.dtypes import Array, dtype_name, numpy_dtype
-from trireme.errors import ConvertError, ModelFileError, TriremeError
-from trireme.graph import Dim, TensorType
+from trireme.ir.bind_shapes import shapes_to_give
+from trireme.ir.graph import Dim, TensorType
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
 _FIELD = {
     "float32": "float_data", "float64": "double_data", "int64": "int64_data",

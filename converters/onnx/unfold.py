@@ -14,7 +14,7 @@ from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_
 from trireme.converters.onnx.functions import static_body
 from trireme.converters.onnx.scope import MOST_NODES
 from trireme.converters.onnx.support import is_ours
-from trireme.errors import ModelFileError
+from trireme.support.errors import ModelFileError
 
 Functions = Mapping[tuple[str, str], Any]
 _Key = tuple[str, str, int]

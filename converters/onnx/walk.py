@@ -7,7 +7,6 @@ from typing import Any
 
 import onnx
 
-from trireme.builder import GraphBuilder
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
@@ -19,9 +18,10 @@ from trireme.converters.onnx.support import refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
 from trireme.converters.onnx.unfold import refuse_endless
-from trireme.dtypes import Array
-from trireme.errors import ConvertError, ModelFileError, TriremeError
-from trireme.graph import Graph, TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, TensorType
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
 Decoder = Callable[[Any, Files, str], Array]
 _ATTRIBUTE = onnx.AttributeProto

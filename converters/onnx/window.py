@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trireme.bind_shapes import shape_advice
 from trireme.converters.onnx.scope import Use
-from trireme.graph import Dim
+from trireme.ir.bind_shapes import shape_advice
+from trireme.ir.graph import Dim
 
 
 def conv(use: Use) -> Sequence[int]:

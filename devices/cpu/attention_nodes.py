@@ -19,8 +19,8 @@ from trireme.devices.cpu.attention import Shape, Strides, attention_kernel
 from trireme.devices.cpu.copies import dense
 from trireme.devices.cpu.kernels import Context, Operand, Step
 from trireme.devices.cpu.memory import aligned_copy
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 MOST_KEYS = 4096
 """Keys whose scores for a block of queries stay in the L2 cache."""

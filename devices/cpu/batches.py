@@ -18,9 +18,9 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.fuse import Group
-from trireme.errors import PlacementError
-from trireme.graph import Graph, Node, TensorType, Value
-from trireme.parallel.rules import Piece, Span, piece, type_of
+from trireme.ir.graph import Graph, Node, TensorType, Value
+from trireme.placement.shards.rules import Piece, Span, piece, type_of
+from trireme.support.errors import PlacementError
 
 WHOLE = 4
 """Rooms that what a node reads and writes may take without being cut."""

@@ -20,7 +20,7 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.graph import Node
+from trireme.ir.graph import Node
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from trireme.devices.cpu.phases import MOST_PHASES, Axis, Run, axes_of, pairs, w
 from trireme.devices.cpu.products import Operands, conv_reason, product_step
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.window import MOST_TAPS, depthwise_kernel
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import across, keep
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 _MOST_ANCHORS = 1 << 14
 """More would make the scans of the second step longer than signals may wait."""

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
-from trireme.calibrating.handover import Handover
-from trireme.device import (
+from trireme.backend.core_latency import Handover
+from trireme.backend.device import (
     DeviceSpec,
     Executable,
     HostMemoryDevice,
@@ -27,10 +27,10 @@ from trireme.devices.cpu.runtime.handover import HandoverProbe
 from trireme.devices.cpu.runtime.pool import SPINS, Pool
 from trireme.devices.cpu.runtime.server import CHAIN, Server
 from trireme.devices.cpu.works import TERM_LIMITS, works_of
-from trireme.errors import DeviceError
-from trireme.graph import Graph, Node
-from trireme.limits import MOST_THREADS
-from trireme.user_files import cache_folder
+from trireme.ir.graph import Graph, Node
+from trireme.support.errors import DeviceError
+from trireme.support.limits import MOST_THREADS
+from trireme.support.user_files import cache_folder
 
 NO_CACHE = pathlib.Path()
 """As `cache_dir`: keep no object code on disk."""

@@ -33,8 +33,8 @@ from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.window import MOST_TAPS, lower_depthwise
 from trireme.devices.cpu.window_body import column_segments
 from trireme.devices.cpu.winograd.conv import lower_winograd, winograd_size
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 _WEIGHT_BYTES = 40 << 10
 _MOST_VECTORS = 4

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.scalars import SCALARS, load, rounded, store
 from trireme.devices.cpu.codegen.target import Isa
@@ -33,10 +34,9 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import FLOATS, INTS
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import FLOATS, INTS
+from trireme.support.errors import InternalError
 
 MOST_INPUTS = 8
 """Arrays that one kernel reads; more would run out of address registers."""

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
-from trireme.device import (
+from trireme.backend.device import (
     BoundCall,
     Buffer,
     Done,
@@ -31,10 +31,10 @@ from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Call, Pool
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
-from trireme.dtypes import Array
-from trireme.errors import InternalError, RunError
-from trireme.graph import Node
-from trireme.interpret import evaluate
+from trireme.ir.graph import Node
+from trireme.ir.interpreter import evaluate
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError, RunError
 
 _POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""

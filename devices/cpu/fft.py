@@ -32,8 +32,8 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 _FACTORS = (4, 2, 3, 5, 7, 11, 13)
 _MOST_LOCAL_BYTES = 8 << 20

@@ -15,9 +15,9 @@ from trireme.devices.cpu.expressions import EXPRESSIONS
 from trireme.devices.cpu.hybrid import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.hybrid_nodes import HybridProduct, Levels
 from trireme.devices.cpu.kernels import TABLE, Context, Step, native_reason
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.interpret import is_quantized
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import is_quantized
+from trireme.support.errors import InternalError
 
 MOST_NODES = 32
 """Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory

@@ -24,7 +24,7 @@ from trireme.devices.cpu.kernels import begin, finish
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.tiling import Tiling, choose_tiling, lanes_for
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Row, Rows, across, each_row, keep
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 _BLOCK_BYTES, _MOST_BLOCKS = 64 << 10, 64
 MOMENTS_COST, NORMALISE_COST = 4, 3

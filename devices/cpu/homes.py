@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity", "bit_cast"})
 """Ops whose output is their input's bytes under another shape or dtype."""

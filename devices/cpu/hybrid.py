@@ -22,10 +22,10 @@ from trireme.devices.cpu.int8.ways import Way, best_way
 from trireme.devices.cpu.kernels import Context, Step, Temp
 from trireme.devices.cpu.levels import Layout, Rounding, rounding_steps
 from trireme.devices.cpu.winograd.conv import winograd_cost
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Node
-from trireme.quantize import LinearParams
+from trireme.ir.graph import Node
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 _NONE = np.zeros(0, np.int32)
 _NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)

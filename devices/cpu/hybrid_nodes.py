@@ -17,7 +17,7 @@ import numpy as np
 from trireme.devices.cpu.expressions import ACTIVATIONS
 from trireme.devices.cpu.int8.ways import Way
 from trireme.devices.cpu.unify import Pattern, Solution, number_of, solve
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 SYMMETRIC: dict[str, Pattern] = {
     "levels": ("round", ("mul", "x", ("div", 127.0, "step"))),

@@ -19,10 +19,10 @@ from trireme.devices.cpu.copies import Copy, copy_kernel, copy_row, copy_s, dens
 from trireme.devices.cpu.expressions import emitter
 from trireme.devices.cpu.kernels import TABLE, Context, Fault, Rule, Step, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import itemsize
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
+from trireme.support.dtypes import itemsize
+from trireme.support.errors import InternalError
 
 Ints = tuple[int, ...]
 

@@ -14,14 +14,14 @@ from typing import Concatenate
 
 import numpy as np
 
+from trireme.backend.kernel_table import KernelTable
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.recipes import Code, P, R, Recipes, code_of
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node, TensorType
-from trireme.kernel_table import KernelTable
-from trireme.mapped import release
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
 
 ALONE_S = 1.5e-6
 """A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""

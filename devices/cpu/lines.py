@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from trireme.devices.cpu.kernels import Context, Rule, Step
-from trireme.graph import Graph, Node, TensorType, Value
+from trireme.ir.graph import Graph, Node, TensorType, Value
 
 _FRONT = {"strides": (1,), "dilations": (1,), "kernel": (1,), "output_padding": (0,)}
 """What attributes say of the axis in front of the only one."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.kernels import Step
 from trireme.devices.cpu.recipes import Code
-from trireme.errors import RunError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.errors import RunError
 
 _FORMS = {"ir": (".ll", ";"), "asm": (".s", "#")}
 """By form: the suffix of its files and what begins a comment."""

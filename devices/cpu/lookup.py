@@ -24,9 +24,9 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.move import copy_step
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import itemsize
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
+from trireme.support.dtypes import itemsize
 
 _FEW = 4
 """Constant indices that are copied one by one, as slices."""

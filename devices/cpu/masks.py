@@ -10,8 +10,8 @@ import numpy as np
 from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.elementwise import Term, expression_kernel, plan_walk
 from trireme.devices.cpu.kernels import TABLE, At, Context, Operand, Rule, Step
-from trireme.dtypes import INTS, itemsize, numpy_dtype
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import INTS, itemsize, numpy_dtype
 
 _INDICES = tuple(dtype for dtype in SCALARS if dtype in INTS - {"uint64"})
 """Of one_hot, which compares int64: the greatest uint64 would be its -1, the last place."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trireme.device import Buffer, host_alloc
-from trireme.dtypes import Array
+from trireme.backend.device import Buffer, host_alloc
+from trireme.support.dtypes import Array
 
 ALIGNMENT = 64
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from trireme.backend.kernel_table import PLAIN
 from trireme.devices.cpu.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.elementwise import activation_step
 from trireme.devices.cpu.kernels import TABLE, At, Context, Rule, Step, float_reason
 from trireme.devices.cpu.products import activation_reason
-from trireme.dtypes import itemsize
-from trireme.graph import Graph, Node
-from trireme.kernel_table import PLAIN
+from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import slice_range
+from trireme.support.dtypes import itemsize
 
 Ints = tuple[int, ...]
 

@@ -11,9 +11,9 @@ from trireme.devices.cpu.copies import Copy, copy_kernel, dense
 from trireme.devices.cpu.kernels import TABLE, Context, Fault, Operand, Rule, Step, Temp
 from trireme.devices.cpu.lookup import Lookup, lookup_kernel
 from trireme.devices.cpu.move import const_ints, copy_step, item_bytes, move_reason
-from trireme.dtypes import Array, numpy_dtype
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import NUMPY_MODES
+from trireme.support.dtypes import Array, numpy_dtype
 
 Edges = Sequence[tuple[int, int]]
 """Elements added before and after each axis; below zero they are cut off."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 Pair = tuple[int, int]
 

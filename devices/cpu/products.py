@@ -21,9 +21,9 @@ from trireme.devices.cpu.kernels import (
     Temp,
     float_reason,
 )
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trireme.backend.arena import LiveRange
+from trireme.backend.arena import pack as pack_ranges
 from trireme.devices.cpu.batches import Stretch, cut
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.fuse import Group, grouped, lower_group
@@ -26,12 +28,10 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.memory import aligned_copy
 from trireme.devices.cpu.recipes import Code, Recipes
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.mapped import release
-from trireme.memory import LiveRange
-from trireme.memory import pack as pack_ranges
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
 
 REFERENCE = "numpy reference"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
@@ -16,8 +17,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Rows
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
+from trireme.ir.graph import Graph, Node
 
 
 def rows_along(shape: tuple[int, ...], axis: int) -> Rows:

@@ -26,9 +26,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_identity
-from trireme.disk_cache import DiskCache
-from trireme.errors import InternalError
-from trireme.model_cache import code_version
+from trireme.model_file.cache import code_version
+from trireme.support.disk_cache import DiskCache
+from trireme.support.errors import InternalError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,10 +28,10 @@ from trireme.devices.cpu.products import Operands, constant_reason, product_step
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.recurrent_body import Layer, recurrent_kernel, vectors_of
 from trireme.devices.cpu.recurrent_cell import ACTIVATIONS, Activation, Cell
-from trireme.dtypes import Array
-from trireme.errors import GraphError, InternalError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 from trireme.ops.recurrent import KINDS, activations_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError, InternalError
 
 _LONGEST_S = 0.01
 """What the steps of one kernel take at most: no native call may keep signals waiting longer."""

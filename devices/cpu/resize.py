@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.backend.kernel_table import PLAIN
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
@@ -27,11 +28,10 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import Array, itemsize
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.kernel_table import PLAIN
+from trireme.ir.graph import Graph, Node
 from trireme.ops.resize import AxisPlan, plan_axes, taps
+from trireme.support.dtypes import Array, itemsize
+from trireme.support.errors import InternalError
 
 _MOST_TAPS = 16
 

@@ -27,8 +27,8 @@ from trireme.devices.cpu.kernels import (
     float_reason,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.errors import InternalError
 
 Term = Callable[[Value], Value]
 Join = Callable[[Value, Value], Value]

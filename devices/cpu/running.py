@@ -15,7 +15,7 @@ from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, begin, deal,
 from trireme.devices.cpu.ranking import rows_along
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Rows
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 
 @dataclass(frozen=True)

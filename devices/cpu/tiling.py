@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.errors import InternalError
+from trireme.support.errors import InternalError
 
 _WAY_BYTES = 4096
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trireme.backend.arena import align_up
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
@@ -20,8 +21,7 @@ from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, begin, deal,
 from trireme.devices.cpu.ranking import FORMS, Order, order_reason, rows_along
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.rows import Rows
-from trireme.graph import Graph, Node
-from trireme.memory import align_up
+from trireme.ir.graph import Graph, Node
 
 
 def key_of(fn: Function, order: Order, value: Value, width: int) -> Value:

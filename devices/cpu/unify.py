@@ -14,7 +14,7 @@ from itertools import permutations
 
 import numpy as np
 
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 Pattern = str | float | tuple["Pattern", ...] | list["Pattern"]
 _COMMUTE = frozenset({"add", "mul", "max", "min"})

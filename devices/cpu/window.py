@@ -43,8 +43,8 @@ from trireme.devices.cpu.window_body import (
     MaxBody,
     column_segments,
 )
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 DEPTHWISE_CYCLES, POOL_CYCLES = 0.8, 6.0
 _MOST_UNROLLED = 1500

@@ -16,14 +16,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.device import KernelWork
+from trireme.backend.core_latency import BYTES, FLAGS
+from trireme.backend.device import KernelWork
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.executable import TRY_S
 from trireme.devices.cpu.expressions import COSTS
 from trireme.devices.cpu.kernels import CONSTANTS, At, Operand, Step, Temp
 from trireme.devices.cpu.program import Item, Program
-from trireme.graph import Graph
+from trireme.ir.graph import Graph
 
 _KNOWN = (
     "arg", "top_k", "cum", "scatter",

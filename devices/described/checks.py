@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from trireme.device import HOST
-from trireme.dtypes import NAMES
-from trireme.errors import ModelFileError
-from trireme.op import all_ops, has_op
+from trireme.backend.device import HOST
+from trireme.ir.op import all_ops, has_op
+from trireme.support.dtypes import NAMES
+from trireme.support.errors import ModelFileError
 
 NUMBERS = (
     "bandwidth", "launch_s", "link_latency_s", "link_bandwidth", "memory_bytes", "power_w",

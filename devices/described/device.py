@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from trireme.cost import work_of
-from trireme.device import Buffer, Device, DeviceSpec, Executable
-from trireme.dtypes import Array
-from trireme.errors import CompileError, DeviceError
-from trireme.graph import Graph, Node
+from trireme.backend.device import Buffer, Device, DeviceSpec, Executable
+from trireme.cost.model import work_of
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError, DeviceError
 
 
 @dataclass(frozen=True)

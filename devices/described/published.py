@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trireme.calibrating.calibration import Calibration
-from trireme.convert import convert
-from trireme.cost import CostModel
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
 from trireme.devices.described.checks import Published
 from trireme.devices.described.soc import Soc
-from trireme.dtypes import numpy_dtype
-from trireme.graph import Graph
-from trireme.optimise import optimise
-from trireme.place import place
+from trireme.ir.graph import Graph
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.placement.place import place
+from trireme.support.dtypes import numpy_dtype
 
 SUFFIXES = (".onnx", ".tflite", ".trm")
 """Endings of the files in which a published run's model is looked for."""

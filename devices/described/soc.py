@@ -36,7 +36,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from trireme.device import HOST, DeviceSpec
+from trireme.backend.device import HOST, DeviceSpec
 from trireme.devices.described.checks import (
     LISTS,
     NUMBERS,
@@ -47,7 +47,7 @@ from trireme.devices.described.checks import (
     flat,
 )
 from trireme.devices.described.device import DescribedDevice, Support, Working
-from trireme.errors import ModelFileError, RunError
+from trireme.support.errors import ModelFileError, RunError
 
 
 @dataclass(frozen=True)

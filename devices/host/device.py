@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from trireme.device import (
+from trireme.backend.device import (
     HOST,
     Buffer,
     DeviceSpec,
@@ -20,11 +20,11 @@ from trireme.device import (
     NodeSpan,
     host_view,
 )
-from trireme.dtypes import Array
-from trireme.effects import States, uses_state
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.interpret import interpret
+from trireme.ir.effects import States, uses_state
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import interpret
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 REFERENCE = "numpy reference"
 _SPEC = DeviceSpec(

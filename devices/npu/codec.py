@@ -28,8 +28,8 @@ from trireme.devices.npu.stream import (
     View,
     Window,
 )
-from trireme.errors import DeviceError
 from trireme.schema.generated import task_generated as fbs
+from trireme.support.errors import DeviceError
 
 VERSION = 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from trireme.backend.kernel_table import ANY, KernelTable
 from trireme.devices.npu.emit import Emitter
 from trireme.devices.npu.jobs import Constants, Site
 from trireme.devices.npu.lower import Lower, Lowering, lower_graph
@@ -24,9 +25,8 @@ from trireme.devices.npu.stream import (
     View,
     dense,
 )
-from trireme.errors import CompileError, GraphError
-from trireme.graph import Graph
-from trireme.kernel_table import ANY, KernelTable
+from trireme.ir.graph import Graph
+from trireme.support.errors import CompileError, GraphError
 
 WINDOWS = ("conv", "max_pool", "average_pool", "conv_transpose")
 """Ops that slide a window over an image, channels last."""

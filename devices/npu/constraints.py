@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from trireme.backend.kernel_table import form_of, layout_of
 from trireme.devices.npu.compiler import TABLE, WINDOWS
 from trireme.devices.npu.jobs import Constants, Site
 from trireme.devices.npu.lower import Lowering, lower_node
@@ -18,11 +19,10 @@ from trireme.devices.npu.lower_matrix import effective_strides
 from trireme.devices.npu.residency import live_ranges
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import SCRATCH, dense
-from trireme.errors import GraphError
-from trireme.graph import Graph, Node, TensorType
-from trireme.kernel_table import form_of, layout_of
-from trireme.op import Call, call_of, get_op
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.op import Call, call_of, get_op
 from trireme.ops.shapes import may_miss
+from trireme.support.errors import GraphError
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The NPU behind the contract of trireme.device: compile, submit, wait, and look inside.
+"""The NPU behind the contract of trireme.backend.device: compile, submit, wait, and look inside.
 
 The host sees one submit and one completion of a whole task, and NPU memory only through copies. A
 thread of the device does the work in the order of submission, as one machine does.
@@ -17,7 +17,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, NodeSpan, Resident
+from trireme.backend.device import (
+    Buffer,
+    Device,
+    DeviceSpec,
+    Done,
+    Event,
+    Executable,
+    NodeSpan,
+    Resident,
+)
 from trireme.devices.npu.codec import decode, encode
 from trireme.devices.npu.compiler import TABLE, Compiled, compile_graph, node_kernels
 from trireme.devices.npu.constraints import Options, reason_against
@@ -34,10 +43,10 @@ from trireme.devices.npu.stream import (
 )
 from trireme.devices.npu.timing import Timeline, simulate_cycles
 from trireme.devices.npu.verify import verify
-from trireme.dtypes import Array
-from trireme.errors import CompileError, DeviceError, RunError
-from trireme.forks import tell_of_forks
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError, DeviceError, RunError
+from trireme.support.forks import tell_of_forks
 
 GARBAGE = 0xA5
 """What SRAM holds at the start of every task: a read before a write shows up as wrong values."""

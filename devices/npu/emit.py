@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from trireme.backend.arena import align_up
 from trireme.devices.npu.access import Extent, reads, writes
 from trireme.devices.npu.stream import (
     ENGINE_OF,
@@ -22,8 +23,7 @@ from trireme.devices.npu.stream import (
     Work,
     dense,
 )
-from trireme.errors import InternalError
-from trireme.memory import align_up
+from trireme.support.errors import InternalError
 
 ALIGN = 16
 """Bytes to which tile buffers are aligned: every element type and the scale tables fit."""

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trireme.device import Resident
+from trireme.backend.device import Resident
 from trireme.devices.npu.compiler import compile_graph
 from trireme.devices.npu.jobs import Shared
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import ENGINES
 from trireme.devices.npu.timing import Timeline, simulate_cycles
-from trireme.errors import CompileError, InternalError
-from trireme.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node, Value
+from trireme.support.errors import CompileError, InternalError
 
 COMMAND_BYTES, NODE_BYTES = 130, 700
 """Of a stream, for each command and each node, about: FlatBuffers tables of several views each."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
 

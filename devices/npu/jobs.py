@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trireme.backend.arena import align_up
 from trireme.devices.npu.emit import ALIGN, Emitter, Ring
 from trireme.devices.npu.layout import Layout
 from trireme.devices.npu.spec import NpuSpec
@@ -27,9 +28,8 @@ from trireme.devices.npu.stream import (
     View,
     Work,
 )
-from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import InternalError
-from trireme.memory import align_up
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import InternalError
 
 
 class Shared(NamedTuple):

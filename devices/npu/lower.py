@@ -1,8 +1,8 @@
 """Lower nodes to jobs: what the machine has to do for each op, before tiles and addresses.
 
 The table in `compiler` maps an op to its function; a node that cannot be lowered is a GraphError
-whose sentence the user sees. Integers come from trireme.quantize; nothing is computed here but the
-layouts of tensors.
+whose sentence the user sees. Integers come from trireme.ops.integer; nothing is computed here but
+the layouts of tensors.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trireme.backend.kernel_table import STORED_8, KernelTable
 from trireme.devices.npu.jobs import Constants, Job, Operand, Shared
 from trireme.devices.npu.layout import Axes, Layout, axes_of, fold, nhwc
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import FUNCTIONS, View, dense
-from trireme.dtypes import Array, numpy_dtype
-from trireme.errors import GraphError
-from trireme.graph import Graph, Node, TensorType
-from trireme.kernel_table import STORED_8, KernelTable
-from trireme.op import Call, call_of
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.op import Call, call_of
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import GraphError
 
 QUANTISED = ("int8", "uint8")
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from trireme import quantize as q
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.npu.jobs import MapJob
 from trireme.devices.npu.layout import Axes, axes_of, broadcast, permuted
 from trireme.devices.npu.lower import FLOATS, Lowered, Lowering, function_name, is_integer
 from trireme.devices.npu.lower_moves import copy_axes, place_part
 from trireme.devices.npu.stream import Binary, Softmax, Table, Unary, View, Work
-from trireme.dtypes import Array
-from trireme.errors import GraphError
-from trireme.graph import Node
-from trireme.kernel_table import STORED_8
-from trireme.op import Call
+from trireme.ir.graph import Node
+from trireme.ir.op import Call
+from trireme.ops import integer as q
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 
 def lower_binary(state: Lowering, node: Node, call: Call) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from trireme import quantize as q
 from trireme.devices.npu.jobs import MoveJob, Operand, Shared
 from trireme.devices.npu.layout import Layout, nhwc, row_major
 from trireme.devices.npu.lower import FLOATS, Lowered, Lowering, function_name, is_integer
 from trireme.devices.npu.stream import Window
 from trireme.devices.npu.windows import MatrixJob, PackScales, PackWeights, Part
-from trireme.dtypes import Array
-from trireme.errors import GraphError
-from trireme.graph import Node, Value
-from trireme.op import Call
-from trireme.quantize import LinearParams
+from trireme.ir.graph import Node, Value
+from trireme.ir.op import Call
+from trireme.ops import integer as q
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from trireme import quantize as q
 from trireme.devices.npu.jobs import MoveJob, Operand
 from trireme.devices.npu.layout import Axes, axes_of, fold, part
 from trireme.devices.npu.lower import BOTH, QUANTISED, Lowered, Lowering, is_integer
 from trireme.devices.npu.resize import lower_linear
-from trireme.dtypes import Array
-from trireme.errors import GraphError
-from trireme.graph import Node
-from trireme.op import Call, get_op
+from trireme.ir.graph import Node
+from trireme.ir.op import Call, get_op
+from trireme.ops import integer as q
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 MOST_COPIES = 1024
 """A rearrangement that takes more copies than this is refused."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trireme import quantize as q
 from trireme.devices.npu.jobs import Operand
 from trireme.devices.npu.layout import nhwc
 from trireme.devices.npu.lower import Lowered, Lowering, constant_ints, function_name, is_integer
 from trireme.devices.npu.lower_matrix import window_of
 from trireme.devices.npu.stream import Window
 from trireme.devices.npu.windows import Part, PoolJob
-from trireme.errors import GraphError
-from trireme.graph import Node
-from trireme.op import Call
+from trireme.ir.graph import Node
+from trireme.ir.op import Call
+from trireme.ops import integer as q
+from trireme.support.errors import GraphError
 
 
 def lower_pool(state: Lowering, node: Node, call: Call) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trireme.backend.arena import LiveRange, Packing, align_up, pack
 from trireme.devices.npu.jobs import Job, Site
 from trireme.devices.npu.stream import ITEMSIZE, SCRATCH, SRAM, View, dense
-from trireme.errors import CompileError
-from trireme.memory import LiveRange, Packing, align_up, pack
+from trireme.support.errors import CompileError
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme import quantize as q
+from trireme.backend.arena import align_up
 from trireme.devices.npu.emit import ALIGN, Emitter
 from trireme.devices.npu.jobs import Job, Operand, Site, boxes
 from trireme.devices.npu.lower import Lowering, constant_ints, is_integer
 from trireme.devices.npu.stream import Resize, View
 from trireme.devices.npu.tiling import splits
-from trireme.dtypes import Array
-from trireme.errors import GraphError
-from trireme.graph import Node
-from trireme.memory import align_up
-from trireme.op import Call
+from trireme.ir.graph import Node
+from trireme.ir.op import Call
+from trireme.ops import integer as q
 from trireme.ops.resize import plan_axes, taps
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,8 +30,8 @@ from trireme.devices.npu.stream import (
     array_of,
     dense,
 )
-from trireme.dtypes import Array
-from trireme.quantize import divide_rounding, multiply_by_quantized, requantize
+from trireme.ops.integer import divide_rounding, multiply_by_quantized, requantize
+from trireme.support.dtypes import Array
 
 Memory = Sequence[Array]
 """One 1-D uint8 array a region."""

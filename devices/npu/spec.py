@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 DATAFLOWS = ("os", "ws", "is", "dot", "blocks")
 

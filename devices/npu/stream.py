@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 SRAM, CONSTANTS, SCRATCH, ARGUMENTS = 0, 1, 2, 3
 """Indices of regions; arguments start at the last of these."""

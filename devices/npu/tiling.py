@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
+from trireme.backend.arena import align_up
 from trireme.devices.npu.cycles import conv_cycles, depthwise_cycles
 from trireme.devices.npu.emit import ALIGN
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream import LARGEST_WINDOWS, Dims, Window
-from trireme.memory import align_up
 
 STEP_CYCLES = 24
 """What a further tile costs beside its cycles, so that tiles are no smaller than they help."""

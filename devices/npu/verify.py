@@ -31,7 +31,7 @@ from trireme.devices.npu.stream import (
     Window,
     Work,
 )
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 LARGEST_COPY = 1 << 32
 """Elements that one copy may touch: far above what real ones do, so that a damaged stream fails

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trireme.backend.arena import align_up
 from trireme.devices.npu.access import scale_bytes
 from trireme.devices.npu.emit import ALIGN, Emitter, Ring
 from trireme.devices.npu.jobs import Job, Operand, Shared, Site
@@ -24,9 +25,8 @@ from trireme.devices.npu.tiling import (
     tile_sizes,
     workspace_bytes,
 )
-from trireme.dtypes import Array
-from trireme.errors import CompileError, InternalError
-from trireme.memory import align_up
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError, InternalError
 
 PackWeights = Callable[[int, slice, slice], Array]
 """(part, input channels, output channels) -> weights [KH,KW,IC,OC] of the engine's type."""

@@ -1,7 +1,7 @@
 """The OpenCL device: regions of a graph as kernels on one in-order queue, with one wait.
 
-`open_device` is what `engine/device.py` calls. Nothing here touches OpenCL before a device is asked
-for, because a driver that was touched does not survive a fork.
+`open_device` is what `engine/backend/device.py` calls. Nothing here touches OpenCL before a device
+is asked for, because a driver that was touched does not survive a fork.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trireme.device import Device
+from trireme.backend.device import Device
 
 if TYPE_CHECKING:
     from trireme.devices.opencl.platforms import Found

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trireme.calibrating.handover import Handover
-from trireme.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
+from trireme.backend.core_latency import Handover
+from trireme.backend.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
+from trireme.backend.registry import open_device
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -24,11 +25,10 @@ from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
 from trireme.devices.opencl.reports import reports_of
 from trireme.devices.opencl.works import TERM_LIMITS, works_of
-from trireme.dtypes import Array
-from trireme.errors import DeviceError
-from trireme.graph import Graph, Node
-from trireme.opening import open_device
-from trireme.user_files import cache_folder
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import DeviceError
+from trireme.support.user_files import cache_folder
 
 _PRECISIONS = ("float32", "float16")
 _CORRECTLY_ROUNDED = 1 << 7

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trireme.backend.arena import align_up
 from trireme.devices.opencl.tuning import Tuning
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
-from trireme.memory import align_up
-from trireme.op import Call, call_of
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import Call, call_of
+from trireme.support.dtypes import Array
 
 ALIGNMENT = 64
 """Of constants and intermediates within their buffers, in bytes."""

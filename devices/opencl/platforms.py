@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.devices.opencl import pocl
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 _KINDS = {4: "gpu", 8: "accelerator", 2: "cpu"}
 _ORDER = ("gpu", "accelerator", "cpu", "custom")

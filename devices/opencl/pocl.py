@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trireme.disk_cache import untrusted_reason
-from trireme.errors import DeviceError
-from trireme.user_files import cache_folder
+from trireme.support.disk_cache import untrusted_reason
+from trireme.support.errors import DeviceError
+from trireme.support.user_files import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trireme.disk_cache import DiskCache
-from trireme.errors import CompileError
+from trireme.support.disk_cache import DiskCache
+from trireme.support.errors import CompileError
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trireme.device import Buffer, Event, Executable, NodeSpan
+from trireme.backend.arena import LiveRange, pack
+from trireme.backend.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
 from trireme.devices.opencl.reports import Reports, reports_of
-from trireme.errors import DeviceError, InternalError
-from trireme.graph import Graph
-from trireme.memory import LiveRange, pack
+from trireme.ir.graph import Graph
+from trireme.support.errors import DeviceError, InternalError
 
 if TYPE_CHECKING:
     from trireme.devices.opencl.device import OpenCLDevice

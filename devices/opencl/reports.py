@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trireme.backend.arena import align_up
 from trireme.devices.opencl.lowering import Report
-from trireme.errors import RunError
-from trireme.memory import align_up
+from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.devices.opencl.device import OpenCLDevice

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trireme.devices.opencl.platforms import Found
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trireme.calibrating.handover import BYTES, FLAGS
-from trireme.device import WAKES, KernelWork
+from trireme.backend.core_latency import BYTES, FLAGS
+from trireme.backend.device import WAKES, KernelWork
 from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
-from trireme.graph import Node
-from trireme.op import get_op
+from trireme.ir.graph import Node
+from trireme.ir.op import get_op
 from trireme.ops.activation import ACTIVATIONS
 
 _NEAR_BYTES = 512 << 10

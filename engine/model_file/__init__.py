@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from trireme.arguments import checked
-from trireme.errors import ModelFileError
-from trireme.graph import Graph
-from trireme.mapped import OnOpen, aligned, ignore_file, open_file
-from trireme.model_file.atomic import write_atomic
+from trireme.ir.graph import Graph
 from trireme.model_file.layout import MAGIC
 from trireme.model_file.reader import read
 from trireme.model_file.writer import encode
+from trireme.support.arguments import checked
+from trireme.support.atomic import write_atomic
+from trireme.support.errors import ModelFileError
+from trireme.support.mapped import OnOpen, aligned, ignore_file, open_file
 
 __all__ = ["dumps", "is_model_file", "load", "loads", "save"]
 

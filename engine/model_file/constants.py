@@ -6,10 +6,10 @@ import zlib
 
 import numpy as np
 
-from trireme.dtypes import Array, numpy_dtype
-from trireme.graph import TensorType
+from trireme.ir.graph import TensorType
 from trireme.model_file.flat import Fault, Table
 from trireme.model_file.layout import ALIGNMENT
+from trireme.support.dtypes import Array, numpy_dtype
 
 
 class Constants:

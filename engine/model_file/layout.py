@@ -20,7 +20,7 @@ import sys
 import zlib
 from dataclasses import dataclass
 
-from trireme.errors import ModelFileError
+from trireme.support.errors import ModelFileError
 
 MAGIC = b"TRIREME\n"
 FORMAT_VERSION = 1

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import trireme.ops  # noqa: F401  (fills the op registry)
-from trireme.check import check
-from trireme.dtypes import Array
-from trireme.errors import ModelFileError, TriremeError
-from trireme.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.op import get_op
+from trireme.ir.verify import check
 from trireme.model_file import attributes
 from trireme.model_file.constants import Constants
 from trireme.model_file.flat import Fault, Table, decode
@@ -26,7 +25,8 @@ from trireme.model_file.layout import (
     require_little_endian,
 )
 from trireme.model_file.types import read_symbols, read_type
-from trireme.op import get_op
+from trireme.support.dtypes import Array
+from trireme.support.errors import ModelFileError, TriremeError
 
 T = TypeVar("T")
 

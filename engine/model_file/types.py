@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.dtypes import INTS, NAMES, itemsize
-from trireme.graph import UNKNOWN, Dim, Quant, TensorType
+from trireme.ir.graph import UNKNOWN, Dim, Quant, TensorType
 from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM
 from trireme.model_file.flat import Fault, Table
 from trireme.model_file.layout import MAX_RANK, MAX_TENSOR_BYTES
+from trireme.support.dtypes import INTS, NAMES, itemsize
 
 
 def read_type(table: Table, symbols: Sequence[str]) -> TensorType:

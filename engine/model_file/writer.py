@@ -15,9 +15,8 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from trireme.dtypes import Array, dtype_name, numpy_dtype
-from trireme.errors import ModelFileError
-from trireme.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.op import get_op
 from trireme.model_file.attributes import FIRST_SYMBOL, KINDS, NONE, UNKNOWN_DIM
 from trireme.model_file.layout import (
     HEADER_SIZE,
@@ -28,8 +27,9 @@ from trireme.model_file.layout import (
     align,
     require_little_endian,
 )
-from trireme.op import get_op
 from trireme.schema.generated import trireme_generated as fbs
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.errors import ModelFileError
 
 Piece = bytes | memoryview
 

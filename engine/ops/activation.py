@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATING, REALS, Array
-from trireme.errors import GraphError
-from trireme.graph import Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, same_type
+from trireme.support.dtypes import FLOATING, REALS, Array
+from trireme.support.errors import GraphError
 
 Function = Callable[..., Array]
 _erf = np.frompyfunc(math.erf, 1, 1)

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, NUMBERS, Array
-from trireme.errors import ShapeError
-from trireme.graph import Dim, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import Dim, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw
 from trireme.ops.shapes import Shape, Types, broadcast, expect, one
+from trireme.support.dtypes import FLOATING, NUMBERS, Array
+from trireme.support.errors import ShapeError
 
 
 def _terms(equation: str, count: int) -> tuple[list[str], str]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.errors import RunError
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
 
 
 def outside_axis(index: int, size: int) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, INDICES, Array
-from trireme.graph import UNKNOWN, Value
-from trireme.op import Attr, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Value
+from trireme.ir.op import Attr, OpDef, Sample, define
 from trireme.ops.detection import suppress
 from trireme.ops.shapes import Types, expect, expect_rank, one
+from trireme.support.dtypes import FLOATING, INDICES, Array
 
 
 def _infer(boxes: Value, scores: Value, *limits: Value | None, center_point_box: int) -> Types:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.dtypes import ANY, BOOL, INDICES, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Graph, TensorType, Value
-from trireme.interpret import interpret
-from trireme.op import Attr, Call, OpDef, define
+from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import Attr, Call, OpDef, define
 from trireme.ops.shapes import Types, axis_of, fit, to_ints
+from trireme.support.dtypes import ANY, BOOL, INDICES, Array
+from trireme.support.errors import ShapeError
 
 _GRAPH = Attr("graph")
 

@@ -8,11 +8,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
-from trireme.errors import ShapeError
-from trireme.graph import Value
-from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.graph import Value
+from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.shapes import Types, one, same_type
+from trireme.support.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
+from trireme.support.errors import ShapeError
 
 DTYPE = Attr("str", choices=NAMES)
 

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from trireme.dtype_rules import BIAS, WEIGHT, Like
-from trireme.dtypes import REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -29,6 +27,8 @@ from trireme.ops.shapes import (
     spatial_attrs,
     windows,
 )
+from trireme.support.dtypes import REALS, Array
+from trireme.support.errors import ShapeError
 
 LAYOUT = Attr("str", "NHWC", ("NHWC", "NCHW"))
 Ints = tuple[int, ...]

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, Array
-from trireme.errors import ShapeError
-from trireme.graph import TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.support.dtypes import FLOATING, Array
+from trireme.support.errors import ShapeError
 
 _DOC = """Turn an SSD detector's raw boxes and scores into detections (batch 1).
 

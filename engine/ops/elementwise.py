@@ -8,19 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtype_rules import LIMIT, Like
-from trireme.dtypes import (
-    ANY,
-    BOOL,
-    FLOATING,
-    INTEGERS,
-    NUMBERS,
-    REALS,
-    Array,
-    dtype_name,
-)
-from trireme.graph import Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import LIMIT, Like
+from trireme.ir.graph import Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values
 from trireme.ops.conversion import cast
 from trireme.ops.quantized import form
@@ -31,6 +21,7 @@ from trireme.ops.shapes import (
     one,
     same_type,
 )
+from trireme.support.dtypes import ANY, BOOL, FLOATING, INTEGERS, NUMBERS, REALS, Array, dtype_name
 
 Function = Callable[..., Array]
 

@@ -7,10 +7,8 @@ import math
 
 import numpy as np
 
-from trireme.dtypes import BOOL, INDICES, NUMBERS, REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr, Sample
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Sample
 from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index
 from trireme.ops.movement import draw, ints, move
@@ -28,6 +26,8 @@ from trireme.ops.shapes import (
     window,
     windows,
 )
+from trireme.support.dtypes import BOOL, INDICES, NUMBERS, REALS, Array
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 _WINDOW = {"strides": Attr("ints", None), "pads": Attr("ints", None)}

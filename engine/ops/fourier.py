@@ -6,12 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, INDICES, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.limits import MOST_SAMPLES
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
 from trireme.ops.shapes import (
@@ -23,6 +20,9 @@ from trireme.ops.shapes import (
     ints_of,
     one,
 )
+from trireme.support.dtypes import FLOATING, INDICES, Array
+from trireme.support.errors import ShapeError
+from trireme.support.limits import MOST_SAMPLES
 
 
 def _complex(x: Array) -> Array:

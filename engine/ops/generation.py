@@ -7,23 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import (
-    ANY,
-    BOOL,
-    FLOATING,
-    INDICES,
-    NUMBERS,
-    REALS,
-    SIGNED,
-    TEXT,
-    Array,
-    dtype_name,
-    numpy_dtype,
-)
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
@@ -37,6 +23,20 @@ from trireme.ops.shapes import (
     same_type,
     to_ints,
 )
+from trireme.support.dtypes import (
+    ANY,
+    BOOL,
+    FLOATING,
+    INDICES,
+    NUMBERS,
+    REALS,
+    SIGNED,
+    TEXT,
+    Array,
+    dtype_name,
+    numpy_dtype,
+)
+from trireme.support.errors import ShapeError
 
 
 def _infer_filled(shape: Value, *, value: Array | None) -> Types:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, INDICES, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr, Sample
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Sample
 from trireme.ops.bounds import wrap_indices
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one, same_type
+from trireme.support.dtypes import ANY, INDICES, Array
+from trireme.support.errors import ShapeError
 
 
 def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Types:

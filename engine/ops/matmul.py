@@ -7,11 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import BIAS, WEIGHT, Like
-from trireme.dtypes import REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import Dim, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
+from trireme.ir.graph import Dim, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -24,6 +22,8 @@ from trireme.ops.shapes import (
     expect_spread,
     one,
 )
+from trireme.support.dtypes import REALS, Array
+from trireme.support.errors import ShapeError
 
 
 def matmul_shape(a: Shape, b: Shape) -> Shape:

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, INDICES, REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -32,6 +30,8 @@ from trireme.ops.shapes import (
     to_ints,
     total,
 )
+from trireme.support.dtypes import ANY, INDICES, REALS, Array
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 

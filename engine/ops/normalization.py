@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, Array, numpy_dtype
-from trireme.errors import ShapeError
-from trireme.graph import TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
@@ -24,6 +22,8 @@ from trireme.ops.shapes import (
     expect_spread,
     same_type,
 )
+from trireme.support.dtypes import FLOATING, Array, numpy_dtype
+from trireme.support.errors import ShapeError
 
 EPSILON = Attr("float", 1e-5)
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATING, REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.convolution import (
     LAYOUT,
@@ -25,6 +23,8 @@ from trireme.ops.convolution import (
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, cropped_kernel, spatial_attrs, windows
+from trireme.support.dtypes import FLOATING, REALS, Array
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 _WINDOW = {

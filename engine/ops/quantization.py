@@ -11,16 +11,16 @@ from collections.abc import Iterable
 import ml_dtypes
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, FLOATS, INTS, REALS, Array, dtype_name, numpy_dtype
-from trireme.errors import GraphError, ShapeError
-from trireme.graph import TensorType, Value
-from trireme.op import Attr, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import Attr, OpDef, Sample, define
 from trireme.ops.conversion import cast
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one
+from trireme.support.dtypes import FLOATING, FLOATS, INTS, REALS, Array, dtype_name, numpy_dtype
+from trireme.support.errors import GraphError, ShapeError
 
 
 def _unquantized(x: Array, **attrs: object) -> Array:

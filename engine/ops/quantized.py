@@ -1,6 +1,6 @@
 """What ops mean on stored integers: the `quantized` functions of the OpDefs, in plain numpy.
 
-Each takes the call and the stored arrays and follows the formula that `trireme.quantize` documents.
+Each takes the call and the stored arrays and follows the formula that `trireme.ops.integer` has.
 Sums of products go through the op's own float64 reference: below 2**53 it is exact, whatever the
 order, and an int32 accumulator is far below that.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme import quantize as q
-from trireme.dtypes import Array
-from trireme.op import Call, get_op
+from trireme.ir.op import Call, get_op
+from trireme.ops import integer as q
+from trireme.support.dtypes import Array
 
 Quantized = Callable[..., Any]
 

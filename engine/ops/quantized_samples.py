@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array, numpy_dtype
-from trireme.graph import Quant
-from trireme.op import Sample
-from trireme.quantize import TABLE_OPS
+from trireme.ir.graph import Quant
+from trireme.ir.op import Sample
+from trireme.ops.integer import TABLE_OPS
+from trireme.support.dtypes import Array, numpy_dtype
 
 Samples = Callable[[np.random.Generator], Iterable[Sample]]
 FIXED = frozenset({1, 2})

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import FLOATING, INDICES, Array
-from trireme.errors import GraphError, ShapeError
-from trireme.graph import Dim, TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import Dim, TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import sigmoid
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
 from trireme.ops.shapes import Types, expect, expect_dims, expect_rank
+from trireme.support.dtypes import FLOATING, INDICES, Array
+from trireme.support.errors import GraphError, ShapeError
 
 Function = Callable[[Array], Array]
 State = tuple[Array, ...]

@@ -8,10 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trireme.dtypes import BOOL, INDICES, INTS, REALS, Array, dtype_name
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import UNKNOWN, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
@@ -27,6 +25,8 @@ from trireme.ops.shapes import (
     same_type,
     to_ints,
 )
+from trireme.support.dtypes import BOOL, INDICES, INTS, REALS, Array, dtype_name
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 _ATTRS = {"keepdims": Attr("int", 1), "noop_with_empty_axes": Attr("int", 0)}

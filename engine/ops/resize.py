@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trireme.dtypes import BOOL, FLOATING, INDICES, REALS, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
+from trireme.support.dtypes import BOOL, FLOATING, INDICES, REALS, Array
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 COORDINATES = (

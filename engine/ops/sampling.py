@@ -8,12 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import BOOL, FLOATING, INDICES, REALS, Array
-from trireme.errors import RunError, ShapeError
-from trireme.graph import UNKNOWN, Value
-from trireme.limits import MOST_SAMPLES
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.convolution import Index, grouped_product
 from trireme.ops.movement import draw, ints
@@ -32,6 +29,9 @@ from trireme.ops.shapes import (
     window,
     windows,
 )
+from trireme.support.dtypes import BOOL, FLOATING, INDICES, REALS, Array
+from trireme.support.errors import RunError, ShapeError
+from trireme.support.limits import MOST_SAMPLES
 
 Ints = tuple[int, ...]
 

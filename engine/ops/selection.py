@@ -6,11 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, BOOL, INDICES, REALS, Array
-from trireme.errors import RunError, ShapeError
-from trireme.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.op import Attr, OpDef, Sample, define
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.op import Attr, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
@@ -26,6 +24,8 @@ from trireme.ops.shapes import (
     same_type,
     to_ints,
 )
+from trireme.support.dtypes import ANY, BOOL, INDICES, REALS, Array
+from trireme.support.errors import RunError, ShapeError
 
 
 def _infer_top_k(x: Value, k: Value, *, axis: int, **attrs: int) -> Types:

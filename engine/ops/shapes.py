@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.dtypes import Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.support.dtypes import Array
+from trireme.support.errors import ShapeError
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Dim, ...]

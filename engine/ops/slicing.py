@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trireme.dtype_rules import Like
-from trireme.dtypes import ANY, INDICES, Array
-from trireme.errors import ShapeError
-from trireme.graph import UNKNOWN, Dim, Value
-from trireme.op import Attr, Sample
+from trireme.ir.dtype_rules import Like
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Sample
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
+from trireme.support.dtypes import ANY, INDICES, Array
+from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 _FAR = 1 << 31

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.errors import ShapeError
-from trireme.graph import TensorType, Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.support.dtypes import Array
+from trireme.support.errors import ShapeError
 
 
 def _infer_rfft2d(x: Value, *, fft_length: tuple[int, ...]) -> tuple[TensorType, ...]:

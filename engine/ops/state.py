@@ -10,9 +10,9 @@ from collections.abc import Iterable, MutableMapping
 
 import numpy as np
 
-from trireme.dtypes import ANY, Array
-from trireme.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
 from trireme.ops.shapes import same_type
+from trireme.support.dtypes import ANY, Array
 
 _STATE = {"state": Attr("str")}
 

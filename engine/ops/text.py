@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from trireme.dtypes import INDICES, TEXT, Array
-from trireme.errors import GraphError, ShapeError
-from trireme.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.op import Attr, Call, OpDef, define
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.op import Attr, Call, OpDef, define
 from trireme.ops.shapes import Types, broadcast, expect_rank, one
+from trireme.support.dtypes import INDICES, TEXT, Array
+from trireme.support.errors import GraphError, ShapeError
 
 Ints = tuple[int, ...]
 Strs = tuple[str, ...]

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import BOOL, FLOATING, FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Array
-from trireme.graph import Value
-from trireme.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.graph import Value
+from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import edge_values, float_samples
 from trireme.ops.activation import in_double as _double
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, one, same_type
+from trireme.support.dtypes import BOOL, FLOATING, FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Array
 
 Function = Callable[..., Array]
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trireme.graph import Node
-from trireme.rewrite import Draft
+from trireme.ir.graph import Node
+from trireme.ir.rewriter import Draft
 
 ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
 CLOSE = 1e-4

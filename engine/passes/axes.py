@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.graph import Node
+from trireme.ir.graph import Node
+from trireme.ir.rewriter import Draft
 from trireme.passes.views import Perm
-from trireme.rewrite import Draft
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, numpy_dtype
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.linear import LINEAR, as_linear, channel_axis
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.support.dtypes import FLOATS, numpy_dtype
 
 
 def batch_norm(graph: Graph) -> Rewritten:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.graph import Graph, Node
-from trireme.op import get_op
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 
 MOST_UNROLLED = 1000
 """The most nodes that the steps of a scan may come to."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array, numpy_dtype
-from trireme.graph import Graph, Node, Quant
+from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import (
     LINEAR,
@@ -24,7 +24,7 @@ from trireme.passes.linear import (
     per_channel,
 )
 from trireme.passes.windows import crop_window
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.support.dtypes import FLOATS, Array, numpy_dtype
 
 
 def canonicalise(graph: Graph) -> Rewritten:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.constants import NOT_REPEATABLE
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 
 def dead_code(graph: Graph) -> Rewritten:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.errors import TriremeError
-from trireme.graph import Graph, Node
-from trireme.interpret import evaluate
-from trireme.op import get_op
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.quantize_folding import quant_of_node
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.support.errors import TriremeError
 
 FOLD_LIMIT_BYTES = 16 << 20
 """Bytes that folding one node may add to the constants it replaces."""

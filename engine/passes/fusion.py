@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array
-from trireme.graph import Graph, Node
-from trireme.op import get_op
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits, close
 from trireme.passes.linear import channel_axis
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.support.dtypes import FLOATS, Array
 
 
 def fuse_pad(graph: Graph) -> Rewritten:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import Array, numpy_dtype
-from trireme.graph import Node, Quant
-from trireme.op import get_op
+from trireme.ir.graph import Node, Quant
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import Draft
+from trireme.ops.integer import TABLE_OPS, dequantized
 from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits
-from trireme.quantize import TABLE_OPS, dequantized
-from trireme.rewrite import Draft
+from trireme.support.dtypes import Array, numpy_dtype
 
 EIGHT_BIT = ("int8", "uint8")
 SAME_QUANT = ("max_pool", "average_pool", "resize", "pad", "reduce_max", "reduce_min", "max", "min")

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.axes import ON_AXES
 from trireme.passes.views import (
     Perm,
@@ -26,7 +27,6 @@ from trireme.passes.views import (
     view_of,
 )
 from trireme.passes.views_reshape import flatten_into_weights, reshape_under
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 TENSORS = {
     "conv": (0, 1, 3),

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.dtypes import FLOATS, Array
-from trireme.graph import Dim, Node
-from trireme.rewrite import Draft
+from trireme.ir.graph import Dim, Node
+from trireme.ir.rewriter import Draft
+from trireme.support.dtypes import FLOATS, Array
 
 LINEAR = ("conv", "conv_transpose", "fully_connected")
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.cleanup import perm_of
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 
 def move_chains(graph: Graph) -> Rewritten:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.dtypes import Array, numpy_dtype
-from trireme.graph import Node
-from trireme.op import has_op
+from trireme.ir.graph import Node
+from trireme.ir.op import has_op
+from trireme.ir.rewriter import Draft, Rule
 from trireme.passes.algebra import close, scalar
-from trireme.rewrite import Draft, Rule
+from trireme.support.dtypes import Array, numpy_dtype
 
 
 def layer_norm(g: Draft, root: Node) -> tuple[int] | None:

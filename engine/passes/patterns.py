@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from trireme.graph import Graph, Node
-from trireme.op import has_op
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import has_op
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import (
     CLAMPS,
     Clamp,
@@ -21,7 +22,6 @@ from trireme.passes.algebra import (
     product,
 )
 from trireme.passes.normalise import NORMALISE
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
 
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_PI = math.sqrt(2 / math.pi)

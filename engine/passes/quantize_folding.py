@@ -5,7 +5,7 @@
     quantize(op(dequantize(x), dequantize(w)))    -> op on quantised types
 
 What is left are quantize and dequantize nodes where floats begin and end; the graph's own inputs
-and outputs keep their types. Integer arithmetic is that of trireme.quantize: a fixed-point
+and outputs keep their types. Integer arithmetic is that of trireme.ops.integer: a fixed-point
 multiplier, rounding half away from zero, where ONNX Runtime multiplies in float and rounds half to
 even. An output differs by one unit at most, and seldom.
 """
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node, Quant
-from trireme.interpret import evaluate
+from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.interpreter import evaluate
+from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
 from trireme.passes.integer_ops import EIGHT_BIT, integers_of, is_of, on_integers
-from trireme.rewrite import Draft, Rewritten, apply, rules_by_op
+from trireme.support.dtypes import Array
 
 MOVES = (
     "reshape", "transpose", "squeeze", "unsqueeze", "flatten", "slice", "gather", "expand", "tile",

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from trireme.graph import Node, Quant
+from trireme.ir.graph import Node, Quant
+from trireme.ir.rewriter import Draft
 from trireme.passes.cleanup import perm_of
-from trireme.rewrite import Draft
 
 Perm = tuple[int, ...]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.graph import Node
+from trireme.ir.graph import Node
+from trireme.ir.rewriter import Draft
 from trireme.passes.views import Perm, inverse, is_idle, transposed, turned, view_of
-from trireme.rewrite import Draft
 
 
 @dataclass(frozen=True)

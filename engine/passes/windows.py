@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trireme.errors import ShapeError
-from trireme.graph import Node
-from trireme.op import get_op
+from trireme.ir.graph import Node
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import Draft
 from trireme.ops.convolution import spatial
 from trireme.ops.pooling import cropped
-from trireme.rewrite import Draft
+from trireme.support.errors import ShapeError
 
 
 def crop_window(g: Draft, root: Node) -> tuple[int, ...] | None:

@@ -5,7 +5,7 @@ Written apart from the search, from the descriptions of what each runtime does.
 
 from itertools import permutations
 
-from trireme.placing.problem import CALLER
+from trireme.placement.problem import CALLER
 
 
 def fallback(problem, i, without=()):

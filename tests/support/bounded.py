@@ -73,7 +73,7 @@ def _used_s():
 
 
 def _ended(case, attempt, cpu_s):
-    from trireme.errors import InternalError, TriremeError
+    from trireme.support.errors import InternalError, TriremeError
 
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     try:

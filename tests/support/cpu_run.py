@@ -6,13 +6,13 @@ import random
 import numpy as np
 from guard import run_guarded
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.program import REFERENCE
-from trireme.dtypes import dtype_name, numpy_dtype
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.support.dtypes import dtype_name, numpy_dtype
 
 EVERY_ISA = "TRIREME_TEST_EVERY_ISA" in os.environ
 MARGIN = 256

@@ -10,8 +10,8 @@ import traceback
 from bounded import try_cases
 from mutations import damaged_cases, read_seeds
 
-from trireme.check import check
-from trireme.errors import InternalError, TriremeError
+from trireme.ir.verify import check
+from trireme.support.errors import InternalError, TriremeError
 
 
 def reader(format: str):

@@ -1,8 +1,8 @@
 """A description of two devices, one of them far, and a graph to place on it."""
 
-from trireme.builder import GraphBuilder
 from trireme.devices.described import load_soc
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 TEXT = """
 name = "test"

@@ -9,13 +9,13 @@ import itertools
 import ml_dtypes
 import numpy as np
 
-from trireme.builder import GraphBuilder
 from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.expressions import EXPRESSIONS, emitter
-from trireme.dtypes import numpy_dtype
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.op import get_op
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import get_op
+from trireme.support.dtypes import numpy_dtype
 
 EDGES = (
     np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 1.5, -1.5, 2.5, 127.9, 128, 255.9, -129, 300,

@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
-from trireme.errors import DeviceError
-from trireme.opening import open_device
+from trireme.backend.registry import open_device
+from trireme.support.errors import DeviceError
 
 OPTIONS = {"cpu": {"threads": 2}}
 

@@ -21,7 +21,7 @@ from fuzzing.forcing import Ran, on_forced_devices, shares
 from fuzzing.grow import KINDS
 from fuzzing.worker import Worker
 
-from trireme.opening import open_device
+from trireme.backend.registry import open_device
 
 BATCH = 20
 

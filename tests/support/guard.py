@@ -13,7 +13,7 @@ from types import FunctionType
 import numpy as np
 
 from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step, Temp
-from trireme.dtypes import numpy_dtype
+from trireme.support.dtypes import numpy_dtype
 
 POISON = 0xA5
 NATIVE = sys.platform == "linux"

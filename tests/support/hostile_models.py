@@ -112,8 +112,8 @@ CASES = {
 def main() -> None:
     import resource
 
-    from trireme.errors import TriremeError
-    from trireme.session import Session
+    from trireme.runtime.session import Session
+    from trireme.support.errors import TriremeError
 
     def late(signum, frame):
         raise TimeoutError

@@ -13,13 +13,13 @@ import numpy as np
 from bounded import try_cases
 from op_samples import SEED, assert_close, outputs_of
 
-from trireme.builder import GraphBuilder
-from trireme.dtypes import dtype_name
-from trireme.errors import PlacementError
-from trireme.graph import TensorType
-from trireme.interpret import run_reference
-from trireme.op import Sample, all_ops, get_op
-from trireme.session import Session
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.ir.op import Sample, all_ops, get_op
+from trireme.runtime.session import Session
+from trireme.support.dtypes import dtype_name
+from trireme.support.errors import PlacementError
 
 INTS = (0, -1, 2**31, 2**40, 2**62, -(2**63))
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e300)

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from trireme.builder import GraphBuilder, scalar
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder, scalar
+from trireme.ir.graph import TensorType
 
 SEED = 7
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 import trireme.ops  # noqa: F401  fills the registry
-from trireme.builder import GraphBuilder
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 
 def f32(*shape):

@@ -16,10 +16,10 @@ import numpy as np
 from bounded import try_cases
 from mutations import damaged_cases, read_seeds
 
-from trireme.convert import convert
-from trireme.interpret import run_reference
-from trireme.running.feeds import random_array
-from trireme.session import Session
+from trireme.ir.interpreter import run_reference
+from trireme.model_file.convert import convert
+from trireme.runtime.feeds import random_array
+from trireme.runtime.session import Session
 
 MOST_FED = 1 << 24
 """Bytes that a file is fed; one that wants more is opened."""

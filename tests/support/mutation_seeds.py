@@ -8,9 +8,9 @@ from flatbuffers import flexbuffers
 from op_samples import op_samples, sample_graph
 from random_graphs import random_graph
 
-from trireme.builder import GraphBuilder
 from trireme.converters.tflite import convert as convert_tflite
-from trireme.graph import Quant, TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
 from trireme.model_file import dumps
 
 GROWN = 60

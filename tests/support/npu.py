@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import trireme.ops  # noqa: F401  (fills the registry)
-from trireme.builder import GraphBuilder
-from trireme.device import Device, NodeSpan
+from trireme.backend.device import Device, NodeSpan
 from trireme.devices.npu import NpuCall, NpuExecutable
-from trireme.dtypes import Array, dtype_name, numpy_dtype
-from trireme.graph import Graph, Quant, TensorType
-from trireme.op import OpDef, Sample
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.ir.op import OpDef, Sample
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 
 
 class Run:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from op_samples import op_samples
 
-from trireme.op import Sample, get_op
+from trireme.ir.op import Sample, get_op
 
 SEED = 20261123
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0)

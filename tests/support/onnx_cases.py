@@ -9,8 +9,8 @@ from onnx.backend.test.case.node import collect_testcases
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
-from trireme.interpret import interpret
-from trireme.session import Session
+from trireme.ir.interpreter import interpret
+from trireme.runtime.session import Session
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from trireme.dtypes import dtype_name
+from trireme.support.dtypes import dtype_name
 
 OPSET = 22
 ELEMENT = {

@@ -8,7 +8,7 @@ import onnxruntime
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
-from trireme.interpret import run_reference
+from trireme.ir.interpreter import run_reference
 
 DATA = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data"
 LIGHT = DATA / "light"

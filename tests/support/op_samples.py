@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.builder import GraphBuilder
-from trireme.dtypes import dtype_name
-from trireme.graph import TensorType
-from trireme.interpret import interpret
-from trireme.op import all_ops
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.ir.op import all_ops
+from trireme.support.dtypes import dtype_name
 
 SEED = 20261121
 

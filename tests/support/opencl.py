@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.builder import GraphBuilder
 from trireme.devices.opencl import list_devices
-from trireme.dtypes import numpy_dtype
-from trireme.graph import TensorType
-from trireme.interpret import interpret
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
+from trireme.support.dtypes import numpy_dtype
 
 MARGIN = 192
 POISON = 0xA5

@@ -12,13 +12,13 @@ from dataclasses import replace
 from toy_device import ToyDevice
 from zoo import zoo_folder
 
-from trireme.builder import GraphBuilder
-from trireme.convert import convert
-from trireme.cost import Link, Links, roofline_s, work_of
-from trireme.device import HOST, DeviceSpec
-from trireme.graph import TensorType
-from trireme.optimise import optimise
-from trireme.placing.problem import CALLER, Machine, Problem
+from trireme.backend.device import HOST, DeviceSpec
+from trireme.cost.model import Link, Links, roofline_s, work_of
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.model_file.convert import convert
+from trireme.passes.pipeline import optimise
+from trireme.placement.problem import CALLER, Machine, Problem
 
 KINDS = ("series-parallel", "layered", "zoo")
 ZOO = (

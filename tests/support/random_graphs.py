@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 import trireme.ops  # noqa: F401  fills the registry
-from trireme.builder import GraphBuilder
-from trireme.dtypes import INTS, Array, numpy_dtype
-from trireme.graph import Graph, Quant, TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.support.dtypes import INTS, Array, numpy_dtype
 
 CLAMPS = ("", "", "relu", "relu6")
 SOFTMAX_QUANT = Quant((1 / 256,), (-128,))

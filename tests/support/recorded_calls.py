@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from toy_graphs import devices, random_graph
 
-from trireme.cost import CostModel
-from trireme.errors import DeviceError
-from trireme.place import place
-from trireme.plan import make_plan
+from trireme.cost.model import CostModel
+from trireme.placement.place import place
+from trireme.plan.plan import make_plan
+from trireme.support.errors import DeviceError
 
 
 class Call:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from op_samples import op_samples
 
-from trireme.dtypes import NAMES, numpy_dtype
 from trireme.ops.conversion import cast
+from trireme.support.dtypes import NAMES, numpy_dtype
 
 SAMPLES = 2
 """Of each op and kind of inputs; further ones differ in attributes more than in shapes."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trireme.dtypes import numpy_dtype
-from trireme.interpret import interpret
+from trireme.ir.interpreter import interpret
+from trireme.support.dtypes import numpy_dtype
 
 
 def random_feed(type, rng):

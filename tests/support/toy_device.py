@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from trireme.device import (
+from trireme.backend.device import (
     HOST,
     Buffer,
     Device,
@@ -20,9 +20,9 @@ from trireme.device import (
     host_alloc,
     host_view,
 )
-from trireme.errors import CompileError, DeviceError
-from trireme.interpret import interpret, is_quantized
-from trireme.op import get_op
+from trireme.ir.interpreter import interpret, is_quantized
+from trireme.ir.op import get_op
+from trireme.support.errors import CompileError, DeviceError
 
 
 class ToyDevice(Device):

@@ -4,8 +4,8 @@ import numpy as np
 from toy_device import ToyDevice
 
 import trireme.ops  # noqa: F401
-from trireme.builder import GraphBuilder
-from trireme.graph import TensorType
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 F32 = TensorType((3, 8), "float32")
 PINNED = ("cpu", "gpu", "npu")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from toy_device import ToyDevice
 
-from trireme.builder import GraphBuilder
-from trireme.calibrating.calibration import Calibration, Curve, DeviceCalibration
-from trireme.cost import CostModel
-from trireme.graph import TensorType
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
+from trireme.cost.model import CostModel
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 US = 1e-6
 

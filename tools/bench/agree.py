@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trireme.dtypes import Array
-from trireme.graph import Graph
+from trireme.ir.graph import Graph
+from trireme.support.dtypes import Array
 from trireme.tools.bench.peers import OURS
 from trireme.tools.verify import Difference, compare_all
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trireme.errors import ModelFileError, RunError
+from trireme.support.errors import ModelFileError, RunError
 from trireme.tools.bench.match import PeerMatch
 from trireme.tools.bench.modes import bench_modes, modes_table
 from trireme.tools.bench.peers import PEERS, Peer

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from trireme.convert import convert
+from trireme.model_file.convert import convert
 from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance_of
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer

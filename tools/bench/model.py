@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.errors import ConvertError
+from trireme.support.errors import ConvertError
 
 
 def set_batch(model: str, batch: int, target: Path) -> str:

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.device import Clock
-from trireme.running.runs import Mode
-from trireme.session import Session
-from trireme.subgraphs import Execution, Subgraphs
+from trireme.backend.device import Clock
+from trireme.plan.subgraphs import Execution, Subgraphs
+from trireme.runtime.executors import Mode
+from trireme.runtime.session import Session
 from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
 Modes = tuple[Mode, Subgraphs, Execution]

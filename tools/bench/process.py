@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trireme.errors import TriremeError
+from trireme.support.errors import TriremeError
 
 SCRIPT = Path(__file__).with_name("worker.py")
 QUIET_S = 0.004  # an engine at rest burns next to nothing for this long ...

@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
-from trireme.calibrating.calibration import load_calibration
-from trireme.cost import CostModel
-from trireme.device import Clock
-from trireme.measure import is_same
-from trireme.placement import Placement
-from trireme.placing.objective import Objective
-from trireme.placing.singles import place_singles
-from trireme.session import Session
+from trireme.backend.device import Clock
+from trireme.cost.calibration import load_calibration
+from trireme.cost.model import CostModel
+from trireme.placement.objective import Objective
+from trireme.placement.placement import Placement
+from trireme.placement.singles import place_singles
+from trireme.runtime.autotune import is_same
+from trireme.runtime.session import Session
 from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
 CHOSEN = "as placed"

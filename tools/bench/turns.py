@@ -1,6 +1,6 @@
 """What `bench --modes` and `--singles` compare: programs of one model that take turns.
 
-How they are timed: engine/measure.py.
+How they are timed: engine/runtime/autotune.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trireme.calibrating.calibration import Calibration
-from trireme.device import HOST, Clock, Device
-from trireme.dtypes import Array
-from trireme.measure import Timed, take_turns
-from trireme.running.per_node import gap
-from trireme.session import Session
+from trireme.backend.device import HOST, Clock, Device
+from trireme.cost.calibration import Calibration
+from trireme.runtime.autotune import Timed, take_turns
+from trireme.runtime.compare import gap
+from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
 from trireme.tools.options import make_feeds, session_arguments
 
 Told = Callable[..., None]

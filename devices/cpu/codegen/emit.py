@@ -23,7 +23,7 @@ import llvmlite.binding as llvm
 
 from trireme.devices.cpu.codegen.target import Isa, llvm_target, start_llvm
 from trireme.devices.cpu.recipes import Code
-from trireme.errors import CompileError
+from trireme.support.errors import CompileError
 
 Emit = Callable[[Any, Any], bytes]
 _FEW_KERNELS = 4

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trireme.device import Progress, no_progress
+from trireme.backend.device import Progress, no_progress
 from trireme.devices.cpu.codegen.link import Linked, can_link
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
 from trireme.devices.cpu.recipes import Code, ObjectCache, Recipes
-from trireme.errors import CompileError
+from trireme.support.errors import CompileError
 
 __all__ = ["Code", "Jit", "ObjectCache"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.errors import CompileError
+from trireme.support.errors import CompileError
 
 _SECTION, _SYMBOL, _RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 _RELA, _NOBITS, _SYMBOLS = 4, 8, 2

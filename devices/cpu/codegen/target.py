@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.errors import GraphError
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.errors import GraphError
 
 EIGHT_BIT = ("int8", "uint8")
 CYCLES_PER_S = 3.5e9
@@ -155,7 +155,7 @@ class Scale:
 def requantise(fn: Function, x: Value, scale: Scale) -> Value:
     """Return x * multiplier * 2**(shift - 31), rounded as the scale says, lane by lane.
 
-    Source: trireme.quantize.multiply_by_quantized and multiply_rounding_once, in vectors
+    Source: trireme.ops.integer.multiply_by_quantized and multiply_rounding_once, in vectors
     """
     if scale.rounding == "once":
         return multiply_rounding_once(fn, x, scale)

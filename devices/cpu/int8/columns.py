@@ -17,7 +17,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.int8.arithmetic import widen
 from trireme.devices.cpu.int8.prepare import Image, View
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 MOST_EDGES = 6
 """Output columns at the left and right edges that may be spelled out one by one."""

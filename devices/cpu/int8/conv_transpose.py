@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.conv_transpose import deal_step
 from trireme.devices.cpu.int8.arithmetic import eight_bit_reason
 from trireme.devices.cpu.int8.linear import lower_conv
 from trireme.devices.cpu.kernels import TABLE, Context, Rule, Step, Temp
 from trireme.devices.cpu.lines import for_lines
 from trireme.devices.cpu.phases import Axis, Run, axes_of, pairs, weights_of
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node, Quant, TensorType, Value
-from trireme.kernel_table import STORED_8
-from trireme.op import call_of
-from trireme.quantize import conv_params, requantize
+from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
+from trireme.ir.op import call_of
+from trireme.ops.integer import conv_params, requantize
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 _WEIGHTS, _BIAS, _RESULT = -1, -2, -3
 """Ids of the values of a plain convolution, in its own graph."""

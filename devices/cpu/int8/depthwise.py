@@ -28,11 +28,11 @@ from trireme.devices.cpu.int8.prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.int8.requant import Requantiser, channel_order, requantiser
 from trireme.devices.cpu.kernels import Context, Operand, Step, begin, deal, finish
 from trireme.devices.cpu.recipes import Code, form_of
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.op import call_of
-from trireme.quantize import LinearParams, conv_params
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import LinearParams, conv_params
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from trireme.devices.cpu.int8.epilogue import Channels
 from trireme.devices.cpu.int8.requant import channel_order
 from trireme.devices.cpu.kernels import Operand
 from trireme.devices.cpu.recipes import form_of
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

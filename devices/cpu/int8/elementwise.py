@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
@@ -35,12 +36,9 @@ from trireme.devices.cpu.kernels import (
     finish,
 )
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
-from trireme.op import Call, call_of
-from trireme.quantize import (
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import Call, call_of
+from trireme.ops.integer import (
     TABLE_OPS,
     AddParams,
     add_params,
@@ -51,6 +49,8 @@ from trireme.quantize import (
     sub_params,
     unary_table,
 )
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 Combine = Callable[[Function, Value, Value], Value]
 """(fn, a, b) -> result, all vectors: i32 operands in, bytes out."""

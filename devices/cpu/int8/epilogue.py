@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.kernels import Operand
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 Channels = tuple[Value, Index, int, int]
 """Some vectors of channels: the table, the first lane, lanes of a vector, vectors."""

@@ -1,7 +1,7 @@
 """Exact requantisation in float32: a multiplier and an addend whose steps are the reference's.
 
-The reference (trireme.quantize: multiply_by_quantized, multiply_rounding_once) maps the 32-bit sum
-`acc` of a channel to a small integer y, with 64-bit products and up to two roundings. It never
+The reference (trireme.ops.integer: multiply_by_quantized, multiply_rounding_once) maps the 32-bit
+sum `acc` of a channel to a small integer y, with 64-bit products and up to two roundings. It never
 falls as acc grows, so it is known by its steps: T[k], the smallest acc with y >= k, for the few
 k (at most 255) that the clamp lets through. A kernel computes instead
 
@@ -34,8 +34,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from trireme.devices.cpu.recipes import Recipes, encoded
-from trireme.dtypes import Array
-from trireme.quantize import LinearParams, multiply_by_quantized, multiply_rounding_once
+from trireme.ops.integer import LinearParams, multiply_by_quantized, multiply_rounding_once
+from trireme.support.dtypes import Array
 
 MOST_EXCEPTIONS = 4
 _NEIGHBOURS = (0, -1, 1, -2, 2, -3, 3)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
@@ -58,12 +59,11 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.lines import for_lines
 from trireme.devices.cpu.recipes import Code, formed
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
-from trireme.op import call_of
-from trireme.quantize import LinearParams, conv_params, fully_connected_params
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import LinearParams, conv_params, fully_connected_params
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 
 class _Kernel:

@@ -11,8 +11,8 @@ import numpy as np
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.int8.arithmetic import QUADS, Dot
 from trireme.devices.cpu.int8.requant import groups_of, lanes_to_channels
-from trireme.dtypes import Array, numpy_dtype
-from trireme.quantize import LinearParams
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array, numpy_dtype
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
@@ -28,12 +29,11 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.lines import for_lines
 from trireme.devices.cpu.recipes import Code
-from trireme.errors import InternalError
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
-from trireme.op import call_of
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import ReduceParams, pool_params, reduce_mean_params, softmax_params
 from trireme.ops.shapes import may_miss
-from trireme.quantize import ReduceParams, pool_params, reduce_mean_params, softmax_params
+from trireme.support.errors import InternalError
 
 
 def _lower_pool(context: Context, node: Node) -> Sequence[Step]:

@@ -26,8 +26,8 @@ from trireme.devices.cpu.int8.epilogue import Channels
 from trireme.devices.cpu.int8.fit import fit_once
 from trireme.devices.cpu.kernels import Operand
 from trireme.devices.cpu.recipes import Recipes, form_of
-from trireme.dtypes import Array
-from trireme.quantize import LinearParams
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array
 
 Kind = Rounding | Literal["fit"]
 _PACK_WORDS = {

@@ -1,8 +1,8 @@
 """resize on stored 8-bit integers: nearest positions are copied, linear ones are two short passes.
 
-Weights are whole 1024ths (trireme.quantize.ResizeAxis), so 32-bit sums are exact. A chunk mixes two
-lines of the image into one of its thread's own memory, then two positions of that line into each
-output; the sum of both is rounded once, half away from zero.
+Weights are whole 1024ths (trireme.ops.integer.ResizeAxis), so 32-bit sums are exact. A chunk mixes
+two lines of the image into one of its thread's own memory, then two positions of that line into
+each output; the sum of both is rounded once, half away from zero.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
@@ -32,11 +33,10 @@ from trireme.devices.cpu.kernels import (
 )
 from trireme.devices.cpu.recipes import Code
 from trireme.devices.cpu.resize import lower_nearest, nearest_reason, view_reason
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
-from trireme.kernel_table import STORED_8
-from trireme.op import call_of
-from trireme.quantize import ResizeAxis, resize_axis, resize_reason, same_quant
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import ResizeAxis, resize_axis, resize_reason, same_quant
+from trireme.support.dtypes import Array
 
 _ONE, _HALF, _SHIFT = 1024, 1 << 19, 20
 _MOST_ELEMENTS = (1 << 31) - 1

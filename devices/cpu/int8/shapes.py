@@ -6,7 +6,7 @@ import numpy as np
 
 from trireme.devices.cpu.int8.pack import Product
 from trireme.devices.cpu.int8.prepare import View
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 Shape = tuple[int, int, int, int]
 

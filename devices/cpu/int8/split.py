@@ -24,7 +24,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.int8.arithmetic import Dot
 from trireme.devices.cpu.int8.pack import Product, Tile, in_order
 from trireme.devices.cpu.int8.update import rank_update
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 MOST = 128
 """What weights of one sign may add up to in a word."""

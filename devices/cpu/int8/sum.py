@@ -1,7 +1,7 @@
 """The sum of two quantised tensors of one shape, in float32 and exactly the reference's.
 
-The reference (trireme.quantize.AddParams) rounds three times in 64-bit products. Its result depends
-on two bytes, so all 65,536 cases can be looked at: `fit_sum` looks for float32 numbers with
+The reference (trireme.ops.integer.AddParams) rounds three times in 64-bit products. Its result
+depends on two bytes, so all 65,536 cases can be looked at: `fit_sum` looks for float32 numbers with
 
     nearest(fma(a, a_scale, fma(b, b_scale, addend))) = y - y_zero                after the clamp
 
@@ -29,9 +29,9 @@ from trireme.devices.cpu.int8.arithmetic import CYCLES_PER_S
 from trireme.devices.cpu.int8.requant import Requantiser, channel_order, nearest
 from trireme.devices.cpu.kernels import Context, Step, begin, deal, finish
 from trireme.devices.cpu.recipes import Code
-from trireme.dtypes import Array
-from trireme.graph import Node
-from trireme.quantize import AddParams, multiply_by_quantized
+from trireme.ir.graph import Node
+from trireme.ops.integer import AddParams, multiply_by_quantized
+from trireme.support.dtypes import Array
 
 _STEPS = (0, 1, -1, 2, -2)
 """Candidates for each number, in units in the last place from the nearest one."""

@@ -16,8 +16,8 @@ from trireme.devices.cpu.int8.pack import (
     weight_zero,
 )
 from trireme.devices.cpu.int8.split import Split, split
-from trireme.dtypes import Array
-from trireme.quantize import LinearParams
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array
 
 _MOST_AGAIN = 0.25
 """The share of steps done again beyond which wider sums, which repeat more, are not looked at."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.errors import DeviceError
+from trireme.support.errors import DeviceError
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 

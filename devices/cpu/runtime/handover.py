@@ -13,7 +13,7 @@ from string import Template
 
 import numpy as np
 
-from trireme.calibrating.handover import Handover, median_of
+from trireme.backend.core_latency import Handover, median_of
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.memory import aligned_bytes

@@ -18,10 +18,10 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.recipes import Code, code_of
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.dtypes import Array
-from trireme.errors import DeviceError
-from trireme.forks import tell_of_forks
-from trireme.locks import taking
+from trireme.support.dtypes import Array
+from trireme.support.errors import DeviceError
+from trireme.support.forks import tell_of_forks
+from trireme.support.locks import taking
 
 SPINS = 20_000
 """How often an idle worker looks for work before it sleeps: about a third of a millisecond."""

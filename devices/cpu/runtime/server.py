@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from trireme.device import BoundCall, Event, NodeSpan, Told
+from trireme.backend.device import BoundCall, Event, NodeSpan, Told
 from trireme.devices.cpu.memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
-from trireme.dtypes import Array
-from trireme.errors import DeviceError
-from trireme.forks import tell_of_forks
+from trireme.support.dtypes import Array
+from trireme.support.errors import DeviceError
+from trireme.support.forks import tell_of_forks
 
 CHAIN = object()
 """All servers' calls are of one chain: each can wait for calls of the others."""

@@ -12,10 +12,10 @@ from trireme.devices.cpu.products import window_of
 from trireme.devices.cpu.winograd.kernel import WinogradConv, scheme_of, winograd_kernel
 from trireme.devices.cpu.winograd.plan import choose_size, cut_winograd, schemes, winograd_cycles
 from trireme.devices.cpu.winograd.transforms import panels_shape, transform_weights
-from trireme.dtypes import Array
-from trireme.errors import InternalError
-from trireme.graph import Node
-from trireme.mapped import release
+from trireme.ir.graph import Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
 
 
 def winograd_size(context: Context, node: Node) -> int:

@@ -16,7 +16,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.gather import Window
 from trireme.devices.cpu.tiling import choose_register_tile, tile_cycles
 from trireme.devices.cpu.winograd.transforms import POINTS, Scheme, scheme
-from trireme.errors import InternalError
+from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.memory import aligned_bytes
-from trireme.dtypes import Array
-from trireme.errors import InternalError
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
 
 _FOUR, _FIVE = (0.0, 1.0, -1.0), (0.4, -0.4, 1.3, -1.3)
 _SIX = (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0))

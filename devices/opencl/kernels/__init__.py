@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trireme.device import host_reason
+from trireme.backend.device import host_reason
+from trireme.backend.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable
 from trireme.devices.opencl.kernels import (
     convolution,
     elementwise,
@@ -24,11 +25,10 @@ from trireme.devices.opencl.kernels import (
     rows,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Lowering
-from trireme.errors import TriremeError
-from trireme.graph import Graph, Node
-from trireme.interpret import is_quantized
-from trireme.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable
-from trireme.quantize import TABLE_OPS
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import is_quantized
+from trireme.ops.integer import TABLE_OPS
+from trireme.support.errors import TriremeError
 
 _MOST_ELEMENTS = 2**31 - 1
 _MOST_OPERANDS = 8

@@ -27,8 +27,8 @@ from trireme.devices.opencl.kernels.tiles import (
     tile_for,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

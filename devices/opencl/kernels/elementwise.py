@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
-from trireme.graph import Node
+from trireme.ir.graph import Node
 
 Ints = tuple[int, ...]
 Code = Callable[[Mapping[int, str], Lanes], tuple[list[str], str]]

@@ -13,7 +13,7 @@ from typing import Protocol
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, activation
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 
 class Finish(Protocol):

@@ -20,7 +20,7 @@ from trireme.devices.opencl.kernels.source import (
     compute_type,
 )
 from trireme.devices.opencl.lowering import C_TYPES
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 FLOAT = ("float32", "float16")
 SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")

@@ -1,4 +1,4 @@
-"""Kernels on quantised values: the integers of trireme.quantize, bit for bit.
+"""Kernels on quantised values: the integers of trireme.ops.integer, bit for bit.
 
 Products run on the float kernels (see `products`): stored integers are widened to float32 with
 their zero point taken off, and a sum goes over to int32 before it could lose a bit.
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trireme import quantize as q
 from trireme.devices.opencl.kernels.convolution import emit_conv, refuse_window
 from trireme.devices.opencl.kernels.elementwise import emit_elementwise
 from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import Product
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
-from trireme.op import Call, call_of
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import Call, call_of
+from trireme.ops import integer as q
+from trireme.support.dtypes import Array
 
 _EXACT = 2**24
 _KINDS = {"int8": "s8", "uint8": "u8"}

@@ -18,7 +18,7 @@ from trireme.devices.opencl.kernels.tiles import (
     product_label,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Tensor
-from trireme.dtypes import Array
+from trireme.support.dtypes import Array
 
 _SIDE = 8
 _ROWS = 4

@@ -24,11 +24,11 @@ from trireme.devices.opencl.kernels.elementwise import (
 )
 from trireme.devices.opencl.kernels.source import Lanes, activation, lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Tensor
-from trireme.dtypes import Array, itemsize, numpy_dtype
-from trireme.graph import Graph, Node
-from trireme.op import get_op
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
 from trireme.ops.bounds import first_outside, outside_axis
-from trireme.quantize import concat_tables
+from trireme.ops.integer import concat_tables
+from trireme.support.dtypes import Array, itemsize, numpy_dtype
 
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}

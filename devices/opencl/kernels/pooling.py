@@ -9,8 +9,8 @@ from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
-from trireme.graph import Graph, Node
-from trireme.quantize import pool_params
+from trireme.ir.graph import Graph, Node
+from trireme.ops.integer import pool_params
 
 
 def refuse_pool(graph: Graph, node: Node) -> str | None:
@@ -20,7 +20,7 @@ def refuse_pool(graph: Graph, node: Node) -> str | None:
 
 def refuse_quantized_pool(graph: Graph, node: Node) -> str | None:
     """Say why there is no 8-bit kernel for a pool, or None; raises GraphError with a sentence."""
-    from trireme.op import call_of
+    from trireme.ir.op import call_of
 
     pool_params(call_of(graph, node))
     return _refuse_shape(graph, node)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme import quantize as q
 from trireme.devices.opencl.kernels.elementwise import (
     Ints,
     Walk,
@@ -24,8 +23,9 @@ from trireme.devices.opencl.kernels.integer import clamped, numbers
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
-from trireme.graph import Graph, Node
-from trireme.op import call_of
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops import integer as q
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trireme import quantize as q
 from trireme.devices.opencl.kernels.elementwise import Ints, row_group
 from trireme.devices.opencl.kernels.movement import lower_move, refuse_move
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
-from trireme.dtypes import Array
-from trireme.graph import Graph, Node
-from trireme.op import call_of
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops import integer as q
 from trireme.ops.resize import plan_axes, taps
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import Lowering, Tensor
-from trireme.graph import Graph, Node
+from trireme.ir.graph import Graph, Node
 
 
 def lower_softmax(low: Lowering, chain: list[Node]) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from trireme.devices.opencl.kernels.epilogue import Epilogue, Finish
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref
-from trireme.dtypes import Array
-from trireme.graph import Node
+from trireme.ir.graph import Node
+from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)

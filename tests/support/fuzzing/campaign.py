@@ -17,10 +17,10 @@ from fuzzing.oracle import Answer, answer, grown_and_answered
 from fuzzing.peer import Refused
 from fuzzing.shrink import as_text, shrink
 from fuzzing.worker import Crashed, Worker
-from trireme.convert import convert
-from trireme.errors import TriremeError
 from trireme.model_file import dumps, loads
-from trireme.placing.objective import Objective
+from trireme.model_file.convert import convert
+from trireme.placement.objective import Objective
+from trireme.support.errors import TriremeError
 
 CONTROL = ("If", "Loop", "Scan")
 QUICK: Objective = "serial"

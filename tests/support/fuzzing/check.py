@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from fuzzing.oracle import Answer, same, wide
-from trireme.errors import TriremeError
-from trireme.lockfile import Lock, lock
-from trireme.placing.objective import Objective
-from trireme.session import Session
+from trireme.placement.lockfile import Lock, lock
+from trireme.placement.objective import Objective
+from trireme.runtime.session import Session
+from trireme.support.errors import TriremeError
 
 ALLOWED = {
     "ops are not supported": "unsupported op",

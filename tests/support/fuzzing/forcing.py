@@ -10,10 +10,10 @@ from forced import pinned_at_random, pinned_where_supported
 
 from fuzzing.campaign import QUICK, Runner
 from fuzzing.check import Failure, allowed, run_placed
-from trireme.errors import TriremeError
-from trireme.graph import Graph
-from trireme.model_cache import optimised
-from trireme.opening import open_device
+from trireme.backend.registry import open_device
+from trireme.ir.graph import Graph
+from trireme.model_file.cache import optimised
+from trireme.support.errors import TriremeError
 
 Ran = Counter[tuple[str, str]]
 """How many nodes ran: (op, device) -> number."""

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trireme.dtypes import Array
-from trireme.errors import ConvertError
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError
 
 OURS = "trireme"
 
@@ -76,7 +76,7 @@ PEERS = {
         Peer("ncnn", "ncnn", "ncnn", (".onnx",), converts=True, converter="pnnx", batches=False),
     )
 }
-OURSELVES = Peer(OURS, "trireme.session", "trireme", (".onnx", ".tflite", ".trm"))
+OURSELVES = Peer(OURS, "trireme.runtime.session", "trireme", (".onnx", ".tflite", ".trm"))
 _VERIFIERS = {".onnx": "onnxruntime", ".tflite": "litert"}
 
 

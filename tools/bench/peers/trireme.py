@@ -18,7 +18,7 @@ def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, di
     The task's "session" holds arguments of Session; both of its caches are in the task's folder.
     """
     from trireme import __version__
-    from trireme.session import Session
+    from trireme.runtime.session import Session
 
     given, cache = dict(task["session"]), Path(task["cache"])
     given |= {"threads": task["threads"]}

@@ -1,0 +1,400 @@
+"""The contract of a device: what it is (DeviceSpec), what it can run, and how it runs it.
+
+A device compiles Graphs, one node or many, into Executables. The session allocates one arena a
+device, binds each executable once to places in the arenas, and launches the bound calls run after
+run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from trireme.backend.core_latency import Handover
+from trireme.backend.kernel_table import KernelTable
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.op import get_op
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import DeviceError
+
+Clock = Literal["wall", "virtual"]
+HOST = "host"
+"""The memory space of numpy arrays; the handle of its buffers is a 1-D uint8 array."""
+
+
+def kind_of(name: str) -> str:
+    """Return what a device is an instance of: "cpu" of "cpu#2", the name itself of others."""
+    return name.partition("#")[0]
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Bytes that a node keeps in a device's memory from run to run: packed weights, and code.
+
+    shared: of the weights, (what they are, bytes) of those that other nodes may keep too, as a
+        constant by its id; a task keeps one copy
+    """
+
+    weights: int = 0
+    code: int = 0
+    shared: tuple[tuple[Hashable, int], ...] = ()
+
+
+def added_weights(kept: Iterable[Resident]) -> Iterator[int]:
+    """Yield the bytes of weights that each node of a task adds to those of the nodes before it."""
+    seen: set[Hashable] = set()
+    for one in kept:
+        bytes_again = 0
+        for what, nbytes in one.shared:
+            bytes_again += nbytes if what in seen else 0
+            seen.add(what)
+        yield one.weights - bytes_again
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What a device is, in the terms that placement and planning need.
+
+    flops: operations a second by dtype (a multiply-add counts as two)
+    bandwidth: bytes a second to and from its own memory
+    launch_s: seconds that a task costs beyond its work
+    handover_s: of these, what passing it to a thread of the device costs, where calibration
+        measures the kind without
+    alignment: bytes to which values in its arena are aligned
+    memory: the memory space it works in; values cross between spaces by copies only
+    memory_bytes: the size of that space, 0 when unlimited: for the arena, scratch, weights and code
+    buffer_bytes: the most that it gives in one piece, 0 when unlimited
+    sram_bytes: memory on the chip beside that space, in which what lives inside a task is first
+    streams_weights: whether weights that find no room in that space are fetched over the link
+    link_latency_s, link_bandwidth: of a copy between its memory and the host's
+    resource_group: devices of one group share silicon and cannot overlap
+    cores: numbers of the CPUs that it may keep busy, where that is known
+    clock: whether its times are measured (wall) or modelled (virtual)
+    power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
+    """
+
+    name: str
+    description: str
+    flops: Mapping[str, float]
+    bandwidth: float
+    launch_s: float
+    alignment: int = 64
+    memory: str = HOST
+    memory_bytes: int = 0
+    buffer_bytes: int = 0
+    sram_bytes: int = 0
+    streams_weights: bool = False
+    link_latency_s: float = 0.0
+    link_bandwidth: float = float("inf")
+    resource_group: str = ""
+    cores: frozenset[int] = frozenset()
+    handover_s: float = 0.0
+    clock: Clock = "wall"
+    power_w: float | None = None
+    link_j_per_byte: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the device is an instance of; its name where it is not one."""
+        return kind_of(self.name)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A stretch of a device's memory: `handle` is the device's own, offset and nbytes in bytes."""
+
+    memory: str
+    handle: Any
+    offset: int
+    nbytes: int
+
+    def at(self, offset: int, nbytes: int) -> Buffer:
+        """Return the part of this buffer that starts `offset` bytes in."""
+        return Buffer(self.memory, self.handle, self.offset + offset, nbytes)
+
+
+def host_alloc(nbytes: int, alignment: int = 64) -> Buffer:
+    """Return new zeroed host memory; its handle is a 1-D uint8 array that starts aligned.
+
+    Errors: DeviceError, if there is no such memory
+    """
+    try:
+        raw = np.zeros(nbytes + alignment, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DeviceError(f"{nbytes} bytes of host memory are not to be had") from error
+    skip = -raw.ctypes.data % alignment
+    return Buffer(HOST, raw[skip : skip + nbytes], 0, nbytes)
+
+
+def host_view(buffer: Buffer, type: TensorType) -> Array:
+    """Return the host memory of a buffer as an array of the type, without a copy."""
+    flat: Array = buffer.handle[buffer.offset : buffer.offset + type.nbytes]
+    return flat.view(numpy_dtype(type.dtype)).reshape(type.dims)
+
+
+@dataclass(frozen=True)
+class NodeSpan:
+    """When one node (or several fused into one kernel) of a launch ran, in seconds.
+
+    Wall times are on the clock of time.perf_counter; virtual ones count from the launch. `cycles`
+    and `detail` (a device's own figures, such as DMA bytes) are there where the device has them.
+    """
+
+    nodes: tuple[int, ...]
+    kernel: str
+    start_s: float
+    end_s: float
+    clock: Clock = "wall"
+    cycles: int = 0
+    detail: Mapping[str, float] = field(default_factory=dict)
+
+
+def held_s(spans: Sequence[NodeSpan]) -> list[float]:
+    """Return how long each span of a launch held its device: until the next one began, where time
+    is measured.
+    """
+    starts = [span.start_s if span.clock == "wall" else 0.0 for span in spans]
+    return [
+        max(span.end_s, after) - span.start_s
+        for span, after in zip(spans, [*starts[1:], 0.0], strict=False)
+    ]
+
+
+WAKES = "wakes"
+"""The term of a kernel for which a second core has to be woken: 1, a part, or 0."""
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """What one kernel of a region does, in amounts that its time grows with.
+
+    nodes: whose work it is, by id
+    family: kernels of one family grow alike, and are fitted together ("conv_f32_winograd")
+    terms: amounts by name, of the device's own choice; more of one never makes a kernel faster
+    guess_s: the device's own estimate, for a family that was not measured; None for the roofline
+    alone: the same kernel in a run without further threads, where the device does whole runs of a
+        region in either way, as is faster
+    """
+
+    nodes: tuple[int, ...]
+    family: str
+    terms: Mapping[str, float]
+    guess_s: float | None = None
+    alone: KernelWork | None = None
+
+
+class Event(Protocol):
+    """A launch under way. The launch is over, and errors come out, when `wait` returns."""
+
+    def wait(self) -> None:
+        """Return when the launch is complete; raise DeviceError when it failed."""
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return what ran when, after `wait`; empty unless launched with profile=True."""
+
+
+Told = Callable[[], Sequence[NodeSpan]]
+"""Puts spans together once they are asked for: done in the launch it would count as its time."""
+
+
+class Done:
+    """The event of a launch that was complete when it returned."""
+
+    def __init__(self, spans: Sequence[NodeSpan] | Told = ()) -> None:
+        self._spans = spans
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def spans(self) -> Sequence[NodeSpan]:
+        """Return the spans given at launch, or what was given to tell them."""
+        return self._spans() if callable(self._spans) else self._spans
+
+
+class BoundCall(Protocol):
+    """An executable bound to memory: one session's use of it. Launches allocate nothing.
+
+    Five methods may be there, and are asked for by name:
+    run() is launch().wait() without an event, for calls of some microseconds;
+    point(argument) returns a function that moves an input or output (in the order of `bind`) in
+    host memory to another address, for the launches that follow, or None where it must stay;
+    choose(alone) lets further launches run without the device's other threads (True), or with them
+    (False), where the device has the choice; None gives it back;
+    park(parks) lets the device's idle threads sleep as soon as a launch is over (True), as another
+    device then needs their cores, or look for more work for a while (False);
+    repeat(repeats) of a simulator has the next launch simulate, and those behind it put back what
+    that one made (True), for runs with the same inputs; or has every launch simulate (False).
+    """
+
+    def launch(self, profile: bool = False) -> Event:
+        """Start the work on the bound memory and return without waiting where the device can."""
+
+
+class ChainedCall(BoundCall, Protocol):
+    """A call that its device can start by itself once other events of the same chain are over.
+
+    chain: what such calls and events have in common, compared by identity: a driver's context.
+        Calls of one device or link and one chain run in the order in which they are launched.
+    """
+
+    chain: object
+
+    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
+        """Return without waiting; the work starts when `after`, events of this chain, are over."""
+
+
+def chain_of(call: BoundCall) -> object | None:
+    """Return the chain of a call, None where its launches must be waited for one by one."""
+    return getattr(call, "chain", None)
+
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
+
+
+def host_reason(node: Node, device: str) -> str | None:
+    """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
+    if any(isinstance(value, Graph) for value in node.attrs.values()):
+        return f"{node.op} is control flow, which {device} does not compile"
+    if get_op(node.op).effect:
+        return f"{node.op} has an effect, which a compiled region cannot keep in order"
+    return None
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+class Executable(ABC):
+    """Compiled code of one graph; immutable, shared by sessions and threads.
+
+    scratch_bytes: memory that each bound call needs beside its arguments, in the device's space
+    constant_bytes: memory that its packed weights take, shared by all bound calls
+    code_bytes: memory that its code takes in the device's space
+    kernels: which kernel runs each node, by node id ("conv_f32_12x2__avx512", "numpy reference")
+    """
+
+    scratch_bytes: int = 0
+    constant_bytes: int = 0
+    code_bytes: int = 0
+    kernels: Mapping[int, str]
+
+    @abstractmethod
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
+        """Return a call on these places: the graph's inputs in order, then its outputs."""
+
+    def listings(self, form: str) -> Mapping[str, str]:
+        """Return generated code as text by file name, in a form: "ir" or "asm"; {} for none."""
+        return {}
+
+
+class Device(ABC):
+    """A place where nodes run. Methods other than `compile` may be called from any thread.
+
+    kernel_table: what has a kernel here, if the device keeps a table
+    term_limits: the most seconds that a unit of a term of its works can cost
+    estimate_source: where `estimate_s` has its seconds: "device", a model of the very machine, or
+        "roofline", figures that may be wrong by more
+    chain: of its calls and copies, if it can start one after another by itself: see ChainedCall
+    """
+
+    spec: DeviceSpec
+    term_limits: Mapping[str, float] = {}
+    estimate_source: Literal["device", "roofline"] = "device"
+    chain: object | None = None
+    kernel_table: KernelTable[Any] | None = None
+
+    @abstractmethod
+    def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return None if the device can run the node, else one sentence saying why not."""
+
+    @abstractmethod
+    def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
+        """Return an executable for each graph, all compiled together.
+
+        Every input, output and intermediate is static; constants come with their data.
+        Errors: CompileError
+        """
+
+    def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
+        """Do what `compile` does, and tell `progress` how far it is, if the device can."""
+        return self.compile(graphs)
+
+    @abstractmethod
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new memory, aligned to spec.alignment; raise DeviceError when there is none."""
+
+    @abstractmethod
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into device memory and wait for it."""
+
+    @abstractmethod
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy device memory into a C-contiguous array and wait for it."""
+
+    def start_write(
+        self, target: Buffer, source: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
+        """Begin a `write`; it is over, and the array may change, when the event is.
+
+        after: events of this device's chain; none for a device without one
+        """
+        self.write(target, source)
+        return Done()
+
+    def start_read(
+        self, source: Buffer, target: Array, profile: bool = False, after: Sequence[Event] = ()
+    ) -> Event:
+        """Begin a `read`; the array is there when the event is over. `after` as in start_write."""
+        self.read(source, target)
+        return Done()
+
+    def kernel_note(self, graph: Graph, node: Node) -> str:
+        """Return a remark on how the node would run here ("numpy reference"), or nothing."""
+        return ""
+
+    def estimate_s(self, graph: Graph, node: Node) -> float | None:
+        """Return the device's own estimate of a node's seconds; None leaves it to the roofline."""
+        return None
+
+    def resident(self, graph: Graph, node: Node) -> Resident:
+        """Return what a node keeps in the device's memory: its constants, if not known better."""
+        read = [graph.values[value] for value in dict.fromkeys(node.used)]
+        constants = [(value.id, value.type.nbytes) for value in read if value.is_constant]
+        shared = tuple(one for one in constants if len(graph.users(one[0])) > 1)
+        return Resident(sum(nbytes for _, nbytes in constants), shared=shared)
+
+    def works(self, graph: Graph) -> Sequence[KernelWork] | None:
+        """Return the kernels that `compile` makes of a region, in order; None where not known."""
+        return None
+
+    def handover(self) -> Handover | None:
+        """Return what passing data between its threads costs now; None where unknown."""
+
+    def finish(self) -> None:
+        """Return when nothing that was launched here is under way, its event kept or not."""
+
+    def close(self) -> None:
+        """Give back threads and memory; further use is an error."""
+
+
+class HostMemoryDevice(Device):
+    """A device that works in the host's memory, where reads and writes are plain copies."""
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Return new memory, aligned to spec.alignment."""
+        return host_alloc(nbytes, self.spec.alignment)
+
+    def write(self, target: Buffer, source: Array) -> None:
+        """Copy a C-contiguous array into memory."""
+        end = target.offset + source.nbytes
+        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
+
+    def read(self, source: Buffer, target: Array) -> None:
+        """Copy memory into a C-contiguous array."""
+        end = source.offset + target.nbytes
+        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]

@@ -1,0 +1,132 @@
+"""Which kernel runs a node: a table in two stages, filled by each device, asked at compile time.
+
+First the op on this device in the node's layout, then the form of its data: its dtype, and whether
+that is quantised. A kernel may be for every layout, every form, or all plain or quantised ones. A
+miss is a sentence that lists the nearest entries. What else a kernel asks of a node (constant
+weights, two spatial axes) the kernel says itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import is_quantized
+from trireme.ir.op import get_op, has_op
+
+K = TypeVar("K")
+
+ANY, PLAIN, QUANTISED = "any", "plain", "quantised"
+"""Instead of a form: all forms, those of values as they are, those of stored integers."""
+STORED_8 = ("quantised int8", "quantised uint8")
+_MOST_LISTED = 4
+
+
+@dataclass(frozen=True)
+class Entry(Generic[K]):
+    """A line of the table: the kernel for an op in a layout ("NHWC", "any") and a form."""
+
+    op: str
+    device: str
+    layout: str
+    form: str
+    kernel: K
+
+    def __str__(self) -> str:
+        layout = "" if self.layout == ANY else f" {self.layout}"
+        return f"{self.op}{layout} {'any dtype' if self.form == ANY else self.form}"
+
+
+def layout_of(node: Node) -> str:
+    """Return the node's layout, "any" where its op has none."""
+    return str(node.attrs.get("layout") or ANY)
+
+
+def form_of(graph: Graph, node: Node) -> str:
+    """Return the form of a node's data: "float32", or "quantised int8" if it reads or makes stored
+    integers. The dtype is that of the first input that flows, of an output where there is none.
+    """
+    values = [*node.used[1 if node.op == "where" else 0 :], *node.outputs]
+    types = [graph.type(value) for value in values]
+    if is_quantized(graph, node):
+        stored = next((type for type in types if type.quant is not None), types[0])
+        return f"{QUANTISED} {stored.dtype}"
+    return types[0].dtype
+
+
+class KernelTable(Generic[K]):
+    """The kernels of one device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._stages: dict[tuple[str, str], dict[str, K]] = {}
+        self._nearest: dict[tuple[str, str, str], list[Entry[K]]] = {}
+
+    def add(
+        self, ops: str | Iterable[str], kernel: K, forms: Iterable[str] = (ANY,), layout: str = ANY
+    ) -> None:
+        """Add a kernel for some ops, a line a form; a line that is there already is replaced."""
+        self._nearest.clear()
+        for op in (ops,) if isinstance(ops, str) else ops:
+            stage = self._stages.setdefault((op, layout), {})
+            stage.update(dict.fromkeys(forms, kernel))
+
+    def find(self, graph: Graph, node: Node) -> K | None:
+        """Return the kernel for a node, None where there is none."""
+        layout = layout_of(node)
+        for key in dict.fromkeys(((node.op, layout), (node.op, ANY))):
+            stage = self._stages.get(key)
+            if stage:
+                form = form_of(graph, node)
+                group = QUANTISED if form.startswith(QUANTISED) else PLAIN
+                for name in (form, group, ANY):
+                    if name in stage:
+                        return stage[name]
+        return None
+
+    def ops(self) -> tuple[str, ...]:
+        """Return the ops that have a kernel in some layout and form."""
+        return tuple(sorted({op for op, _ in self._stages}))
+
+    def entries(self) -> Iterator[Entry[K]]:
+        """Yield the lines of the table."""
+        for (op, layout), stage in self._stages.items():
+            for form, kernel in stage.items():
+                yield Entry(op, self.device, layout, form, kernel)
+
+    def miss(self, graph: Graph, node: Node) -> str:
+        """Return the sentence for a node without a kernel, with the nearest entries."""
+        layout, form = layout_of(node), form_of(graph, node)
+        wanted = str(Entry(node.op, self.device, layout, form, None))
+        nearest = ", ".join(map(str, self.nearest(node.op, layout, form)))
+        found = f"nearest: {nearest}" if nearest else f"{self.device} has no {node.op}"
+        return f"no kernel for {wanted}; {found}"
+
+    def nearest(self, op: str, layout: str, form: str) -> list[Entry[K]]:
+        """Return the entries nearest to one that is missing: of the op, else of ops like it.
+
+        The same layout comes first, then the same kind of form; ops are alike that are of one
+        family and spelled alike. The answer is kept: a graph is asked about many times.
+        """
+        key = (op, layout, form)
+        if key not in self._nearest:
+            self._nearest[key] = self._search(op, layout, form)
+        return self._nearest[key]
+
+    def _search(self, op: str, layout: str, form: str) -> list[Entry[K]]:
+        kind = form.split(" ")[0] if form.startswith(QUANTISED) else PLAIN
+
+        def distance(entry: Entry[K]) -> tuple[bool, bool, bool]:
+            mine = QUANTISED if entry.form.startswith(QUANTISED) else PLAIN
+            return entry.layout not in (layout, ANY), entry.form != form, mine != kind
+
+        same = sorted((e for e in self.entries() if e.op == op), key=distance)
+        if same:
+            return same[:_MOST_LISTED]
+        family = get_op(op).family if has_op(op) else ""
+        like = {e.op for e in self.entries() if has_op(e.op) and get_op(e.op).family == family}
+        names = difflib.get_close_matches(op, sorted(like), n=2, cutoff=0.75)
+        return [min((e for e in self.entries() if e.op == name), key=distance) for name in names]

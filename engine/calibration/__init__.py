@@ -1,0 +1,1 @@
+"""Measure this machine: small networks, samples, transfer times, and fits."""

@@ -1,0 +1,349 @@
+"""Measure what kernels, launches and copies take on this machine's real devices.
+
+Small networks (`nets`) are compiled, bound and launched as real runs are, and every
+kernel in them is timed where it stands, with the caches as they are within a model. A family of
+kernels makes a curve. Simulated devices are not measured: their own model is their clock.
+
+All devices, and the cpu with each number of threads, take turns over the whole time, so that one
+calibration sees one machine: its pace drifts by a tenth within a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import zip_longest
+
+import numpy as np
+
+from trireme.backend.core_latency import UNKNOWN, Handover, Watch, priced
+from trireme.backend.device import HOST, Device
+from trireme.calibration.fit import fit
+from trireme.calibration.net_builder import Net, build
+from trireme.calibration.nets import NETS
+from trireme.calibration.samples import Found, Measured, bind, choose, seconds_of, timed
+from trireme.calibration.transfer_probe import Crossings, measure_issue, measure_overlap
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.cost.model import generic_works, supported_part, ways_of
+from trireme.cost.quality import Judgement, judge
+from trireme.ir.graph import Graph
+from trireme.passes.pipeline import optimise
+from trireme.runtime.session import Session
+from trireme.support.arguments import checked
+from trireme.support.errors import RunError
+
+_log = logging.getLogger(__name__)
+Progress = Callable[[str, int, int], None]
+LIMIT_S = 60.0
+"""Seconds that all devices together may take; what is then not measured is left out."""
+_ROUNDS = 15
+"""How often every network is visited, if there is time: in turns, as machines have phases."""
+_PREPARING, _FIRST, _CROSSING, _MEASURING = 0.5, 0.65, 0.78, 0.9
+"""Of the time, when no more networks are compiled; when the first round ends, if there are turns
+to measure; when no more turns are prepared; when measuring ends. The rest is for fits, and for what
+the caller does."""
+_EVERY = 2
+"""Crossings take part in every so-manyth round."""
+_SHORT, _SCALES = 0.1, (0.85, 1.2)
+"""The share of launching above which a network does not tell what its kernels take in all, and how
+far that may be from their sum."""
+_EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
+_TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
+
+
+@checked(RunError)
+def calibrate(
+    devices: Sequence[Device], progress: Progress | None = None, limit_s: float = LIMIT_S
+) -> Calibration:
+    """Return the measured calibration of the open devices, among them the cpu device with several
+    numbers of threads, and what turns of two of them cost.
+
+    `progress(what, done, total)` is called as networks are compiled and rounds measured.
+    """
+    begin, tell = time.perf_counter(), progress or (lambda what, done, total: None)
+    end = begin + _MEASURING * limit_s
+    mine = [_OneDevice(device) for device in devices if device.spec.clock == "wall"]
+    _compile(mine, begin + _PREPARING * limit_s, limit_s > 0, tell)
+    with ExitStack() as stack:
+        crossings: list[_Turns] = []
+        for round in range(_ROUNDS):
+            tell("measuring: round", round, _ROUNDS)
+            _visit(mine, end if round else begin + _FIRST * limit_s)
+            if not round and limit_s > 0:
+                for device in mine:
+                    device.prepare_launches(stack)
+                crossings = [*_turns_of(mine, stack, begin + _CROSSING * limit_s)]
+            _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
+            if time.perf_counter() > end:
+                break
+        tell("measuring: round", _ROUNDS, _ROUNDS)
+        known = [turns for turns in crossings if turns.crossings.is_visited]
+        return Calibration.of_devices(*(one.calibration(known) for one in mine))
+
+
+@dataclass
+class _OneDevice:
+    """A device that is measured: its networks, how far apart its cores were, and its launches.
+
+    session: measures what a session adds to a launch; session_s: what it found
+    issue_s: see `turns`; None where a device does not start one task after another by itself
+    """
+
+    device: Device
+    nets: list[list[Measured]] = field(default_factory=list)
+    session: Callable[[], float] | None = None
+    session_s: list[float] = field(default_factory=list)
+    issue_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.device.handover)
+
+    def compile(self, graph: Graph) -> None:
+        """Compile a network, to be measured in each way in which it can run."""
+        graph = supported_part(graph, self.device)
+        if graph.nodes:
+            works = self.device.works(graph)
+            ways = ways_of(generic_works(graph) if works is None else works)
+            call = bind(self.device, graph)
+            self.nets.append(
+                [
+                    Measured(graph.name + " alone" * alone, kernels, call, alone)
+                    for alone, kernels in ways.items()
+                    if not alone or choose(call, True)
+                ]
+            )
+
+    def prepare_launches(self, stack: ExitStack) -> None:
+        """Measure launches behind others, and be ready to measure what a session adds to one."""
+        if self.nets:
+            self.session = _session_on(self.device, stack)
+            self.issue_s = measure_issue(self.device)
+
+    def calibration(self, crossings: Sequence[_Turns]) -> DeviceCalibration:
+        """Return what the visits say; no curves where there were none."""
+        cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
+        found = [one for net in self.nets for way in net for one in way.found(cores)]
+        fitted = _fitted(found, cores, self.device)
+        judged = [*fitted.judged]
+        mine = [x for x in crossings if (x.here or x.there) is self.device]
+        links = [(x, link) for x in mine if (link := x.link(judged)) is not None]
+        more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
+        issue_s = self.issue_s
+        if issue_s is not None:
+            judged.append(judge("issue", issue_s, 1))
+            issue_s = issue_s if judged[-1].used else None
+        return DeviceCalibration(
+            name=self.device.spec.name,
+            description=self.device.spec.description,
+            launch_s=None if fitted.launch_s is None else fitted.launch_s + more_s,
+            kernel_s=fitted.kernel_s,
+            curves=fitted.curves,
+            copies={
+                way: (link.latency_s, link.bandwidth)
+                for x, link in links
+                if x.here is None
+                for way in ("read", "write")
+            },
+            sharing={x.there.spec.name: link for x, link in links if x.here is not None},
+            nets={
+                apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
+                for apart in dict.fromkeys(one.apart for one in found)
+            },
+            issue_s=issue_s,
+            cores=cores,
+            apart=next(iter(cores), UNKNOWN),
+            judged=tuple(judged),
+        )
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Two devices that take turns, or one that takes them with the host: `here` is None.
+
+    overlap: what both at once take, of one after the other
+    """
+
+    there: Device
+    here: Device | None
+    crossings: Crossings
+    overlap: float = 1.0
+
+    def link(self, judged: list[Judgement]) -> Sharing | None:
+        """Return what a copy costs, a figure that is not used replaced by the description's; None
+        where the latency is not used. Adds the verdicts on the figures to `judged`.
+        """
+        found, spec = self.crossings.figures, self.there.spec
+        known = found.sharing(self.overlap)
+        of = f"{'with' if self.here else 'to'} {spec.name}"
+        latency_s, bandwidth = known.link(None)
+        fitted = (found.samples, found.error, of)
+        latency = judge("copy latency", latency_s, *fitted)
+        bytes_a_second = judge("copy bandwidth", bandwidth, *fitted)
+        overlap = judge("overlap", self.overlap, 1, of=of)
+        judged += [latency, bytes_a_second, *([overlap] if self.here else [])]
+        if not latency.used:
+            return None
+        if not bytes_a_second.used:
+            known = replace(known, bandwidth=spec.link_bandwidth, handed=0.0)
+        return known if overlap.used else replace(known, overlap=1.0)
+
+
+def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
+    """Compile the networks for all devices; those of one kind share code, and kinds the time.
+
+    some: whether the first is compiled in any case
+    """
+    kinds: dict[str, list[_OneDevice]] = {}
+    for one in mine:
+        kinds.setdefault(one.device.spec.kind, []).append(one)
+    spent_s, done = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
+    graphs = cache(lambda number: optimise(build(NETS[number])))
+    while open := [kind for kind in kinds if done[kind] < len(NETS)]:
+        kind, begin = min(open, key=spent_s.__getitem__), time.perf_counter()
+        if begin > end and (done[kind] or not some):
+            break
+        tell(f"compiling for {kind}", done[kind], len(NETS))
+        for one in kinds[kind]:
+            one.compile(graphs(done[kind]))
+        done[kind] += 1
+        spent_s[kind] += time.perf_counter() - begin
+    for kind in open:
+        _log.warning(
+            "%s: there was time to compile %d of %d networks; what is compiled is kept, so"
+            " calibrate again to measure all", kind, done[kind], len(NETS),
+        )  # fmt: skip
+
+
+def _visit(mine: Sequence[_OneDevice], end: float) -> None:
+    """Visit every network once on every device, network by network, while there is time: the first
+    in any case.
+    """
+    for done, same in enumerate(zip_longest(*(one.nets for one in mine), fillvalue=())):
+        for one, ways in zip(mine, same, strict=True):
+            for way in ways:
+                if not done or time.perf_counter() < end:
+                    way.visit(one.watch)
+
+
+def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end: float) -> None:
+    """Visit what is not a network, while there is time, each once in any case: what sessions add to
+    launches, and turns of two devices.
+    """
+    for one in mine:
+        if one.session and (not one.session_s or time.perf_counter() < end):
+            one.session_s.append(one.session())
+    for turns in crossings:
+        if not turns.crossings.is_visited or time.perf_counter() < end:
+            turns.crossings.visit()
+
+
+def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Iterator[_Turns]:
+    """Yield the devices that take turns, ready to be measured, until the stack closes.
+
+    end: when no more are prepared; each pair has its share of the time
+    """
+    pairs = [*_pairs([one.device for one in mine])]
+    for number, (there, here) in enumerate(pairs):
+        now = time.perf_counter()
+        if now > end:
+            return
+        crossings = Crossings(there, here, stack, now + (end - now) / (len(pairs) - number))
+        overlap = 1.0
+        if here is not None:
+            ours, theirs = (supported_part(build(_TURNS), one) for one in (here, there))
+            if not ours.nodes or not theirs.nodes:
+                continue
+            overlap = measure_overlap(bind(here, ours), bind(there, theirs))
+        if crossings.runs:
+            yield _Turns(there, here, crossings, overlap)
+
+
+def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
+    """Yield the devices with memory of their own, each alone and with each device on host memory
+    that shares its silicon."""
+    for there in (one for one in devices if one.spec.memory != HOST):
+        yield there, None
+        for here in (one for one in devices if one.spec.memory == HOST):
+            if here.spec.resource_group == there.spec.resource_group != "":
+                yield there, here
+
+
+def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
+    """Return what measures the seconds that a session adds to a launch where values are passed by
+    address: on the host; None elsewhere.
+    """
+    graph = supported_part(build(_EMPTY), device)
+    if device.spec.memory != HOST or not graph.nodes:
+        return None
+    call = bind(device, graph)
+    feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
+    session = stack.enter_context(
+        Session(graph, devices=[device], passes=(), calibration=Calibration())
+    )
+    return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
+
+
+def _scale(one: Found, launch: Curve) -> float:
+    """Return what a network's kernels take in a launch that nobody watches, of what they take in
+    one that is: medians of kernels add up to less than the median of all.
+    """
+    own_s = one.whole_s - launch.fixed_s - launch.per.get("kernels", 0.0) * len(one.seconds)
+    if launch.fixed_s > _SHORT * one.whole_s:
+        return launch.per.get("kernels_s", 1.0)
+    return min(max(own_s / sum(one.seconds), _SCALES[0]), _SCALES[1])
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What the networks say of a device; None for a launch that is not used."""
+
+    launch_s: float | None = None
+    kernel_s: float = 0.0
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    judged: tuple[Judgement, ...] = ()
+
+
+def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Device) -> _Fitted:
+    """Return the curve of a launch, of its kernels, and those of the families of kernels."""
+    known = [one for one in found if one.seconds]
+    if not known:
+        return _Fitted()
+    launch = fit(
+        [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
+        [net.whole_s for net in known], 0.0, min(net.whole_s for net in known),
+    )  # fmt: skip
+    nets = len({one.net.name for one in known})
+    described_s = device.spec.launch_s
+    verdict = judge("launch", launch.fixed_s, nets, launch.error, described=described_s)
+    launch = launch if verdict.used else Curve(described_s, {})
+    rows: dict[str, list[_Row]] = {}
+    for one in known:
+        for work, seconds in zip(one.net.works, one.seconds, strict=True):
+            terms = priced(work.terms, cores.get(one.apart))
+            row = _Row(terms, _scale(one, launch) * seconds, one.visits)
+            rows.setdefault(work.family, []).append(row)
+    least_s = min(s for n in known for s in n.seconds)
+    curves, judged = {}, [verdict]
+    for family, mine in rows.items():
+        curve = fit([row.terms for row in mine], [row.seconds for row in mine],
+                    launch.fixed_s / 4, least_s, device.term_limits)  # fmt: skip
+        visits = sum(row.visits for row in mine)
+        judged.append(judge("kernels", curve.fixed_s, visits, curve.error, family))
+        if judged[-1].used:
+            curves[family] = curve
+    launch_s = launch.fixed_s if verdict.used else None
+    return _Fitted(launch_s, launch.per.get("kernels", 0.0), curves, tuple(judged))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A kernel of a network: its amounts, what it took, and how often that was measured."""
+
+    terms: Mapping[str, float]
+    seconds: float
+    visits: int

@@ -1,0 +1,183 @@
+"""Measure the numpy reference of every op: what a node without a native kernel takes.
+
+Each op's samples are timed as they are and enlarged. An op with enough measurements has a curve of
+its own; the others share the curve of their family.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trireme.cost.calibration import REFERENCE, Curve, DeviceCalibration, reference_description
+from trireme.cost.model import reference_classes, work_of
+from trireme.cost.quality import Judgement, judge
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, TensorType
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import OpDef, Sample, all_ops
+from trireme.support.dtypes import dtype_name
+from trireme.support.errors import TriremeError
+
+_LARGE = 1 << 16
+"""About how many elements the first input of an enlarged sample has."""
+_RUNS, _SLOW_S = 3, 5e-3
+"""How often a sample is timed; once, where that takes longer."""
+_SAMPLES = 4
+"""The most samples of an op that are timed."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A node that was timed: the classes it belongs to, its amounts, and what it took.
+
+    seconds: the least of its runs, since a busy machine interrupts some
+    """
+
+    classes: tuple[str, str]
+    terms: Mapping[str, float]
+    seconds: float
+    is_enlarged: bool
+
+
+def measure_reference(end: float) -> DeviceCalibration:
+    """Return the curves of the references; of what was measured before `end` (perf_counter)."""
+    timed = list(_timed(end))
+    curves: dict[str, Curve] = {}
+    judged: list[Judgement] = []
+    for name in dict.fromkeys(itertools.chain.from_iterable(one.classes for one in timed)):
+        curve = _curve([one for one in timed if name in one.classes])
+        if curve is not None:
+            judged.append(judge("reference", curve.fixed_s, curve.samples, curve.error, name))
+            if judged[-1].used:
+                curves[name] = curve
+    return DeviceCalibration(
+        REFERENCE, reference_description(), None, curves=curves, judged=tuple(judged)
+    )
+
+
+def _curve(rows: Sequence[_Timed]) -> Curve | None:
+    """Return fixed seconds, those of small calls, and seconds a byte or an operation of large ones.
+
+    Medians, and the amount whose rates scatter less: ops of a family differ by a factor of ten, and
+    least squares of relative errors would then predict too little.
+    """
+    small = [one.seconds for one in rows if not one.is_enlarged]
+    large = [one for one in rows if one.is_enlarged]
+    if not small or not large:
+        return None
+    fixed_s = statistics.median(small)
+    rates = {
+        term: [max(one.seconds - fixed_s, 0.0) / one.terms[term] for one in large]
+        for term in ("bytes", "flops")
+        if all(one.terms[term] > 0 for one in large)
+    }
+    rates = {term: some for term, some in rates.items() if statistics.median(some) > 0}
+    if not rates:
+        return None
+    term = min(rates, key=lambda name: _scatter(rates[name]))
+    curve = Curve(fixed_s, {term: statistics.median(rates[term])})
+    ratios = [one.seconds / curve.seconds(one.terms) for one in rows]
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    return replace(
+        curve, low=float(min(low, 1.0)), high=float(max(high, 1.0)), samples=len(rows), error=error
+    )
+
+
+def _scatter(rates: Sequence[float]) -> float:
+    """Return how far apart rates are: the ratio of the third quartile to the first."""
+    low, high = np.quantile(rates, [0.25, 0.75])
+    return float(high / low) if low > 0 else math.inf
+
+
+def _timed(end: float) -> Iterator[_Timed]:
+    """Yield what samples take, an op after another, then each op's next sample."""
+    rng = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        samples = [(op, [*itertools.islice(op.samples(rng), _SAMPLES)]) for op in _measurable()]
+    for number in range(_SAMPLES):
+        for op, some in samples:
+            for size, sample in enumerate(_sizes(some[number]) if number < len(some) else ()):
+                if time.perf_counter() > end:
+                    return
+                found = _time(op, sample, size > 0)
+                if found is not None:
+                    yield found
+
+
+def _measurable() -> Iterator[OpDef]:
+    """Yield the ops whose reference is a function of arrays alone."""
+    for op in all_ops():
+        if not op.effect and all(attr.kind != "graph" for attr in op.attrs.values()):
+            yield op
+
+
+def _sizes(sample: Sample) -> Iterator[Sample]:
+    """Yield a sample, and the same with its data repeated along the first or the last axis."""
+    yield sample
+    first = next((array for array in sample.inputs if array is not None), None)
+    if first is None or not first.ndim or not 0 < first.size < _LARGE:
+        return
+    times = _LARGE // first.size
+    for axis in (0, -1):
+        yield replace(
+            sample,
+            inputs=tuple(
+                np.repeat(array, times, axis)
+                if array is not None and array.ndim and array.shape[axis] == first.shape[axis]
+                else array
+                for array in sample.inputs
+            ),
+        )
+
+
+def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
+    """Return what one call takes; None if the op refuses the inputs, as it may enlarged ones."""
+    try:
+        graph = _graph(op, sample)
+        (node,) = graph.nodes
+        if not all(_is_planned(graph.type(value)) for value in (*node.used, *node.outputs)):
+            return None
+        arrays = list(sample.inputs[: len(node.inputs)])
+        seconds: list[float] = []
+        while len(seconds) < _RUNS and sum(seconds) < _SLOW_S:
+            start = time.perf_counter()
+            evaluate(graph, node, arrays)
+            seconds.append(time.perf_counter() - start)
+    except (TriremeError, ValueError, MemoryError):
+        return None
+    classes, terms = reference_classes(graph, node), work_of(graph, node).terms
+    return _Timed(classes, terms, min(seconds), is_enlarged)
+
+
+def _is_planned(type: TensorType) -> bool:
+    """Whether a plan can hold values of a type, so that a placement prices them."""
+    return type.is_static and type.dtype != "string"
+
+
+def _graph(op: OpDef, sample: Sample) -> Graph:
+    """Return the graph of one node that computes a sample."""
+    builder = GraphBuilder(op.name)
+    operands: list[int | None] = []
+    for position, array in enumerate(sample.inputs):
+        if array is None:
+            operands.append(None)
+            continue
+        quant = sample.quants[position] if position < len(sample.quants) else None
+        if position in sample.constants:
+            operands.append(builder.constant(f"c{position}", array, quant))
+        else:
+            type = TensorType(array.shape, dtype_name(array.dtype), quant)
+            operands.append(builder.input(f"x{position}", type))
+    outputs = op.out_arity[1] or len(sample.out_quants) or op.out_arity[0]
+    made = builder.add_node(
+        op.name, operands, sample.attrs, outputs=outputs, quants=sample.out_quants
+    )
+    return builder.finish(*made)

@@ -1,0 +1,145 @@
+"""A network on a device, measured again and again where models run: whole, and kernel by kernel.
+
+`calibrate` visits networks in turns; `Pace` and turns with other devices use the same clock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trireme.backend.core_latency import UNKNOWN, Watch
+from trireme.backend.device import BoundCall, Device, KernelWork, held_s
+from trireme.ir.graph import Graph
+from trireme.support.dtypes import numpy_dtype
+
+_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.01, 3
+"""Of a visit: the most runs and about the seconds; the least runs, however long."""
+
+
+@dataclass
+class Measured:
+    """A network that is measured: its name, kernels and call, and what every visit found.
+
+    alone: which way the call is to run, where it has the choice (`BoundCall.choose`)
+    visits: the seconds of a launch with its wait, profiling nothing; of each kernel; and how far
+        apart the cores were (handover.py)
+    """
+
+    name: str
+    works: Sequence[KernelWork]
+    call: BoundCall
+    alone: bool = False
+    visits: list[tuple[float, list[float], str]] = field(default_factory=list)
+
+    def visit(self, watch: Watch) -> None:
+        """Measure once more."""
+        choose(self.call, self.alone)
+        watch.begin()
+        whole_s = timed(self.call)
+        found = _kernel_seconds(self.call, self.works)
+        if not found and len({work.family for work in self.works}) == 1:
+            found = [whole_s / len(self.works)] * len(self.works)
+        self.visits.append((whole_s, found, watch.end()))
+
+    def found(self, apart: Iterable[str]) -> list[Found]:
+        """Return what was found with the cores so far apart; all together where none were."""
+        groups = {one: [v for v in self.visits if v[2] == one] for one in apart}
+        groups = {one: visits for one, visits in groups.items() if visits}
+        if not self.visits:
+            return []
+        return [
+            Found(
+                self, one, statistics.median(whole for whole, _, _ in visits),
+                [statistics.median(each) for each in zip(*(s for _, s, _ in visits), strict=True)],
+                len(visits),
+            )
+            for one, visits in (groups or {UNKNOWN: self.visits}).items()
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """Medians of a network's visits while the cores were so far apart.
+
+    seconds: of each kernel; nothing where the device does not tell them
+    visits: how many visits these are medians of
+    """
+
+    net: Measured
+    apart: str
+    whole_s: float
+    seconds: list[float]
+    visits: int
+
+
+def choose(call: BoundCall, alone: bool) -> bool:
+    """Let a call run alone or with its device's other threads; whether it has the choice."""
+    ask: Callable[[bool], bool] | None = getattr(call, "choose", None)
+    return ask is not None and ask(alone)
+
+
+def bind(device: Device, graph: Graph) -> BoundCall:
+    """Return a graph compiled for a device, on memory with random inputs, always the same."""
+    (executable,) = device.compile([graph])
+    args = [device.alloc(max(graph.type(v).nbytes, 1)) for v in (*graph.inputs, *graph.outputs)]
+    rng = np.random.default_rng(0)
+    for value, buffer in zip(graph.inputs, args, strict=False):
+        type = graph.type(value)
+        data = rng.standard_normal(type.dims) * (30 if type.quant else 1)
+        device.write(buffer, np.ascontiguousarray(data.astype(numpy_dtype(type.dtype))))
+    scratch = device.alloc(executable.scratch_bytes) if executable.scratch_bytes else None
+    return executable.bind(args, scratch)
+
+
+def _kernel_seconds(call: BoundCall, works: Sequence[KernelWork]) -> list[float]:
+    """Return the median seconds of each kernel, until the next one begins: between two kernels of a
+    driver lies what the first left to wake up; nothing where the device does not tell them.
+    """
+    runs: list[list[float]] = []
+    end = time.perf_counter() + _RUNS_S
+    while len(runs) < _LEAST_RUNS or (len(runs) < _RUNS and time.perf_counter() < end):
+        event = call.launch(profile=True)
+        event.wait()
+        spans = list(event.spans())
+        held = zip((span.nodes for span in spans), held_s(spans), strict=True)
+        runs.append(_matched(works, held))
+    return [statistics.median(each) for each in zip(*runs, strict=True)]
+
+
+def _matched(
+    works: Sequence[KernelWork], spans: Iterable[tuple[tuple[int, ...], float]]
+) -> list[float]:
+    """Return the seconds of each kernel; a kernel may have run in pieces. Empty if they differ."""
+    rows, seconds = iter(spans), []
+    row = next(rows, None)
+    for position, work in enumerate(works):
+        if row is None or row[0] != work.nodes:
+            return []
+        total, row = row[1], next(rows, None)
+        after = works[position + 1].nodes if position + 1 < len(works) else ()
+        while row is not None and row[0] == work.nodes != after:
+            total, row = total + row[1], next(rows, None)
+        seconds.append(total)
+    return seconds if row is None else []
+
+
+def timed(call: BoundCall) -> float:
+    """Return the median seconds of a launch with its wait."""
+    return seconds_of(getattr(call, "run", None) or (lambda: call.launch().wait()))
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    """Return the median seconds of some runs."""
+    run()
+    seconds: list[float] = []
+    end = time.perf_counter() + _RUNS_S
+    while len(seconds) < _LEAST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

@@ -1,0 +1,1 @@
+"""Seconds of nodes and copies on each device, from descriptions and measured curves."""

@@ -1,0 +1,328 @@
+"""Cost curves measured on this machine, as data: a readable JSON file a machine.
+
+`calibrate` measures them, `fit` fits them, `cost` reads them. A curve belongs to one device as its
+spec describes it (driver, threads, instruction set), so a changed machine is never priced by
+another's figures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.backend.calibrate_hint import command
+from trireme.backend.core_latency import USUAL, Cores, Handover, priced
+from trireme.backend.device import Device, DeviceSpec, KernelWork
+from trireme.cost.quality import Judgement
+from trireme.support.errors import ModelFileError
+from trireme.support.user_files import calibration_file
+
+_log = logging.getLogger(__name__)
+VERSION = 10
+REFERENCE = "reference"
+"""The name under which a calibration keeps the curves of the numpy references."""
+
+
+def reference_description() -> str:
+    """Return what the curves of the numpy references belong to."""
+    return f"numpy {np.__version__}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds of a kernel: fixed_s + the sum of per[term] * term.
+
+    low, high: factors between which nine of ten measurements lay
+    samples, error: how many measurements it was fitted to, and their median error, relative
+    """
+
+    fixed_s: float
+    per: Mapping[str, float]
+    low: float = 1.0
+    high: float = 1.0
+    samples: int = 0
+    error: float = 0.0
+
+    def seconds(self, terms: Mapping[str, float]) -> float:
+        """Return the predicted seconds; never falls when a term grows."""
+        return self.fixed_s + sum(each * terms.get(name, 0.0) for name, each in self.per.items())
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What it costs two devices to take turns on silicon that they share, measured.
+
+    latency_s, bandwidth: of a copy between them in a run over both, in place of one of the device
+        alone: (seconds, bytes a second), where cores hand nothing over
+    flags, handed: what each copy, and each byte of it, take more, in flags and in bytes that pass
+        between cores (handover.py)
+    overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
+    """
+
+    latency_s: float
+    bandwidth: float
+    flags: float
+    handed: float
+    overlap: float
+
+    def link(self, cores: Handover | None) -> tuple[float, float]:
+        """Return the latency, and the bytes a second, of a copy while cores are so far apart."""
+        known = cores or USUAL
+        latency_s = self.latency_s + self.flags * known.flag_s
+        return latency_s, 1 / (1 / self.bandwidth + self.handed * known.byte_s)
+
+
+@dataclass(frozen=True)
+class DeviceCalibration:
+    """The measured figures of one device.
+
+    description: of the spec: driver, threads, instruction set
+    launch_s: of a task, beside its kernels; None where the description's figure is kept
+    kernel_s: of a kernel, beside its own time: what lies between two of them
+    issue_s: seconds in which the host launches a task behind another of the device, which starts it
+        by itself; None where the host must wait between them
+    curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
+    sharing: of a device on host memory, by the name of another of the same resource group
+    nets: seconds of the networks that were measured, by how far apart the cores were ("" where
+        that is not known) and name, to tell the machine's pace by
+    cores: what passing data between the device's threads cost, by how far apart they were
+    apart: of these, what it is priced by; "" where nothing is known
+    judged: the verdict on every figure that was measured (quality.py), used or not
+    """
+
+    name: str
+    description: str
+    launch_s: float | None
+    kernel_s: float = 0.0
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    copies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    sharing: Mapping[str, Sharing] = field(default_factory=dict)
+    nets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    issue_s: float | None = None
+    cores: Mapping[str, Handover] = field(default_factory=dict)
+    apart: str = ""
+    judged: tuple[Judgement, ...] = ()
+
+    @property
+    def handover(self) -> Handover | None:
+        """What passing data between cores is priced by; None where it was not measured."""
+        return self.cores.get(self.apart)
+
+    def seconds(self, kernel: KernelWork) -> float:
+        """Return the predicted seconds of a kernel of a family that was measured."""
+        return self.curves[kernel.family].seconds(priced(kernel.terms, self.handover))
+
+    def merged(self, newer: DeviceCalibration) -> DeviceCalibration:
+        """Return the figures of a newer measurement, and of this one where the newer has none.
+
+        A figure that was not used, or not measured in the time there was, does not replace one
+        that was used before.
+        """
+        used = {one.figure: one for one in self.judged if one.used}
+        judged = {one.figure: one for one in self.judged} | {
+            one.figure: one for one in newer.judged if one.used or one.figure not in used
+        }
+        has_launch = newer.launch_s is not None
+        return replace(
+            newer,
+            launch_s=newer.launch_s if has_launch else self.launch_s,
+            kernel_s=newer.kernel_s if has_launch else self.kernel_s,
+            curves={**self.curves, **newer.curves},
+            copies={**self.copies, **newer.copies},
+            sharing={**self.sharing, **newer.sharing},
+            nets={
+                apart: {**self.nets.get(apart, {}), **newer.nets.get(apart, {})}
+                for apart in {**self.nets, **newer.nets}
+            },
+            issue_s=self.issue_s if newer.issue_s is None else newer.issue_s,
+            cores={**self.cores, **newer.cores},
+            apart=newer.apart or self.apart,
+            judged=tuple(judged.values()),
+        )
+
+    def at(self, cores: Handover) -> DeviceCalibration:
+        """Return the figures with data passed between cores at the price given."""
+        return replace(self, cores={**self.cores, cores.apart: cores}, apart=cores.apart)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration of one machine, by "name: description"; empty when nothing was measured.
+
+    stale: where the file is another version's, a sentence that says so; then nothing is known
+    """
+
+    devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
+    stale: str = ""
+
+    @classmethod
+    def of_devices(cls, *devices: DeviceCalibration) -> Calibration:
+        """Return the calibration of these devices."""
+        return cls({f"{one.name}: {one.description}": one for one in devices})
+
+    def of(self, spec: DeviceSpec) -> DeviceCalibration | None:
+        """Return what was measured of just this kind of device, None if it was another."""
+        return self.devices.get(f"{spec.kind}: {spec.description}")
+
+    @property
+    def reference(self) -> DeviceCalibration | None:
+        """What was measured of the numpy references with this numpy, None if nothing was."""
+        return self.devices.get(f"{REFERENCE}: {reference_description()}")
+
+    def with_(self, other: Calibration) -> Calibration:
+        """Return this calibration with another's devices added, merged where both have one."""
+        merged = {
+            key: self.devices[key].merged(one) if key in self.devices else one
+            for key, one in other.devices.items()
+        }
+        return Calibration({**self.devices, **merged})
+
+    def at(self, spec: DeviceSpec, cores: Handover | None) -> Calibration:
+        """Return this calibration with a device priced for how far apart its cores are now.
+
+        It stays as it is where nothing is known, and where threads share a core: what they take
+        from each other then was not measured.
+        """
+        known = self.of(spec)
+        if not known or not known.handover or not cores or cores.apart == "shared":
+            return self
+        return replace(
+            self, devices={**self.devices, **Calibration.of_devices(known.at(cores)).devices}
+        )
+
+    def cores_of(self, devices: Iterable[Device]) -> tuple[Cores, ...]:
+        """Return how far apart the cores of devices are now, beside what they are priced by; it
+        takes a millisecond of a device, and those without cores to tell apart are left out.
+        """
+        found = []
+        for device in devices:
+            known, now = self.of(device.spec), device.handover()
+            then = known.handover if known else None
+            found += [Cores(device.spec.name, then, now)] if then or now else []
+        return tuple(found)
+
+    def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
+        """Return a sentence for each device whose time is measured, and that was not: its prices
+        are read off its description.
+        """
+        names = [
+            spec.name
+            for spec in specs
+            if spec.clock == "wall" and spec.kind != "host" and self.of(spec) is None
+        ]
+        why = self.stale or "it was never measured here"
+        return [
+            f"{name} is priced by its description: {why}; fix: {command([name])}" for name in names
+        ]
+
+    def launch_s(self, spec: DeviceSpec) -> float | None:
+        """Return the measured seconds of launching a task and waiting for it."""
+        found = self.of(spec)
+        return found.launch_s if found else None
+
+    def issue_s(self, spec: DeviceSpec) -> float | None:
+        """Return the measured seconds of launching a task behind another, if the device can."""
+        found = self.of(spec)
+        return found.issue_s if found else None
+
+    def copy(self, spec: DeviceSpec, direction: str) -> tuple[float, float] | None:
+        """Return latency and bandwidth of "read" (to the host) or "write" (from it)."""
+        found = self.of(spec)
+        return found.copies.get(direction) if found else None
+
+    def digest(self, specs: Iterable[DeviceSpec]) -> str:
+        """Return a short digest of the figures of these devices; "" where none was measured."""
+        found = [asdict(one) for spec in specs if (one := self.of(spec)) is not None]
+        text = json.dumps(found, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16] if found else ""
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all."""
+        devices = {name: asdict(one) for name, one in self.devices.items()}
+        text = json.dumps({"version": VERSION, "devices": devices}, indent=1, sort_keys=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_text(text + "\n")
+        fresh.replace(path)
+
+
+def load_calibration(given: Calibration | str | os.PathLike[str] | None = None) -> Calibration:
+    """Return the calibration in a file, this user's when None; an empty one if there is no file.
+
+    A file of another version holds other figures: it is left unused, with a warning, until devices
+    are measured again.
+    given: the file; a calibration is returned as it is
+    Errors: ModelFileError, if the file is damaged
+    """
+    if isinstance(given, Calibration):
+        return given
+    path = calibration_file() if given is None else Path(given)
+    if path is None:
+        return Calibration()
+    try:
+        if not path.exists():
+            return Calibration()
+        data = json.loads(path.read_text())
+        version = data["version"]
+        if isinstance(version, int) and version != VERSION:
+            return _stale(path, version)
+        if version != VERSION:
+            raise ValueError(f"version {version!r}")
+        devices = {name: _device(entry) for name, entry in data["devices"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelFileError(
+            f"{path} is not a calibration: {error}", fix="measure again: trireme calibrate"
+        ) from error
+    return Calibration(devices)
+
+
+def _stale(path: Path, version: int) -> Calibration:
+    which = "an older" if version < VERSION else "a newer"
+    why = f"{path} is {which} version's calibration ({version}, not {VERSION})"
+    _log.warning("%s and is not used; measure again: trireme calibrate", why)
+    return Calibration(stale=why)
+
+
+def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
+    curves = {family: Curve(**curve) for family, curve in entry["curves"].items()}
+    copies = {key: (float(a), float(b)) for key, (a, b) in entry["copies"].items()}
+    sharing = {name: Sharing(**figures) for name, figures in entry["sharing"].items()}
+    launch_s = None if entry["launch_s"] is None else float(entry["launch_s"])
+    kernel_s = float(entry["kernel_s"])
+    nets = {
+        apart: {name: float(seconds) for name, seconds in nets.items()}
+        for apart, nets in entry["nets"].items()
+    }
+    cores = {apart: Handover(**figures) for apart, figures in entry["cores"].items()}
+    issue_s = None if entry["issue_s"] is None else float(entry["issue_s"])
+    numbers = [
+        launch_s or 0.0,
+        kernel_s,
+        issue_s or 0.0,
+        *(seconds for some in nets.values() for seconds in some.values()),
+        *(figure for one in cores.values() for figure in asdict(one).values()),
+        *(v for pair in copies.values() for v in pair),
+    ]
+    for curve in curves.values():
+        numbers += [curve.fixed_s, curve.low, curve.high, *curve.per.values()]
+    for shared in sharing.values():
+        numbers += asdict(shared).values()
+    if not all(math.isfinite(n) and n >= 0 for n in numbers):
+        raise ValueError("a figure is negative or not finite")
+    bandwidths = [pair[1] for pair in copies.values()] + [s.bandwidth for s in sharing.values()]
+    if not all(bandwidths):
+        raise ValueError("a bandwidth is zero")
+    name, description = str(entry["name"]), str(entry["description"])
+    return DeviceCalibration(
+        name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s,
+        cores, str(entry["apart"]), tuple(Judgement(**one) for one in entry["judged"]),
+    )  # fmt: skip

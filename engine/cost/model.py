@@ -1,0 +1,332 @@
+"""Seconds from work: what a node or a copy is predicted to take on each device.
+
+Three sources, best first: curves measured on this machine (`calibration`), the device's own model
+(the simulated NPU counts cycles), and the roofline of the device's spec. What has no kernel is
+priced as the numpy reference. Every estimate says which of these it is, and how far off it may be.
+
+A measured device says which kernels it would make of the whole graph (`Device.works`); a kernel of
+several nodes is shared out among them, so that nodes' seconds add up to their region's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trireme.backend.device import HOST, Device, DeviceSpec, KernelWork
+from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import is_quantized
+from trireme.ir.op import call_of, get_op
+
+Source = Literal["calibration", "device", "roofline", "reference"]
+
+
+REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
+"""What a node costs without a kernel, on the numpy reference: an order of magnitude, so that the
+placement prefers any device that has a kernel."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node does, whoever does it: arithmetic operations and bytes read and written."""
+
+    kind: str
+    dtype: str
+    flops: int
+    nbytes: int
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The amounts, as a curve takes them."""
+        return {"flops": float(self.flops), "bytes": float(self.nbytes)}
+
+
+SPREAD: Mapping[Source, tuple[float, float]] = {
+    "calibration": (0.8, 1.25), "device": (1.0, 1.0), "roofline": (0.3, 3.0),
+    "reference": (0.1, 10.0),
+}  # fmt: skip
+"""Factors of an estimate between which the truth is taken to lie, where nothing measured says."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted seconds of a node's own work, without launch and copies.
+
+    low_s, high_s: between which the seconds are expected; by the source where not given
+    """
+
+    seconds: float
+    source: Source
+    low_s: float = -1.0
+    high_s: float = -1.0
+
+    def __post_init__(self) -> None:
+        low, high = SPREAD[self.source]
+        if self.low_s < 0:
+            object.__setattr__(self, "low_s", self.seconds * low)
+        if self.high_s < 0:
+            object.__setattr__(self, "high_s", self.seconds * high)
+
+
+_SHARED = 0.3
+"""Of a relative error, how much kernels have in common (a phase of the machine, say): that part
+adds up over the nodes of a region, the rest evens out."""
+
+
+def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float, float]:
+    """Return the low and high seconds of several nodes one after another, and of plus_s more."""
+    rows = list(estimates)
+    total = plus_s + sum(one.seconds for one in rows)
+    ends = []
+    for sign, away in (
+        (-1, [one.seconds - one.low_s for one in rows]),
+        (1, [one.high_s - one.seconds for one in rows]),
+    ):
+        apart = math.sqrt(sum(each * each for each in away))
+        ends.append(total + sign * (_SHARED * sum(away) + (1 - _SHARED) * apart))
+    return max(ends[0], 0.0), ends[1]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way between two memory spaces: seconds = latency_s + bytes / bandwidth."""
+
+    latency_s: float
+    bandwidth: float
+
+    def seconds(self, nbytes: int) -> float:
+        """Return the predicted seconds of one copy."""
+        return self.latency_s + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Links:
+    """Copy costs between memory spaces; two devices' spaces are joined by way of the host's."""
+
+    to_host: Mapping[str, Link] = field(default_factory=dict)
+    from_host: Mapping[str, Link] = field(default_factory=dict)
+
+    def seconds(self, nbytes: int, source: str, target: str) -> float:
+        """Return the predicted seconds to copy between two different spaces."""
+        total = 0.0
+        if source != HOST:
+            total += self.to_host[source].seconds(nbytes)
+        if target != HOST:
+            total += self.from_host[target].seconds(nbytes)
+        return total
+
+
+def work_of(graph: Graph, node: Node) -> Work:
+    """Return the work of a node of static types."""
+    op, call = get_op(node.op), call_of(graph, node)
+    values = {*node.used, *node.outputs}
+    nbytes = sum(graph.type(value).nbytes for value in values)
+    dtype = graph.type(node.used[0]).dtype if node.used else graph.type(node.outputs[0]).dtype
+    return Work(_kind(graph, node, op.family), dtype, op.flops(call), nbytes)
+
+
+def node_signature(graph: Graph, node: Node) -> Hashable:
+    """Return what nodes have in common that take the same time: op, types and attributes."""
+    types = tuple(str(graph.type(value)) for value in (*node.used, *node.outputs))
+    return node.op, types, repr(sorted(node.attrs.items()))
+
+
+def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
+    """Return the classes of a node on the numpy reference, the narrower first: its op, its family.
+
+    Quantised arithmetic is a class apart; ops that only move data take any integers alike.
+    """
+    op = get_op(node.op)
+    form = " quantised" if is_quantized(graph, node) and not op.moves else ""
+    return f"op {op.name}{form}", f"family {op.family}{form}"
+
+
+def _kind(graph: Graph, node: Node, family: str) -> str:
+    """Return the op family, with depthwise convolution a kind of its own: it is bandwidth-bound."""
+    if node.op == "conv" and node.attrs["groups"] > 1:
+        return "depthwise"
+    return family
+
+
+def roofline_s(work: Work, spec: DeviceSpec) -> float:
+    """Return the seconds of the larger of compute and memory traffic.
+
+    Source: Williams, Waterman, Patterson, "Roofline" (2009)
+    """
+    rate = spec.flops.get(work.dtype) or min(spec.flops.values(), default=1e9)
+    return max(work.flops / rate, work.nbytes / spec.bandwidth)
+
+
+class CostModel:
+    """Predicts node, launch and copy seconds for a set of open devices."""
+
+    def __init__(
+        self,
+        devices: Mapping[str, Device],
+        calibration: Calibration | None = None,
+        timed: Mapping[tuple[str, Hashable], Estimate] | None = None,
+    ) -> None:
+        self.devices = devices
+        self.timed = timed or {}
+        """Estimates that were timed one by one, by device and `node_signature`."""
+        self.calibration = calibration or Calibration()
+        self._known: dict[str, tuple[Graph, dict[int, Estimate]]] = {}
+        self.links = self._links()
+
+    def node(self, graph: Graph, node: Node, device: str, note: str | None = None) -> Estimate:
+        """Return the estimate of a node that the device supports.
+
+        note: the device's kernel note on the node, where the caller has asked for it
+        """
+        spec = self.devices[device].spec
+        if self.timed and (known := self.timed.get((device, node_signature(graph, node)))):
+            return known
+        own = self.devices[device].estimate_s(graph, node)
+        if own is not None and spec.clock == "virtual":
+            return Estimate(own, self.devices[device].estimate_source)
+        work = work_of(graph, node)
+        if self.devices[device].kernel_note(graph, node) if note is None else note:
+            return self._reference(graph, node, work)
+        if self.calibration.of(spec):
+            return self._measured(graph, device)[node.id]
+        if own is not None:
+            return Estimate(own, "device")
+        return Estimate(roofline_s(work, spec), "roofline")
+
+    def _reference(self, graph: Graph, node: Node, work: Work) -> Estimate:
+        """Return the estimate of a node on the numpy reference, measured by op or by family."""
+        measured = self.calibration.reference
+        curves = measured.curves if measured else {}
+        for name in reference_classes(graph, node):
+            if name in curves:
+                curve, seconds = curves[name], curves[name].seconds(work.terms)
+                return Estimate(seconds, "calibration", seconds * curve.low, seconds * curve.high)
+        return Estimate(REFERENCE.seconds(work.terms), "reference")
+
+    def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
+        """Return the estimates of all nodes that a measured device supports; kept for the graph."""
+        known = self._known.get(device)
+        if known is None or known[0] is not graph:
+            known = self._known[device] = (graph, self._by_kernel(graph, device))
+        return known[1]
+
+    def _by_kernel(self, graph: Graph, device: str) -> dict[int, Estimate]:
+        """Price the kernels of a graph, and share each out among its nodes by the roofline."""
+        part = supported_part(graph, self.devices[device])
+        spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
+        kernels = self.devices[device].works(part)
+        kernels = generic_works(part) if kernels is None else kernels
+        kernels = _fastest(kernels, measured)
+        found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
+        for kernel in kernels:
+            weights = [roofline_s(work_of(part, part.node(n)), spec) for n in kernel.nodes]
+            curve = measured.curves.get(kernel.family) if measured else None
+            seconds = measured.seconds(kernel) if measured and curve else kernel.guess_s
+            if seconds is None:
+                seconds = sum(weights)
+            low, high = (curve.low, curve.high) if curve else SPREAD["roofline"]
+            seconds += measured.kernel_s if measured else 0.0
+            whole = sum(weights) or 1.0
+            for node, weight in zip(kernel.nodes, weights, strict=True):
+                mine = seconds * weight / whole
+                found[node].append((mine, mine * low, mine * high, curve is not None))
+        return {node: _sum(parts) for node, parts in found.items()}
+
+    def launch_s(self, device: str) -> float:
+        """Return the seconds a task costs beyond its nodes."""
+        spec = self.devices[device].spec
+        measured = self.calibration.launch_s(spec)
+        return spec.launch_s if measured is None else measured + spec.handover_s
+
+    def issue_s(self) -> dict[str, float]:
+        """Return the seconds in which a task is launched behind another, of devices that can."""
+        found = {name: self.calibration.issue_s(d.spec) for name, d in self.devices.items()}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    def _links(self) -> Links:
+        to_host: dict[str, Link] = {}
+        from_host: dict[str, Link] = {}
+        for device in self.devices.values():
+            spec = device.spec
+            if spec.memory == HOST:
+                continue
+            default = (spec.link_latency_s, spec.link_bandwidth)
+            turns, measured = self._turns(spec), self.calibration.of(spec)
+            crossing = turns.link(measured.handover if measured else None) if turns else None
+            read = crossing or self.calibration.copy(spec, "read") or default
+            write = crossing or self.calibration.copy(spec, "write") or default
+            to_host[spec.memory] = Link(*read)
+            from_host[spec.memory] = Link(*write)
+        return Links(to_host, from_host)
+
+    def _turns(self, spec: DeviceSpec) -> Sharing | None:
+        """Return what turns cost a device with a host device on the same silicon, if there is one;
+        of several, where copies take longest.
+        """
+        if spec.memory == HOST:
+            return None
+        here = [self.calibration.of(d.spec) for d in self.devices.values() if d.spec.memory == HOST]
+        shared = [one.sharing[spec.kind] for one in here if one and spec.kind in one.sharing]
+        return max(shared, key=lambda one: one.latency_s, default=None)
+
+
+def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
+    """Return the kernels of a region by whether they run alone, for each way that there is."""
+    apart = [work.alone for work in works if work.alone]
+    return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
+
+
+def _fastest(
+    kernels: Sequence[KernelWork], measured: DeviceCalibration | None
+) -> Sequence[KernelWork]:
+    """Return the kernels of the faster of the ways that were measured."""
+    if measured is None:
+        return kernels
+    ways = [
+        way for way in ways_of(kernels).values() if all(k.family in measured.curves for k in way)
+    ]
+    return min(ways, key=lambda way: sum(map(measured.seconds, way)), default=kernels)
+
+
+def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
+    """Return the estimate of a node from its parts: seconds, low, high, whether measured."""
+    rows = list(parts)
+    source: Source = "calibration" if all(row[3] for row in rows) else "roofline"
+    seconds, low_s, high_s = (sum(row[k] for row in rows) for k in range(3))
+    return Estimate(seconds, source, low_s, high_s)
+
+
+def generic_works(graph: Graph) -> list[KernelWork]:
+    """Return each node as a kernel of its own, for a device that does not tell its kernels."""
+    rows = [(node, work_of(graph, node)) for node in graph.nodes]
+    return [KernelWork((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
+
+
+def supported_part(graph: Graph, device: Device) -> Graph:
+    """Return the nodes that a device runs with kernels, as a graph; the graph itself if all.
+
+    What others make is an input of it, what others read an output.
+    """
+    mine = [
+        node
+        for node in graph.nodes
+        if device.unsupported_reason(graph, node) is None and not device.kernel_note(graph, node)
+    ]
+    if len(mine) == len(graph.nodes):
+        return graph
+    made = {value for node in mine for value in node.outputs}
+    inside = {node.id for node in mine}
+    used = dict.fromkeys(value for node in mine for value in node.used)
+    inputs = [v for v in used if v not in made and not graph.values[v].is_constant]
+    outputs = [
+        value
+        for value in made
+        if graph.is_output(value) or any(user.id not in inside for user in graph.users(value))
+    ]
+    return Graph(
+        graph.name, tuple(inputs), tuple(outputs), tuple(mine),
+        {value: graph.values[value] for value in (*used, *made)},
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Shapes for the inputs that a model leaves open: by name, for any Graph.
+
+A symbol that a shape binds is bound wherever it stands, in other inputs and in the bodies of
+control flow too, and the types of all other values are inferred anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
+from trireme.ir.op import get_op
+from trireme.ir.verify import check, infer_types
+from trireme.support.errors import ShapeError
+
+_IMAGE_SIZE = 224
+_OTHER_SIZE = 16
+"""Sizes that advice shows for open dimensions, of images and of others; the first axis gets 1."""
+
+
+def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """Return the graph with these shapes of its inputs, all types inferred anew.
+
+    Shapes: a size for each dimension of the input; a dimension that is a number stays that number
+    Errors: ShapeError, if there is no such input, a shape does not fit, or a node refuses it
+    """
+    if not shapes:
+        return graph
+    by_name = {value.name: value for value in graph.input_values()}
+    symbols: dict[str, int] = {}
+    types: dict[int, TensorType] = {}
+    for name, shape in shapes.items():
+        if name not in by_name:
+            known = [f"{value.name} {value.type}" for value in by_name.values()]
+            raise ShapeError(f"no input is called '{name}'", facts=[f"inputs: {', '.join(known)}"])
+        value = by_name[name]
+        types[value.id] = _given_type(value, tuple(map(int, shape)), symbols)
+    _check_bounds(graph, symbols)
+    return _rebuilt(graph, symbols, types)
+
+
+def shape_advice(inputs: Iterable[Value]) -> str:
+    """Return the fix of an error about open dimensions: shapes for all inputs that have some.
+
+    Empty where no input has any: then the values of inputs decide, not their shapes.
+    """
+    open_inputs = [value for value in inputs if not value.type.is_static]
+    return shapes_to_give({value.name: _example(value.shape) for value in open_inputs})
+
+
+def shapes_to_give(examples: Mapping[str, Sequence[int]]) -> str:
+    """Return how to give shapes, on the command line and in Python, by examples."""
+    if not examples:
+        return ""
+    options = [f"--shape {name}={','.join(map(str, dims))}" for name, dims in examples.items()]
+    texts = ", ".join(f"{name!r}: {tuple(dims)}" for name, dims in examples.items())
+    return f"give the inputs' shapes, e.g. {' '.join(options)}, or shapes={{{texts}}} in Python"
+
+
+def _example(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+    size = _IMAGE_SIZE if len(shape) == 4 else _OTHER_SIZE
+    return tuple(
+        dim if isinstance(dim, int) else size if axis else 1 for axis, dim in enumerate(shape)
+    )
+
+
+def _given_type(value: Value, shape: tuple[int, ...], symbols: dict[str, int]) -> TensorType:
+    """Return the type of an input with a shape; note in `symbols` what its symbols are."""
+    where = f"input '{value.name}' {value.type}: shape {list(shape)} was given"
+    if len(shape) != len(value.shape):
+        raise ShapeError(f"{where}, expected {len(value.shape)} dimensions")
+    for dim, size in zip(value.shape, shape, strict=True):
+        if size < 0 or (isinstance(dim, int) and dim != size):
+            raise ShapeError(where, fix="only dimensions that are not numbers can be given")
+        if isinstance(dim, str) and dim != UNKNOWN and symbols.setdefault(dim, size) != size:
+            raise ShapeError(f"{where}: symbol {dim} is bound to {symbols[dim]} and to {size}")
+    return replace(value.type, shape=shape)
+
+
+def _check_bounds(graph: Graph, symbols: Mapping[str, int]) -> None:
+    for name, size in symbols.items():
+        least, most = graph.symbols.get(name, (0, None))
+        if size < least or (most is not None and size > most):
+            bounds = f"{least}..{'' if most is None else most}"
+            raise ShapeError(f"symbol {name} is {size}, expected {bounds}")
+
+
+def _rebuilt(graph: Graph, symbols: Mapping[str, int], types: Mapping[int, TensorType]) -> Graph:
+    """Return the graph with symbols bound and types of inputs replaced."""
+    values = dict(graph.values)
+    for value in graph.input_values():
+        type = types.get(value.id, value.type)
+        dims = tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
+        values[value.id] = replace(value, type=replace(type, shape=dims))
+    nodes = [_bound_node(node, symbols) for node in graph.nodes]
+    for node in nodes:
+        inputs = [None if i is None else values[i] for i in node.inputs]
+        made = infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
+        for out, type in zip(node.outputs, made, strict=True):
+            kept = values[out]
+            values[out] = replace(kept, type=replace(type, quant=kept.quant))
+    used = {dim for value in values.values() for dim in value.shape if isinstance(dim, str)}
+    left = {name: bounds for name, bounds in graph.symbols.items() if name in used}
+    return check(replace(graph, nodes=tuple(nodes), values=values, symbols=left))
+
+
+def _bound_node(node: Node, symbols: Mapping[str, int]) -> Node:
+    """Return the node with symbols bound in the graphs that it holds."""
+    bodies = {key: body for key, body in node.attrs.items() if isinstance(body, Graph)}
+    if not bodies:
+        return node
+    bound = {key: _rebuilt(body, symbols, {}) for key, body in bodies.items()}
+    return replace(node, attrs={**node.attrs, **bound})

@@ -1,0 +1,114 @@
+"""State and the order of effects: what must happen before what although no data flows.
+
+A state has a name and is read by `variable` and written by `assign` nodes. The order is made
+explicit when the graph is built: a write waits for the write and all reads before it, a read for
+the write before it, and an effect of any other kind for everything. So tasks may run in parallel
+and every read still sees what it would see one node after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.op import OpDef, get_op
+from trireme.support.dtypes import Array, dtype_name
+from trireme.support.errors import GraphError, RunError
+
+
+class EffectOrder:
+    """Tells each node with an effect, as it is added, which nodes it must wait for."""
+
+    def __init__(self) -> None:
+        self._barrier: int | None = None
+        self._writes: dict[str, int] = {}
+        self._reads: dict[str, list[int]] = {}
+
+    def waits(self, op: OpDef, attrs: Mapping[str, Any], node: int) -> list[int]:
+        """Return the nodes before this one in the order of effects, and remember it."""
+        if not op.effect:
+            return []
+        if op.effect not in ("reads", "writes"):
+            open_ends = {i for name in (*self._writes, *self._reads) for i in self._ends(name)}
+            before = sorted(open_ends) or self._since_barrier()
+            self._barrier, self._writes, self._reads = node, {}, {}
+            return before
+        name = attrs["state"]
+        if op.effect == "reads":
+            before = self._last_write(name)
+            self._reads.setdefault(name, []).append(node)
+            return before
+        before = self._ends(name)
+        self._writes[name], self._reads[name] = node, []
+        return before
+
+    def _ends(self, name: str) -> list[int]:
+        return self._reads.get(name) or self._last_write(name)
+
+    def _last_write(self, name: str) -> list[int]:
+        return [self._writes[name]] if name in self._writes else self._since_barrier()
+
+    def _since_barrier(self) -> list[int]:
+        return [] if self._barrier is None else [self._barrier]
+
+
+def uses_state(node: Node) -> bool:
+    """Whether a node reads or writes a state."""
+    return get_op(node.op).effect in ("reads", "writes")
+
+
+def state_types(graph: Graph) -> dict[str, TensorType]:
+    """Return the type of each state of a graph, by name.
+
+    Errors: GraphError, if two nodes differ on it, or a body of control flow uses a state
+    """
+    types: dict[str, TensorType] = {}
+    for node in graph.nodes:
+        for body in (value for value in node.attrs.values() if isinstance(value, Graph)):
+            if any(map(uses_state, body.nodes)):
+                raise GraphError(
+                    f"{node.label}: its body {body.name!r} uses a state",
+                    fix="carry the state as a value of the loop, and assign it after",
+                )
+        if not uses_state(node):
+            continue
+        name, type = node.attrs["state"], graph.type(node.outputs[0])
+        if types.setdefault(name, type) != type:
+            raise GraphError(f"{node.label}: state {name!r} is {type} here, {types[name]} before")
+    return types
+
+
+class States(MutableMapping[str, Array]):
+    """The states of a session by name: arrays to read, to set, and to forget.
+
+    A state is there from its first read or write on. What is read from outside is a copy, what is
+    set is checked and copied; `del` and `clear` go back to the initial value.
+    """
+
+    def __init__(self, types: Mapping[str, TensorType] | None = None) -> None:
+        self.types = dict(types or {})
+        self.arrays: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name].copy()
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        if name not in self.types:
+            known = ", ".join(self.types) or "none"
+            raise RunError(f"the model has no state {name!r}", facts=[f"known: {known}"])
+        type, array = self.types[name], np.asarray(value)
+        if array.shape != type.dims or dtype_name(array.dtype) != type.dtype:
+            raise RunError(f"state {name!r} is {type}, {array.dtype}{list(array.shape)} is given")
+        self.arrays[name] = array.copy()
+
+    def __delitem__(self, name: str) -> None:
+        del self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.arrays))
+
+    def __len__(self) -> int:
+        return len(self.arrays)

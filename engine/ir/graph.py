@@ -1,0 +1,253 @@
+"""The nouns: Value, Node, Graph. Everything else in trireme turns one of these into another.
+
+A Graph is frozen. Converters and passes make one with `GraphBuilder`; what an analysis finds out
+about it lives in side tables keyed by node or value id, never in these classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from trireme.support.dtypes import Array, itemsize
+
+UNKNOWN = "?"
+"""A dimension that only running the graph can tell (the rows of non_zero, say)."""
+
+Dim = int | str
+"""A dimension: a number, the name of a symbol, or UNKNOWN."""
+
+
+@dataclass(frozen=True)
+class Quant:
+    """Affine quantisation: real = scale * (stored - zero_point), per tensor or along one axis.
+
+    Shapes: one scale and zero point per tensor, or one of each per index along `axis`
+    Source: TensorFlow Lite 8-bit quantization specification
+    """
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None = None
+
+    @property
+    def scale(self) -> float:
+        """The scale of a per-tensor quantisation."""
+        return self.scales[0]
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a per-tensor quantisation."""
+        return self.zero_points[0]
+
+    def __str__(self) -> str:
+        if self.axis is None:
+            return f"q({self.scale:.6g},{self.zero_point})"
+        return f"q({len(self.scales)} scales, axis {self.axis})"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape, dtype and quantisation of a value."""
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    quant: Quant | None = None
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    @cached_property
+    def dims(self) -> tuple[int, ...]:
+        """The shape as numbers; only for a static type."""
+        return tuple(int(dim) for dim in self.shape)
+
+    @cached_property
+    def elements(self) -> int:
+        """The number of elements; only for a static type."""
+        return math.prod(self.dims)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The bytes the dense tensor takes; only for a static type."""
+        return self.elements * itemsize(self.dtype)
+
+    def without_quant(self) -> TensorType:
+        """Return the same type with the quantisation left out."""
+        return TensorType(self.shape, self.dtype) if self.quant else self
+
+    def __str__(self) -> str:
+        quant = f" {self.quant}" if self.quant else ""
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]{quant}"
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """One tensor of a graph. `data` is there when it is a constant: read-only, often a view of the
+    model's file, of any strides."""
+
+    id: int
+    name: str
+    type: TensorType
+    data: Array | None = None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """The shape of the type."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the type."""
+        return self.type.dtype
+
+    @property
+    def quant(self) -> Quant | None:
+        """The quantisation of the type, if it has one."""
+        return self.type.quant
+
+    @property
+    def first_name(self) -> str:
+        """The name; of those that TensorFlow joins by semicolons, the first."""
+        return self.name.split(";")[0]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is known before anything runs."""
+        return self.data is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One use of an op. An optional input that is left out is None."""
+
+    id: int
+    op: str
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    pin: str | None = None
+    after: tuple[int, ...] = ()
+
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """The ids of the inputs that are present, in order."""
+        return tuple(i for i in self.inputs if i is not None)
+
+    @property
+    def label(self) -> str:
+        """How messages name the node: its op and where it came from."""
+        return f"{self.op} #{self.id} ({self.source})" if self.source else f"{self.op} #{self.id}"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A static graph: nodes in an order in which they can run, and the values they use and make."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    nodes: tuple[Node, ...]
+    values: Mapping[int, Value]
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    """Bounds (least, most) of the symbols used as dimensions; most is None when it has no bound."""
+
+    def type(self, value: int) -> TensorType:
+        """Return the type of a value."""
+        return self.values[value].type
+
+    def node(self, node: int) -> Node:
+        """Return the node with that id."""
+        return self._node_by_id[node]
+
+    def producer(self, value: int) -> Node | None:
+        """Return the node that makes the value; None for an input or a constant."""
+        return self._producers.get(value)
+
+    def users(self, value: int) -> tuple[Node, ...]:
+        """Return the nodes that read the value, in graph order, each once."""
+        return self._users.get(value, ())
+
+    def is_output(self, value: int) -> bool:
+        """Whether a caller gets the value."""
+        return value in self._output_set
+
+    def input_values(self) -> Iterator[Value]:
+        """Yield the values a caller feeds."""
+        return (self.values[i] for i in self.inputs)
+
+    def output_values(self) -> Iterator[Value]:
+        """Yield the values a caller gets."""
+        return (self.values[i] for i in self.outputs)
+
+    @cached_property
+    def _node_by_id(self) -> Mapping[int, Node]:
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def _output_set(self) -> frozenset[int]:
+        return frozenset(self.outputs)
+
+    @cached_property
+    def _producers(self) -> Mapping[int, Node]:
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    @cached_property
+    def _users(self) -> Mapping[int, tuple[Node, ...]]:
+        users: dict[int, dict[int, Node]] = {}
+        for node in self.nodes:
+            for value in node.used:
+                users.setdefault(value, {})[node.id] = node
+        return {value: tuple(nodes.values()) for value, nodes in users.items()}
+
+    def __str__(self) -> str:
+        return graph_text(self)
+
+
+def node_names(graph: Graph) -> dict[int, str]:
+    """Return a name for each node: its first output's, numbered where two are alike.
+
+    Of the names that TensorFlow joins by semicolons, the first.
+    """
+    names: dict[int, str] = {}
+    count: dict[str, int] = {}
+    for node in graph.nodes:
+        name = graph.values[node.outputs[0]].first_name
+        count[name] = count.get(name, 0) + 1
+        names[node.id] = name if count[name] == 1 else f"{name}#{count[name]}"
+    return names
+
+
+def graph_text(graph: Graph) -> str:
+    """Return the graph as text: one line a node, the same text for the same graph."""
+
+    def show(value: int) -> str:
+        return f"%{value}:{graph.values[value].type}"
+
+    lines = [f"graph {graph.name}({', '.join(map(show, graph.inputs))}):"]
+    for node in graph.nodes:
+        inputs = ", ".join("-" if i is None else _operand(graph, i) for i in node.inputs)
+        attrs = " ".join(f"{key}={_attr_text(node.attrs[key])}" for key in sorted(node.attrs))
+        text = f"  {', '.join(map(show, node.outputs))} = {node.op}({inputs})"
+        text = f"{text} {{{attrs}}}" if attrs else text
+        lines.append(f"{text} after {_ids(node.after)}" if node.after else text)
+    lines.append(f"  return {', '.join(f'%{i}' for i in graph.outputs)}")
+    return "\n".join(lines)
+
+
+def _ids(nodes: tuple[int, ...]) -> str:
+    return ", ".join(f"#{node}" for node in nodes)
+
+
+def _operand(graph: Graph, value: int) -> str:
+    return f"{graph.values[value].type}const" if graph.values[value].is_constant else f"%{value}"
+
+
+def _attr_text(value: Any) -> str:
+    return f"graph:{value.name}" if isinstance(value, Graph) else repr(value).replace(" ", "")

@@ -1,0 +1,116 @@
+"""Run a graph on the ops' numpy references: slow, obviously right, and the yardstick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of, get_op
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import GraphError, RunError, TriremeError
+
+Watch = Callable[[Node, tuple[Array, ...]], None]
+
+
+def interpret(
+    graph: Graph,
+    feeds: Mapping[int, Array],
+    watch: Watch | None = None,
+    states: MutableMapping[str, Array] | None = None,
+) -> dict[int, Array]:
+    """Return the values of the graph's outputs, by id.
+
+    `feeds` gives an array for each input id. `watch` is called after each node with its outputs.
+    `states` holds the states by name, and is changed; states start afresh when it is None.
+    Errors: RunError, naming the node in which a reference failed
+    """
+    env: dict[int, Array] = {v.id: v.data for v in graph.values.values() if v.data is not None}
+    env.update(feeds)
+    states = {} if states is None else states
+    uses_left = {value: len(graph.users(value)) for value in graph.values}
+    for value in graph.outputs:
+        uses_left[value] += 1
+    for node in graph.nodes:
+        arrays = [None if i is None else env[i] for i in node.inputs]
+        results = evaluate(graph, node, arrays, states)
+        env.update(zip(node.outputs, results, strict=True))
+        if watch is not None:
+            watch(node, results)
+        for value in set(node.used):
+            uses_left[value] -= 1
+            if not uses_left[value]:
+                del env[value]
+    return {value: env[value] for value in graph.outputs}
+
+
+def evaluate(
+    graph: Graph,
+    node: Node,
+    arrays: list[Array | None],
+    states: MutableMapping[str, Array] | None = None,
+) -> tuple[Array, ...]:
+    """Return the outputs of one node on the reference; quantised when its first input is."""
+    op, call = get_op(node.op), call_of(graph, node)
+    try:
+        with np.errstate(all="ignore"):
+            if is_quantized(graph, node) and not op.moves:
+                if op.quantized is None:
+                    raise GraphError(f"{op.name} has no quantised form")
+                results = op.quantized(call, *arrays)
+            elif op.effect in ("reads", "writes"):
+                own = {} if states is None else states
+                results = op.reference(*arrays, **node.attrs, states=own)
+            else:
+                results = op.reference(*arrays, **node.attrs)
+    except RunError as error:
+        raise RunError(f"{node.label}: {error.summary}", facts=error.facts) from error
+    except TriremeError:
+        raise
+    except Exception as error:
+        seen = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
+        why = _refusal(graph, node, arrays) or f"the reference failed: {error}"
+        raise RunError(f"{node.label}: {why}", facts=[f"inputs {seen}"]) from error
+    if not isinstance(results, tuple):
+        results = (results,)
+    return tuple(
+        np.asarray(result, dtype=numpy_dtype(graph.type(out).dtype))
+        for result, out in zip(results, node.outputs, strict=False)
+    )
+
+
+def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:
+    """Return what type inference says once the data of all inputs is known, None if it agrees."""
+    known = [
+        None
+        if value is None or array is None
+        else replace(
+            graph.values[value], type=replace(graph.type(value), shape=array.shape), data=array
+        )
+        for value, array in zip(node.inputs, arrays, strict=True)
+    ]
+    try:
+        get_op(node.op).infer(*known, **node.attrs)
+    except TriremeError as error:
+        return error.summary
+    return None
+
+
+def is_quantized(graph: Graph, node: Node) -> bool:
+    """Whether a node reads or makes a quantised value, and so works on stored integers."""
+    values = [*node.used, *node.outputs]
+    return any(graph.type(value).quant is not None for value in values)
+
+
+def run_reference(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs by name, given inputs by name: `interpret` for people."""
+    by_name: dict[int, Any] = {}
+    for value in graph.input_values():
+        if value.name not in feeds:
+            raise RunError(f"input '{value.name}' ({value.type}) is missing")
+        by_name[value.id] = np.asarray(feeds[value.name], dtype=numpy_dtype(value.dtype))
+    results = interpret(graph, by_name)
+    return {graph.values[i].name: results[i] for i in graph.outputs}

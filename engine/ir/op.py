@@ -1,0 +1,268 @@
+"""What an op is: one OpDef holds its signature, meaning, types, cost, samples and tolerance.
+
+The registry is filled when `trireme.ops` is imported. Tests, the constant folder, the supported-ops
+table and the docs are loops over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from trireme.ir.dtype_rules import DtypeRule, Like
+from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError, InternalError
+
+Effect = Literal["", "reads", "writes", "any"]
+REQUIRED: Any = object()
+"""The default of an attribute that has none."""
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int, np.integer),
+    "float": (float, int, np.floating, np.integer),
+    "str": (str,),
+    "bool": (bool,),
+    "ints": (tuple, list),
+    "floats": (tuple, list),
+    "strs": (tuple, list),
+    "array": (np.ndarray,),
+    "graph": (Graph,),
+}
+_NORMAL: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "ints": lambda value: tuple(int(v) for v in value),
+    "floats": lambda value: tuple(float(v) for v in value),
+    "strs": lambda value: tuple(str(v) for v in value),
+}
+
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Attr:
+    """An attribute: its kind, its default (None means "not given") and the values that it takes.
+
+    choices: all of them, where they are few
+    least: the least number, of each where there are several
+    finite: whether a float is a number of float32; kernels compute with no other
+    A default of kind float is rounded to float32: what a model leaves out is what it could have
+    written, and the files that models come in hold float32.
+    """
+
+    kind: str
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+    least: float | None = None
+    finite: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.default, float):
+            object.__setattr__(self, "default", float(np.float32(self.default)))
+
+    def check(self, op: str, name: str, value: Any) -> Any:
+        """Return the value in its normal form; raise GraphError when it is of another kind."""
+        wrong_bool = isinstance(value, bool) and self.kind != "bool"
+        if wrong_bool or not isinstance(value, _KINDS[self.kind]):
+            raise GraphError(f"{op}: attribute {name}={value!r} is not of kind {self.kind}")
+        if self.choices and value not in self.choices:
+            known = ", ".join(map(repr, self.choices))
+            raise GraphError(f"{op}: attribute {name}={value!r} is not one of {known}")
+        try:
+            normal = _NORMAL[self.kind](value) if self.kind in _NORMAL else value
+        except (OverflowError, TypeError, ValueError) as error:
+            raise GraphError(f"{op}: attribute {name}={value!r}: {error}") from error
+        for number in normal if isinstance(normal, tuple) else (normal,):
+            if wrong := self._wrong(number):
+                raise GraphError(f"{op}: attribute {name}={value!r}, expected {wrong}")
+        return normal
+
+    def _wrong(self, number: Any) -> str:
+        """Return what was expected in place of a number; nothing where it fits."""
+        if self.least is not None and not number >= self.least:
+            return f"{self.least} or more"
+        if self.kind in ("float", "floats") and self.finite and not abs(number) <= _FLOAT32_MAX:
+            return "a finite number of float32"
+        return ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One use of an op as its functions see it: values in, types out, attributes filled in."""
+
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[TensorType, ...]
+    attrs: Mapping[str, Any]
+
+    def input(self, position: int) -> Value | None:
+        """Return the input at a position, None when it was left out."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    def type(self, position: int) -> TensorType:
+        """Return the type of an input that must be there."""
+        value = self.inputs[position]
+        if value is None:
+            raise InternalError(f"input {position} was left out")
+        return value.type
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Inputs that every device must get right, for the op x device x sample test.
+
+    `quants` and `out_quants` give the quantisation of inputs and outputs; `constants` the positions
+    that are constants (weights); `note` says what the sample is after ("NaN", "odd sizes").
+    """
+
+    inputs: tuple[Array | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    constants: frozenset[int] = frozenset()
+    quants: tuple[Quant | None, ...] = ()
+    out_quants: tuple[Quant | None, ...] = ()
+    note: str = ""
+
+
+def _no_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return ()
+
+
+def output_elements(call: Call) -> int:
+    """Cost of an op that does one operation an output element."""
+    return call.outputs[0].elements
+
+
+def no_flops(call: Call) -> int:
+    """Cost of an op that only moves bytes."""
+    return 0
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """An op, whole.
+
+    inputs / outputs: names in order; "bias?" may be left out, "xs*" takes any number (last only)
+    doc: the formula, the shapes and the source
+    dtypes: what dtypes each input takes, in order; checked before `infer` is asked
+    infer: (*input Values or None, **attrs) -> output types without quantisation; raises ShapeError
+    reference: (*arrays or None, **attrs) -> array or tuple of arrays; slow, obviously right: THE
+        meaning of the op
+    quantized: (call, *arrays or None) -> the same over stored integers when input 0 is quantised;
+        None where the op does not have a quantised form; ops with `moves` True reuse `reference`
+    flops: arithmetic operations of one call (a multiply-add counts as two)
+    family: the kind of work, which calibration fits a cost curve to
+    moves: the op only rearranges or selects elements, so it is right on stored integers as it is
+    effect: what the op does beyond computing its outputs, so that its order is kept: "reads" or
+        "writes" the state that its attribute `state` names (its reference takes `states`, the
+        arrays by name), or "any"
+    bounded: whether the types of the inputs tell how long the reference takes at most; what is not
+        bounded is never computed while a model is loaded
+    rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
+    """
+
+    name: str
+    inputs: str
+    doc: str
+    infer: Callable[..., tuple[TensorType, ...]]
+    reference: Callable[..., Any]
+    outputs: str = "y"
+    attrs: Mapping[str, Attr] = field(default_factory=dict)
+    quantized: Callable[..., Any] | None = None
+    flops: Callable[[Call], int] = output_elements
+    samples: Callable[[np.random.Generator], Iterable[Sample]] = _no_samples
+    family: str = "elementwise"
+    moves: bool = False
+    effect: Effect = ""
+    bounded: bool = True
+    rtol: float = 0.0
+    dtypes: tuple[DtypeRule, ...] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        likes = {rule.input for rule in self.dtypes if isinstance(rule, Like)}
+        if len(self.dtypes) != len(self.input_names) or not likes <= set(self.input_names):
+            raise InternalError(f"{self.name}: dtypes {self.dtypes} for inputs ({self.inputs})")
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs without the marks of optional and repeated ones."""
+        return tuple(name.rstrip("?*") for name in self.inputs.split())
+
+    def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return attributes in normal form with defaults filled in.
+
+        Errors: GraphError, if one is missing, unknown or of the wrong kind
+        """
+        if not isinstance(given, Mapping):
+            raise GraphError(f"{self.name}: attributes are {given!r}, expected values by name")
+        unknown = sorted(map(str, set(given) - set(self.attrs)))
+        if unknown:
+            raise GraphError(
+                f"{self.name}: unknown attribute {', '.join(unknown)}",
+                facts=[f"known: {', '.join(sorted(self.attrs)) or 'none'}"],
+            )
+        bound: dict[str, Any] = {}
+        for key, attr in self.attrs.items():
+            value = given.get(key, attr.default)
+            if value is REQUIRED:
+                raise GraphError(f"{self.name}: attribute {key!r} is required")
+            bound[key] = None if value is None else attr.check(self.name, key, value)
+        return bound
+
+    @property
+    def arity(self) -> tuple[int, int | None]:
+        """The least and the most inputs; the most is None when the last takes any number."""
+        return _arity(self.inputs)
+
+    @property
+    def out_arity(self) -> tuple[int, int | None]:
+        """The least and the most outputs, in the same way."""
+        return _arity(self.outputs)
+
+
+def _arity(signature: str) -> tuple[int, int | None]:
+    names = signature.split()
+    least = sum(not name.endswith(("?", "*")) for name in names)
+    return least, None if names and names[-1].endswith("*") else len(names)
+
+
+_OPS: dict[str, OpDef] = {}
+
+
+def define(op: OpDef) -> OpDef:
+    """Add an op to the registry; raise InternalError when the name is taken."""
+    if op.name in _OPS:
+        raise InternalError(f"op {op.name!r} is defined twice")
+    _OPS[op.name] = op
+    return op
+
+
+def get_op(name: str) -> OpDef:
+    """Return the op called `name`; raise GraphError when there is none."""
+    try:
+        return _OPS[name]
+    except (KeyError, TypeError):
+        raise GraphError(f"unknown op {name!r}", facts=[f"{len(_OPS)} ops are known"]) from None
+
+
+def has_op(name: str) -> bool:
+    """Whether the registry has an op of that name."""
+    return name in _OPS
+
+
+def all_ops() -> Sequence[OpDef]:
+    """Return every op, sorted by name."""
+    return [_OPS[name] for name in sorted(_OPS)]
+
+
+def call_of(graph: Graph, node: Node) -> Call:
+    """Return what the functions of the node's OpDef see of it."""
+    return Call(
+        tuple(None if i is None else graph.values[i] for i in node.inputs),
+        tuple(graph.values[i].type for i in node.outputs),
+        node.attrs,
+    )

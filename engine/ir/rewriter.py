@@ -1,0 +1,395 @@
+"""Rewrite a graph in one walk, by rules: the tool that every pass is made with.
+
+A rule is given a Draft, the half-rewritten graph, and one of its nodes, the root of a pattern. It
+looks at what lies before the root and either leaves it (None) or adds the nodes that do the same
+work and returns the values that stand in for the root's outputs. The Draft keeps the rest true:
+nodes that nothing reads any more go, types are inferred anew where inputs changed, names of graph
+outputs stay, and nodes that take part in effects are never offered to a rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.op import get_op
+from trireme.ir.verify import check, check_value, infer_types
+from trireme.support.dtypes import Array, constant_array, dtype_name
+
+MAX_WALKS = 20
+"""Walks that one pass may take to reach the graph in which none of its rules finds a root."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The graph a pass made, and how often each of its rules fired."""
+
+    graph: Graph
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Draft:
+    """A graph while it is rewritten: the nodes kept so far, in order, and who reads each value."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values: dict[int, Value] = dict(graph.values)
+        self.nodes: dict[int, Node] = {}
+        self.outputs = list(graph.outputs)
+        self._output_places: dict[int, list[int]] = {}
+        for place, value in enumerate(graph.outputs):
+            self._output_places.setdefault(value, []).append(place)
+        self.counts: Counter[str] = Counter()
+        self.memo: dict[Hashable, Any] = {}
+        """What rules remember for the length of one walk."""
+        self._producers: dict[int, Node] = {}
+        self._uses = Counter(i for node in graph.nodes for i in node.used)
+        self._uses.update(graph.outputs)
+        self._read: Counter[int] = Counter()
+        self._stand_in: dict[int, int] = {}
+        self._retyped: set[int] = set()
+        self._fresh: set[int] = set()
+        self._ordered = {i for node in graph.nodes for i in node.after}
+        self._waits: dict[int, tuple[int, ...]] = {}
+        self._places: dict[int, int] = {}
+        self._next_value = max(graph.values, default=-1) + 1
+        self._next_node = max((node.id for node in graph.nodes), default=-1) + 1
+
+    # What rules ask.
+
+    def type(self, value: int) -> TensorType:
+        """Return the type of a value."""
+        return self.values[value].type
+
+    def data(self, value: int | None) -> Array | None:
+        """Return the data of a constant; None for a value that is not one, or is left out."""
+        return None if value is None else self.values[value].data
+
+    def producer(self, value: int | None) -> Node | None:
+        """Return the node that makes the value, as it is now."""
+        return None if value is None else self._producers.get(value)
+
+    def is_output(self, value: int) -> bool:
+        """Whether the caller gets the value."""
+        return value in self._output_places
+
+    def uses(self, value: int) -> int:
+        """Return how many inputs of nodes, and outputs of the graph, the value is."""
+        return self._uses[value]
+
+    def is_read(self, value: int) -> bool:
+        """Whether the caller gets the value, or a node reads it that the walk has left behind."""
+        return self._read[value] > 0 or self.is_output(value)
+
+    def is_quantized(self, node: Node) -> bool:
+        """Whether a node works on stored integers."""
+        return any(self.values[i].type.quant is not None for i in (*node.used, *node.outputs))
+
+    def is_free(self, node: Node) -> bool:
+        """Whether the node may be replaced: it has no effect and no place in an effect order."""
+        return not node.after and node.id not in self._ordered and not get_op(node.op).effect
+
+    def made_by(self, value: int | None, root: Node, *ops: str) -> Node | None:
+        """Return the producer of a value if it is one of `ops`, with the root's pin, and free."""
+        node = self.producer(value)
+        if node is None or node.op not in ops or node.pin != root.pin or not self.is_free(node):
+            return None
+        return node
+
+    def only_for(self, value: int | None, root: Node, *ops: str) -> Node | None:
+        """Return what `made_by` does, if the value goes nowhere but to one input of the root."""
+        node = self.made_by(value, root, *ops)
+        if node is None or value is None or self._uses[value] != 1 or len(node.outputs) != 1:
+            return None
+        return node
+
+    # What rules do.
+
+    def constant(self, data: Array | np.generic, name: str = "", quant: Quant | None = None) -> int:
+        """Add a constant, an array or a numpy scalar, and return its id."""
+        array = constant_array(data)
+        return self._value(name, TensorType(array.shape, dtype_name(array.dtype), quant), array)
+
+    def add(
+        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
+        quant: Quant | None = None, at: Node | None = None,
+    ) -> int:  # fmt: skip
+        """Add a node that does the work of the nodes `of`; return the id of its output.
+
+        at: the one of them in whose place it runs, all its operands being made by then; where the
+            root is when not given. What only that one reads need not live on to the root.
+        """
+        made = self.add_many(op, inputs, attrs, of, (quant,))[0]
+        if at is not None:
+            self._places[self._producers[made].id] = self._places[at.id]
+        return made
+
+    def add_many(
+        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
+        quants: Sequence[Quant | None],
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Add a node with an output for each of `quants`; return their ids."""
+        definition, source = get_op(op), merged_source(of)
+        operands = list(inputs)
+        while operands and operands[-1] is None:
+            operands.pop()
+        bound = definition.bind(attrs)
+        values = [None if i is None else self.values[i] for i in operands]
+        types = infer_types(definition, values, bound, len(quants), f"{op} ({source})")
+        outputs = tuple(
+            self._value("", TensorType(type.shape, type.dtype, quant))
+            for type, quant in zip(types, quants, strict=True)
+        )
+        pin = next((node.pin for node in of), None)
+        self._keep(Node(self._new_node(), op, tuple(operands), outputs, bound, source, pin))
+        self._uses.update(i for i in operands if i is not None)
+        return outputs
+
+    # The walk.
+
+    def walk(self, rules: Rules) -> None:
+        """Offer every node to the rules of its op, in graph order."""
+        for old in self.graph.nodes:
+            node = self._current(old)
+            if not (self.is_free(node) and self._offer(node, rules.get(node.op, ()))):
+                self._keep(node)
+
+    def _offer(self, node: Node, rules: Sequence[Rule]) -> bool:
+        for rule in rules:
+            self._fresh.clear()
+            made = rule(self, node)
+            if made is not None and self._replace(node, tuple(made)):
+                self.counts[rule.__name__.replace("_", " ")] += 1
+                return True
+            self._drop_unread(tuple(self._fresh))
+        return False
+
+    def _current(self, node: Node) -> Node:
+        """Return the node with stand-ins for its inputs, its outputs' types inferred anew."""
+        if any(i in self._stand_in for i in node.used):
+            inputs = tuple(None if i is None else self.resolve(i) for i in node.inputs)
+            node = replace(node, inputs=inputs)
+        elif not any(i in self._retyped for i in node.used):
+            return node
+        values = [None if i is None else self.values[i] for i in node.inputs]
+        types = infer_types(get_op(node.op), values, node.attrs, len(node.outputs), node.label)
+        for out, type in zip(node.outputs, types, strict=True):
+            self._retype(out, TensorType(type.shape, type.dtype, self.type(out).quant))
+        return node
+
+    def resolve(self, value: int) -> int:
+        """Return what stands in for a value of the graph the walk began with."""
+        while value in self._stand_in:
+            value = self._stand_in[value]
+        return value
+
+    def _retype(self, value: int, type: TensorType) -> None:
+        if type != self.values[value].type:
+            self.values[value] = replace(self.values[value], type=type)
+            self._retyped.add(value)
+
+    def _replace(self, root: Node, made: tuple[int, ...]) -> bool:
+        if not all(self._may_stand_in(o, n) for o, n in zip(root.outputs, made, strict=True)):
+            return False
+        for old, new in zip(root.outputs, made, strict=True):
+            if self.is_output(old) or new in self._fresh:
+                self.values[new] = replace(self.values[new], name=self.values[old].name)
+            self._take_output(old, new)
+            self._uses[new] += self._uses.pop(old, 0)
+            self._stand_in[old] = new
+        self._release(root.used)
+        self._drop_unread(made)
+        return True
+
+    def _take_output(self, old: int, new: int) -> None:
+        """Make the outputs of the graph that are `old` be `new`."""
+        places = self._output_places.pop(old, [])
+        for place in places:
+            self.outputs[place] = new
+        if places:
+            self._output_places.setdefault(new, []).extend(places)
+
+    def _may_stand_in(self, old: int, new: int) -> bool:
+        """Whether a value may replace another: a graph output keeps its name and its type."""
+        if not fits(self.type(new), self.type(old)):
+            return False
+        if not self.is_output(old):
+            return True
+        return new in self._producers and not self.is_output(new)
+
+    def _drop_unread(self, values: Iterable[int]) -> None:
+        for value in values:
+            if not self._uses[value]:
+                self._kill(value)
+
+    def _release(self, values: Iterable[int]) -> None:
+        for value in values:
+            self._uses[value] -= 1
+            if not self._uses[value]:
+                self._kill(value)
+
+    def _kill(self, value: int) -> None:
+        """Drop the producer of a value that lost its last reader, and what only it read."""
+        work = [value]
+        while work:
+            node = self._producers.get(work.pop())
+            if node is None or node.id not in self.nodes or get_op(node.op).effect:
+                continue
+            if any(self._uses[out] for out in node.outputs):
+                continue
+            del self.nodes[node.id]
+            self._read.subtract(node.used)
+            self._waits[node.id] = node.after
+            for out in node.outputs:
+                del self._producers[out]
+            for i in node.used:
+                self._uses[i] -= 1
+                if not self._uses[i]:
+                    work.append(i)
+
+    def drop_dead(self) -> int:
+        """Drop every node without an effect whose outputs nothing reads; return how many."""
+        before = len(self.nodes)
+        for node in reversed(list(self.nodes.values())):
+            if node.id in self.nodes:
+                self._drop_unread(node.outputs[:1])
+        return before - len(self.nodes)
+
+    def is_before(self, value: int, node: Node) -> bool:
+        """Whether a value is there when a node of the draft runs."""
+        maker = self.producer(value)
+        return maker is None or self._places[maker.id] < self._places[node.id]
+
+    def _keep(self, node: Node) -> None:
+        self.nodes[node.id] = node
+        self._places[node.id] = len(self._places)
+        self._read.update(node.used)
+        for out in node.outputs:
+            self._producers[out] = node
+
+    def _value(self, name: str, type: TensorType, data: Array | None = None) -> int:
+        value = Value(self._next_value, name, type, data)
+        check_value(value)
+        self.values[value.id] = value
+        self._fresh.add(value.id)
+        self._next_value += 1
+        return value.id
+
+    def _new_node(self) -> int:
+        self._next_node += 1
+        return self._next_node - 1
+
+    def finish(self) -> Graph:
+        """Return the checked graph, ids counted anew from 0 in the order of first appearance."""
+        self.nodes = dict(sorted(self.nodes.items(), key=lambda entry: self._places[entry[0]]))
+        ids: dict[int, int] = {}
+        for value in self._appearance():
+            ids.setdefault(value, len(ids))
+        node_ids = {old: new for new, old in enumerate(self.nodes)}
+        nodes = tuple(
+            Node(
+                node_ids[node.id], node.op,
+                tuple(None if i is None else ids[i] for i in node.inputs),
+                tuple(ids[i] for i in node.outputs), node.attrs, node.source, node.pin,
+                tuple(sorted({node_ids[i] for i in self._waited(node.after)})),
+            )
+            for node in self.nodes.values()
+        )  # fmt: skip
+        values = {new: self._named(old, new) for old, new in ids.items()}
+        return check(
+            Graph(
+                self.graph.name, tuple(ids[i] for i in self.graph.inputs),
+                tuple(ids[i] for i in self.outputs), nodes, values, _symbols(self.graph, values),
+            )
+        )  # fmt: skip
+
+    def read_values(self) -> set[int]:
+        """Return the values that the finished graph will hold."""
+        return set(self._appearance())
+
+    def _appearance(self) -> Iterable[int]:
+        yield from self.graph.inputs
+        for node in self.nodes.values():
+            yield from node.used
+            yield from node.outputs
+        yield from self.outputs
+
+    def _named(self, old: int, new: int) -> Value:
+        value = self.values[old]
+        return replace(value, id=new, name=value.name or f"v{new}")
+
+    def _waited(self, nodes: Iterable[int]) -> Iterable[int]:
+        """Yield the nodes kept that must have run once all of `nodes` have."""
+        for node in nodes:
+            if node in self.nodes:
+                yield node
+            else:
+                yield from self._waited(self._waits.get(node, ()))
+
+
+Rule = Callable[[Draft, Node], Sequence[int] | None]
+"""Returns what stands in for the root's outputs, or None when the pattern is not there."""
+
+Rules = Mapping[str, Sequence[Rule]]
+"""The rules to offer a node to, by its op."""
+
+
+def rules_by_op(*entries: tuple[Sequence[str], Rule]) -> dict[str, list[Rule]]:
+    """Return the table that `apply` reads from lines of (ops of the root, rule)."""
+    table: dict[str, list[Rule]] = {}
+    for ops, rule in entries:
+        for op in ops:
+            table.setdefault(op, []).append(rule)
+    return table
+
+
+def apply(graph: Graph, rules: Rules) -> Rewritten:
+    """Return the graph rewritten by the rules until none of them finds a root."""
+    counts: Counter[str] = Counter()
+    for _ in range(MAX_WALKS):
+        if not any(node.op in rules for node in graph.nodes):
+            break
+        draft = Draft(graph)
+        draft.walk(rules)
+        if not draft.counts:
+            break
+        counts += draft.counts
+        graph = draft.finish()
+    return Rewritten(graph, counts)
+
+
+def merged_source(nodes: Iterable[Node]) -> str:
+    """Return one source for several nodes: "onnx:Conv_17" and "onnx:Relu_18" make
+    "onnx:Conv_17+Relu_18".
+    """
+    parts: dict[str, None] = {}
+    prefix = ""
+    for node in nodes:
+        head, colon, names = node.source.rpartition(":")
+        prefix = prefix or head + colon
+        for name in names.split("+") if head + colon == prefix else [node.source]:
+            if name:
+                parts.setdefault(name)
+    return prefix + "+".join(parts) if parts else ""
+
+
+def fits(new: TensorType, old: TensorType) -> bool:
+    """Whether the new type is the old one, or the same with unknown dimensions made known."""
+    if (new.dtype, new.quant, len(new.shape)) != (old.dtype, old.quant, len(old.shape)):
+        return False
+    pairs = zip(new.shape, old.shape, strict=True)
+    return all(
+        a == b or b == UNKNOWN or (isinstance(b, str) and isinstance(a, int)) for a, b in pairs
+    )
+
+
+def _symbols(graph: Graph, values: Mapping[int, Value]) -> dict[str, tuple[int, int | None]]:
+    used = {dim for value in values.values() for dim in value.type.shape if isinstance(dim, str)}
+    used.discard(UNKNOWN)
+    known = {name: bounds for name, bounds in graph.symbols.items() if name in used}
+    return known | {name: (0, None) for name in sorted(used - set(known))}

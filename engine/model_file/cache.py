@@ -1,0 +1,188 @@
+"""Optimised graphs of model files, kept so that a model is converted and optimised only once.
+
+A Session gives a path and gets the optimised graph, from the cache if that very file was optimised
+before by this very code. A model may lie in several files (external data): an entry lists all that
+were read, and is used while each is the same. An entry holds no weights: of a constant that is a
+view of a file it stores the place in that file. It holds what the passes computed (folded
+constants).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import struct
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.graph import Graph, Value
+from trireme.ir.op import all_ops
+from trireme.model_file import dumps, loads
+from trireme.model_file.convert import convert
+from trireme.model_file.notes import log_note
+from trireme.passes.pipeline import optimise
+from trireme.support.disk_cache import DiskCache
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import ConvertError, TriremeError
+from trireme.support.mapped import OpenFile, offset_in, open_file, stamp_of
+from trireme.support.user_files import cache_folder
+
+_log = logging.getLogger(__name__)
+Model = Graph | str | os.PathLike[str] | bytes
+USERS_CACHE = Path("~")
+"""As a folder: this user's cache folder."""
+MOST_MODELS = 200
+LARGE_BYTES = 256
+"""The least bytes of a constant worth a place in the file instead of a copy."""
+_LENGTH = struct.Struct("<Q")
+
+
+def optimised(
+    model: Model,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    passes: Sequence[str] | None = None,
+    disable: Collection[str] = (),
+    folder: str | os.PathLike[str] | None = USERS_CACHE,
+    mmap: bool = True,
+    signature: str | None = None,
+) -> Graph:
+    """Return the optimised graph of a model; that of a file is kept in `folder` for the next time.
+
+    signature: which graph of a .tflite file that holds several
+    mmap: map the model's files; False to read them
+    Errors: those of `convert` and `optimise`
+    """
+    if isinstance(model, Graph):
+        if signature is not None:
+            raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
+        return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
+    if isinstance(model, bytes):
+        return optimise(
+            convert(model, shapes=shapes, signature=signature), passes=passes, disable=disable
+        )
+    path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
+    cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
+    options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
+               sorted(disable), signature]  # fmt: skip
+    key = _key(path, options)
+    stored = cache.load(key)
+    kept = None if stored is None else _decode(stored, path, mmap)
+    if kept is not None:
+        return kept
+    files: list[OpenFile] = []
+    notes: list[str] = []
+    graph = convert(
+        path, shapes=shapes, signature=signature, mmap=mmap, on_open=files.append,
+        on_note=notes.append,
+    )  # fmt: skip
+    for note in notes:
+        log_note(f"{path}: {note}")
+    graph = optimise(graph, passes=passes, disable=disable)
+    if all(stamp_of(file.path) == file.stamp for file in files):  # not changed meanwhile
+        try:
+            cache.store(key, _encode(graph, files, notes))
+        except TriremeError as error:  # Python operators have no form in a file
+            _log.debug("the optimised graph of %s is not kept: %s", path, error)
+    return graph
+
+
+def _key(path: Path, options: Any) -> str:
+    """Return what tells an entry from others: the model's file and its stamp, options, code."""
+    file = [str(path.resolve()), stamp_of(path)]
+    text = json.dumps([file, options, code_version(), len(all_ops())])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def code_version() -> str:
+    """Return a digest of when the code that makes graphs was changed, file by file."""
+    specs = map(importlib.util.find_spec, ("trireme", "trireme.converters"))
+    roots = [root for spec in specs if spec for root in spec.submodule_search_locations or ()]
+    files = sorted(file for root in roots for file in Path(root).rglob("*.py"))
+    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+
+
+def _encode(graph: Graph, files: Sequence[OpenFile], notes: Sequence[str]) -> bytes:
+    """Return an entry: the length of a table, the table of files and views, the graph without them.
+
+    A view is the number of its file, the offset in bytes, and the strides.
+    """
+    views: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+    for value in graph.values.values():
+        place = None if graph.is_output(value.id) else _place(value.data, files)
+        if place is not None:
+            views[value.id] = place
+    values = {i: replace(v, data=None) if i in views else v for i, v in graph.values.items()}
+    head = {
+        "inputs": len(graph.inputs),
+        "files": [(str(file.path.absolute()), file.stamp) for file in files],
+        "views": views,
+        "notes": list(notes),
+    }
+    table = json.dumps(head).encode()
+    bare = replace(graph, inputs=(*graph.inputs, *views), values=values)
+    return _LENGTH.pack(len(table)) + table + dumps(bare)
+
+
+def _place(
+    data: Array | None, files: Sequence[OpenFile]
+) -> tuple[int, int, tuple[int, ...]] | None:
+    """Return where a constant lies in the model's files; None for one that an entry is to hold."""
+    if data is None or data.nbytes < LARGE_BYTES or min(data.strides, default=0) < 0:
+        return None
+    for number, file in enumerate(files):
+        offset = offset_in(data, file)
+        if offset is not None:
+            return number, offset, data.strides
+    return None
+
+
+def _decode(stored: bytes, path: Path, mmap: bool) -> Graph | None:
+    """Return the graph of an entry, or None where it is damaged or a file of the model changed."""
+    try:
+        return _decoded(stored, path, mmap)
+    except (TriremeError, ValueError, KeyError, TypeError, OSError, struct.error) as error:
+        _log.warning("an optimised graph of %s could not be used: %s", path, error)
+    return None
+
+
+def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
+    """Return the graph of an entry, its weights views of the files; None where a file changed."""
+    (size,) = _LENGTH.unpack_from(stored)
+    head = json.loads(stored[_LENGTH.size : _LENGTH.size + size])
+    try:
+        files = [open_file(Path(name), mmap) for name, _ in head["files"]]
+    except OSError:  # converting will say what is wrong with it
+        return None
+    if any(
+        file.stamp != tuple(stamp) for file, (_, stamp) in zip(files, head["files"], strict=True)
+    ):
+        return None
+    bare = loads(stored[_LENGTH.size + size :])
+    values: dict[int, Value] = dict(bare.values)
+    for text, (number, offset, strides) in head["views"].items():
+        value = values[int(text)]
+        view = _view(files[number].data, value, offset, strides)
+        values[value.id] = replace(value, data=view)
+    for note in head["notes"]:
+        log_note(f"{path}: {note}")
+    return replace(bare, inputs=bare.inputs[: head["inputs"]], values=values)
+
+
+def _view(file: Array, value: Value, offset: int, strides: Sequence[int]) -> Array:
+    """Return part of a file as an array; numpy refuses what is not inside it."""
+    dtype = numpy_dtype(value.dtype)
+    rest: Any = file[offset:].data
+    data = np.ndarray(value.type.dims, dtype, rest, strides=tuple(strides))
+    data.flags.writeable = False
+    return data

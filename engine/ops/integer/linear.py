@@ -1,0 +1,285 @@
+"""Ops that multiply and add: conv, fully connected, add, mul, mean, and the integers they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import Call
+from trireme.ops.integer.arithmetic import quantize_multiplier, quantize_multipliers
+from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, dtype_limits, quant_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
+
+
+@dataclass(frozen=True, eq=False)
+class LinearParams:
+    """conv, conv_transpose, fully_connected, matmul on integers.
+
+        acc[o] = bias[o] + sum over the window of (x - x_zero) * (w[o] - w_zero)      int32
+        y[o] = clamp(multiply_by_quantized(acc[o], multipliers[o], shifts[o]) + y_zero, low, high)
+
+    Where `rounding_once` is set (fully_connected, nothing else), multiply_rounding_once takes the
+    place of multiply_by_quantized: LiteRT's kernels differ in this, by one unit in a few hundred.
+    Padding contributes nothing: a padded x is x_zero. w_zero is 0 for int8 weights from TFLite.
+
+    Shapes: multipliers, shifts int32 [O], one an output channel, also where the scale is shared
+    Source: TensorFlow Lite, reference integer_ops/conv.h, conv.h (uint8), fully_connected.h
+    """
+
+    x_zero: int
+    w_zero: int
+    y_zero: int
+    multipliers: Array
+    shifts: Array
+    low: int
+    high: int
+    rounding_once: bool = False
+
+
+@dataclass(frozen=True)
+class AddParams:
+    """add and sub on integers; the multiplier of a subtrahend is negative.
+
+        a' = multiply_by_quantized((a - a_zero) << left_shift, a_multiplier, a_shift)
+        b' = multiply_by_quantized((b - b_zero) << left_shift, b_multiplier, b_shift)
+        y = clamp(multiply_by_quantized(a' + b', y_multiplier, y_shift) + y_zero, low, high)
+
+    a_shift and b_shift are never positive, and all sums fit int32.
+
+    Source: TensorFlow Lite, add.cc, sub.cc, reference integer_ops/add.h
+    """
+
+    a_zero: int
+    b_zero: int
+    y_zero: int
+    left_shift: int
+    a_multiplier: int
+    a_shift: int
+    b_multiplier: int
+    b_shift: int
+    y_multiplier: int
+    y_shift: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class MulParams:
+    """mul on integers.
+
+        y = clamp(multiply_by_quantized((a - a_zero) * (b - b_zero), multiplier, shift) + y_zero,
+                  low, high)
+
+    Source: TensorFlow Lite, mul.cc, reference integer_ops/mul.h
+    """
+
+    a_zero: int
+    b_zero: int
+    y_zero: int
+    multiplier: int
+    shift: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class PreluParams:
+    """prelu on integers; the slope broadcasts against x.
+
+        x' = x - x_zero
+        y = clamp(y_zero + (multiply_by_quantized(x', multiplier, shift) if x' >= 0 else
+            multiply_by_quantized(x' * (slope - slope_zero), slope_multiplier, slope_shift)),
+            low, high)
+
+    Source: TensorFlow Lite, activations.cc, reference prelu.h
+    """
+
+    x_zero: int
+    slope_zero: int
+    y_zero: int
+    multiplier: int
+    shift: int
+    slope_multiplier: int
+    slope_shift: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class ReduceParams:
+    """reduce_mean and reduce_sum on integers; `count` elements go into one.
+
+        y = clamp(multiply_by_quantized(sum(x) - count * x_zero, multiplier, shift) + y_zero,
+                  low, high)
+
+    The division of a mean is part of the multiplier: multiplier * 2**k // count and shift - k with
+    k = floor(log2(count)).
+
+    Source: TensorFlow Lite, reference reduce.h: QuantizedMeanOrSum
+    """
+
+    count: int
+    x_zero: int
+    y_zero: int
+    multiplier: int
+    shift: int
+    low: int
+    high: int
+
+
+def conv_params(call: Call) -> LinearParams:
+    """Lower conv or conv_transpose (x, w, bias?): see LinearParams.
+
+    uint8 inputs take the product of the scales in float32, as TensorFlow Lite's legacy kernels do,
+    int8 inputs in float64.
+
+    Errors: GraphError, if a type is not 8-bit, there is a residual, or the activation is no clamp
+    """
+    if call.input(3) is not None:
+        raise GraphError("a residual cannot be fused on quantised values")
+    layout = str(call.attrs.get("layout", "NHWC"))
+    channels = call.outputs[0].dims[-1 if layout == "NHWC" else 1]
+    return _linear(call, channels, float_product=call.type(0).dtype == "uint8")
+
+
+def fully_connected_params(call: Call) -> LinearParams:
+    """Lower fully_connected (x, w, bias?): see LinearParams.
+
+    With one scale for all weights the product of the scales is taken in float32.
+
+    Errors: GraphError, as `conv_params`
+    """
+    if call.input(3) is not None:
+        raise GraphError("a residual cannot be fused on quantised values")
+    weights = call.type(1)
+    one_scale = weights.quant is not None and len(weights.quant.scales) == 1
+    return replace(_linear(call, weights.dims[0], float_product=one_scale), rounding_once=True)
+
+
+def matmul_params(call: Call) -> LinearParams:
+    """Lower matmul (a, b), both quantised: see LinearParams with x = a, w = b."""
+    quant_of(call.type(1), "b")
+    return _linear(call, call.outputs[0].dims[-1], float_product=True)
+
+
+def add_params(call: Call) -> AddParams:
+    """Lower add (a, b): see AddParams."""
+    return _add(call, 1)
+
+
+def sub_params(call: Call) -> AddParams:
+    """Lower sub (a, b): see AddParams."""
+    return _add(call, -1)
+
+
+def mul_params(call: Call) -> MulParams:
+    """Lower mul (a, b): see MulParams."""
+    a, b, y = _binary(call)
+    real = np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
+    return MulParams(
+        a.zero_point, b.zero_point, y.zero_point, *quantize_multiplier(float(real)),
+        *clamp_limits(call.outputs[0], _activation(call)),
+    )  # fmt: skip
+
+
+def prelu_params(call: Call) -> PreluParams:
+    """Lower prelu (x, slope): see PreluParams."""
+    x, slope, y = _binary(call)
+    positive = float(np.float32(x.scale) / np.float32(y.scale))
+    negative = float(np.float32(x.scale) * np.float32(slope.scale) / np.float32(y.scale))
+    return PreluParams(
+        x.zero_point, slope.zero_point, y.zero_point,
+        *quantize_multiplier(positive), *quantize_multiplier(negative),
+        *dtype_limits(call.outputs[0].dtype),
+    )  # fmt: skip
+
+
+def reduce_mean_params(call: Call) -> ReduceParams:
+    """Lower reduce_mean (x, axes?): see ReduceParams."""
+    return _reduce(call, mean=True)
+
+
+def reduce_sum_params(call: Call) -> ReduceParams:
+    """Lower reduce_sum (x, axes?): see ReduceParams."""
+    return _reduce(call, mean=False)
+
+
+def _activation(call: Call) -> str:
+    return str(call.attrs.get("activation", ""))
+
+
+def _binary(call: Call) -> tuple[Quant, Quant, Quant]:
+    a, b = quant_of(call.type(0), "input 0"), quant_of(call.type(1), "input 1")
+    return a, b, quant_of(call.outputs[0], "output")
+
+
+def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
+    x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+    w = _weight_quant(call.type(1))
+    _check_bias(call)
+    scales = np.array(w.scales, np.float32)
+    if float_product:
+        products = (np.float32(x.scale) * scales).astype(np.float64)
+    else:
+        products = np.float64(np.float32(x.scale)) * scales.astype(np.float64)
+    reals = products / np.float64(np.float32(y.scale))
+    multipliers, shifts = quantize_multipliers(reals)
+    return LinearParams(
+        x.zero_point, w.zero_points[0], y.zero_point,
+        _per_channel(multipliers, channels), _per_channel(shifts, channels),
+        *clamp_limits(call.outputs[0], _activation(call)),
+    )  # fmt: skip
+
+
+def _per_channel(values: Array, channels: int) -> Array:
+    """One int32 an output channel, read-only."""
+    if len(values) not in (1, channels):
+        raise GraphError(f"weights have {len(values)} scales for {channels} output channels")
+    array = np.broadcast_to(values.astype(np.int32), (channels,)).copy()
+    array.flags.writeable = False
+    return array
+
+
+def _weight_quant(type: TensorType) -> Quant:
+    if type.quant is None or type.dtype not in EIGHT_BIT:
+        raise GraphError(f"weights {type} must be quantised int8 or uint8, as the input is")
+    if len(set(type.quant.zero_points)) != 1:
+        raise GraphError(f"weights {type}: the zero point must be the same for all channels")
+    return type.quant
+
+
+def _check_bias(call: Call) -> None:
+    bias = call.input(2)
+    if bias is not None and bias.dtype != "int32":
+        raise GraphError(f"bias {bias.type} must be int32 on quantised values")
+
+
+def _add(call: Call, sign: int) -> AddParams:
+    a, b, y = _binary(call)
+    left_shift = 20
+    twice = 2.0 * max(np.float32(a.scale), np.float32(b.scale)).item()
+    a_multiplier, a_shift = quantize_multiplier(np.float32(a.scale).item() / twice)
+    b_multiplier, b_shift = quantize_multiplier(np.float32(b.scale).item() / twice)
+    real = twice / ((1 << left_shift) * np.float32(y.scale).item())
+    return AddParams(
+        a.zero_point, b.zero_point, y.zero_point, left_shift,
+        a_multiplier, a_shift, sign * b_multiplier, b_shift, *quantize_multiplier(real),
+        *clamp_limits(call.outputs[0], _activation(call)),
+    )  # fmt: skip
+
+
+def _reduce(call: Call, mean: bool) -> ReduceParams:
+    x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+    count = call.type(0).elements // max(call.outputs[0].elements, 1)
+    real = np.float32(x.scale).item() / np.float32(y.scale).item()
+    multiplier, shift = quantize_multiplier(real)
+    if mean and count > 1:
+        fold = min(count.bit_length() - 1, 32, 31 + shift)
+        multiplier, shift = (multiplier << fold) // count, shift - fold
+    return ReduceParams(
+        count, x.zero_point, y.zero_point, multiplier, shift,
+        *dtype_limits(call.outputs[0].dtype),
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""Ops that choose or average stored integers of one quantisation: pools, pad, resize, max, min."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.ir.op import Call
+from trireme.ops.integer.types import clamp_limits, quant_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
+
+
+@dataclass(frozen=True)
+class PoolParams:
+    """average_pool and max_pool on integers; input and output have the same quantisation.
+
+        average: y = clamp(divide_rounding(sum(x in window), count), low, high)
+        max:     y = clamp(max(x in window), low, high)
+
+    `count` is the number of elements of the window inside x, or its whole size where
+    count_include_pad is set; then each padded element is `zero`. The sum is over stored integers
+    (zero points are not subtracted); it fits int32. divide_rounding rounds half away from zero.
+
+    Source: TensorFlow Lite, reference integer_ops/pooling.h
+    """
+
+    zero: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, eq=False)
+class ResizeAxis:
+    """Linear resizing along one axis in tenths of a bit: weights are in 1/1024.
+
+        along rows then columns, with (r0, r1, f) of rows and (c0, c1, g) of columns:
+        v = x[r0,c0] (1024-f)(1024-g) + x[r1,c0] f (1024-g) + x[r0,c1] (1024-f) g + x[r1,c1] f g
+        y = (v + (2**19 if v > 0 else -2**19)) / 2**20, cut toward zero
+
+    Zero points drop out: the weights of a pixel add up to 2**20. Fractions before the first or
+    beyond the last element are outside 0..1024, where lower and upper are the same element.
+
+    Shapes: lower, upper, fraction int32 [output size]
+    Source: TensorFlow Lite, reference resize_bilinear.h (int8); uint8 follows the same rule here
+    """
+
+    lower: Array
+    upper: Array
+    fraction: Array
+
+
+def same_quant(call: Call) -> None:
+    """Raise GraphError unless every quantised input has the quantisation of the output."""
+    y = call.outputs[0]
+    for value in call.inputs:
+        if value is None or value.quant is None:
+            continue
+        if (value.dtype, value.quant) != (y.dtype, y.quant):
+            raise GraphError(
+                f"input {value.type} and output {y} must have the same quantisation",
+                fix="requantise the input with a quantize node",
+            )
+    quant_of(call.type(0), "input")
+    quant_of(y, "output")
+
+
+def pool_params(call: Call) -> PoolParams:
+    """Lower average_pool or max_pool (x): see PoolParams."""
+    same_quant(call)
+    y = call.outputs[0]
+    return PoolParams(
+        quant_of(y, "output").zero_point,
+        *clamp_limits(y, str(call.attrs.get("activation", ""))),
+    )
+
+
+def pad_value(call: Call) -> int:
+    """Return the stored integer that a quantised constant pad (x, pads, value?) fills with."""
+    same_quant(call)
+    value = call.input(2)
+    if value is None:
+        return quant_of(call.type(0), "input").zero_point
+    if value.data is None:
+        raise GraphError("pad: the value of a quantised pad must be a constant")
+    return int(value.data.reshape(-1)[0])
+
+
+_EXACT = 1e-3
+"""Elements by which a size may differ from another size times a scale in float32."""
+_INTEGER_COORDINATES = ("asymmetric", "half_pixel", "align_corners")
+
+
+def resize_reason(call: Call) -> str | None:
+    """Say why a resize has no form on stored integers (ResizeAxis), None where it has one."""
+    x, y, attrs = call.type(0).dims, call.outputs[0].dims, call.attrs
+    if 0 in x:
+        return "there is nothing to resize"
+    changed = {axis for axis in range(len(x)) if x[axis] != y[axis]}
+    if attrs["mode"] != "linear" or len(x) != 4 or not changed <= {1, 2}:
+        return "stored integers are resized linearly along rows and columns of [N,H,W,C] only"
+    coordinates = str(attrs["coordinate_transformation_mode"])
+    if coordinates not in _INTEGER_COORDINATES:
+        return f"stored integers are not resized by {coordinates} coordinates"
+    if attrs["antialias"]:
+        return "stored integers are not resized with antialiasing"
+    if not _by_sizes(call):
+        return "stored integers are resized by the ratio of the sizes only"
+    return None
+
+
+def _by_sizes(call: Call) -> bool:
+    """Whether the scale of each axis is the ratio of its sizes."""
+    x, y, attrs, scales = call.type(0).dims, call.outputs[0].dims, call.attrs, call.input(2)
+    if scales is None or not scales.type.elements:
+        return bool(attrs["keep_aspect_ratio_policy"] == "stretch")
+    if scales.data is None:
+        return False
+    axes = attrs["axes"] or range(len(x))
+    pairs = zip(axes, scales.data.reshape(-1), strict=True)
+    return all(abs(x[axis] * float(scale) - y[axis]) < _EXACT for axis, scale in pairs)
+
+
+def resize_axis(size_in: int, size_out: int, mode: str) -> ResizeAxis:
+    """Return the elements and weights of linear resizing along one axis: see ResizeAxis.
+
+    `mode` is ONNX's coordinate_transformation_mode, one of _INTEGER_COORDINATES.
+    Errors: GraphError, if the mode has no integer form
+    """
+    if mode not in _INTEGER_COORDINATES:
+        raise GraphError(f"resize: mode {mode!r} has no integer form")
+    scale = (1024 * size_in + size_out // 2) // size_out
+    if mode == "align_corners" and size_out > 1:
+        scale = (1024 * (size_in - 1) + (size_out - 1) // 2) // (size_out - 1)
+    position = np.arange(size_out, dtype=np.int64) * scale
+    if mode == "half_pixel":
+        position = position + scale // 2 - 512
+    lower = np.maximum(_cut(position, 1024), 0)
+    upper = np.minimum(_cut(position + 1023, 1024), size_in - 1)
+    lower = np.minimum(lower, size_in - 1)
+    return ResizeAxis(
+        lower.astype(np.int32), upper.astype(np.int32), (position - 1024 * lower).astype(np.int32)
+    )
+
+
+def _cut(x: Array, divisor: int) -> Array:
+    """x / divisor, cut toward zero as C does."""
+    return np.asarray(np.sign(x) * (np.abs(x) // divisor))

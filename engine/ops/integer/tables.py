@@ -1,0 +1,235 @@
+"""Ops whose result depends on one stored byte: tables of 256 entries, indexed by the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import Call, get_op
+from trireme.ops.integer.arithmetic import (
+    multiply_by_quantized,
+    quantize_multiplier,
+    requantize,
+    round_half_away,
+    rounding_divide_by_power_of_two,
+)
+from trireme.ops.integer.types import clamp_between, dequantized, dtype_limits, quant_of
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import GraphError
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxParams:
+    """softmax on integers, along one axis.
+
+        e[i] = table[max(x) - x[i]]                                   stored integers, 0..255
+        y[i] = clamp((e[i] * gain + s // 2) // s + y_zero, low, high) with s = sum(e)
+
+    e is at most 2**23, s needs int64 (or uint32 up to 511 elements), e * gain needs int64.
+    Integers only, so every device gives the same answer in any order of summing. It is within one
+    unit of LiteRT's kernels, which use fixed-point or float32 exponentials.
+
+    Shapes: table int32 [256]: round(2**23 * exp(-beta * scale * i))
+    """
+
+    table: Array
+    gain: int
+    y_zero: int
+    low: int
+    high: int
+
+
+def lookup(table: Array, x: Array) -> Array:
+    """Return table[x], where the index is the stored byte: -1 of int8 is entry 255."""
+    return table[np.asarray(x, order="C").view(np.uint8)]
+
+
+def unary_table(op: str, call: Call) -> Array:
+    """Return the 256 outputs of a unary op on a quantised 8-bit input: y = lookup(table, x).
+
+    quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
+    follow LiteRT's fixed-point reference; the others round their float32 result once, as its lookup
+    tables do. Other inputs of the node (min and max of clip) must be constants.
+
+    Shapes: [256] of the output's dtype, indexed by the stored byte (the input viewed as uint8)
+    Errors: GraphError, if the op is not in TABLE_OPS or its types are not 8-bit quantised
+    Source: TensorFlow Lite, activations.cc, reference hard_swish.h, leaky_relu.h, requantize.h
+    """
+    if op not in TABLE_OPS:
+        raise GraphError(f"{op} has no table form on quantised values")
+    x, y = call.type(0), call.outputs[0]
+    quant_of(x, "input"), quant_of(y, "output")
+    stored = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype))
+    table = _FIXED[op](call, stored) if op in _FIXED else _through_float(op, call, stored)
+    table = table.astype(numpy_dtype(y.dtype))
+    table.flags.writeable = False
+    return table
+
+
+def concat_tables(call: Call) -> list[Array | None]:
+    """Return for each input of concat the table that requantises it, None where bytes pass as is.
+
+    Errors: GraphError, if an activation is fused
+    Source: TensorFlow Lite, reference concatenation.h: ConcatenationWithScaling
+    """
+    if call.attrs.get("activation", ""):
+        raise GraphError("an activation cannot be fused into a quantised concat")
+    return [_concat_table(call.type(i), call.outputs[0]) for i in range(len(call.inputs))]
+
+
+def softmax_params(call: Call) -> SoftmaxParams:
+    """Lower softmax (x): see SoftmaxParams."""
+    x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+    beta = float(call.attrs.get("beta", 1.0))
+    steps = -beta * x.scale * np.arange(256)
+    table = np.floor(np.exp(steps) * 2.0**23 + 0.5).astype(np.int32)
+    table.flags.writeable = False
+    return SoftmaxParams(
+        table, round(1 / y.scale), y.zero_point, *dtype_limits(call.outputs[0].dtype)
+    )
+
+
+def _quants(call: Call) -> tuple[Quant, Quant]:
+    return quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+
+
+def _shifted(call: Call, stored: Array) -> Array:
+    return stored.astype(np.int64) - _quants(call)[0].zero_point
+
+
+def _ratio(call: Call) -> float:
+    """The scale of x over the scale of y, in float32."""
+    x, y = _quants(call)
+    return float(np.float32(x.scale) / np.float32(y.scale))
+
+
+def _requantized(call: Call, stored: Array) -> Array:
+    x, y = _quants(call)
+    pair = quantize_multiplier(np.float32(x.scale).item() / np.float32(y.scale).item())
+    limits = dtype_limits(call.outputs[0].dtype)
+    return requantize(_shifted(call, stored), *pair, y.zero_point, *limits)
+
+
+def _relu(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, 0.0, None)
+
+
+def _relu6(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, 0.0, 6.0)
+
+
+def _relu_n1_to_1(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, -1.0, 1.0)
+
+
+def _clip(call: Call, stored: Array) -> Array:
+    return _clamped(call, stored, *(_constant(call, position) for position in (1, 2)))
+
+
+def _constant(call: Call, position: int) -> float | None:
+    value = call.input(position)
+    if value is None:
+        return None
+    if value.data is None:
+        raise GraphError("clip: the limits of a quantised clip must be constants")
+    if value.quant is not None:
+        return float(dequantized(value.data, value.type).reshape(-1)[0])
+    return float(value.data.reshape(-1)[0])
+
+
+def _clamped(call: Call, stored: Array, low: float | None, high: float | None) -> Array:
+    limits = clamp_between(call.outputs[0], low, high)
+    zero = _quants(call)[1].zero_point
+    return requantize(_shifted(call, stored), *quantize_multiplier(_ratio(call)), zero, *limits)
+
+
+def _leaky_relu(call: Call, stored: Array) -> Array:
+    x, y = _quants(call)
+    alpha = np.float32(call.attrs["alpha"])
+    slope = float(np.float32(x.scale) * alpha / np.float32(y.scale))
+    shifted = _shifted(call, stored)
+    negative = np.sign(slope) * multiply_by_quantized(shifted, *quantize_multiplier(abs(slope)))
+    positive = multiply_by_quantized(shifted, *quantize_multiplier(_ratio(call)))
+    wide = np.where(shifted >= 0, positive, negative) + y.zero_point
+    return np.asarray(np.clip(wide, *dtype_limits(call.outputs[0].dtype)))
+
+
+def _hard_swish(call: Call, stored: Array) -> Array:
+    """x * relu6(x + 3) / 6 in 16-bit fixed point, as LiteRT's reference computes it."""
+    x, y = _quants(call)
+    hires_scale = np.float32(1 / 128) * np.float32(x.scale)
+    y_multiplier, y_shift = _narrow(float(hires_scale / np.float32(y.scale)))
+    r_multiplier, r_shift = _narrow(float(hires_scale / np.float32(3.0 / 32768.0)))
+    hires = _shifted(call, stored) << 7
+    on_y_scale = _high_multiply_16(hires, y_multiplier)
+    reluish = _saturate_16(hires << max(r_shift - 1, 0))
+    reluish = _high_multiply_16(reluish, r_multiplier)
+    reluish = _saturate_16(reluish << 1) if r_shift > 0 else reluish
+    reluish = rounding_divide_by_power_of_two(reluish, max(-r_shift, 0))
+    reluish = (reluish + (1 << 15)) >> 1
+    product = (reluish * on_y_scale) >> 15
+    product = _cut_product(reluish, on_y_scale, product) << max(y_shift, 0)
+    wide = rounding_divide_by_power_of_two(product, max(-y_shift, 0))
+    return np.asarray(np.clip(wide + y.zero_point, *dtype_limits(call.outputs[0].dtype)))
+
+
+def _cut_product(a: Array, b: Array, floored: Array) -> Array:
+    """a * b / 2**15 cut toward zero, given its floor."""
+    return np.asarray(floored + ((a * b < 0) & ((a * b) % (1 << 15) != 0)))
+
+
+def _narrow(real: float) -> tuple[int, int]:
+    """quantize_multiplier with 15 bits of multiplier."""
+    multiplier, shift = quantize_multiplier(real)
+    return min((multiplier + (1 << 15)) >> 16, 32767), shift
+
+
+def _saturate_16(x: Array) -> Array:
+    return np.clip(x, -32768, 32767)
+
+
+def _high_multiply_16(a: Array, b: int) -> Array:
+    """(a * b) / 2**15 rounded to nearest: gemmlowp's rounding doubling high multiply."""
+    return _saturate_16((a * b + (1 << 14)) >> 15)
+
+
+def _through_float(op: str, call: Call, stored: Array) -> Array:
+    """The op's float result, rounded once to float32 and once to an integer."""
+    _, y = _quants(call)
+    real = dequantized(stored, call.type(0)).astype(np.float64)
+    with np.errstate(all="ignore"):
+        result = np.asarray(get_op(op).reference(real, **call.attrs)).astype(np.float32)
+        wide = round_half_away(result * (np.float32(1) / np.float32(y.scale))) + y.zero_point
+    low, high = dtype_limits(call.outputs[0].dtype)
+    return np.where(np.isnan(wide), low, np.clip(wide, low, high))
+
+
+def _concat_table(x: TensorType, y: TensorType) -> Array | None:
+    x_quant, y_quant = quant_of(x, "input"), quant_of(y, "output")
+    if (x.dtype, x_quant) == (y.dtype, y_quant):
+        return None
+    stored = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype)).astype(np.float32)
+    scale = np.float32(x_quant.scale) * (np.float32(1) / np.float32(y_quant.scale))
+    wide = round_half_away(stored * scale + np.float32(-x_quant.zero_point) * scale)
+    wide = np.clip(wide + y_quant.zero_point, *dtype_limits(y.dtype))
+    return np.asarray(wide, numpy_dtype(y.dtype))
+
+
+_FIXED: dict[str, Callable[[Call, Array], Array]] = {
+    "quantize": _requantized,
+    "relu": _relu,
+    "relu6": _relu6,
+    "relu_n1_to_1": _relu_n1_to_1,
+    "clip": _clip,
+    "leaky_relu": _leaky_relu,
+    "hard_swish": _hard_swish,
+}
+TABLE_OPS = frozenset(_FIXED) | {
+    "abs", "ceil", "celu", "cos", "elu", "erf", "exp", "floor", "gelu", "hard_sigmoid", "log",
+    "mish", "neg", "reciprocal", "round", "rsqrt", "selu", "sigmoid", "sign", "sin", "softplus",
+    "softsign", "sqrt", "square", "swish", "tanh",
+}  # fmt: skip
+"""The ops that `unary_table` knows."""

@@ -1,1 +1,0 @@
-"""Parallel forms of a graph: nodes split over devices, batches sharded, runs pipelined."""

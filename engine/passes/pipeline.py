@@ -1,0 +1,199 @@
+"""Graph -> Graph, whatever the device: every pass in order, again until nothing changes.
+
+Each pass is a pure function with a name and a switch, and the graph is checked after each. The
+passes reach the graphs inside nodes (bodies of loops, branches) too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trireme.ir.graph import Graph
+from trireme.ir.rewriter import Rewritten
+from trireme.ir.verify import check
+from trireme.passes.batch_norm import batch_norm
+from trireme.passes.branches import known_branches
+from trireme.passes.canonicalise import canonicalise
+from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
+from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding, most_bytes
+from trireme.passes.fusion import fuse_activation, fuse_pad, fuse_residual
+from trireme.passes.layout import layout
+from trireme.passes.move_chains import move_chains
+from trireme.passes.patterns import patterns
+from trireme.passes.quantize_folding import quantize_folding
+from trireme.support.errors import GraphError
+
+MAX_ROUNDS = 6
+"""Times that the list of passes is gone through at most; two or three are usual."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass: its name, one line on what it does, and whether it runs unless asked for."""
+
+    name: str
+    run: Callable[[Graph], Rewritten]
+    doc: str
+    on: bool = True
+
+
+def _pass(run: Callable[[Graph], Rewritten], on: bool = True) -> Pass:
+    return Pass(run.__name__, run, (run.__doc__ or "").partition("\n")[0], on)
+
+
+PASSES: Mapping[str, Pass] = {
+    one.name: one
+    for one in map(
+        _pass,
+        (
+            dead_code,
+            known_branches,
+            simplify,
+            constant_folding,
+            quantize_folding,
+            common_subexpressions,
+            patterns,
+            batch_norm,
+            canonicalise,
+            fuse_pad,
+            layout,
+            move_chains,
+            fuse_residual,
+            fuse_activation,
+        ),
+    )
+}
+"""The passes by name, in the order in which they run."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did in one round: nodes before and after, rules that fired, seconds."""
+
+    name: str
+    round: int
+    nodes_before: int
+    nodes_after: int
+    counts: Mapping[str, int]
+    time_s: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `optimise` did, pass by pass, in the order in which they ran."""
+
+    graph: Graph
+    passes: tuple[PassReport, ...] = field(default=())
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How often each rule fired in all."""
+        total: Counter[str] = Counter()
+        for one in self.passes:
+            total.update(one.counts)
+        return total
+
+    def __str__(self) -> str:
+        lines = []
+        for one in self.passes:
+            if one.counts:
+                rules = ", ".join(f"{n} x {rule}" for rule, n in one.counts.items())
+                nodes = f"{one.nodes_before} -> {one.nodes_after} nodes"
+                lines.append(f"{one.name}: {nodes} ({one.time_s * 1e3:.1f} ms): {rules}")
+        return "\n".join(lines) or "nothing to do"
+
+
+def optimise(
+    graph: Graph,
+    *,
+    passes: Sequence[str] | None = None,
+    disable: Collection[str] = (),
+    fold_limit_bytes: int = FOLD_LIMIT_BYTES,
+) -> Graph:
+    """Return the graph that the passes make of this one: same inputs, outputs and results.
+
+    `passes` names the ones to run, in that order, instead of all; `disable` leaves some out.
+    `fold_limit_bytes` is what folding one node may add to the constants.
+    Errors: GraphError, if a name is not that of a pass, or a pass made a graph that breaks a rule
+    """
+    report = optimise_report(
+        graph, passes=passes, disable=disable, fold_limit_bytes=fold_limit_bytes
+    )
+    return report.graph
+
+
+def optimise_report(
+    graph: Graph,
+    *,
+    passes: Sequence[str] | None = None,
+    disable: Collection[str] = (),
+    fold_limit_bytes: int = FOLD_LIMIT_BYTES,
+) -> Report:
+    """Return the graph that `optimise` returns, with what each pass did to it."""
+    chosen = _chosen(passes, disable, fold_limit_bytes, most_bytes(graph))
+    names = [one.name for one in chosen]
+
+    def inner(body: Graph) -> Graph:
+        return optimise(body, passes=names, fold_limit_bytes=fold_limit_bytes)
+
+    graph = _with_bodies(graph, inner)
+    done: list[PassReport] = []
+    for round in range(1, MAX_ROUNDS + 1):
+        reports = []
+        for one in chosen:
+            graph, report = _run(one, graph, round)
+            reports.append(report)
+        done += reports
+        if not any(report.counts for report in reports):
+            break
+    return Report(graph, tuple(done))
+
+
+def _chosen(
+    passes: Sequence[str] | None, disable: Collection[str], fold_limit_bytes: int, total_bytes: int
+) -> list[Pass]:
+    unknown = sorted({*(passes or ()), *disable} - set(PASSES))
+    if unknown:
+        raise GraphError(
+            f"unknown pass {', '.join(unknown)}", facts=[f"known: {', '.join(PASSES)}"]
+        )
+    names = [one.name for one in PASSES.values() if one.on] if passes is None else passes
+
+    def limited(graph: Graph) -> Rewritten:
+        return constant_folding(graph, fold_limit_bytes, total_bytes)
+
+    return [
+        replace(PASSES[name], run=limited) if name == constant_folding.__name__ else PASSES[name]
+        for name in names
+        if name not in disable
+    ]
+
+
+def _run(one: Pass, graph: Graph, round: int) -> tuple[Graph, PassReport]:
+    start = time.perf_counter()
+    try:
+        made = one.run(graph)
+    except GraphError as error:
+        raise GraphError(
+            f"pass {one.name}: {error.summary}", facts=error.facts, fix=error.fix
+        ) from error
+    spent = time.perf_counter() - start
+    report = PassReport(
+        one.name, round, len(graph.nodes), len(made.graph.nodes), dict(made.counts), spent
+    )
+    return made.graph, report
+
+
+def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:
+    """Return the graph with `inner` done to the graphs that its nodes hold."""
+    nodes = []
+    for node in graph.nodes:
+        attrs = {k: inner(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
+        same = all(attrs[key] is value for key, value in node.attrs.items())
+        nodes.append(node if same else replace(node, attrs=attrs))
+    if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    return check(replace(graph, nodes=tuple(nodes)))

@@ -1,0 +1,1 @@
+"""A device for every node: the problem, the search, bounds, shards, reasons and the lockfile."""

@@ -1,0 +1,217 @@
+"""Why every node and copy is where it is: the alternatives, what each would cost, the refusals.
+
+An alternative is priced by moving its nodes alone, all others held: `place` with pins and `keep`
+predicts exactly what is stated here. What the search would make of a pin when all others may
+move as well is asked for with `free`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.ir.graph import Node, node_names
+from trireme.placement.move_cost import Repricer, Trial
+from trireme.placement.placement import Placement
+from trireme.support.arguments import checked
+from trireme.support.errors import PlacementError
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One device for one node.
+
+    estimate_s: the node's own predicted seconds there; None where the device refuses it
+    run_s: the objective's value of the whole run if only this node were there, in seconds or joules
+    free_s: the same if every other node may move as well; None unless it was asked for
+    appears, vanishes: copies and launches that this device would add or spare
+    binding: what speaks most against it: "its own time", "copies", "launches", "waiting", ...
+    why: the sentence: why it was chosen, lost, or is refused
+    """
+
+    device: str
+    estimate_s: float | None
+    run_s: float | None
+    why: str
+    free_s: float | None = None
+    appears: tuple[str, ...] = ()
+    vanishes: tuple[str, ...] = ()
+    binding: str = ""
+
+
+@dataclass(frozen=True)
+class CopyReason:
+    """One copy: what it takes, and the ways to be rid of it."""
+
+    value: str
+    source: str
+    target: str
+    nbytes: int
+    estimate_s: float
+    ways: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """For each node of a placement, in order: the node and its alternatives, the chosen first."""
+
+    placement: Placement
+    nodes: tuple[tuple[Node, tuple[Alternative, ...]], ...]
+    copies: tuple[CopyReason, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as plain data."""
+        names = node_names(self.placement.source)
+        rows = [
+            {
+                "id": node.id,
+                "name": names[node.id],
+                "op": node.op,
+                "source": node.source,
+                "device": self.placement.choices[node.id].device,
+                "alternatives": [vars(alternative) for alternative in alternatives],
+            }
+            for node, alternatives in self.nodes
+        ]
+        copies = [vars(copy) for copy in self.copies]
+        return {**self.placement.to_json(), "nodes": rows, "copies": copies}
+
+    def __str__(self) -> str:
+        lines, names = [str(self.placement), ""], node_names(self.placement.source)
+        for node, (chosen, *others) in self.nodes:
+            types = ", ".join(str(self.placement.source.type(v)) for v in node.outputs)
+            lines.append(f"{node.label} {names[node.id]!r} -> {types}")
+            lines += _alternative_lines("*", chosen)
+            for other in others:
+                lines += _alternative_lines(" ", other)
+        for copy in self.copies:
+            lines.append(
+                f"copy {copy.value} {copy.source} -> {copy.target}: {copy.nbytes} bytes, "
+                f"{copy.estimate_s * 1e6:.1f} us"
+            )
+            lines += [f"    {way}" for way in copy.ways]
+        return "\n".join(lines)
+
+
+def _alternative_lines(mark: str, one: Alternative) -> list[str]:
+    lines = [f"  {mark} {one.device:8} {_us(one.estimate_s)}  {one.why}"]
+    margin = " " * 26
+    if one.vanishes:
+        lines.append(f"{margin}vanishes: {', '.join(one.vanishes)}")
+    if one.appears:
+        lines.append(f"{margin}appears: {', '.join(one.appears)}")
+    return lines
+
+
+def _us(seconds: float | None) -> str:
+    return f"{'-':>12}" if seconds is None else f"{seconds * 1e6:9.1f} us"
+
+
+@checked(PlacementError)
+def explain(
+    placement: Placement, nodes: Collection[int] | None = None, free: bool = False
+) -> Explanation:
+    """Return the reasons of a placement.
+
+    nodes: the ids of the nodes to explain; all of them, and the copies, when None
+    free: say as well what each alternative comes to when every other node may move: a search each
+    """
+    repricer = Repricer(placement)
+    rows = []
+    for position, node in enumerate(placement.source.nodes):
+        if nodes is None or node.id in nodes:
+            rows.append((node, _alternatives(repricer, position, node, free)))
+    copies = _copies(repricer) if nodes is None else ()
+    return Explanation(placement, tuple(rows), copies)
+
+
+def _alternatives(
+    repricer: Repricer, position: int, node: Node, free: bool
+) -> tuple[Alternative, ...]:
+    placement = repricer.placement
+    choice = placement.choices[node.id]
+    trials = {
+        name: repricer.moved({position: d})
+        for d, name in enumerate(repricer.names)
+        if d in repricer.problem.able[position] and name != choice.device
+    }
+    others = []
+    for name in placement.specs:
+        if name in choice.refusals:
+            others.append(Alternative(name, None, None, choice.refusals[name]))
+        elif name in trials:
+            found = repricer.free(position, repricer.names.index(name)) if free else None
+            others.append(
+                _alternative(repricer, choice.estimates[name].seconds, name, trials[name], found)
+            )
+    return (_chosen(repricer, node, trials), *others)
+
+
+def _chosen(repricer: Repricer, node: Node, trials: Mapping[str, Trial]) -> Alternative:
+    choice = repricer.placement.choices[node.id]
+    own = choice.estimates[choice.device]
+    if node.pin:
+        why = f"pinned to {node.pin}"
+    elif not trials:
+        why = "no other device can run it"
+    else:
+        near = min(trials, key=lambda name: trials[name].value)
+        more = trials[near].value - repricer.value
+        why = f"next best is {near}, {repricer.change(more)}"
+        why += f", for {trials[near].binding}" if more > 0 else ""
+    note = choice.notes.get(choice.device)
+    remark = f" ({own.source}{'; ' + note if note else ''})"
+    return Alternative(choice.device, own.seconds, repricer.value, why + remark)
+
+
+def _alternative(
+    repricer: Repricer, estimate_s: float, name: str, trial: Trial, free: float | None
+) -> Alternative:
+    change = trial.value - repricer.value
+    why = f"the run would take {repricer.change(change)} with it here"
+    if change > 0:
+        why += f", for {trial.binding}"
+    if free is not None:
+        why += f"; {repricer.change(free - repricer.value)} with all others placed anew"
+    return Alternative(
+        name, estimate_s, trial.value, why, free, trial.appears, trial.vanishes, trial.binding
+    )
+
+
+def _copies(repricer: Repricer) -> tuple[CopyReason, ...]:
+    """Return each copy, with what it would cost to move its readers, or its maker, instead."""
+    placement, problem = repricer.placement, repricer.problem
+    reasons = []
+    for value, source, target in repricer.copies:
+        spaces = problem.machine.spaces
+        maker, readers = repricer.ends(value, target)
+        ways = []
+        if maker >= 0:
+            ways.append(_way(repricer, [maker], target, "its maker"))
+        if readers:
+            ways.append(_way(repricer, readers, source, "its readers"))
+        reasons.append(
+            CopyReason(
+                placement.source.values[value].first_name, spaces[source], spaces[target],
+                problem.nbytes[value], problem.copy_s(value, source, target), tuple(ways),
+            )
+        )  # fmt: skip
+    return tuple(reasons)
+
+
+def _way(repricer: Repricer, nodes: list[int], space: int, who: str) -> str:
+    """Return the sentence of what moving some nodes to a memory space would come to."""
+    problem, graph = repricer.problem, repricer.placement.source
+    where = problem.machine.spaces[space]
+    best: Trial | None = None
+    for d in (d for d in problem.devices if problem.space[d] == space):
+        if all(d in problem.able[i] for i in nodes):
+            trial = repricer.moved(dict.fromkeys(nodes, d))
+            best = trial if best is None or trial.value < best.value else best
+    labels = ", ".join(graph.nodes[i].label for i in nodes[:3]) + (
+        ", ..." if len(nodes) > 3 else ""
+    )
+    if best is None:
+        return f"{who} ({labels}) cannot all run in {where}"
+    return f"with {who} ({labels}) in {where}: {repricer.change(best.value - repricer.value)}"

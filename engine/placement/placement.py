@@ -1,0 +1,370 @@
+"""What `place` answers: a device for every node, copy nodes where a value crosses, and the reasons.
+
+After this stage a value lives in exactly one memory space; a tensor crosses a pair of spaces once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trireme.backend.arena import MemoryUse
+from trireme.backend.device import HOST, DeviceSpec, Resident
+from trireme.cost.model import Estimate, Links, Source
+from trireme.ir.graph import Graph, Node, Value
+
+_SAME = 1e-9
+"""A share by which two sums of the same seconds may differ."""
+KEPT = " <- kept"
+"""How the sentence ends on the placement that was fastest when measured."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where one node goes, what it would take anywhere, and why some devices refuse it.
+
+    resident: what it keeps in the memory of each device that can run it
+    """
+
+    device: str
+    estimates: Mapping[str, Estimate]
+    refusals: Mapping[str, str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    resident: Mapping[str, Resident] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an objective says of a placement: its value, and a bound that no placement is below."""
+
+    objective: str
+    unit: str
+    value: float
+    lower_bound: float
+    bound_from: str = ""
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be above the best possible: 0.0 is proven optimal."""
+        gap = self.value / self.lower_bound - 1 if self.lower_bound else 0.0
+        return 0.0 if abs(gap) < _SAME else gap
+
+    def text(self, value: float) -> str:
+        """Return a value of this objective with its unit."""
+        return time_text(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
+
+    def change(self, by: float) -> str:
+        """Return how much more or less a value of this objective is: "48.0 us more"."""
+        return f"{self.text(abs(by))} {'more' if by >= 0 else 'less'}"
+
+    def __str__(self) -> str:
+        origin = f", from {self.bound_from}" if self.bound_from else ""
+        return (
+            f"{self.objective} {self.text(self.value)}, "
+            f"lower bound {self.text(self.lower_bound)} (gap {self.gap:.1%}{origin})"
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a placement's score is above the best possible, by what caused it.
+
+    Each is a share of the lower bound; the bound is that of placements with these pins.
+    search: how far the best placement found may be above the best possible; 0.0 is proven optimal
+    declined: what declining that placement cost, because its gain is smaller than the uncertainty
+        of the estimates
+    pins: what the pins cost: the best placement found with them, above the one found without
+    """
+
+    search: float
+    declined: float
+    pins: float
+
+    def __str__(self) -> str:
+        return (
+            f"gap: {self.search:.1%} left by the search, {self.declined:.1%} for declining an "
+            f"uncertain gain, {self.pins:.1%} for pins"
+        )
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """A region that several devices share: in the form that `--split` takes, and why it is so."""
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A graph over devices.
+
+    source: the graph as it was placed; its node ids are the keys of `choices`
+    graph: the same nodes with the same ids, and the copy nodes (ids above all others)
+    device_of: node id of `graph` -> device; a copy's is "from>to", two memory spaces
+    memory_of: value id of `graph` -> the memory space it lives in (constants are everywhere)
+    stage_of: node id of `source` -> the number of its task; tasks run in this order
+    makespan_s: predicted seconds of a run in virtual time
+    score: what the objective it was placed for says of it, and the bound
+    candidates: the objective's value of the placements compared ("cpu only", "search", ...)
+    unused: for each device that got no node, why
+    splits: what was split over devices in `source`, in the order in which it was done
+    unsplit: why nothing, or nothing more, was; "" where that was not asked
+    unmixed: why one device, or what a split left, was kept although a mixture is predicted to be
+        faster; "" where none is
+    undecided: which other device alone may as well be faster than the one that was kept to, as far
+        as estimates tell; "" where none may
+    measured: what each placement that was tried on this machine took, a sentence each
+    declined: how much more this scores than the best placement found, which was declined because
+        its gain is smaller than the uncertainty of the estimates
+    price_pins: searches without the pins and returns `pins_cost`; None where nothing is pinned
+    issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
+        launch; for devices that start one task after another by themselves
+    memory: what it needs of each memory space
+    streamed_s: by node id, the seconds in which weights are fetched for it in every run
+    """
+
+    source: Graph
+    graph: Graph
+    specs: Mapping[str, DeviceSpec]
+    links: Links
+    launch_s: Mapping[str, float]
+    choices: Mapping[int, Choice]
+    device_of: Mapping[int, str]
+    memory_of: Mapping[int, str]
+    stage_of: Mapping[int, int]
+    makespan_s: float
+    score: Score
+    candidates: Mapping[str, float]
+    unused: Mapping[str, str]
+    splits: tuple[Splitting, ...] = ()
+    unsplit: str = ""
+    issue_s: Mapping[str, float] = field(default_factory=dict)
+    declined: float = 0.0
+    price_pins: Callable[[], float] | None = field(default=None, compare=False, repr=False)
+    unmixed: str = ""
+    undecided: str = ""
+    measured: tuple[str, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+    streamed_s: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """How far the score may be above the best possible: 0.0 is proven optimal."""
+        return self.score.gap
+
+    @property
+    def pins_cost(self) -> float:
+        """How much more the best placement found scores with the pins than without.
+
+        The first call searches without the pins, which takes as long as placing did.
+        """
+        return self.price_pins() if self.price_pins else 0.0
+
+    @property
+    def gaps(self) -> Gap:
+        """The gap by what caused it; search and declined add up to `gap`."""
+        bound = self.score.lower_bound
+        if not bound:
+            return Gap(0.0, 0.0, 0.0)
+        declined = self.declined / bound
+        return Gap(max(self.gap - declined, 0.0), declined, self.pins_cost / bound)
+
+    @property
+    def sources(self) -> dict[Source, float]:
+        """Where the predicted seconds of the nodes that run on the wall clock come from, as shares,
+        the largest first; empty where no node does."""
+        seconds: dict[Source, float] = {}
+        for choice in self.choices.values():
+            if self.specs[choice.device].clock == "wall":
+                own = choice.estimates[choice.device]
+                seconds[own.source] = seconds.get(own.source, 0.0) + own.seconds
+        total = sum(seconds.values())
+        order = sorted(seconds, key=lambda source: -seconds[source])
+        return {source: seconds[source] / total for source in order} if total else {}
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the nodes run in, copies not counted."""
+        return len(set(self.stage_of.values()))
+
+    def nodes_on(self, device: str) -> list[Node]:
+        """Return the nodes of the source graph that run on a device."""
+        return [node for node in self.source.nodes if self.device_of[node.id] == device]
+
+    def copies(self) -> list[Node]:
+        """Return the copy nodes, in graph order."""
+        return [node for node in self.graph.nodes if node.op == "copy"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the placement as plain data."""
+        return {
+            "makespan_s": self.makespan_s,
+            "objective": self.score.objective,
+            "score": self.score.value,
+            "unit": self.score.unit,
+            "lower_bound": self.score.lower_bound,
+            "bound_from": self.score.bound_from,
+            "gap": self.gap,
+            "gaps": vars(self.gaps),
+            "sources": self.sources,
+            "candidates": dict(self.candidates),
+            "unused": dict(self.unused),
+            "splits": [vars(one) for one in self.splits],
+            "unsplit": self.unsplit,
+            "unmixed": self.unmixed,
+            "undecided": self.undecided,
+            "measured": list(self.measured),
+            "memory": [vars(use) for use in self.memory],
+            "nodes": [self._node_json(node) for node in self.source.nodes],
+            "copies": [self._copy_json(node) for node in self.copies()],
+        }
+
+    def _node_json(self, node: Node) -> dict[str, Any]:
+        choice = self.choices[node.id]
+        return {
+            "id": node.id,
+            "op": node.op,
+            "source": node.source,
+            "device": choice.device,
+            "task": self.stage_of[node.id],
+            "estimates_s": {name: e.seconds for name, e in choice.estimates.items()},
+            "estimate_source": {name: e.source for name, e in choice.estimates.items()},
+            "refusals": dict(choice.refusals),
+            "notes": dict(choice.notes),
+        }
+
+    def _copy_json(self, node: Node) -> dict[str, Any]:
+        source, target = self.device_of[node.id].split(">")
+        nbytes = self.graph.type(node.outputs[0]).nbytes
+        return {
+            "id": node.id,
+            "value": self.graph.values[node.used[0]].name,
+            "from": source,
+            "to": target,
+            "bytes": nbytes,
+            "estimate_s": self.links.seconds(nbytes, source, target),
+        }
+
+    def _notable(self) -> dict[str, float]:
+        """Return the candidates worth a line: single devices, the best start, the answers."""
+        ends = (" only", " first", "search", "proof")
+        shown = {name: v for name, v in self.candidates.items() if name.endswith(ends)}
+        others = {name: v for name, v in self.candidates.items() if name not in shown}
+        best = min(others, key=lambda name: others[name], default=None)
+        return {**({best: others[best]} if best else {}), **shown}
+
+    def __str__(self) -> str:
+        counts = {name: len(self.nodes_on(name)) for name in self.specs}
+        where = ", ".join(f"{name} {count}" for name, count in counts.items())
+        lines = [
+            f"placement of {self.source.name!r}: {where} nodes in {self.tasks} tasks, "
+            f"{len(self.copies())} copies",
+            f"  predicted {time_text(self.makespan_s)} a run",
+            f"  {self.score}",
+            f"  {self.gaps}",
+            *_sources_text(self.sources),
+        ]
+        lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
+        lines += [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
+        lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
+        lines += [f"  split {one.text}: {one.why}" for one in self.splits]
+        told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
+        lines += [f"  {text}" for text in told if text]
+        return "\n".join(lines)
+
+
+_SOURCES: Mapping[Source, str] = {
+    "device": "the device's own model",
+    "roofline": "the description",
+    "reference": "the numpy reference's price",
+}
+
+
+def _sources_text(sources: Mapping[Source, float]) -> list[str]:
+    """Return what the predicted time is made of, in a line; none where nothing runs here."""
+    if not sources:
+        return []
+    measured = sources.get("calibration", 0.0)
+    others = {source: share for source, share in sources.items() if source != "calibration"}
+    rows = [f", {share:.0%} from {_SOURCES[source]}" for source, share in others.items()]
+    return [f"  {measured:.0%} of the predicted time is from measured kernels{''.join(rows)}"]
+
+
+def largest_values(graph: Graph, nodes: Iterable[Node], most: int = 3) -> list[str]:
+    """Return the names and sizes of the largest values that some nodes read or make."""
+    used = {value for node in nodes for value in (*node.used, *node.outputs)}
+    found = sorted(used, key=lambda v: (-graph.type(v).nbytes, v))[:most]
+    kind = {True: "weights", False: "value"}
+    return [
+        f"{kind[graph.values[v].is_constant]} '{graph.values[v].first_name}' {graph.type(v)}, "
+        f"{graph.type(v).nbytes} bytes"
+        for v in found
+    ]
+
+
+def time_text(seconds: float) -> str:
+    """Return seconds as people read them."""
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def insert_copies(
+    graph: Graph, assigned: Mapping[int, str], specs: Mapping[str, DeviceSpec]
+) -> tuple[Graph, dict[int, str], dict[int, str]]:
+    """Return the graph with copy nodes, the device of every node, the memory of every value.
+
+    `assigned` gives a device for every node id. Inputs and outputs of the graph are host memory's.
+    """
+    splitter = _CopyInserter(graph, specs)
+    for node in graph.nodes:
+        splitter.add(node, assigned[node.id])
+    return splitter.finish()
+
+
+class _CopyInserter:
+    def __init__(self, graph: Graph, specs: Mapping[str, DeviceSpec]) -> None:
+        self.graph, self.specs = graph, specs
+        self.values: dict[int, Value] = dict(graph.values)
+        self.nodes: list[Node] = []
+        self.device_of: dict[int, str] = {}
+        self.memory_of: dict[int, str] = dict.fromkeys(graph.inputs, HOST)
+        self.next_node = max((node.id for node in graph.nodes), default=-1) + 1
+        self.copied: dict[tuple[int, str], int] = {}
+
+    def add(self, node: Node, device: str) -> None:
+        memory = self.specs[device].memory
+        inputs = tuple(None if i is None else self.value_in(i, memory) for i in node.inputs)
+        self.nodes.append(replace(node, inputs=inputs))
+        self.device_of[node.id] = device
+        self.memory_of.update(dict.fromkeys(node.outputs, memory))
+
+    def value_in(self, value: int, memory: str) -> int:
+        """Return the value, or the copy of it, that lives in the memory space."""
+        if self.values[value].is_constant or self.memory_of[value] == memory:
+            return value
+        if (value, memory) not in self.copied:
+            self.copied[value, memory] = self._copy(value, memory)
+        return self.copied[value, memory]
+
+    def _copy(self, value: int, memory: str) -> int:
+        original = self.values[value]
+        made = max(self.values) + 1
+        self.values[made] = Value(made, f"{original.name}@{memory}", original.type)
+        node = Node(self.next_node, "copy", (value,), (made,), {"to": memory}, source="place")
+        self.next_node += 1
+        self.nodes.append(node)
+        self.device_of[node.id] = f"{self.memory_of[value]}>{memory}"
+        self.memory_of[made] = memory
+        return made
+
+    def finish(self) -> tuple[Graph, dict[int, str], dict[int, str]]:
+        outputs: Sequence[int] = [self.value_in(value, HOST) for value in self.graph.outputs]
+        for value, out in zip(self.graph.outputs, outputs, strict=True):
+            if value != out:
+                copied = self.values[out]
+                self.values[out] = replace(copied, name=self.graph.values[value].name)
+        graph = replace(
+            self.graph, nodes=tuple(self.nodes), values=self.values, outputs=tuple(outputs)
+        )
+        return graph, self.device_of, self.memory_of

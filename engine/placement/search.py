@@ -1,0 +1,262 @@
+"""The search for a good assignment: starts, then local search on a contracted graph, then on all.
+
+It is deterministic and bounded by a number of node visits, so that the same graph on the same
+machine is always placed alike, and a thousand nodes take about a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+from trireme.placement.anneal import anneal
+from trireme.placement.bounds import Forest, LoadBound, makespan_bound, within
+from trireme.placement.coarsen import Contraction
+from trireme.placement.messages import Messages, passes
+from trireme.placement.objective import LINEAR, Objective, Scorer
+from trireme.placement.polish import polish
+from trireme.placement.problem import Assignment, Problem
+from trireme.placement.stages import early
+from trireme.placement.starts import regions, starts
+
+_NODE_VISITS = 600_000
+"""Bound of a search: scored assignments times nodes; less where there are many nodes to prepare."""
+_MANY = 150
+_ALL = 2500
+"""So many assignments, or fewer, are all tried."""
+_POLISHED = 8
+"""Assignments whose tasks are improved."""
+_ANNEALED, _STEPS = 400, 250
+"""Nodes up to which tasks are annealed, and steps of that for each node squared, at most."""
+_SETTLED = 10
+"""Node visits that settling an assignment counts as, by all rules, for each of its nodes."""
+_PROVEN = (1e-6, 5e-4)
+"""A bound this near ends the search: of problems that can be exchanged, and of larger ones."""
+_EXCHANGES = 60
+"""Nodes of a problem up to which pairs of them are exchanged."""
+_CHAIN_LOSS = 2e-3
+"""Share of the bound that contracting chains may cost the small problem; the large one is searched
+after it."""
+
+
+class Search:
+    """One search. `best` and `tasks` are its answer, `candidates` the scores of the starts by name,
+    `best_using` the best score met with each device in use, `messages` what bounds a price that is
+    a sum. With the answer to a similar problem
+    `known`, fewer starts are tried.
+    """
+
+    def __init__(
+        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None,
+        known: Assignment | None = None,
+    ) -> None:  # fmt: skip
+        self.problem, self.objective = problem, objective
+        self.scorer = Scorer(problem, objective)
+        self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
+        self.most = 4 if known is None else 2
+        named = dict(starts(problem, self.scorer.prices, forest, load, known))
+        self.messages: Messages | None = None
+        ranked = self._ranked(named.values())
+        is_open = problem.n > 1 and any(len(able) > 1 for able in problem.able)
+        done = not is_open or self._proven(ranked[0], forest, load)
+        if objective in LINEAR and not done:
+            self.messages = Messages(problem, self.scorer.prices)
+            self.messages.run(passes(problem))
+            named["message passing"] = self._ranked(self.messages.met)[0]
+            ranked = self._ranked(named.values())
+            done = self._proven(ranked[0], forest, load)
+        self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
+        found = ranked[:1] if done else self._improved(ranked, forest)
+        self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
+        value, self.tasks = self.scorer.settle(self.best)
+        if objective == "makespan" and not done:
+            value = self._polished(value)
+            value = self._annealed(value, load)
+        if not done:
+            value = self._revised(value)
+        self.candidates["search"] = value
+        self.best_using: dict[int, float] = {}
+        for assigned, score in self.scorer.seen.items():
+            for device in set(assigned):
+                self.best_using[device] = min(self.best_using.get(device, score), score)
+
+    def _ranked(self, assignments: Iterable[Assignment]) -> list[Assignment]:
+        """Return them without repetition, the best first."""
+        return sorted(set(assignments), key=lambda a: (self.scorer.quick(a), a))
+
+    def _proven(self, best: Assignment, forest: Forest, load: LoadBound | None) -> bool:
+        """Whether a bound already says that nothing can be better than the best start."""
+        value = self.scorer.quick(best)
+        if self.objective == "makespan":
+            bound, _ = makespan_bound(self.problem, value, load)
+        elif self.objective == "throughput":
+            bound = load.seconds if load is not None else 0.0
+        else:
+            bound = forest.solve(self.scorer.prices)[0]
+            if self.messages is not None:
+                bound = max(bound, self.messages.bound)
+        return value <= bound * (1 + _PROVEN[self.problem.n > _EXCHANGES])
+
+    def _improved(self, ranked: list[Assignment], forest: Forest) -> list[Assignment]:
+        """Return local optima: of the contracted problem from the best starts, then of the whole;
+        every assignment where there are few.
+        """
+        problem, found = self.problem, ranked[:1]
+        least = forest.solve(self.scorer.prices)[0]
+        small = Contraction(problem, self.scorer.prices, _CHAIN_LOSS * least)
+        inner = Scorer(small.small, self.objective)
+        smooth = Scorer(small.small, self.objective, smooth=True)
+        shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
+        for number, start in enumerate(list(shrunk)[: self.most]):
+            limit = self.visits * (number + 1) // 6
+            if self.objective == "throughput":
+                start = improve(smooth, start, limit)
+            found.append(small.expand(improve(inner, start, limit)))
+        if math.prod(len(able) for able in problem.able) <= _ALL:
+            found += itertools.product(*problem.able)
+        best = min(found, key=lambda a: (self.scorer.quick(a), a))
+        found.append(improve(self.scorer, best, self.scorer.visits + self.visits // 3))
+        return found
+
+    def _polished(self, value: float) -> float:
+        """Improve the tasks of the best assignments met; return the best score."""
+        seen = self.scorer.seen
+        near = heapq.nsmallest(_POLISHED, seen, key=lambda a: (seen[a], a))
+        for assigned in dict.fromkeys((self.best, *near)):
+            score, tasks = polish(self.scorer, assigned, self.visits // 6 // _POLISHED)
+            if score < value * (1 - 1e-9):
+                value, self.best, self.tasks = score, assigned, tasks
+        return value
+
+    def _annealed(self, value: float, load: LoadBound | None) -> float:
+        """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
+        better; return its score.
+        """
+        n = self.problem.n
+        left = within(self.problem, value) if n <= _ANNEALED else None
+        if left is not None:
+            visits = min(self.visits * 3 // 2, _STEPS * n**3) // (3 if self.scorer.tight else 1)
+            least, _ = makespan_bound(self.problem, value, load)
+            score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits, least)
+            if score < value * (1 - 1e-9):
+                value, self.best, self.tasks = score, assigned, tasks
+        return value
+
+    def _revised(self, value: float) -> float:
+        """Take any better placement that `explain` would list, one node elsewhere, until there is
+        none; what is at a border first, for in a large graph not all are tried. Return its score.
+        """
+        left, found = self.visits // 6, True
+        while found:
+            found = False
+            for i, device in _alternatives(self.problem, self.best):
+                assigned = _changed(self.problem, self.best, (((i,), device),))
+                left -= _SETTLED * self.problem.n
+                if left < 0:
+                    return value
+                score, tasks = self.scorer.settle(assigned)
+                if score < value * (1 - 1e-9):
+                    value, self.best, self.tasks, found = score, assigned, tasks, True
+                    break
+        return value
+
+
+def _alternatives(problem: Problem, assigned: Assignment) -> list[tuple[int, int]]:
+    """Return (node, other device), those where a neighbour of the node is first."""
+    ways = [(i, d) for i, able in enumerate(problem.able) for d in able if d != assigned[i]]
+    near = problem.before, problem.next
+    return sorted(
+        ways, key=lambda way: way[1] not in {assigned[j] for e in near for j in e[way[0]]}
+    )
+
+
+def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:
+    """Return a local optimum: none of the moves makes it better; or the best by then."""
+    best, improved = start, True
+    while improved and scorer.visits < visits:
+        improved = False
+        for change in _moves(scorer.problem, best, scorer.objective):
+            moved = _changed(scorer.problem, best, change)
+            if moved != best and scorer.quick(moved) < scorer.quick(best) * (1 - 1e-9):
+                best, improved = moved, True
+            if scorer.visits >= visits:
+                break
+    return best
+
+
+Change = tuple[tuple[tuple[int, ...], int], ...]
+"""Sets of nodes, and the device that each goes to where it can."""
+
+
+def _changed(problem: Problem, assigned: Assignment, change: Change) -> Assignment:
+    able, moved = problem.able, list(assigned)
+    for nodes, device in change:
+        for i in nodes:
+            if device in able[i]:
+                moved[i] = device
+    return tuple(moved)
+
+
+def _moves(problem: Problem, assigned: Assignment, objective: Objective) -> Iterator[Change]:
+    """Yield changes, each once, the boldest first; exchanges last, where balance matters."""
+    seen: set[tuple[tuple[int, ...], int]] = set()
+    for nodes in _sets(problem, assigned):
+        for device in problem.devices:
+            move = (nodes, device)
+            if move in seen:
+                continue
+            if any(assigned[i] != device and device in problem.able[i] for i in nodes):
+                seen.add(move)
+                yield (move,)
+    if objective == "serial" or problem.n > _EXCHANGES:
+        return
+    for i, j in itertools.combinations(range(problem.n), 2):
+        if assigned[i] != assigned[j]:
+            yield ((i,), assigned[j]), ((j,), assigned[i])
+
+
+def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
+    """Yield tasks, regions, what lies at the border of each task, windows, and single nodes."""
+    tasks = early(problem, assigned)
+    for _, members in tasks:
+        yield tuple(members)
+    for device in problem.devices:
+        for region in regions(problem, device):
+            yield tuple(region)
+    task_of = [0] * problem.n
+    for t, (_, members) in enumerate(tasks):
+        for i in members:
+            task_of[i] = t
+    for i in range(problem.n):
+        if any(task_of[j] != task_of[i] for j in problem.before[i]):
+            yield from _grown(problem, task_of, i, problem.next)
+        if any(task_of[j] != task_of[i] for j in problem.next[i]):
+            yield from _grown(problem, task_of, i, problem.before)
+    for i in range(problem.n):
+        yield (i,)
+    width = problem.n // 2
+    while width > 1:
+        for first in range(0, problem.n, max(width // 2, 1)):
+            yield tuple(range(first, min(first + width, problem.n)))
+        width //= 2
+
+
+def _grown(
+    problem: Problem, task_of: list[int], start: int, ways: list[list[int]]
+) -> Iterator[tuple[int, ...]]:
+    """Yield growing sets of a task's nodes from one at its border inwards: 1, 2, 4, ... of them."""
+    grown, size = [start], 1
+    seen = {start}
+    for i in grown:
+        if len(grown) > 64:
+            break
+        for j in ways[i]:
+            if j not in seen and task_of[j] == task_of[start]:
+                seen.add(j)
+                grown.append(j)
+        while size <= len(grown):
+            yield tuple(sorted(grown[:size]))
+            size *= 2
+    yield tuple(sorted(grown))

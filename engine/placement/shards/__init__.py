@@ -1,0 +1,1 @@
+"""Nodes split over several devices, and batches."""

@@ -1,0 +1,258 @@
+"""Split what is worth splitting.
+
+The most promising candidates (`hopes`) are tried by the cost model, copies, launches and joins
+included; the best is done, and the search goes on in the graph that it made. At the end everything
+that is no part is placed anew, and the answer is never predicted worse than the placement it began
+with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Literal, cast
+
+from trireme.cost.model import CostModel
+from trireme.ir.graph import Graph
+from trireme.placement.objective import UNIT, Objective
+from trireme.placement.place import Kept, NodeOptions, Pricing, place
+from trireme.placement.placement import Placement, Splitting
+from trireme.placement.shards.candidates import LEAST_GAIN_S, UNMEASURED_GAIN, Hope, asked, hopes
+from trireme.placement.shards.evaluate import Evaluator, Trial, balanced
+from trireme.placement.shards.shard import Split, split
+from trireme.placement.shards.spec import parse, text_of
+from trireme.placement.uncertainty import LEAST_GAIN, Mixtures, surely, surer
+from trireme.support.errors import PlacementError
+
+Splits = Sequence[str] | Literal["auto", "off"]
+"""What to split: where it is predicted to gain, nothing, or what these texts say."""
+
+_ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
+_FAR = 1.15
+"""A split that at shares by speed comes to more than this times what is asked of it is not balanced
+further: that gains a few percent."""
+
+
+def place_with(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+    splits: Splits = "off",
+    mixtures: Mixtures = "any",
+) -> Placement:
+    """Return the placement of a graph, split over devices as asked.
+
+    mixtures: of devices, that are taken (placement/uncertainty.py); a split must gain on what it
+        leaves
+    Errors: those of `place`; PlacementError, if a split cannot be made
+    """
+    if isinstance(splits, str):
+        if splits not in ("auto", "off"):
+            return place_split(graph, costs, [splits], objective, pins)
+        plain = place(graph, costs, objective, pins)
+        plain = replace(plain, price_pins=_pins_price(plain, costs))
+        plain = surely(plain, costs) if mixtures == "sure" else plain
+        return improve(plain, costs, pins, mixtures) if splits == "auto" else plain
+    return place_split(graph, costs, splits, objective, pins)
+
+
+def _pins_price(plain: Placement, costs: CostModel) -> Callable[[], float] | None:
+    """Return what prices the pins of a placement, once, when it is first called.
+
+    None where nothing is pinned. A session that nobody asks to explain itself never calls it.
+    """
+    if not any(node.pin for node in plain.source.nodes):
+        return None
+    return cache(partial(_pins_cost, plain, costs))
+
+
+def _pins_cost(plain: Placement, costs: CostModel) -> float:
+    """Return how much more a placement scores than the one found without any pin."""
+    graph = plain.source
+    free = replace(graph, nodes=tuple(replace(node, pin=None) for node in graph.nodes))
+    objective = cast(Objective, plain.score.objective)
+    return max(plain.score.value - place(free, costs, objective).score.value, 0.0)
+
+
+def place_split(
+    graph: Graph,
+    costs: CostModel,
+    texts: Sequence[str],
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+) -> Placement:
+    """Return a placement of the graph split as the texts say, one after another.
+
+    Errors: PlacementError, if a split cannot be made, with the reason
+    """
+    plain = place(graph, costs, objective, pins)
+    graph = plain.source
+    where = {node: choice.device for node, choice in plain.choices.items()}
+    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
+    done: list[Splitting] = []
+    for text in texts:
+        tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
+        found = balanced(tries, parse(graph, text, costs.devices))
+        done.append(Splitting(text_of(graph, found.split), "it was asked for"))
+        graph, where = found.parts.graph, dict(found.devices)
+        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+    if not done:
+        return plain
+    placed = _settled(graph, costs, objective, held, where)
+    gain = _gain(plain.score.value, placed.score.value, objective)
+    last = Splitting(done[-1].text, f"it was asked for; the run takes {gain} with all splits")
+    return replace(placed, splits=(*done[:-1], last), price_pins=_pins_price(plain, costs))
+
+
+def improve(
+    plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None,
+    mixtures: Mixtures = "any",
+) -> Placement:  # fmt: skip
+    """Return a placement with regions split over devices, where that is predicted to gain
+    LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `unsplit` why no more.
+
+    mixtures: with "sure", what is known of the run is not left for a device never measured, and
+        around the parts nothing is placed anew that does not surely gain
+    """
+    objective: Objective = plain.score.objective  # type: ignore[assignment]
+    reason = _hopeless(plain)
+    if reason:
+        return replace(plain, unsplit=f"nothing is split: {reason}")
+    graph, value = plain.source, plain.score.value
+    where = {node: choice.device for node, choice in plain.choices.items()}
+    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
+    fixed = set(held)
+    done: list[Splitting] = []
+    closest = ""
+    for _ in range(_ROUNDS):
+        tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
+        hope, found = _best(tries, plain, value, fixed, mixtures)
+        if hope is None or found is None or not _pays(hope, found, value, objective):
+            closest = _closest(plain, graph, hope, found, value)
+            break
+        gain = _gain(value, found.value, objective)
+        done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
+        graph, where, value = found.parts.graph, dict(found.devices), found.value
+        fixed.update(found.parts.device_of, found.parts.slices, found.parts.joins)
+        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+    if not done:
+        return replace(plain, unsplit=f"nothing is split: {closest}")
+    placed = _settled(graph, costs, objective, held, where, mixtures)
+    if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
+        return replace(plain, unsplit="nothing is split: no split fits the devices' memory")
+    more = f"nothing more is split: {closest}" if closest else ""
+    return replace(placed, splits=tuple(done), unsplit=more, price_pins=plain.price_pins)
+
+
+def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
+    """Return the graph with splits of known cuts done: the same texts, the same ids.
+
+    Errors: PlacementError, if one cannot be made
+    """
+    for text in texts:
+        one = parse(graph, text, devices)
+        if not one.cuts:
+            raise PlacementError(f"split {text!r} does not say where to cut")
+        graph = split(graph, Split(one.nodes, one.kind, one.devices, one.cuts)).graph
+    return graph
+
+
+def _settled(
+    graph: Graph, costs: CostModel, objective: Objective, held: Mapping[int, str],
+    where: Mapping[int, str], mixtures: Mixtures = "any",
+) -> Placement:  # fmt: skip
+    """Return the better of a search around the parts and of everything held where it is; without
+    the pins, so that the alternatives of the parts are priced too.
+
+    mixtures: with "sure", what the search moves must surely gain over what is held
+    """
+    searched = place(graph, costs, objective, pins=held)
+    kept = place(graph, costs, objective, keep=Kept(where, {}))
+    if kept.score.value < searched.score.value:
+        return kept
+    devices = {node: choice.device for node, choice in searched.choices.items()}
+    free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
+    found = replace(free, candidates=searched.candidates)
+    return surer(kept, found, costs) if mixtures == "sure" else found
+
+
+def _hopeless(plain: Placement) -> str:
+    """Return why no split could gain anything, or ""."""
+    groups = {spec.resource_group or name for name, spec in plain.specs.items()}
+    if len(groups) < 2:
+        what = "device" if len(plain.specs) == 1 else "resource group"
+        return f"there is one {what}, {next(iter(groups))}"
+    if not plain.source.nodes:
+        return "there are no nodes"
+    if plain.score.objective in ("serial", "energy"):
+        return f"parts on several devices cannot lower {plain.score.objective}"
+    if len(plain.source.nodes) > _MOST_NODES:
+        return f"the graph has more than {_MOST_NODES} nodes; --split splits by hand"
+    return ""
+
+
+def _gain(before: float, after: float, objective: str) -> str:
+    unit = "us" if UNIT[objective] == "s" else "uJ"
+    change = (after - before) * 1e6
+    verb = "less" if change <= 0 else "more"
+    return f"{abs(change):.1f} {unit} {verb} ({before * 1e6:.1f} -> {after * 1e6:.1f})"
+
+
+def _closest(
+    plain: Placement, graph: Graph, hope: Hope | None, found: Trial | None, value: float
+) -> str:
+    """Return why nothing, or nothing more, is split: what the best that was tried comes to, or what
+    the most promising could, where none was worth a try."""
+    if hope is None:
+        return "no region can be split so that a second device would help"
+    after, wanted, objective = value - hope.seconds, hope.request, plain.score.objective
+    what = Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
+    said, is_measured = "the most promising split", hope.is_measured
+    if found is not None:
+        after, what = found.value, found.split
+        said, is_measured = "the best split tried", found.is_measured
+    real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
+    whose = "devices never measured: trireme calibrate" if real else "figures of a description"
+    doubt = ""
+    if hope.asked == math.inf:
+        doubt = f"; the run as it is would be left for {whose}"
+    elif after < value and not is_measured:
+        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
+    elif after < value:
+        doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
+    most = "" if found is not None else " at most"
+    gain = _gain(value, after, objective)
+    return f"{said}, {text_of(graph, what)}, would take {gain}{most}{doubt}"
+
+
+def _pays(hope: Hope, found: Trial, value: float, objective: Objective) -> bool:
+    least = max(hope.asked, asked(found.is_measured, value, objective))
+    return value - found.value >= least
+
+
+def _best(
+    tries: Evaluator, plain: Placement, value: float, fixed: set[int], mixtures: Mixtures
+) -> tuple[Hope | None, Trial | None]:
+    """Return the best trial of the most promising candidates, one that pays before all others; or
+    the most promising, if it could gain at all, where none could gain what is asked."""
+    promising = sorted(hopes(tries, plain, value, fixed, mixtures), key=lambda h: -h.seconds)
+    promising = [hope for hope in promising if hope.seconds >= value * LEAST_GAIN]
+    rows: list[tuple[Hope, Trial]] = []
+    seen: dict[tuple[int, str], int] = {}
+    for hope in promising:
+        alike = (len(hope.request.nodes).bit_length(), hope.request.kind)
+        if hope.seconds < hope.asked or seen.get(alike, 0) >= 3 or len(rows) >= _TRIED:
+            continue
+        try:
+            found = balanced(tries, hope.request, (value - hope.asked) * _FAR)
+        except PlacementError:
+            continue
+        seen[alike] = seen.get(alike, 0) + 1
+        rows.append((hope, found))
+    if not rows:
+        return next(iter(promising), None), None
+    paying = [row for row in rows if _pays(*row, value, tries.objective)]
+    return min(paying or rows, key=lambda row: row[1].value)

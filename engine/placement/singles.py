@@ -1,0 +1,111 @@
+"""Each device alone: all that it can run on it, and what it refuses wherever that costs least.
+
+What a placement must never be worse than. `doubt` compares a mixture with it, `place --measure`
+and `bench --singles` run it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trireme.cost.model import CostModel
+from trireme.ir.graph import Graph
+from trireme.ir.selectors import pinned
+from trireme.placement.bounds import Forest, LoadBound
+from trireme.placement.objective import LINEAR, Objective, Scorer, check_objective
+from trireme.placement.place import Pricing, alone
+from trireme.placement.placement import Placement
+from trireme.placement.problem import Assignment, Problem
+from trireme.placement.search import Search
+from trireme.placement.stages import Tasks
+from trireme.support.errors import PlacementError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Single:
+    """The best placement with all on one device that it can run, as the search knows placements."""
+
+    device: str
+    value: float
+    assigned: Assignment
+    tasks: Tasks
+
+
+def place_singles(
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    pins: Mapping[int, str] | None = None,
+) -> dict[str, Placement]:
+    """Return, by device, the best placement with all on it that it can run and no pin forbids.
+
+    Left out are devices that would have nothing, or more than their memory holds.
+    Errors: as `place`, of the graph without a choice
+    """
+    pricing = Pricing.of(pinned(graph, pins), costs)
+    check_objective(pricing.problem.machine, objective)
+    found = {}
+    for one in singles(pricing, objective):
+        scorer = Scorer(pricing.problem, objective)
+        try:
+            found[one.device] = pricing.placed(scorer, one.assigned, tasks=one.tasks)
+        except PlacementError as error:
+            _log.info("%s alone is no placement: %s", one.device, error)
+    return found
+
+
+def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
+    """Yield each device alone that has a node to run and could leave it to another; if there is no
+    such, each that can run anything. Some may not fit their memory."""
+    problem = pricing.problem
+    free = [able for node, able in zip(pricing.graph.nodes, problem.able, strict=True)
+            if node.pin is None]  # fmt: skip
+    devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
+    for d in devices:
+        yield Single(problem.machine.names[d], *_best(_only(pricing, d), objective))
+
+
+def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Tasks]:
+    """Return the score, assignment and tasks of a search; of the only assignment, without one."""
+    if all(len(able) == 1 for able in problem.able):
+        assigned = tuple(able[0] for able in problem.able)
+        value, tasks = Scorer(problem, objective).settle(assigned)
+        return value, assigned, tasks
+    forest = Forest(problem)
+    load = None if objective in LINEAR or alone(problem) else LoadBound(forest)
+    search = Search(problem, objective, forest, load)
+    return search.candidates["search"], search.best, search.tasks
+
+
+def is_single(problem: Problem, assigned: Assignment) -> bool:
+    """Whether some device has all that it can run, or nothing can be elsewhere at all."""
+    return not choosing(problem) or any(
+        all(where == d or d not in able for where, able in zip(assigned, problem.able, strict=True))
+        for d in choosing(problem)
+    )
+
+
+def alone_on(placement: Placement) -> bool:
+    """Whether a placement has all that some device can run on it."""
+    return any(
+        all(name in (choice.device, *choice.refusals) for choice in placement.choices.values())
+        for name in placement.specs if placement.nodes_on(name)
+    )  # fmt: skip
+
+
+def choosing(problem: Problem) -> list[int]:
+    """Return the devices with a node that another could run as well."""
+    return [d for d in problem.devices if any(d in a and len(a) > 1 for a in problem.able)]
+
+
+def _only(pricing: Pricing, device: int) -> Problem:
+    """Return the problem in which what a device can run has no other choice."""
+    rows = [
+        [s if d == device else None for d, s in enumerate(row)] if device in able else row
+        for row, able in zip(pricing.problem.seconds, pricing.problem.able, strict=True)
+    ]
+    return pricing.problem.with_seconds(rows)

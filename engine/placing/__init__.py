@@ -1,1 +1,0 @@
-"""How `place` decides: the problem as numbers, starts, searches, bounds, proofs and prices."""

@@ -1,0 +1,1 @@
+"""A placement as tasks: what runs when, what it waits for, where values live."""

@@ -1,0 +1,321 @@
+"""Turn a placement into tasks and memory: what runs when, what it waits for, where values live.
+
+A task is one copy, or the nodes that the placement put in one. It waits for the data it reads, for
+every earlier task that touches bytes it writes, and for effects; any order that respects the waits
+gives the same result, bit for bit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
+from trireme.backend.device import HOST
+from trireme.ir.graph import Graph, Node
+from trireme.placement.placement import Placement
+from trireme.plan.memory import beside_arena, check_fits
+from trireme.plan.subgraphs import Execution, Group, Subgraphs, group_nodes
+
+
+@dataclass(frozen=True)
+class Task:
+    """One launch. `device` runs it; for a copy it is "from>to". `waits` are earlier task indices.
+
+    effects: those of `waits` that are for the order of effects, whatever else they are for
+    inputs / outputs: value ids read and made for others, constants and internals left out
+    estimate_s: predicted seconds, launch included
+    subgraph: the region it is, is a part of, or copies for
+    """
+
+    index: int
+    device: str
+    level: int
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    estimate_s: float
+    waits: tuple[int, ...] = ()
+    effects: tuple[int, ...] = ()
+    subgraph: int = 0
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the task is one copy between memory spaces."""
+        return self.nodes[0].op == "copy"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a value lives: a memory space, an offset and a size in bytes."""
+
+    memory: str
+    offset: int
+    nbytes: int
+
+    def overlaps(self, other: Slot) -> bool:
+        """Whether the two share a byte."""
+        return (
+            self.memory == other.memory
+            and self.offset < other.offset + other.nbytes
+            and other.offset < self.offset + self.nbytes
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tasks in an order in which they can run, a slot for every value, an arena a memory space.
+
+    memory: what is needed of each memory space, beside the arena as predicted
+    """
+
+    placement: Placement
+    tasks: tuple[Task, ...]
+    slots: Mapping[int, Slot]
+    arenas: Mapping[str, Packing]
+    memory: Mapping[str, MemoryUse] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        """The placed graph, copies included."""
+        return self.placement.graph
+
+    def __str__(self) -> str:
+        lines = [f"plan of {self.graph.name!r}: {len(self.tasks)} tasks"]
+        for task in self.tasks:
+            what = f"copy {self.graph.values[task.inputs[0]].first_name}" if task.is_copy else (
+                f"{len(task.nodes)} nodes: {_ops_text(task.nodes)}"
+            )  # fmt: skip
+            waits = ",".join(map(str, task.waits)) or "-"
+            lines.append(f"  {task.index:3} {task.device:12} waits {waits:8} {what}")
+        for memory, packing in self.arenas.items():
+            lines.append(
+                f"  arena {memory}: {packing.nbytes} bytes, lower bound {packing.lower_bound}"
+            )
+        return "\n".join(lines)
+
+
+def _ops_text(nodes: Sequence[Node]) -> str:
+    counts: dict[str, int] = {}
+    for node in nodes:
+        counts[node.op] = counts.get(node.op, 0) + 1
+    return ", ".join(f"{op} x{n}" if n > 1 else op for op, n in counts.items())
+
+
+def make_plan(
+    placement: Placement, subgraphs: Subgraphs = "merged", execution: Execution = "sunk"
+) -> Plan:
+    """Return the plan of a placement; `subgraphs` explains the two choices of how to cut it.
+
+    Errors: PlanError, if a device's memory is too small for arena, scratch, weights and code
+    """
+    tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
+    arenas, slots, memory = _pack(placement, tasks, overlaps=subgraphs == "merged")
+    timed = _with_waits(tasks, slots)
+    tasks_in_turn = _in_turns(timed) if subgraphs == "split" else timed
+    return Plan(placement, tasks_in_turn, slots, arenas, memory)
+
+
+def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
+    graph = placement.graph
+    task_of = {node.id: index for index, group in enumerate(groups) for node in group.nodes}
+    outputs = set(graph.outputs)
+    tasks = []
+    for index, group in enumerate(groups):
+        made = {out: None for node in group.nodes for out in node.outputs}
+        read = {
+            value: None
+            for node in group.nodes
+            for value in node.used
+            if value not in made and not graph.values[value].is_constant
+        }
+        leaving = tuple(
+            value
+            for value in made
+            if value in outputs or any(task_of[u.id] != index for u in graph.users(value))
+        )
+        tasks.append(
+            Task(
+                index, group.device, group.level, group.nodes, tuple(read), leaving,
+                _estimate(placement, group.device, group.nodes), subgraph=group.subgraph,
+            )
+        )  # fmt: skip
+    tasks = [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
+    return _hidden(placement, tasks)
+
+
+def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float:
+    if nodes[0].op == "copy":
+        source, target = device.split(">")
+        nbytes = placement.graph.type(nodes[0].outputs[0]).nbytes
+        return placement.links.seconds(nbytes, source, target)
+    own = sum(placement.choices[node.id].estimates[device].seconds for node in nodes)
+    own += sum(placement.streamed_s.get(node.id, 0.0) for node in nodes)
+    return placement.launch_s[device] + own
+
+
+def _hidden(placement: Placement, tasks: Sequence[Task]) -> list[Task]:
+    """Take off the launches of tasks that follow only tasks of their own device, if it starts one
+    after another by itself: `placing.makespan` does the same.
+    """
+    maker = {value: task.device for task in tasks for value in task.outputs}
+    done = []
+    for task in tasks:
+        issue_s = placement.issue_s.get(task.device)
+        before = [maker.get(value) for value in task.inputs]
+        before += [tasks[other].device for other in task.effects]
+        if issue_s is not None and before and all(device == task.device for device in before):
+            own_s = task.estimate_s - placement.launch_s[task.device]
+            task = replace(task, estimate_s=max(own_s, issue_s))
+        done.append(task)
+    return done
+
+
+def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:
+    others = {task_of[other] for node in task.nodes for other in node.after}
+    return tuple(sorted(others - {task.index}))
+
+
+def _pack(
+    placement: Placement, tasks: Sequence[Task], overlaps: bool
+) -> tuple[dict[str, Packing], dict[int, Slot], dict[str, MemoryUse]]:
+    """Return an arena a memory space, the slots in it, and what is needed of each space.
+
+    overlaps: whether tasks may run at the same time: then bytes are shared only by values that do
+    not live at the same time in the predicted run either, where there is memory for that
+    """
+    graph, memory_of = placement.graph, placement.memory_of
+    first = dict.fromkeys(graph.inputs, 0)
+    last = dict(first)
+    for task in tasks:
+        first.update(dict.fromkeys(task.outputs, task.index))
+        last.update(dict.fromkeys((*task.inputs, *task.outputs), task.index))
+    last.update((value, len(tasks)) for value in graph.outputs if value in first)
+    held = _held_longer(placement, tasks, last) if overlaps else last
+    arenas: dict[str, Packing] = {}
+    slots: dict[int, Slot] = {}
+    uses: dict[str, MemoryUse] = {}
+    regions = [(task.device, task.nodes, task.outputs) for task in tasks]
+    for memory in dict.fromkeys([HOST, *(spec.memory for spec in placement.specs.values())]):
+        mine = [v for v in first if memory_of[v] == memory]
+        specs = [spec for spec in placement.specs.values() if spec.memory == memory]
+        alignment = max((spec.alignment for spec in specs), default=64)
+        beside = beside_arena(placement, regions, memory)
+        for until in (held, last):
+            ranges = [LiveRange(v, first[v], until[v], graph.type(v).nbytes) for v in mine]
+            packing = pack(ranges, alignment)
+            use = replace(beside, arena=packing.nbytes)
+            if not use.excess:
+                break
+        check_fits(placement, use, packing.lower_bound)
+        arenas[memory], uses[memory] = packing, use
+        for v in mine:
+            slots[v] = Slot(memory, packing.offsets[v], graph.type(v).nbytes)
+    return arenas, slots, uses
+
+
+def _held_longer(
+    placement: Placement, tasks: Sequence[Task], last: Mapping[int, int]
+) -> dict[int, int]:
+    """Return, for each value, the last task that may begin, in the predicted run, while it lives.
+
+    Without it a value could get the bytes of one that lies before it in the order of the tasks and
+    is still read when it could be made: two devices would take turns for want of memory.
+    """
+    free: dict[str, float] = {}
+    start, end = [0.0] * len(tasks), [0.0] * len(tasks)
+    maker: dict[int, int] = {}
+    for task in tasks:
+        spec = placement.specs.get(task.device)
+        resource = (spec.resource_group or spec.name) if spec else task.device
+        before = [end[maker[v]] for v in task.inputs if v in maker]
+        before += [end[other] for other in task.effects]
+        start[task.index] = max([free.get(resource, 0.0), *before])
+        end[task.index] = free[resource] = start[task.index] + task.estimate_s
+        maker.update(dict.fromkeys(task.outputs, task.index))
+    over: dict[int, float] = {}
+    for task in tasks:
+        for value in (*task.inputs, *task.outputs):
+            over[value] = max(over.get(value, 0.0), end[task.index])
+    by_start = sorted(range(len(tasks)), key=lambda i: start[i])
+    starts = [start[i] for i in by_start]
+    latest = list(accumulate(by_start, max, initial=0))
+    return {
+        value: max(task, latest[bisect_left(starts, over.get(value, 0.0))])
+        for value, task in last.items()
+    }
+
+
+def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
+    """Add the waits for data and for bytes: every earlier task that touches what a task writes,
+    but those that one of the others waits for already.
+    """
+    done: list[Task] = []
+    memories: defaultdict[str, _Users] = defaultdict(_Users)
+    maker: dict[int, int] = {}
+    for task in tasks:
+        waits = set(task.effects)
+        waits.update(maker[value] for value in task.inputs if value in maker)
+        for value in task.outputs:
+            waits.update(memories[slots[value].memory].written(slots[value], task.index))
+        done.append(replace(task, waits=tuple(sorted(waits - {task.index}))))
+        maker.update(dict.fromkeys(task.outputs, task.index))
+        for value in task.inputs:
+            if value in slots:
+                memories[slots[value].memory].read(slots[value], task.index)
+    return tuple(done)
+
+
+class _Users:
+    """Which tasks used the bytes of a memory since they were written last, that one included.
+
+    Spans that begin at `starts` and end where the next begins; who wrote over older users waits for
+    them, so that they need not be known any more.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = [0]
+        self._users: list[list[int]] = [[]]
+
+    def read(self, slot: Slot, task: int) -> None:
+        """Note that a task reads a slot."""
+        first, end = self._cut(slot)
+        for k in range(first, end):
+            self._users[k].append(task)
+
+    def written(self, slot: Slot, task: int) -> set[int]:
+        """Note that a task writes a slot; return the users of its bytes before."""
+        first, end = self._cut(slot)
+        users = {user for k in range(first, end) for user in self._users[k]}
+        self._starts[first:end], self._users[first:end] = [slot.offset], [[task]]
+        return users
+
+    def _cut(self, slot: Slot) -> tuple[int, int]:
+        """Make a slot some whole spans: the first, and the first after it."""
+        return self._border(slot.offset), self._border(slot.offset + max(slot.nbytes, 1))
+
+    def _border(self, offset: int) -> int:
+        at = bisect_left(self._starts, offset)
+        if at == len(self._starts) or self._starts[at] != offset:
+            self._starts.insert(at, offset)
+            self._users.insert(at, list(self._users[at - 1]))
+        return at
+
+
+def _in_turns(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Make every subgraph wait for the one before it: its first tasks for the other's last."""
+    members: dict[int, list[Task]] = {}
+    for task in tasks:
+        members.setdefault(task.subgraph, []).append(task)
+    done = list(tasks)
+    last: set[int] = set()
+    for _, mine in sorted(members.items()):
+        inside = {task.index for task in mine}
+        for task in mine:
+            if inside.isdisjoint(task.waits):
+                done[task.index] = replace(task, waits=tuple(sorted(last.union(task.waits))))
+        last = inside.difference(*(task.waits for task in mine))
+    return tuple(done)

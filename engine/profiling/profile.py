@@ -1,0 +1,327 @@
+"""What a run took, next to what it was predicted to take: table, JSON and a Chrome trace.
+
+Two clocks that are never added. Wall time is measured here; virtual time is what the described
+machine would take, a discrete-event run of the plan with measured durations for real devices and
+modelled ones for simulated devices.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trireme.backend.calibrate_hint import command
+from trireme.backend.core_latency import Cores
+from trireme.backend.device import HOST, Clock, held_s
+from trireme.cost.model import SPREAD, Estimate, interval
+from trireme.placement.placement import time_text
+from trireme.plan.plan import Plan, Task
+from trireme.plan.virtual_time import Slice, makespan_s, timeline
+from trireme.profiling.launch_batches import took_s
+from trireme.profiling.prediction_error import Drift, drift_of
+from trireme.profiling.spans import TaskSpan
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node, or several fused into one kernel: prediction beside measurement, in seconds."""
+
+    nodes: tuple[int, ...]
+    task: int
+    label: str
+    device: str
+    kernel: str
+    clock: Clock
+    estimate_s: float
+    seconds: float
+    cycles: int
+    detail: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
+
+    Tasks that are launched one behind the other and waited for together share that time out:
+    running/flights.py.
+
+    low_s, high_s: between which the estimate expects the seconds
+    """
+
+    task: int
+    device: str
+    label: str
+    clock: Clock
+    estimate_s: float
+    seconds: float
+    nbytes: int
+    low_s: float = 0.0
+    high_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Bytes of a memory space: values between tasks, scratch inside tasks, packed constants."""
+
+    memory: str
+    arena_bytes: int
+    lower_bound_bytes: int
+    scratch_bytes: int
+    constant_bytes: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The profile of some runs of one program; rows hold medians over the runs.
+
+    virtual_s: of the rows; best_virtual_s: the least of a run's own
+    interval_s: between which the prediction expects a run; drift: of each device and way
+    cores: how far apart the cores of devices were after the runs, and are priced to be
+    """
+
+    model: str
+    runs: int
+    wall_s: tuple[float, ...]
+    simulating_s: float
+    predicted_s: float
+    virtual_s: float
+    best_virtual_s: float
+    tasks: tuple[TaskRow, ...]
+    nodes: tuple[NodeRow, ...]
+    memory: tuple[MemoryRow, ...]
+    predicted: tuple[Slice, ...]
+    virtual: tuple[Slice, ...]
+    last_run: tuple[TaskSpan, ...]
+    interval_s: tuple[float, float] = (0.0, 0.0)
+    drift: tuple[Drift, ...] = ()
+    cores: tuple[Cores, ...] = ()
+
+    @property
+    def copied_bytes(self) -> dict[str, int]:
+        """Bytes copied a run, by "from>to"."""
+        pairs: dict[str, int] = {}
+        for row in self.tasks:
+            if row.nbytes:
+                pairs[row.device] = pairs.get(row.device, 0) + row.nbytes
+        return pairs
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile as plain data."""
+        return {
+            "model": self.model,
+            "runs": self.runs,
+            "wall_s": {
+                "median": statistics.median(self.wall_s),
+                "best": min(self.wall_s),
+                "all": list(self.wall_s),
+                "simulating": self.simulating_s,
+            },
+            "virtual_s": {
+                "predicted": self.predicted_s,
+                "interval": list(self.interval_s),
+                "measured": self.virtual_s,
+                "best": self.best_virtual_s,
+            },
+            "drift": [
+                vars(one) | {"change": one.change, "is_reported": one.is_reported}
+                for one in self.drift
+            ],
+            "cores": [
+                asdict(one) | {"have_moved": one.have_moved, "text": str(one)} for one in self.cores
+            ],
+            "tasks": [vars(row) for row in self.tasks],
+            "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
+            "memory": [vars(row) for row in self.memory],
+            "copied_bytes": self.copied_bytes,
+        }
+
+    def __str__(self) -> str:
+        wall = f"median {time_text(statistics.median(self.wall_s))}"
+        wall += f", best {time_text(min(self.wall_s))}"
+        if self.simulating_s:
+            wall += f"; simulating took {time_text(self.simulating_s)} of a watched run"
+        low, high = map(time_text, self.interval_s)
+        predicted = f"{time_text(self.predicted_s)} ({low} to {high})"
+        lines = [
+            f"profile of {self.model!r}, {self.runs} runs",
+            f"  wall clock     {wall}",
+            f"  virtual clock  predicted {predicted}, measured {time_text(self.virtual_s)}",
+            *(f"  cores          {one}" for one in self.cores),
+            *(f"  drift          {one}" for one in self.drift if one.is_reported),
+            "",
+            f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
+            f" {'measured':>12}  what",
+        ]
+        lines += [
+            f"  {r.task:4} {r.device:12} {r.clock:8} {_us(r.estimate_s):>12}"
+            f" {_us(r.low_s):>12} {_us(r.high_s):>12} {_us(r.seconds):>12}  {r.label}"
+            for r in self.tasks
+        ]
+        lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
+        lines += [
+            f"  {r.device:8} {r.clock:8} {_us(r.estimate_s):>12} {_us(r.seconds):>12}"
+            f"  {r.label}, {r.kernel}"
+            for r in self.nodes
+        ]
+        lines += [
+            "",
+            f"  {'memory':8} {'arena':>12} {'bound':>12} {'scratch':>12} {'constants':>12}",
+        ]
+        lines += [
+            f"  {r.memory:8} {r.arena_bytes:12} {r.lower_bound_bytes:12} {r.scratch_bytes:12}"
+            f" {r.constant_bytes:12}"
+            for r in self.memory
+        ]
+        lines += [f"  copied {pair}: {n} bytes a run" for pair, n in self.copied_bytes.items()]
+        return "\n".join(lines)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def make_profile(
+    plan: Plan,
+    runs: Sequence[Sequence[TaskSpan]],
+    wall_s: Sequence[float],
+    memory: Sequence[MemoryRow],
+    serial: bool = False,
+    cores: tuple[Cores, ...] = (),
+) -> Profile:
+    """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds.
+
+    serial: whether its tasks ran one after another
+    cores: how far apart the cores of devices are, which explains drift
+    """
+    took = [took_s(plan, run) for run in runs]
+    tasks = [
+        _task_row(plan, task, [run[task.index] for run in runs], [one[task.index] for one in took])
+        for task in plan.tasks
+    ]
+    nodes = [
+        row
+        for task in plan.tasks
+        if not task.is_copy
+        for row in _node_rows(plan, task, [run[task.index] for run in runs])
+    ]
+    predicted = timeline(plan, [task.estimate_s for task in plan.tasks], serial)
+    ends = [makespan_s(timeline(plan, [getattr(r, e) for r in tasks], serial)) for e in _ENDS]
+    virtual = timeline(plan, [row.seconds for row in tasks], serial)
+    best_s = min(makespan_s(timeline(plan, _seconds(tasks, one), serial)) for one in took)
+    last = runs[-1]
+    simulating = sum(
+        last[row.task].end_s - last[row.task].start_s for row in tasks if row.clock == "virtual"
+    )
+    return Profile(
+        plan.graph.name, len(runs), tuple(wall_s), simulating, makespan_s(predicted),
+        makespan_s(virtual), best_s, tuple(tasks), tuple(nodes), tuple(memory), tuple(predicted),
+        tuple(virtual), tuple(runs[-1]), (ends[0], ends[1]), _drift(plan, tasks, nodes, cores),
+        cores,
+    )  # fmt: skip
+
+
+def _seconds(rows: Sequence[TaskRow], took: Mapping[int, float]) -> list[float]:
+    """Return the seconds of each task in one run, of which it took so much on the wall clock."""
+    return [row.seconds if row.clock == "virtual" else took[row.task] for row in rows]
+
+
+_ENDS = ("low_s", "high_s")
+
+
+def _drift(
+    plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow], cores: Sequence[Cores]
+) -> tuple[Drift, ...]:
+    """Return the drift of every device and way whose time is measured."""
+    found = []
+    moved = {one.device: str(one) for one in cores if one.have_moved}
+    for name in dict.fromkeys(row.device for row in tasks if row.clock == "wall"):
+        mine = [row for row in tasks if row.device == name]
+        kernels = [row for row in nodes if row.device == name]
+        spec = plan.placement.specs.get(name)
+        ends = [name] if spec else [end for end in name.split(">") if end != HOST]
+        found.append(
+            drift_of(
+                name if spec else f"copies {name}",
+                [(row.label, row.estimate_s, row.seconds) for row in kernels or mine],
+                [(row.estimate_s, row.seconds) for row in mine],
+                [
+                    e.source
+                    for row in tasks
+                    if row.device in ends
+                    for e in _estimates(plan, plan.tasks[row.task])
+                ],
+                command(ends),
+                moved.get(name, ""),
+            )  # fmt: skip
+        )
+    return tuple(found)
+
+
+def _estimates(plan: Plan, task: Task) -> list[Estimate]:
+    """Return the estimates of a task's nodes; none for a copy."""
+    if task.is_copy:
+        return []
+    return [plan.placement.choices[node.id].estimates[task.device] for node in task.nodes]
+
+
+def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan], took: Sequence[float]) -> TaskRow:
+    if task.is_copy:
+        label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
+        nbytes = plan.graph.type(task.outputs[0]).nbytes
+    else:
+        label, nbytes = f"{len(task.nodes)} nodes, {task.nodes[0].label} ...", 0
+    clock = clock_of(plan, task)
+    if clock == "virtual":
+        launch = plan.placement.launch_s.get(task.device, 0.0)
+        seconds = launch + max((n.end_s for n in spans[-1].nodes), default=0.0)
+        if task.is_copy:
+            seconds = task.estimate_s
+    else:
+        seconds = statistics.median(took)
+    return TaskRow(
+        task.index, task.device, label, clock, task.estimate_s, seconds, nbytes,
+        *_task_interval(plan, task),
+    )  # fmt: skip
+
+
+def _task_interval(plan: Plan, task: Task) -> tuple[float, float]:
+    """Return between which a task's seconds are expected."""
+    if task.is_copy:
+        low, high = SPREAD["calibration"]
+        return task.estimate_s * low, task.estimate_s * high
+    estimates = _estimates(plan, task)
+    own_s = sum(estimate.seconds for estimate in estimates)
+    return interval(estimates, max(task.estimate_s - own_s, 0.0))
+
+
+def clock_of(plan: Plan, task: Task) -> Clock:
+    """Return the clock of a task; a copy is virtual when it touches a simulated memory."""
+    specs = plan.placement.specs
+    if not task.is_copy:
+        return specs[task.device].clock
+    virtual = {spec.memory for spec in specs.values() if spec.clock == "virtual"}
+    return "virtual" if virtual & set(task.device.split(">")) else "wall"
+
+
+def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRow]:
+    rows = []
+    held = [held_s(span.nodes) for span in spans]
+    for position, last in enumerate(spans[-1].nodes):
+        same = [run[position] for run in held if len(run) == len(spans[-1].nodes)]
+        estimates = [
+            plan.placement.choices[n].estimates[task.device].seconds
+            for n in last.nodes
+            if n in plan.placement.choices
+        ]
+        label = "+".join(plan.graph.node(n).op for n in last.nodes)
+        first = plan.graph.node(last.nodes[0]) if last.nodes else task.nodes[0]
+        rows.append(
+            NodeRow(
+                last.nodes, task.index, f"{label or first.op} ({first.source})", task.device,
+                last.kernel, last.clock, sum(estimates),
+                statistics.median(same), last.cycles, last.detail,
+            )
+        )  # fmt: skip
+    return rows

@@ -1,0 +1,36 @@
+"""What is observed of a run: when each task ran, and what its device says of its inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trireme.backend.device import Done, Event, NodeSpan
+
+
+@dataclass(frozen=True)
+class TaskSpan:
+    """When a task ran, in seconds of time.perf_counter, and what its device says of its inside.
+
+    flight: when the host launched it and when it was seen to be over, for a task of a chain, whose
+        start and end are the driver's
+    """
+
+    task: int
+    start_s: float
+    end_s: float
+    nodes: tuple[NodeSpan, ...]
+    flight: tuple[float, float] | None = None
+
+
+def span_of(index: int, event: Event, launched_s: float, seen_s: float, chained: bool) -> TaskSpan:
+    """Return when a task ran whose event is over: by the driver's own times, if it is chained.
+
+    Asked for when the whole run is over, since it takes a driver some microseconds a kernel.
+    """
+    nodes = tuple(event.spans())
+    if not chained or type(event) is Done:
+        return TaskSpan(index, launched_s, seen_s, nodes)
+    flight = launched_s, seen_s
+    if not nodes:
+        return TaskSpan(index, launched_s, seen_s, nodes, flight)
+    return TaskSpan(index, max(launched_s, nodes[0].start_s), nodes[-1].end_s, nodes, flight)

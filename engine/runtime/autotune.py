@@ -1,0 +1,289 @@
+"""Placements tried on this machine: programs of one model take turns, and the fastest is kept.
+
+They run in fresh random order each round, and what counts is the ratio of best times within a
+round, for a machine has phases. Where a device is simulated, wall time is the simulator's, and
+virtual times of the measured and modelled tasks are compared. `Session(measure=True)` tries
+placements here; `bench --modes` and `--singles` time theirs by the same turns.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+
+from trireme.backend.device import Clock, Progress, no_progress
+from trireme.cost.model import CostModel
+from trireme.ir.effects import uses_state
+from trireme.ir.graph import Graph, Value
+from trireme.placement.objective import Objective
+from trireme.placement.place import place_several
+from trireme.placement.placement import KEPT, Placement, time_text
+from trireme.placement.singles import alone_on, place_singles
+from trireme.plan.plan import Plan
+from trireme.profiling.profile import Profile
+from trireme.runtime.executors import Runs
+from trireme.runtime.feeds import random_array
+from trireme.support.dtypes import Array
+from trireme.support.errors import PlacementError, TriremeError
+
+LEAST_CALLS, WATCHED_CALLS = 3, 20
+ROUNDS, TURN_S, LIMIT_S = 7, 0.02, 2.0
+"""Rounds in which placements are tried and the least seconds of a turn; after LIMIT_S no further
+round begins."""
+LEAST_GAIN, MIXTURE_GAIN = 0.01, 0.03
+"""Shares of the time below which another placement is not taken for faster than the first, and a
+mixture of devices not for faster than one device."""
+OFTEN = 0.75
+"""And the share of the rounds in which the mixture must be faster."""
+TIMED = ("makespan", "serial")
+"""Objectives that are the time of a run."""
+
+
+class Opened(Protocol):
+    """What is timed: a Session."""
+
+    runs: Runs
+
+    @property
+    def inputs(self) -> list[Value]: ...  # noqa: D102
+    @property
+    def plan(self) -> Plan: ...  # noqa: D102
+    @property
+    def placement(self) -> Placement: ...  # noqa: D102
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]: ...  # noqa: D102
+    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+S = TypeVar("S", bound=Opened)
+
+
+@dataclass
+class Timed(Generic[S]):
+    """A program, and the best times of each round."""
+
+    session: S
+    wall_s: list[float] = field(default_factory=list)
+    virtual_s: list[float] = field(default_factory=list)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether a device that it runs on is simulated."""
+        specs, tasks = self.session.placement.specs, self.session.plan.tasks
+        return any(not t.is_copy and specs[t.device].clock == "virtual" for t in tasks)
+
+    def turn(self, feeds: Mapping[str, Array], turn_s: float, clock: Clock) -> tuple[float, float]:
+        """Return the best wall time of some runs, and what the described machine would take.
+
+        That is the virtual time of watched runs where a device is simulated, and else the wall
+        time: all devices are there, and watching takes time of its own.
+        turn_s: the least seconds of the runs; 0 for as few runs as can be
+        clock: which of the two counts
+        """
+        if self.is_simulated:
+            runs = WATCHED_CALLS if turn_s and clock == "virtual" else 1
+            profile = self.session.profile(feeds, runs=runs, warmup=0)
+            return min(profile.wall_s), profile.best_virtual_s
+        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
+        while calls < (LEAST_CALLS if turn_s else 1) or time.perf_counter() < end:
+            start = time.perf_counter()
+            self.session.run(feeds)
+            best_s = min(best_s, time.perf_counter() - start)
+            calls += 1
+        return best_s, best_s
+
+    def ratio(self, other: Timed[S], clock: Clock) -> float:
+        """Return this one's time over the other's, the median over the rounds."""
+        rounds = zip(self.seconds(clock), other.seconds(clock), strict=True)
+        return statistics.median(a / b for a, b in rounds)
+
+    def seconds(self, clock: Clock) -> list[float]:
+        """Return the best time of each round, by a clock."""
+        return self.virtual_s if clock == "virtual" else self.wall_s
+
+
+def take_turns(
+    entrants: Sequence[Timed[S]], feeds: Mapping[str, Array], rounds: int, turn_s: float,
+    seed: int = 0, told: Callable[[int, int], None] = lambda done, total: None,
+    limit_s: float = float("inf"),
+) -> Clock:  # fmt: skip
+    """Time every entrant in every round; the first round warms up and is not kept.
+
+    told: which round it is, and of how many
+    limit_s: after so many seconds the round that has begun is the last, and one at least is kept
+    Returns which clock counts: virtual time for all of them, where one is simulated.
+    """
+    clock: Clock = "virtual" if any(one.is_simulated for one in entrants) else "wall"
+    order, end = random.Random(seed), time.perf_counter() + limit_s
+    for number in range(rounds + 1):
+        told(number, rounds)
+        turns = list(entrants)
+        order.shuffle(turns)
+        for entrant in turns:
+            in_time = time.perf_counter() < end
+            wall_s, virtual_s = entrant.turn(feeds, turn_s if in_time else 0.0, clock)
+            if number:
+                entrant.wall_s.append(wall_s)
+                entrant.virtual_s.append(virtual_s)
+        if number and time.perf_counter() > end:
+            break
+    return clock
+
+
+def check_free(objective: Objective, held: object, splits: object, mixtures: object) -> None:
+    """See that there are placements to choose from by measuring them.
+
+    Errors: PlacementError, if what was asked for leaves none, or a run's time does not matter
+    """
+    if held is not None or splits not in ("auto", "off"):
+        what = "a placement is held" if held is not None else "the splits are asked for"
+        raise PlacementError(f"nothing is left to measure: {what}", fix="measure without it")
+    if objective not in TIMED:
+        raise PlacementError(
+            f"a run's time says nothing of {objective}", fix="measure with objective makespan"
+        )
+
+
+def tried(
+    first: Placement,
+    graph: Graph,
+    costs: CostModel,
+    open_one: Callable[[Placement], Opened],
+    progress: Progress = no_progress,
+) -> Placement:
+    """Return the fastest of a placement, two others and each device alone, as measured here.
+
+    `measured` says what each took; the first is kept unless another gains LEAST_GAIN. A mixture of
+    devices must gain MIXTURE_GAIN over the fastest device alone, and once more in further rounds of
+    the two. Inputs are random, the seed always the same.
+    graph: what was placed, before it was split
+    open_one: opens a session that holds a placement
+    Errors: those of placing
+    """
+    objective = cast(Objective, first.score.objective)
+    if any(uses_state(node) for node in graph.nodes):
+        return replace(first, measured=("not measured: a trial would write states",))
+    several = place_several(graph, costs, objective)
+    alone = place_singles(graph, costs, objective).values()
+    placements = distinct([first, *several, *alone])
+    if len(placements) == 1:
+        return replace(first, measured=("not measured: there is no other placement to try",))
+    return _fastest(placements, open_one, progress)
+
+
+def _fastest(
+    placements: Sequence[Placement], open_one: Callable[[Placement], Opened], progress: Progress
+) -> Placement:
+    """Return the placement that ran fastest, which tells what all of them took."""
+    with ExitStack() as stack:
+        entrants: list[Timed[Opened]] = []
+        lines: list[str] = []
+        tried: list[Placement] = []
+        for number, placement in enumerate(placements):
+            progress("preparing placements to try", number, len(placements))
+            try:
+                session = open_one(placement)
+                stack.callback(session.close)
+                feeds = _feeds(session)
+                session.profile(feeds, runs=1, warmup=0)  # which also has the mode chosen
+            except TriremeError as error:
+                lines.append(f"not measured: {_counts(placement)}: {error}")
+                continue
+            entrants.append(Timed(session))
+            tried.append(placement)
+        if not entrants:
+            return replace(placements[0], measured=tuple(lines))
+
+        def told(done: int, total: int) -> None:
+            progress("trying placements", done, total)
+
+        clock = take_turns(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
+        best = _best(entrants, feeds, clock)
+    rows = [
+        f"measured: {_counts(placement)}: predicted {time_text(placement.makespan_s)}, "
+        f"{clock} {time_text(statistics.median(one.seconds(clock)))}"
+        f"{KEPT if i == best else ''}"
+        for i, (placement, one) in enumerate(zip(tried, entrants, strict=True))
+    ]
+    return _kept(tried[best], placements, (*rows, *lines))
+
+
+def _best(entrants: Sequence[Timed[Opened]], feeds: Mapping[str, Array], clock: Clock) -> int:
+    """Return which program is the fastest, after a further match where that is a mixture."""
+    alone = [i for i, one in enumerate(entrants) if alone_on(one.session.placement)]
+    mixed = [i for i in range(len(entrants)) if i not in alone]
+    if not alone or not mixed:
+        return _fastest_of(range(len(entrants)), entrants, clock)
+    single, mixture = (_fastest_of(some, entrants, clock) for some in (alone, mixed))
+    if not _surely_faster(entrants[mixture], entrants[single], clock):
+        return single
+    one, other = Timed(entrants[mixture].session), Timed(entrants[single].session)
+    take_turns([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
+    return mixture if _surely_faster(one, other, clock) else single
+
+
+def _fastest_of(some: Iterable[int], entrants: Sequence[Timed[Opened]], clock: Clock) -> int:
+    """Return the fastest of some programs: the first unless another gains LEAST_GAIN over it."""
+    first, *others = some
+    gains = {i: entrants[i].ratio(entrants[first], clock) for i in others}
+    best = min(gains, key=lambda i: gains[i], default=first)
+    return best if gains.get(best, 1.0) < 1 - LEAST_GAIN else first
+
+
+def _surely_faster(mixture: Timed[S], single: Timed[S], clock: Clock) -> bool:
+    rounds = list(zip(mixture.seconds(clock), single.seconds(clock), strict=True))
+    often = sum(a < b for a, b in rounds) >= OFTEN * len(rounds)
+    return often and mixture.ratio(single, clock) < 1 - MIXTURE_GAIN
+
+
+def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ...]) -> Placement:
+    """Return a placement with what the first knows: the bound, the candidates, who was tried."""
+    first = placements[0]
+    if best is first:
+        return replace(first, measured=lines, undecided="")
+    bound = max((best.score, first.score), key=lambda score: score.lower_bound)
+    score = replace(best.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
+    used = {name for one in placements for name in one.specs if one.nodes_on(name)}
+    unused = {
+        name: "what uses it was slower when measured" if name in used else why
+        for name, why in best.unused.items()
+    }  # fmt: skip
+    return replace(
+        best, score=score, candidates=first.candidates, unused=unused, measured=lines,
+        undecided="",
+    )  # fmt: skip
+
+
+def _feeds(session: Opened) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {value.name: random_array(value, rng) for value in session.inputs}
+
+
+def distinct(placements: Iterable[Placement]) -> list[Placement]:
+    """Return the placements without those that are the same as one before."""
+    found: list[Placement] = []
+    for placement in placements:
+        if not any(is_same(placement, other) for other in found):
+            found.append(placement)
+    return found
+
+
+def is_same(one: Placement, other: Placement) -> bool:
+    """Whether two placements of one model run the same tasks in the same places."""
+    return (
+        one.device_of == other.device_of
+        and one.stage_of == other.stage_of
+        and len(one.source.nodes) == len(other.source.nodes)
+    )
+
+
+def _counts(placement: Placement) -> str:
+    counts = [f"{name} {len(placement.nodes_on(name))}" for name in placement.specs]
+    return f"{', '.join(counts)} nodes in {placement.tasks} tasks"

@@ -1,0 +1,101 @@
+"""A lane: one set of arenas of a program, with every executable and copy bound to its places.
+
+A session has one. A pipeline has several, so that a run can begin before the last one is over; they
+share the scratch of each device, which runs one task at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from trireme.backend.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
+from trireme.runtime.copies import copy_call
+from trireme.runtime.io_binding import Ports
+from trireme.runtime.program import Program
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import from_device
+
+Scratch = Mapping[str, Buffer | None]
+
+
+class Lane:
+    """Memory for one run of a program.
+
+    scratch: what each device needs inside its tasks, by device; of its own when None
+    calls: the bound calls of the plan's tasks, in order
+    ports: what puts inputs in and takes outputs out
+    """
+
+    def __init__(self, program: Program, scratch: Scratch | None = None) -> None:
+        plan, devices = program.plan, program.devices
+        self.program = program
+        self._arenas = {
+            memory: _alloc(memory, packing.nbytes, devices)
+            for memory, packing in plan.arenas.items()
+        }
+        self.scratch = _scratch(program) if scratch is None else scratch
+        self.calls: list[BoundCall] = []
+        for task, executable in zip(plan.tasks, program.executables, strict=True):
+            args = [self._buffer(value) for value in (*task.inputs, *task.outputs)]
+            if executable is None:
+                type = plan.graph.type(task.outputs[0])
+                self.calls.append(copy_call(task, args[0], args[1], type, devices))
+            else:
+                with from_device(task.device, f"bind task {task.index}"):
+                    self.calls.append(executable.bind(args, self.scratch[task.device]))
+        self.park(True)
+        views = {v: self._result(v) for v in plan.graph.outputs}
+        views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
+        self.ports = Ports(plan, self.calls, views)
+
+    def park(self, parks: bool) -> None:
+        """Let idle threads of a device sleep at once where another works on its silicon; or not.
+
+        Threads that go on looking for work take the core from it, for as long as they look.
+        """
+        plan = self.program.plan
+        specs = {task.device: plan.placement.specs.get(task.device) for task in plan.tasks}
+        groups = [spec.resource_group for spec in specs.values() if spec]
+        for task, call in zip(plan.tasks, self.calls, strict=True):
+            spec, park = specs[task.device], getattr(call, "park", None)
+            if spec and park and spec.resource_group and groups.count(spec.resource_group) > 1:
+                park(parks)
+
+    def read(self, value: int) -> Array:
+        """Return a value as an array of its own, from whatever memory it lives in."""
+        buffer, type = self._buffer(value), self.program.plan.graph.type(value)
+        if buffer.memory == HOST:
+            return host_view(buffer, type).copy()
+        array = np.empty(type.dims, numpy_dtype(type.dtype))
+        devices = self.program.devices.values()
+        owner = next(d for d in devices if d.spec.memory == buffer.memory)
+        owner.read(buffer, array)
+        return array
+
+    def _buffer(self, value: int) -> Buffer:
+        slot = self.program.plan.slots[value]
+        return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
+
+    def _result(self, value: int) -> Array:
+        graph = self.program.plan.graph
+        data = graph.values[value].data
+        return data if data is not None else host_view(self._buffer(value), graph.type(value))
+
+
+def _scratch(program: Program) -> Scratch:
+    needs, found = program.scratch_bytes(), dict[str, Buffer | None]()
+    for name, nbytes in needs.items():
+        with from_device(name, f"give {nbytes} bytes of scratch"):
+            found[name] = program.devices[name].alloc(nbytes) if nbytes else None
+    return found
+
+
+def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
+    if memory == HOST:
+        alignments = [d.spec.alignment for d in devices.values() if d.spec.memory == HOST]
+        return host_alloc(max(nbytes, 1), max(alignments, default=64))
+    name, owner = next((n, d) for n, d in devices.items() if d.spec.memory == memory)
+    with from_device(name, f"give {nbytes} bytes for the arena"):
+        return owner.alloc(max(nbytes, 1))

@@ -1,0 +1,280 @@
+"""Run the tasks of a plan in parallel: each as soon as its waits allow, with few hand-overs.
+
+Every queue (a device, or a link between memories) runs one task at a time. The thread that finishes
+a task goes on with what became ready: all cheap tasks, since handing one over costs more than it
+takes, and one expensive task; only further expensive ones are dispatched to the worker of their
+queue. What is cheap the cost model says, until a task has been seen to take far longer. What a
+device runs on its own (a kernel, a copy) is launched and waited for last, so a thread starts
+everything it holds before it waits; what may follow it on the same chain (device.ChainedCall) is
+launched behind it at once, so that a copy, its kernel and the next copy are on their way before the
+first is over. No lock is held while a device works.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from trireme.backend.device import HOST, BoundCall, Done, Event, chain_of
+from trireme.plan.plan import Plan
+from trireme.profiling.spans import TaskSpan, span_of
+from trireme.runtime.failures import interrupt_of, launch_error
+from trireme.support.forks import tell_of_forks
+
+CHEAP_S = 30e-6
+"""Predicted seconds below which a task runs where it became ready: about twice what waking another
+thread costs."""
+_SLOW_S, _SLOW_TIMES = 5 * CHEAP_S, 2
+"""A task that took so long so often is cheap no more."""
+
+
+class ParallelRunner:
+    """Runs a plan's tasks as their waits allow, again and again, on threads that stay.
+
+    dispatches: tasks that the last run handed over to another thread
+    """
+
+    def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
+        self.plan = plan
+        self.calls: Sequence[Any] = calls
+        self.chains = [chain_of(call) for call in calls]
+        self.one_chain = None not in self.chains and len(set(map(id, self.chains))) == 1
+        self.waits = [task.waits for task in plan.tasks]
+        self.followers: list[list[int]] = [[] for _ in plan.tasks]
+        for task in plan.tasks:
+            for other in task.waits:
+                self.followers[other].append(task.index)
+        self.names = list(dict.fromkeys(task.device for task in plan.tasks))
+        self.queue_of = [self.names.index(task.device) for task in plan.tasks]
+        self.cheap = [task.estimate_s < cheap_s for task in plan.tasks]
+        host = {name for name, spec in plan.placement.specs.items() if spec.memory == HOST}
+        self.blocks = [task.device in host for task in plan.tasks]
+        self.watched = [
+            not below or any(self.chains[i] is not self.chains[index] for i in below)
+            for index, below in enumerate(self.followers)
+        ]
+        self.slow = [0] * len(plan.tasks)
+        self.left: list[int] = []
+        self.under_way: dict[int, Event] = {}
+        self.unfinished = self.dispatches = 0
+        self.error: BaseException | None = None
+        self.profiles = False
+        self.seen: list[tuple[int, Event, float, float]] = []
+        self.forget_threads()
+        tell_of_forks(self)
+
+    def forget_threads(self) -> None:
+        """Start afresh: no thread, no task waiting for one."""
+        self.pending: list[deque[int]] = [deque() for _ in self.names]
+        self.busy = [False] * len(self.names)
+        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
+        self.threads: dict[int, threading.Thread] = {}
+        self.lock = threading.Lock()
+        self.over: SimpleQueue[None] = SimpleQueue()
+        self.broken = False
+
+    def run(self, profile: bool = False) -> list[TaskSpan]:
+        """Run every task once; raise the first error after all that had started is over.
+
+        After an interrupt a launch may be under way that nobody knows of: see Device.finish.
+        """
+        if not self.calls:
+            return []
+        if self.one_chain and not profile:
+            self._launch_all()
+            return []
+        if self.broken:
+            self.close()
+        self.left = [len(waits) for waits in self.waits]
+        self.under_way.clear()
+        self.unfinished, self.dispatches = len(self.calls), 0
+        self.error = None
+        self.profiles = profile
+        self.seen.clear()
+        mine: list[int] = []
+        try:
+            with self.lock:
+                self._share([i for i, waits in enumerate(self.waits) if not waits], mine)
+            self._work(mine)
+            self.over.get()
+        except BaseException as error:  # an interrupt: who holds which task is not known any more
+            self.error, self.broken = error, True
+            self.close()
+            raise
+        if self.error is not None:
+            raise self.error
+        return [
+            span_of(index, event, launched_s, seen_s, self.chains[index] is not None)
+            for index, event, launched_s, seen_s in sorted(self.seen, key=lambda one: one[0])
+        ]
+
+    def _launch_all(self) -> None:
+        """Launch every task behind those it waits for, then wait: the devices do the rest."""
+        events: list[Event] = []
+        error: BaseException | None = None
+        self.dispatches = 0
+        try:
+            for call, waits in zip(self.calls, self.waits, strict=True):
+                after = [events[i] for i in waits if type(events[i]) is not Done]
+                events.append(call.launch(False, after))
+        except BaseException as caught:
+            error = self._named(len(events), caught)
+        for index, event in reversed(list(enumerate(events))):
+            try:
+                event.wait()
+            except BaseException as caught:  # the first task's error, or an interrupt
+                failed = self._named(index, caught)
+                error = failed if error is None or isinstance(error, Exception) else error
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Stop the threads, which finish what they hold; a further run starts others."""
+        for queue in self.threads:
+            self.inboxes[queue].put(None)
+        for thread in self.threads.values():
+            if thread is not threading.current_thread():  # a collector may run this anywhere
+                thread.join()
+        self.forget_threads()
+
+    def _serve(self, queue: int) -> None:
+        while (index := self.inboxes[queue].get()) is not None:
+            self._work([index])
+
+    def _work(self, mine: list[int]) -> None:
+        """Run the tasks that this thread holds, last first, and those that they make ready.
+
+        While something flies, no long task may keep the thread from seeing it land. What only the
+        device itself waits for is looked at last.
+        """
+        flying: deque[tuple[int, float, Event]] = deque()
+        unwatched: deque[tuple[int, float, Event]] = deque()
+        while mine or flying or unwatched:
+            if mine:
+                index, start = mine.pop(), time.perf_counter()
+                if flying and self.blocks[index] and not self.cheap[index]:
+                    with self.lock:
+                        self._dispatch(self.queue_of[index], index)
+                    continue
+                event = self._launch(index)
+                self.blocks[index] = type(event) is Done
+                if event is not None and type(event) is not Done:
+                    (flying if self.watched[index] else unwatched).append((index, start, event))
+                    if self.chains[index] is not None:
+                        self._chain(index, event, mine)
+                    continue
+            else:
+                index, start, event = (flying or unwatched).popleft()
+            self._wait(index, start, event)
+            self._finish(index, mine)
+
+    def _launch(self, index: int) -> Event | None:
+        if self.error is not None:
+            return None
+        try:
+            found = map(self.under_way.get, self.waits[index]) if self.under_way else ()
+            after = [event for event in found if event is not None]
+            if after:
+                event: Event = self.calls[index].launch(self.profiles, after)
+            else:
+                event = self.calls[index].launch(self.profiles)
+            return event
+        except BaseException as error:
+            self._fail(index, error)
+            return None
+
+    def _wait(self, index: int, start: float, event: Event | None) -> None:
+        if event is None:
+            return
+        try:
+            event.wait()
+            end = time.perf_counter()
+            if self.cheap[index] and end - start > _SLOW_S:
+                self.slow[index] += 1
+                self.cheap[index] = self.slow[index] < _SLOW_TIMES
+            if self.profiles:
+                self.seen.append((index, event, start, end))
+        except BaseException as error:
+            self._fail(index, error)
+
+    def _fail(self, index: int, error: BaseException) -> None:
+        named = self._named(index, error)
+        with self.lock:
+            self.error = self.error or named
+
+    def _named(self, index: int, error: BaseException) -> BaseException:
+        """Return an error with what was launched; an interrupt is what it is."""
+        error = interrupt_of(error)
+        if not isinstance(error, Exception):
+            return error
+        named = launch_error(self.plan, [index], error)
+        if named is not error:
+            named.__cause__ = error
+        return named
+
+    def _chain(self, index: int, event: Event, mine: list[int]) -> None:
+        """Free the queue of a task under way, and share out what may be launched behind it."""
+        with self.lock:
+            self.under_way[index] = event
+            chain = self.chains[index]
+            below = [i for i in self.followers[index] if self.chains[i] is chain]
+            self._release(self.queue_of[index], below, mine)
+
+    def _finish(self, index: int, mine: list[int]) -> None:
+        """Free the task's queue, and share out what became ready."""
+        with self.lock:
+            if self.under_way.pop(index, None) is None:
+                self._release(self.queue_of[index], self.followers[index], mine)
+            else:
+                chain = self.chains[index]
+                below = [i for i in self.followers[index] if self.chains[i] is not chain]
+                self._release(None, below, mine)
+            self.unfinished -= 1
+            if not self.unfinished:
+                self.over.put(None)
+
+    def _release(self, queue: int | None, below: Sequence[int], mine: list[int]) -> None:
+        """Count down those that waited, and share out what became ready."""
+        ready = []
+        if queue is not None:
+            self.busy[queue] = False
+            if self.pending[queue]:
+                ready.append(self.pending[queue].popleft())
+        left = self.left
+        for follower in below:
+            left[follower] -= 1
+            if not left[follower]:
+                ready.append(follower)
+        if ready:
+            self._share(ready, mine)
+
+    def _share(self, ready: Sequence[int], mine: list[int]) -> None:
+        """Claim the queues of ready tasks; keep the cheap and one expensive, dispatch the others.
+
+        The expensive one stays at the bottom of `mine`, below the cheap.
+        """
+        for index in ready:
+            queue = self.queue_of[index]
+            if self.busy[queue]:
+                self.pending[queue].append(index)
+                continue
+            self.busy[queue] = True
+            if self.cheap[index] or self.chains[index] is not None:
+                mine.append(index)
+            elif not mine or self.cheap[mine[0]] or self.chains[mine[0]] is not None:
+                mine.insert(0, index)
+            else:
+                self._dispatch(queue, index)
+
+    def _dispatch(self, queue: int, index: int) -> None:
+        self.dispatches += 1
+        if queue not in self.threads:
+            self.threads[queue] = threading.Thread(
+                target=self._serve, args=(queue,), name=f"trireme-{self.names[queue]}", daemon=True
+            )
+            self.threads[queue].start()
+        self.inboxes[queue].put(index)

@@ -1,0 +1,207 @@
+"""Run the tasks of a program one after another; `dispatch` runs them in parallel.
+
+Both respect the plan's waits and so give the same bits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import Any
+
+from trireme.backend.device import BoundCall, Device, Done, Event, chain_of
+from trireme.plan.plan import Plan
+from trireme.profiling.spans import TaskSpan, span_of
+from trireme.runtime.failures import raise_named
+from trireme.support.errors import RunError
+
+_log = logging.getLogger(__name__)
+
+
+def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
+    """Return a function that runs every task, one after another, in the order of `serial_order`.
+
+    Where a task and the next are of one chain, it is the device that waits, not the host.
+    """
+    each = [run for _, run in flights(plan, calls)]
+    if len(each) == 1:
+        return each[0]
+
+    def run() -> None:
+        for call in each:
+            call()
+
+    return run
+
+
+def flights(plan: Plan, calls: Sequence[BoundCall]) -> list[tuple[list[int], Callable[[], None]]]:
+    """Return the tasks of each launch and wait of a serial run, in order, and what runs them."""
+    return [
+        (group, _chain(plan, calls, group) if len(group) > 1 else _alone(plan, calls, group[0]))
+        for group in _groups(serial_order(plan, calls), calls)
+    ]
+
+
+def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
+    """Return an order that respects the waits, in which the host waits for few chains.
+
+    A copy to a driver need not start as soon as its value is there when nothing runs beside it:
+    put off, it stands before the kernel that reads it, and both are waited for as one. So all that
+    is ready of one chain runs before anything else, which is the least number of changes where
+    there is one chain. Where plan order has no more chains, it is kept.
+    """
+    plain = list(range(len(calls)))
+    chains = [chain_of(call) for call in calls]
+    firsts = dict.fromkeys(id(chains[task.index]) for task in plan.tasks if not task.waits)
+    orders = [plain, *(_gathered(plan, chains, first) for first in firsts)]
+    return min(orders, key=lambda order: len(_groups(order, calls)))
+
+
+def _groups(order: Sequence[int], calls: Sequence[BoundCall]) -> list[list[int]]:
+    """Return the tasks of each launch and wait: those in a row that are of one chain."""
+    groups = groupby(order, lambda index: chain_of(calls[index]) or index)
+    return [list(group) for _, group in groups]
+
+
+def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[int]:
+    """Return an order in which what is ready of a chain runs before a change to another.
+
+    chains: of each task; first: the id of the one to begin with
+    """
+    left = [len(task.waits) for task in plan.tasks]
+    followers: list[list[int]] = [[] for _ in left]
+    ready: dict[int, list[int]] = {}
+    for task in plan.tasks:
+        for other in task.waits:
+            followers[other].append(task.index)
+        if not task.waits:
+            ready.setdefault(id(chains[task.index]), []).append(task.index)
+    order: list[int] = []
+    now = first
+    while ready:
+        if now not in ready:
+            now = min(ready, key=lambda chain: ready[chain][0])
+        index = heappop(ready[now])
+        if not ready[now]:
+            del ready[now]
+        order.append(index)
+        for follower in followers[index]:
+            left[follower] -= 1
+            if not left[follower]:
+                heappush(ready.setdefault(id(chains[follower]), []), follower)
+    return order
+
+
+def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], None]:
+    call = calls[index]
+    whole: Callable[[], None] = getattr(call, "run", None) or (lambda: call.launch().wait())
+
+    def run() -> None:
+        try:
+            whole()
+        except Exception as error:
+            raise_named(plan, [index], error)
+
+    return run
+
+
+def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[], None]:
+    """Return what launches each call behind the one before it, and waits for the last.
+
+    All events are kept until then: a driver may wait for a copy whose event is let go.
+    """
+
+    first, *others = [calls[index] for index in group]
+
+    def launch_all() -> None:
+        events: list[Event] = [first.launch()]
+        try:
+            for call in others:
+                last = events[-1]
+                events.append(call.launch(False, () if type(last) is Done else (last,)))
+        finally:
+            events[-1].wait()
+
+    def run() -> None:
+        try:
+            launch_all()
+        except Exception as error:
+            raise_named(plan, group, error)
+
+    return run
+
+
+def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
+    """Run every task in an order that respects the waits, and return when each ran.
+
+    Tasks of a chain are launched one behind the other and waited for together, as in any run.
+    """
+    seen = []
+    for group in _groups(order, calls):
+        try:
+            seen += _timed(calls, group)
+        except Exception as error:
+            raise_named(plan, group, error)
+    return [span_of(*one) for one in seen]
+
+
+def _timed(
+    calls: Sequence[Any], group: Sequence[int]
+) -> list[tuple[int, Event, float, float, bool]]:
+    """Run tasks of a chain, or one task; return what tells their spans: see span_of."""
+    under_way: list[tuple[int, Event, float]] = []
+    try:
+        for index in group:
+            start, event = time.perf_counter(), under_way[-1][1] if under_way else None
+            after = {} if event is None or type(event) is Done else {"after": (event,)}
+            under_way.append((index, calls[index].launch(profile=True, **after), start))
+    finally:
+        for _, event, _ in reversed(under_way):
+            event.wait()
+    end = time.perf_counter()
+    return [(index, event, start, end, len(group) > 1) for index, event, start in under_way]
+
+
+def finish(devices: Mapping[str, Device]) -> None:
+    """After an error or an interrupt: return when no launch is under way, known of or not.
+
+    A further interrupt does not shorten it: the first is on its way out already.
+    """
+    for name, device in devices.items():
+        while True:
+            try:
+                device.finish()
+                break
+            except Exception:
+                _log.warning("%s cannot finish what it began", name, exc_info=True)
+                break
+            except BaseException as interrupt:
+                _log.debug("interrupted once more: %r", interrupt)
+
+
+def check_order(plan: Plan, order: Sequence[int]) -> None:
+    """Raise RunError if an order does not name each task once, or breaks a wait."""
+    count = len(plan.tasks)
+    if sorted(order) != list(range(count)):
+        raise RunError(f"the order does not name each of the plan's {count} tasks once")
+    done: set[int] = set()
+    for index in order:
+        if not set(plan.tasks[index].waits) <= done:
+            raise RunError(f"the order has task {index} before what it waits for")
+        done.add(index)
+
+
+def has_overlap(plan: Plan) -> bool:
+    """Whether two tasks of the plan could run at the same time."""
+    before: list[int] = []
+    for task in plan.tasks:
+        bits = 0
+        for other in task.waits:
+            bits |= before[other] | 1 << other
+        if bits != (1 << task.index) - 1:
+            return True
+        before.append(bits)
+    return False

@@ -1,0 +1,67 @@
+"""The error of a launch, with what was launched: the task, its nodes and its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from trireme.plan.plan import Plan
+from trireme.support.errors import DeviceError, TriremeError
+
+_FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NameError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What Python raises where code is wrong or is given what it cannot work with."""
+_FREE_LOCK = ("release unlocked lock", "cannot release un-acquired lock")
+_MOST_NODES = 4
+"""Named in full; of more only the number is said."""
+
+
+def interrupt_of(error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes of, else the error itself.
+
+    A handler that raises while a Condition waits leaves its lock free, and what comes out is that
+    lock's RuntimeError, with the interrupt as its context.
+    """
+    within = error.__context__
+    if not isinstance(error, RuntimeError) or error.__cause__ is not None or within is None:
+        return error
+    return within if str(error) in _FREE_LOCK or not isinstance(within, Exception) else error
+
+
+def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
+    """Return the error of a launch, or of one of several that were waited for together.
+
+    An error of trireme's keeps its class and gains the facts; a fault of a device's code is a
+    DeviceError. Anything else is the user's (a signal handler may raise it in the midst of a
+    launch): it stays what it is, and gains a note.
+    """
+    where = [_described(plan, index) for index in tasks]
+    if isinstance(error, TriremeError):
+        named = type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
+        return named.of_device(error.device)
+    if isinstance(error, _FAULTS):
+        return DeviceError(f"a launch failed: {type(error).__name__}: {error}", facts=where)
+    for line in where:
+        error.add_note(line)
+    return error
+
+
+def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
+    """Raise the error of a launch with what was launched, or the interrupt that it comes of."""
+    found = interrupt_of(error)
+    if not isinstance(found, Exception):
+        raise found from None
+    named = launch_error(plan, tasks, found)
+    if named is found:
+        raise found
+    raise named from found
+
+
+def _described(plan: Plan, index: int) -> str:
+    task = plan.tasks[index]
+    names = [node.label for node in task.nodes[:_MOST_NODES]]
+    more = len(task.nodes) - len(names)
+    rest = [f"and {more} nodes more"] if more else []
+    return f"task {index} on {task.device}: {', '.join([*names, *rest])}"

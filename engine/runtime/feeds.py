@@ -1,0 +1,70 @@
+"""Inputs: random ones, and what a session says of options and inputs that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, get_args
+
+import numpy as np
+
+from trireme.ir.graph import Value
+from trireme.support.dtypes import Array, dtype_name
+from trireme.support.errors import RunError
+
+
+def choice(name: str, given: Any, known: Any) -> Any:
+    """Return an option of a Literal type; raise RunError naming the choices if it is none."""
+    if given not in get_args(known):
+        raise RunError(f"{name}={given!r}", facts=[f"known: {', '.join(get_args(known))}"])
+    return given
+
+
+def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
+    """Raise RunError naming the inputs that are missing and those that are none."""
+    facts = [f"the model takes {value.name} {value.type}" for value in wanted]
+    if not isinstance(feeds, Mapping):
+        kind = type(feeds).__name__
+        raise RunError(f"the inputs are a {kind}, expected arrays by name", facts=facts)
+    names = [value.name for value in wanted]
+    missing = [name for name in names if name not in feeds]
+    unknown = [str(name) for name in feeds if name not in names]
+    parts = [f"missing: {', '.join(missing)}"] if missing else []
+    parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
+    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
+
+
+def as_array(value: Value, given: Any) -> Array:
+    """Return what is fed to an input as an array whose bytes are in the machine's order.
+
+    Errors: RunError, if it is no array of numbers or texts
+    """
+    expected = f"expected {value.type}"
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # rows of several lengths
+        raise RunError(f"input '{value.name}' is no array: {error}", facts=[expected]) from error
+    if array.dtype == object and value.dtype != "string":
+        kinds = sorted({type(one).__name__ for one in array.reshape(-1)[:100]})
+        what = f"an array of Python objects ({', '.join(kinds)})" if array.ndim else kinds[0]
+        raise RunError(f"input '{value.name}' is {what}, {expected}")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def misfit(value: Value, array: Array) -> RunError:
+    """Return the error of a feed whose shape or dtype is not its input's."""
+    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
+    return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
+
+
+def random_array(value: Value, rng: np.random.Generator) -> Array:
+    """Return random numbers that suit an input: normal floats, all values of 8-bit integers."""
+    dims, dtype = value.type.dims, value.type.dtype
+    if dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max + 1, dims).astype(dtype)
+    if dtype.startswith(("int", "uint")):
+        return rng.integers(0, 100, dims).astype(dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, dims).astype(bool)
+    return rng.standard_normal(dims).astype(dtype)

@@ -1,0 +1,79 @@
+"""The runs of a profile, in which a simulated device need not simulate again and again.
+
+Simulating takes a thousand times as long as what is simulated, and what the host and real devices
+do after it finds cold caches, sleeping threads and a core that numpy's threads hold: none of which
+it would find beside a device that is there. So in watched runs simulators put back what they made,
+for the inputs are the same; one plain run and the last watched one simulate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from trireme.backend.device import BoundCall
+from trireme.profiling.spans import TaskSpan
+
+SETTLED_S = 0.05
+"""After so long numpy's threads look for no more work: OpenBLAS takes about 25 ms."""
+
+_SETTLING = 40
+"""Runs after which a choice of threads is made: the cpu tries 32 times."""
+
+
+def seen_runs(
+    calls: Sequence[BoundCall],
+    run: Callable[[], object],
+    watch: Callable[[], list[TaskSpan]],
+    runs: int,
+    warmup: int,
+) -> tuple[list[list[TaskSpan]], list[float]]:
+    """Return the spans of watched runs and the wall seconds of plain ones, after a warm-up.
+
+    calls: the program's; none where its inputs change from run to run, as states do
+    run, watch: do one plain run, and a watched one
+    """
+    with _repeating(calls) as repeats:
+        wall = [_seconds(run) for _ in range(1 if repeats else warmup + runs)]
+        if repeats and runs > 1:
+            time.sleep(SETTLED_S)
+            _settle(calls, run)
+        spans = []
+        for _ in range(warmup + runs - repeats):
+            if repeats:
+                run()  # a watched run is long in coming back, and threads sleep meanwhile
+            spans.append(watch())
+    if repeats:
+        spans.append(watch())
+    return spans[warmup:], wall if repeats else wall[warmup:]
+
+
+def _settle(calls: Sequence[BoundCall], run: Callable[[], object]) -> None:
+    """Run as a service at work does, one run right behind another, until devices that have a
+    choice of threads have made it anew.
+    """
+    for call in calls:
+        if hasattr(call, "choose"):
+            call.choose(None)
+    for _ in range(_SETTLING):
+        run()
+
+
+@contextmanager
+def _repeating(calls: Sequence[BoundCall]) -> Iterator[bool]:
+    """Have simulators put back what the first run in here made, and say whether there is one."""
+    simulators = [call.repeat for call in calls if hasattr(call, "repeat")]
+    try:
+        for repeat in simulators:
+            repeat(True)
+        yield bool(simulators)
+    finally:
+        for repeat in simulators:
+            repeat(False)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

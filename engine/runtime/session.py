@@ -1,0 +1,396 @@
+"""Run a program: a Session owns arenas, takes inputs by name and gives outputs by name.
+
+    with Session(graph, devices=["npu", "opencl", "cpu"]) as session:
+        outputs = session.run({"input": x})
+
+After the first run nothing is allocated but the output arrays that are handed out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from trireme.backend.core_latency import Cores
+from trireme.backend.device import HOST, Device, Progress, no_progress
+from trireme.backend.registry import keep_states, open_devices
+from trireme.cost.calibration import Calibration, load_calibration
+from trireme.ir.effects import States, state_types
+from trireme.ir.graph import Graph, Value
+from trireme.ir.selectors import pinned, pins_called
+from trireme.model_file.cache import USERS_CACHE, Model, optimised
+from trireme.placement.lockfile import Held, made_with
+from trireme.placement.objective import Objective
+from trireme.placement.placement import Placement
+from trireme.placement.shards.batch import batched
+from trireme.placement.shards.choose import Splits
+from trireme.placement.uncertainty import Mixtures
+from trireme.plan.plan import Plan
+from trireme.plan.subgraphs import Execution, Subgraphs
+from trireme.profiling.profile import Profile, make_profile
+from trireme.profiling.spans import TaskSpan
+from trireme.runtime.execute import check_order, finish, run_profiled
+from trireme.runtime.executors import Mode, Runs
+from trireme.runtime.feeds import choice
+from trireme.runtime.interactive import Watcher, run_steps
+from trireme.runtime.prepare import Placing, Preparation
+from trireme.runtime.program import memory_rows
+from trireme.runtime.repeats import seen_runs
+from trireme.runtime.streams.pipeline import Pipeline, Stream, check_no_other
+from trireme.runtime.streams.round_robin import Dealer, streamer
+from trireme.support.arguments import checked
+from trireme.support.closing import Closing
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError, RunError
+from trireme.support.forks import tell_of_forks
+from trireme.support.locks import taking
+
+_log = logging.getLogger(__name__)
+
+
+class Session(Closing):
+    """A model ready to run on some devices.
+
+    devices: names or open devices, all of which must open and compile; the placement decides who
+        does what, and says why a device has nothing to do. "cpu#1", "cpu#2" are instances of cpu
+        with cores of their own (docs/parallelism.md). When None those of a held lockfile, else cpu
+    threads: worker threads of the cpu device, or of each instance; when None those of a held
+        lockfile, else all its cores
+    fallback: drop a device that gives an error before it runs (when it is opened, asked, given
+        memory or code to compile), and say so in `dropped`
+    mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
+        is faster (running/runs.py); the same bits
+    subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
+    execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
+    device_options: further options by device name, or by kind for all instances, given to
+        `open_device`
+    calibration: measured cost curves, or the file that holds them; this user's file when None
+    objective: what is made small; when None that of a held lockfile, else "makespan"
+    placement: a placement to hold instead of searching: a Placement, a Lock or its file
+    pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id,
+        as FIRST..LAST, "*" or by op; the later holds (naming.py)
+    split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
+        as "conv1=cpu,npu:rows" (docs/parallelism.md)
+    mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
+        than the estimates may be wrong by, or "any" that is predicted to gain
+        (placement/uncertainty.py)
+    measure: try the best placements and each device alone on this machine and keep the fastest;
+        a second or two, and `placement.measured` tells (measure.py)
+    shapes: shapes of inputs that the model leaves open
+    signature: which graph of a .tflite file that holds several; the first when None
+    batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
+        when None that of a held lockfile
+    passes, passes_off: names of optimiser passes to run (all when None), and to leave out
+    model_cache: where optimised graphs of model files are kept; this user's cache folder when not
+        given, nowhere when None
+    mmap: map the model's files, which must then not be truncated or overwritten in place; False to
+        read them
+    progress: told what loading is at: (what, done, total), total 0 where it is not known
+    Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
+    """
+
+    @checked(RunError)
+    def __init__(
+        self,
+        model: Model,
+        *,
+        devices: Sequence[str | Device] | None = None,
+        threads: int | None = None,
+        fallback: bool = False,
+        mode: Mode = "auto",
+        subgraphs: Subgraphs = "merged",
+        execution: Execution = "sunk",
+        device_options: Mapping[str, Mapping[str, Any]] | None = None,
+        calibration: Calibration | str | os.PathLike[str] | None = None,
+        objective: Objective | None = None,
+        placement: Held | None = None,
+        pins: Mapping[Any, str] | None = None,
+        split: Splits = "auto",
+        mixtures: Mixtures = "sure",
+        measure: bool = False,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        batch: int | None = None,
+        passes: Sequence[str] | None = None,
+        passes_off: Sequence[str] = (),
+        progress: Progress = no_progress,
+        model_cache: str | os.PathLike[str] | None = USERS_CACHE,
+        mmap: bool = True,
+        signature: str | None = None,
+    ) -> None:
+        self._begin()
+        choice("mode", mode, Mode)
+        choice("mixtures", mixtures, Mixtures)
+        self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
+        self.execution: Execution = choice("execution", execution, Execution)
+        try:
+            made = made_with(placement, devices, threads, batch, objective)
+            progress("reading the model", 0, 0)
+            graph = optimised(model, shapes, passes, passes_off, model_cache, mmap, signature)
+            graph = graph if made.batch is None else batched(graph, made.batch)
+            progress("opening devices", 0, 0)
+            opened = self._open(graph, made.devices, made.threads, fallback, device_options or {})
+            self.graph = pinned(graph, pins_called(graph, pins or {}, opened))
+            self._keep_states(opened)
+            self._calibration = load_calibration(calibration)
+            self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
+            self._placing = Placing(made.objective, made.held, split, mixtures)
+            self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
+            self.program, self._lane = Preparation(
+                self.graph, self._calibration, self._placing, subgraphs, execution,
+                self._holding if measure else None, progress,
+            ).on_some(opened, self._drop if fallback else None)  # fmt: skip
+            self._bind(mode)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        """Have what `close` asks for, before anything can fail."""
+        self.forget_threads()
+        tell_of_forks(self)
+        self._closed = False
+        self._pipeline: Pipeline | Dealer | None = None
+        self._stream: Stream | None = None
+        self._closing = ExitStack()
+        weakref.finalize(self, self._closing.close).atexit = False
+        self.dropped: dict[str, str] = {}
+
+    def _bind(self, mode: Mode) -> None:
+        """Have runs go through the program's memory."""
+        self._calls, self._ports = self._lane.calls, self._lane.ports
+        self.runs = Runs(self.plan, self._calls, mode)
+        self._direct = self._ports.direct(self.runs)
+        self._closing.callback(self.runs.close)
+
+    def _open(
+        self,
+        graph: Graph,
+        devices: Sequence[str | Device],
+        threads: int | None,
+        fallback: bool,
+        options: Mapping[str, Mapping[str, Any]],
+    ) -> dict[str, Device]:
+        """Open what is named, and close that with the session; the states are the graph's."""
+        self.states: States = States(state_types(graph))
+        given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
+        opened, absent = open_devices(devices, given, threads, fallback)
+        names = [one for one in devices if isinstance(one, str) and one in opened]
+        for name in names:
+            self._closing.callback(opened[name].close)
+        for name, error in absent.items():
+            self._drop(name, error)
+        return opened
+
+    def _keep_states(self, opened: dict[str, Device]) -> None:
+        """Add the host device, for the states alone, to devices that do not have it."""
+        keep_states(opened, self.states)
+        given = getattr(opened.get(HOST), "states", self.states)
+        given.types.update(self.states.types)
+        self.states = given
+
+    def _drop(self, name: str, error: Exception) -> None:
+        self.dropped[name] = str(error)
+        _log.warning("device %s is left out: %s", name, error)
+
+    def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
+        """Return what opens a session like this one that holds a placement."""
+        return lambda placement: Session(
+            placement.source, devices=list(devices.values()), passes=(), placement=placement,
+            calibration=self._calibration, **self._modes,
+        )  # fmt: skip
+
+    @property
+    def inputs(self) -> list[Value]:
+        """What to feed: each has .name, .type.shape, .type.dtype."""
+        return list(self.graph.input_values())
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What `run` returns, in the model's order."""
+        return list(self.graph.output_values())
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        return self.program.plan
+
+    @checked(RunError)
+    def kernels(self, form: str = "ir") -> dict[str, str]:
+        """Return the generated code as readable text, by file name.
+
+        form: "ir" (what was generated) or "asm" (machine code); for devices that generate any
+        Errors: RunError, for another form
+        """
+        made = (e for e in self.program.executables if e is not None)
+        return {name: text for e in made for name, text in e.listings(form).items()}
+
+    @property
+    def placement(self) -> Placement:
+        """Where every node runs and why; printable, to_json()."""
+        return self.plan.placement
+
+    @property
+    def cores(self) -> tuple[Cores, ...]:
+        """How far apart the cores of devices are now, beside what estimates are priced by."""
+        return self._calibration.cores_of(self.program.devices.values())
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The open devices, by name."""
+        return self.program.devices
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
+        Large arrays are read and written where they are, so leave them alone during the run.
+        Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
+        DeviceError from a device
+        """
+        for _ in self._taken:  # as `with self._lock`, quicker
+            try:
+                return self._run(feeds, out)
+            except BaseException:
+                finish(self.program.devices)
+                raise
+            finally:
+                self._lock.release()
+        raise InternalError("a lock cannot be taken")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the session, which is open, for one run of another kind than `run`."""
+        with self._lock:
+            self._check_open()
+            try:
+                yield
+            except BaseException:
+                finish(self.program.devices)
+                raise
+
+    def _run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        direct = self._direct
+        if direct is not None and out is None:
+            return direct(feeds)
+        self._check_open()
+        results = self._ports.give(feeds, out)
+        self.runs.run()
+        return self._ports.take(results)
+
+    @checked(RunError)
+    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
+        """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
+
+        A device works on the next run while another is at this one; the bits are those of one run
+        after another, states included. The least depth that keeps the busiest device busy is
+        taken when None, or whole runs are dealt out to instances of a device
+        (runtime/streams/round_robin.py) where the objective is throughput. One stream at a
+        time; meanwhile `run` is free where there are no states.
+        Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
+        """
+        with self._lock:
+            self._check_open()
+            check_no_other(self._stream, "this session")
+            if self._pipeline is None or self._pipeline.asked != depth:
+                deals = self._placing.is_free and self._placing.objective == "throughput"
+                calibration = self._calibration if deals else None
+                self._pipeline = streamer(self.graph, self.program, depth, deals, calibration)
+            self._stream = Stream(self._pipeline, feeds, self)
+            return self._stream
+
+    @checked(RunError)
+    def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """Return the outputs of a run in this session's mode, and when each of its tasks ran.
+
+        Errors: as `run`
+        """
+        with self._alone():
+            self._settle(feeds)
+            return self._watched(feeds)
+
+    @checked(RunError)
+    def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of a run whose tasks go in the given order, one after another.
+
+        Errors: RunError, if the order leaves a task out or breaks a wait
+        """
+        with self._alone():
+            check_order(self.plan, order)
+            results = self._ports.give(feeds)
+            run_profiled(self.plan, self._calls, order)
+            return self._ports.take(results)
+
+    @checked(RunError)
+    def run_nodes(
+        self, feeds: Mapping[str, Any], watch: Watcher, order: Sequence[int] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs of a run, task after task, of which `watch` sees what each made.
+
+        With execution="interactive" every node is a task, and every value is seen.
+        Errors: as `run` and, given an order, as `run_in_order`
+        """
+        with self._alone():
+            chosen = range(len(self._calls)) if order is None else order
+            check_order(self.plan, chosen)
+            results = self._ports.give(feeds, in_place=False)
+            run_steps(self.plan, self._calls, self._lane.read, watch, chosen)
+            return self._ports.take(results)
+
+    @checked(RunError)
+    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
+        """Return what `runs` runs took, after `warmup` runs that are not counted.
+
+        Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
+        says what every task and node took. States go on by both. Where a device is simulated, and
+        there are no states, two runs simulate, of which one is plain (running/repeats.py).
+        Errors: as `run`
+        """
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        with self._alone():
+            self._settle(feeds)
+            calls = [] if self.states.types else self._calls
+            run, watch = partial(self._run, feeds), partial(self._watched, feeds)
+            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup)
+            memory = memory_rows(self.program)
+            return make_profile(self.plan, *seen, memory, self.runs.is_serial, self.cores)
+
+    def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """Return the outputs of a run, and when each of its tasks ran."""
+        results = self._ports.give(feeds)
+        spans = self.runs.profiled()
+        return self._ports.take(results), spans
+
+    def _settle(self, feeds: Mapping[str, Any]) -> None:
+        """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
+        given = self._ports.give(feeds)
+        self.runs.settle()
+        self._ports.take(given)
+
+    def close(self) -> None:
+        """Give back threads, memory and the devices that this session opened."""
+        self._closed, self._direct = True, None  # no run begins, though others wait for the lock
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+            self._closing.close()
+            self._calls = []
+
+    def forget_threads(self) -> None:
+        """Be free, in a forked child, of what the parent's threads were doing."""
+        self._lock = threading.Lock()
+        self._taken = taking(self._lock)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RunError("the session is closed")

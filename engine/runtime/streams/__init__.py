@@ -1,0 +1,1 @@
+"""Many runs in flight: pipelines, round robin, replicas."""

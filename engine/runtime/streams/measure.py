@@ -1,0 +1,122 @@
+"""A stream beside runs one after another: predicted and measured, on the wall and virtual clocks.
+
+Wall time is what this machine took, which for a simulated device is the time of simulating it.
+Virtual time is a discrete-event run of the pipeline with each task's measured or modelled seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trireme.plan.flow import Flow, flow_of
+from trireme.runtime.session import Session
+from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.streams.round_robin import Dealer
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+
+
+@dataclass(frozen=True)
+class StreamProfile:
+    """What a stream took, in seconds a run.
+
+    wall_alone_s, wall_s: one run after another, and streamed, on this machine
+    predicted: the flow by estimates; virtual: by measured and modelled durations
+    simulated: whether a device's times are modelled, so that wall times mean little
+    """
+
+    model: str
+    runs: int
+    wall_alone_s: float
+    wall_s: float
+    predicted: Flow
+    virtual: Flow
+    simulated: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the profile as plain data."""
+        return {**vars(self), "predicted": vars(self.predicted), "virtual": vars(self.virtual)}
+
+    def __str__(self) -> str:
+        p, v = self.predicted, self.virtual
+        wall = f"  wall clock     alone {_us(self.wall_alone_s)}, streamed {_us(self.wall_s)}"
+        wall += " (simulating)" if self.simulated else _gain(self.wall_alone_s, self.wall_s)
+        return "\n".join(
+            [
+                f"stream of {self.model!r}, {self.runs} runs, {p.depth} in flight ({p.why})",
+                wall,
+                f"  predicted      alone {_us(p.alone_s)}, streamed {_us(p.steady_s)}"
+                f"{_gain(p.alone_s, p.steady_s)}; busiest {p.busiest}, {_us(p.busy_s)}",
+                f"  virtual clock  alone {_us(v.alone_s)}, streamed {_us(v.steady_s)}"
+                f"{_gain(v.alone_s, v.steady_s)}; busiest {v.busiest}, {_us(v.busy_s)}",
+                *(f"  memory {name}: {n} bytes in {p.depth} lanes"
+                  for name, n in p.arena_bytes.items()),
+            ]
+        )  # fmt: skip
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def _gain(alone: float, streamed: float) -> str:
+    return f" ({alone / streamed:.2f} times)" if streamed else ""
+
+
+def profile_stream(
+    session: Session, feeds: Mapping[str, Array], runs: int = 50, depth: int | None = None
+) -> StreamProfile:
+    """Return what `runs` runs took one after another and as a stream of `depth` in flight.
+
+    Errors: as `Session.stream`; RunError, if there are too few runs to tell
+    """
+    if runs < 4:
+        raise RunError(f"a stream of {runs} runs says nothing", fix="runs=50")
+    task_s = [row.seconds for row in session.profile(feeds, runs=min(runs, 20)).tasks]
+    plan = session.plan
+    start = time.perf_counter()
+    for _ in range(runs):
+        session.run(feeds)
+    alone_s = (time.perf_counter() - start) / runs
+    with session.stream((feeds for _ in range(runs // 4)), depth) as stream:
+        for _ in stream:
+            pass
+    start = time.perf_counter()
+    with session.stream((feeds for _ in range(runs)), depth) as stream:
+        for _ in stream:
+            pass
+        flow, is_dealt = stream.flow, isinstance(stream.runner, Dealer)
+    wall_s = (time.perf_counter() - start) / runs
+    simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
+    virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
+    if is_dealt:  # every task on each of the instances, in turn
+        ways = flow.alone_s / flow.steady_s if flow.steady_s else 1.0
+        virtual = replace(flow, alone_s=sum(task_s), steady_s=sum(task_s) / ways)
+    return StreamProfile(
+        plan.graph.name, runs, alone_s, wall_s, flow, virtual, simulated
+    )  # fmt: skip
+
+
+def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -> float:
+    """Return the seconds a run of a stream over replicas, on the wall clock.
+
+    Errors: RunError, as `Replicas.stream`
+    """
+    for _ in replicas.stream(feeds for _ in range(max(runs // 4, 1))):
+        pass
+    start = time.perf_counter()
+    for _ in replicas.stream(feeds for _ in range(runs)):
+        pass
+    return (time.perf_counter() - start) / runs
+
+
+def flow_text(flow: Flow) -> str:
+    """Return a line on how a placement would run as a stream."""
+    lanes = ", ".join(f"{name} {nbytes} bytes" for name, nbytes in flow.arena_bytes.items())
+    return (
+        f"  as a stream: {_us(flow.steady_s)} a run with {flow.depth} in flight ({flow.why}), "
+        f"{flow.busiest} busy for {_us(flow.busy_s)} of it; memory {lanes}"
+    )

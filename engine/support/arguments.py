@@ -1,0 +1,162 @@
+"""Arguments of public functions, checked against the functions' own annotations.
+
+A mistyped argument is refused where it is given, in a sentence, and not by whatever trips over it
+later. Strings are no sequences here, booleans no numbers; numpy's numbers count as Python's. What
+an annotation says of arrays, type variables and protocols is not checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar, Union
+
+import numpy as np
+
+from trireme.support.errors import TriremeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_KINDS: dict[Any, tuple[type, ...]] = {
+    int: (int, np.integer),
+    float: (float, int, np.floating, np.integer),
+    bool: (bool, np.bool_),
+}
+_WORDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("True or False", "True or False"),
+    str: ("a text", "texts"),
+    bytes: ("bytes", "bytes"),
+    type(None): ("None", "None"),
+    os.PathLike: ("a path", "paths"),
+    Path: ("a path", "paths"),
+    np.ndarray: ("an array", "arrays"),
+    Callable: ("a function", "functions"),
+    Any: ("anything", "anything"),
+}
+"""Of one value, and of several."""
+_LONGEST = 60
+"""Of a value in a message."""
+
+
+def checked(kind: type[TriremeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function raise `kind` for an argument that its annotation does not allow."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **named: P.kwargs) -> R:
+            given = signature.bind(*args, **named).arguments
+            check_arguments(function, given, kind)
+            return function(*args, **named)
+
+        return call
+
+    return decorate
+
+
+def check_arguments(
+    function: Callable[..., Any], given: Mapping[str, Any], kind: type[TriremeError], of: str = ""
+) -> None:
+    """Raise `kind` if an argument is none of the function's, or not what its annotation allows.
+
+    of: what the function is for, for the message
+    """
+    hints = _hints(function)
+    before = f"{of}: " if of else ""
+    unknown = [name for name in given if name not in hints]
+    if unknown and not _takes_any(function):
+        known = [name for name in hints if name != "return"]
+        raise kind(
+            f"{before}unknown option {', '.join(unknown)}", facts=[f"known: {', '.join(known)}"]
+        )
+    for name, value in given.items():
+        hint = hints.get(name, Any)
+        if not _fits(value, hint):
+            raise kind(f"{before}{name} is {_shown(value)}, expected {_described(hint)}")
+        if isinstance(value, str | os.PathLike) and _takes_path(hint):
+            _check_path(f"{before}{name}", value, kind)
+
+
+def _takes_path(hint: Any) -> bool:
+    kinds = {typing.get_origin(one) or one for one in typing.get_args(hint)}
+    return os.PathLike in kinds or Path in kinds
+
+
+def _check_path(name: str, path: str | os.PathLike[str], kind: type[TriremeError]) -> None:
+    if "\0" in os.fspath(path):
+        raise kind(f"{name} is {_shown(path)}, which has a zero byte and so names no file")
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    names = inspect.signature(function).parameters
+    found = typing.get_type_hints(function)
+    return {name: found.get(name, Any) for name in names}
+
+
+def _takes_any(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inside)
+    if origin is Literal:
+        return isinstance(value, str)  # the function itself says which there are
+    if origin is None:
+        return _is_kind(value, hint)
+    if not _is_kind(value, origin):
+        return False
+    if issubclass(origin, Mapping) and inside:
+        return all(_fits(k, inside[0]) and _fits(v, inside[1]) for k, v in value.items())
+    if isinstance(value, tuple | list) and inside:  # others may be read only once
+        return all(_fits(one, inside[0]) for one in value)
+    return True
+
+
+def _is_kind(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind that has no parts; so is any value of what is not checked."""
+    if kind is None or kind is type(None):
+        return value is None
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if isinstance(value, bool) and kind in (int, float):
+        return False
+    if isinstance(value, str | bytes) and issubclass(kind, Iterable):
+        return isinstance(value, kind) and kind in (str, bytes)
+    return isinstance(value, _KINDS.get(kind, (kind,)))
+
+
+def _described(hint: Any, many: bool = False) -> str:
+    """Return what a hint allows, in words: one value, or the parts of a list."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_described(one, many) for one in inside))
+    if origin is Literal:
+        return " or ".join(map(repr, inside))
+    kind = origin or hint
+    if kind in _WORDS:
+        return _WORDS[kind][many]
+    if not isinstance(kind, type):
+        return str(kind)
+    if issubclass(kind, Mapping):
+        parts = " to ".join(_described(one, many=True) for one in inside)
+        return f"{'mappings' if many else 'a mapping'} of {parts}"
+    if issubclass(kind, Iterable) and inside:
+        return f"{'lists' if many else 'a list'} of {_described(inside[0], many=True)}"
+    return f"{kind.__name__}s" if many else f"a {kind.__name__}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"a {type(value).__name__}"
