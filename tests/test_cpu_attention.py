@@ -7,8 +7,8 @@ import pytest
 from cpu_run import assert_close, run
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu.attention_nodes import find_attention
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.patterns.attention import find_attention
 from trireme.ir.builder import GraphBuilder, scalar
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from cpu_run import assert_close, run
 
-from trireme.devices.cpu import batches
 from trireme.devices.cpu.codegen.target import available_isas, choose_isa
-from trireme.devices.cpu.fuse import grouped
-from trireme.devices.cpu.kernels import Context
-from trireme.devices.cpu.program import build
+from trireme.devices.cpu.compile import batch_tiling as batches
+from trireme.devices.cpu.compile.fusion import grouped
+from trireme.devices.cpu.compile.program import build
+from trireme.devices.cpu.kernels.lowering import Context
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret

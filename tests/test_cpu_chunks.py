@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trireme.devices.cpu.codegen.target import choose_isa
-from trireme.devices.cpu.kernels import ALONE_S, deal
-from trireme.devices.cpu.program import build
+from trireme.devices.cpu.compile.program import build
+from trireme.devices.cpu.kernels.lowering import ALONE_S, deal
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 

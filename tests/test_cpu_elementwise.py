@@ -13,7 +13,7 @@ from every_expression import assert_outputs, assert_same, casts, every_operation
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.program import REFERENCE
+from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret

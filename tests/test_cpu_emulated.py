@@ -11,7 +11,7 @@ from hybrid_graphs import Case, graph_of, numbers
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.scalars import SCALARS
-from trireme.devices.cpu.kernels import TABLE
+from trireme.devices.cpu.kernels.lowering import TABLE
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
 from trireme.support.errors import TriremeError

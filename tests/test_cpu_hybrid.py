@@ -1,6 +1,6 @@
 """Float ops on int8 weights as integer kernels of the cpu device: the reference's very bits.
 
-The graphs are what converters/tflite_hybrid.py makes (test_tflite_hybrid.py).
+The graphs are what converters/tflite/dynamic_range.py makes (test_tflite_hybrid.py).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.hybrid_nodes import HybridProduct, find_hybrid
+from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, find_hybrid
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 

@@ -14,9 +14,9 @@ from sweep import sweep
 
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.int8.arithmetic import QUADS
-from trireme.devices.cpu.int8.columns import Window
-from trireme.devices.cpu.int8.depthwise import blocks_of, pack_weights
+from trireme.devices.cpu.kernels.int8.arithmetic import QUADS
+from trireme.devices.cpu.kernels.int8.columns import Window
+from trireme.devices.cpu.kernels.int8.depthwise import blocks_of, pack_weights
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.kernel_cache import Recipes
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import ISAS, available_isas, choose_isa
-from trireme.devices.cpu.int8 import fit as int8_fit
-from trireme.devices.cpu.int8.fit import fit
-from trireme.devices.cpu.int8.requant import requantiser
-from trireme.devices.cpu.kernels import begin, finish
-from trireme.devices.cpu.recipes import Recipes
+from trireme.devices.cpu.kernels.int8 import exact_requant as int8_fit
+from trireme.devices.cpu.kernels.int8.exact_requant import fit
+from trireme.devices.cpu.kernels.int8.requant import requantiser
+from trireme.devices.cpu.kernels.lowering import begin, finish
 from trireme.ops.integer import LinearParams, requantize
 
 SEED = 23

@@ -13,9 +13,9 @@ from cpu_run import run
 from sweep import sweep
 
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
-from trireme.devices.cpu.int8 import ways as int8_ways
-from trireme.devices.cpu.int8.arithmetic import BYTES, PAIRS
-from trireme.devices.cpu.int8.split import MOST, split
+from trireme.devices.cpu.kernels.int8 import dot_variants as int8_ways
+from trireme.devices.cpu.kernels.int8.arithmetic import BYTES, PAIRS
+from trireme.devices.cpu.kernels.int8.split import MOST, split
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret

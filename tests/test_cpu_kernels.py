@@ -16,7 +16,7 @@ from sweep import sweep
 import trireme.ops  # noqa: F401
 from trireme.backend.device import Buffer, Done
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.program import REFERENCE
+from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret

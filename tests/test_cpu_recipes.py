@@ -17,9 +17,17 @@ from sweep import sweep
 from zoo import zoo_path
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device, products, recipes
+from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen import emit
+from trireme.devices.cpu.codegen import kernel_cache as recipes
 from trireme.devices.cpu.codegen.emit import objects
+from trireme.devices.cpu.codegen.kernel_cache import (
+    Recipes,
+    code_of,
+    encoded,
+    form_of,
+    sources_digest,
+)
 from trireme.devices.cpu.codegen.link import Linked
 from trireme.devices.cpu.codegen.target import (
     ISAS,
@@ -28,8 +36,8 @@ from trireme.devices.cpu.codegen.target import (
     cpu_features,
     host_cpu,
 )
-from trireme.devices.cpu.program import build
-from trireme.devices.cpu.recipes import Recipes, code_of, encoded, form_of, sources_digest
+from trireme.devices.cpu.compile.program import build
+from trireme.devices.cpu.kernels.f32 import products
 from trireme.ir.op import all_ops
 from trireme.model_file.cache import optimised
 from trireme.support.errors import CompileError, InternalError, TriremeError

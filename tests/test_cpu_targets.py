@@ -7,8 +7,8 @@ import pytest
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.emit import machine_for, module_text, objects, optimised
 from trireme.devices.cpu.codegen.target import ISAS, choose_isa
-from trireme.devices.cpu.kernels import native_reason
-from trireme.devices.cpu.program import build
+from trireme.devices.cpu.compile.program import build
+from trireme.devices.cpu.kernels.lowering import native_reason
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType

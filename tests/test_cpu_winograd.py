@@ -10,10 +10,10 @@ from sweep import sweep
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
-from trireme.devices.cpu.gather import Window
-from trireme.devices.cpu.winograd import conv as winograd_conv
-from trireme.devices.cpu.winograd.plan import choose_size, cut_winograd
-from trireme.devices.cpu.winograd.transforms import POINTS, scheme, transform_weights
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.winograd import conv as winograd_conv
+from trireme.devices.cpu.kernels.f32.winograd.plan import choose_size, cut_winograd
+from trireme.devices.cpu.kernels.f32.winograd.transforms import POINTS, scheme, transform_weights
 from trireme.ir.interpreter import interpret
 
 SEED = 20261122

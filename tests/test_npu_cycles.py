@@ -7,9 +7,9 @@ import pytest
 from npu import Int8Builder, Run
 
 from trireme.devices.npu import open_device
-from trireme.devices.npu.cycles import conv_cycles, depthwise_cycles, systolic_cycles
+from trireme.devices.npu.simulator.cycles import conv_cycles, depthwise_cycles, systolic_cycles
 from trireme.devices.npu.spec import load_spec
-from trireme.devices.npu.stream import Matrix, Window
+from trireme.devices.npu.stream.commands import Matrix, Window
 
 SCALE_SIM = {
     (256, 128, 256): (10175, 11199, 14207),

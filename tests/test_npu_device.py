@@ -10,8 +10,9 @@ from sweep import sweep
 from zoo import zoo_path
 
 from trireme.backend.device import HOST, Buffer, host_alloc
-from trireme.devices.npu import constraints, load_spec, open_device, spec_names, supported_ops
-from trireme.devices.npu.constraints import CONSTRAINTS, sentence
+from trireme.devices.npu import load_spec, open_device, spec_names, supported_ops
+from trireme.devices.npu.compiler import constraints
+from trireme.devices.npu.compiler.constraints import CONSTRAINTS, sentence
 from trireme.devices.npu.spec import parse_spec
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
@@ -302,7 +303,7 @@ VELA_CYCLES = {
     sweep(VELA_CYCLES, always=[n for n in VELA_CYCLES if not n.startswith(("ssd", "mobilenet"))]),
 )
 def test_zoo_on_ethos_bit_exact_and_within_fifteen_percent_of_vela(name):
-    from trireme.converters.tflite import convert
+    from trireme.converters.tflite.walk import convert
 
     graph = convert(zoo_path(f"{name}.tflite"))
     ethos = open_device("ethos_u55_256")
@@ -319,7 +320,7 @@ def test_zoo_on_ethos_bit_exact_and_within_fifteen_percent_of_vela(name):
 
 @pytest.mark.parametrize("name", ["kws_dscnn_int8", "mobilenet_v2_1.0_224_quant"])
 def test_estimates_agree_with_the_sunk_region(name):
-    from trireme.converters.tflite import convert
+    from trireme.converters.tflite.walk import convert
 
     graph = convert(zoo_path(f"{name}.tflite"))
     mobile = open_device()

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from npu import Int8Builder, Run
 
-from trireme.devices.npu import disassemble, open_device
-from trireme.devices.npu.access import reads, writes
-from trireme.devices.npu.codec import decode, encode
-from trireme.devices.npu.compiler import compile_graph
-from trireme.devices.npu.simulate import execute
+from trireme.devices.npu import open_device
+from trireme.devices.npu.compiler.compile import compile_graph
+from trireme.devices.npu.simulator.simulate import execute
+from trireme.devices.npu.simulator.timing import simulate_cycles
 from trireme.devices.npu.spec import load_spec
-from trireme.devices.npu.stream import ENGINE_OF, ENGINES, Barrier, Command, Dma, Matrix
-from trireme.devices.npu.timing import simulate_cycles
-from trireme.devices.npu.verify import verify
+from trireme.devices.npu.stream import disassemble
+from trireme.devices.npu.stream.access import reads, writes
+from trireme.devices.npu.stream.codec import decode, encode
+from trireme.devices.npu.stream.commands import ENGINE_OF, ENGINES, Barrier, Command, Dma, Matrix
+from trireme.devices.npu.stream.verify import verify
 from trireme.ir.interpreter import interpret
 from trireme.support.errors import CompileError, DeviceError
 

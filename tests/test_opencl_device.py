@@ -11,9 +11,9 @@ from trireme.backend.core_latency import Handover
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
+from trireme.devices.opencl.cost_features import TERM_LIMITS
 from trireme.devices.opencl.lowering import Lowering, Tensor
 from trireme.devices.opencl.programs import build_error
-from trireme.devices.opencl.works import TERM_LIMITS
 from trireme.ir.interpreter import interpret
 from trireme.runtime.session import Session
 from trireme.support.disk_cache import DiskCache

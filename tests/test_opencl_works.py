@@ -7,10 +7,10 @@ from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import NodeSpan, held_s
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
+from trireme.devices.opencl.cost_features import TERM_LIMITS, family_of, works_of
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import Lowering
 from trireme.devices.opencl.tuning import Tuning
-from trireme.devices.opencl.works import TERM_LIMITS, family_of, works_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.passes.pipeline import optimise

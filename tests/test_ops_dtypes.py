@@ -16,7 +16,7 @@ from npu import Run
 from op_samples import assert_close, sample_graph
 from retyped import retype, retypings, samples_of
 
-from trireme.devices.cpu.program import REFERENCE
+from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
 from trireme.support.errors import TriremeError

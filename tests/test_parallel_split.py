@@ -13,7 +13,8 @@ from zoo import zoo_path
 
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, roofline_s, work_of
-from trireme.devices.npu import estimate, open_device
+from trireme.devices.npu import open_device
+from trireme.devices.npu.compiler import estimate
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType, node_names
 from trireme.ir.interpreter import run_reference

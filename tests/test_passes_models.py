@@ -12,7 +12,7 @@ from sweep import sweep
 from zoo import zoo_path
 
 from trireme.converters.onnx import convert as convert_onnx
-from trireme.converters.tflite import convert as convert_tflite
+from trireme.converters.tflite.walk import convert as convert_tflite
 from trireme.ir.interpreter import is_quantized
 from trireme.passes.pipeline import optimise
 

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from trireme.devices.cpu.kernels import Step
-from trireme.devices.cpu.recipes import Code
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.kernels.lowering import Step
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.rewriter import Draft

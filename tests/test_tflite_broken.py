@@ -7,7 +7,7 @@ from litert import interpreter, litert_run
 from mutation_seeds import small_tflite
 from tflite_builder import Op, T, constant, model, one_op
 
-from trireme.converters.tflite import convert
+from trireme.converters.tflite.walk import convert
 from trireme.ir.interpreter import run_reference
 from trireme.support.errors import ConvertError, ModelFileError
 

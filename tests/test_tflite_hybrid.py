@@ -5,8 +5,8 @@ import pytest
 from litert import litert_run, random_inputs
 from tflite_builder import T, constant, one_op
 
-from trireme.converters.tflite import convert
-from trireme.devices.cpu.hybrid_nodes import find_hybrid
+from trireme.converters.tflite.walk import convert
+from trireme.devices.cpu.patterns.dynamic_range_nodes import find_hybrid
 from trireme.ir.interpreter import run_reference
 from trireme.passes.pipeline import optimise
 from trireme.support.errors import ConvertError

@@ -6,7 +6,7 @@ from flatbuffers import flexbuffers
 from litert import litert_run, random_inputs
 from tflite_builder import Op, T, constant, model, one_op
 
-from trireme.converters.tflite import OPERATORS, convert
+from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
 
 SEED = 11

@@ -7,7 +7,7 @@ from PIL import Image
 from sweep import sweep
 from zoo import zoo_path
 
-from trireme.converters.tflite import convert
+from trireme.converters.tflite.walk import convert
 from trireme.ir.interpreter import interpret, run_reference
 
 SEED = 7

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.backend.device import Device
 from trireme.backend.registry import open_device
-from trireme.devices.npu.constraints import constraints
+from trireme.devices.npu.compiler.constraints import constraints
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.op import OpDef, Sample, all_ops

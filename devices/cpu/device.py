@@ -16,17 +16,17 @@ from trireme.backend.device import (
     host_reason,
     no_progress,
 )
-from trireme.devices.cpu import table
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
-from trireme.devices.cpu.executable import CpuExecutable
-from trireme.devices.cpu.homes import is_alias
-from trireme.devices.cpu.program import REFERENCE, Lowered, build, pack
+from trireme.devices.cpu.compile import table
+from trireme.devices.cpu.compile.buffer_aliases import is_alias
+from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, works_of
+from trireme.devices.cpu.compile.executable import CpuExecutable
+from trireme.devices.cpu.compile.program import REFERENCE, Lowered, build, pack
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.handover import HandoverProbe
 from trireme.devices.cpu.runtime.pool import SPINS, Pool
 from trireme.devices.cpu.runtime.server import CHAIN, Server
-from trireme.devices.cpu.works import TERM_LIMITS, works_of
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS

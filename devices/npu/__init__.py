@@ -5,10 +5,10 @@ and `residency` (what fits SRAM), `emit` (jobs to commands), `simulate` (values)
 `device` (the contract with the engine).
 """
 
-from trireme.devices.npu.constraints import constraints, supported_ops
+from trireme.devices.npu.compiler.constraints import constraints, supported_ops
 from trireme.devices.npu.device import Npu, NpuCall, NpuExecutable, open_device
-from trireme.devices.npu.disassemble import disassemble
 from trireme.devices.npu.spec import NpuSpec, load_spec, spec_names
+from trireme.devices.npu.stream.disassemble import disassemble
 
 __all__ = [
     "Npu", "NpuCall", "NpuExecutable", "NpuSpec", "constraints", "disassemble", "load_spec",

@@ -27,22 +27,15 @@ from trireme.backend.device import (
     NodeSpan,
     Resident,
 )
-from trireme.devices.npu.codec import decode, encode
-from trireme.devices.npu.compiler import TABLE, Compiled, compile_graph, node_kernels
-from trireme.devices.npu.constraints import Options, reason_against
-from trireme.devices.npu.estimate import Estimator
-from trireme.devices.npu.simulate import execute
+from trireme.devices.npu.compiler.compile import TABLE, Compiled, compile_graph, node_kernels
+from trireme.devices.npu.compiler.constraints import Options, reason_against
+from trireme.devices.npu.compiler.estimate import Estimator
+from trireme.devices.npu.simulator.simulate import execute
+from trireme.devices.npu.simulator.timing import Timeline, simulate_cycles
 from trireme.devices.npu.spec import NpuSpec, load_spec
-from trireme.devices.npu.stream import (
-    ARGUMENTS,
-    SRAM,
-    Barrier,
-    Command,
-    Task,
-    array_of,
-)
-from trireme.devices.npu.timing import Timeline, simulate_cycles
-from trireme.devices.npu.verify import verify
+from trireme.devices.npu.stream.codec import decode, encode
+from trireme.devices.npu.stream.commands import ARGUMENTS, SRAM, Barrier, Command, Task, array_of
+from trireme.devices.npu.stream.verify import verify
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, DeviceError, RunError

@@ -16,6 +16,7 @@ from trireme.backend.core_latency import Handover
 from trireme.backend.device import Buffer, Device, DeviceSpec, Done, Event, Executable, KernelWork
 from trireme.backend.registry import open_device
 from trireme.devices.opencl import tuning as tunings
+from trireme.devices.opencl.cost_features import TERM_LIMITS, works_of
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
@@ -24,7 +25,6 @@ from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import CopyEvent, OpenCLExecutable, handles
 from trireme.devices.opencl.reports import reports_of
-from trireme.devices.opencl.works import TERM_LIMITS, works_of
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError

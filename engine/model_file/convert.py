@@ -21,7 +21,7 @@ from trireme.support.mapped import OnOpen, ignore_file
 
 _CONVERTERS: dict[str, str] = {
     "onnx": "trireme.converters.onnx:convert",
-    "tflite": "trireme.converters.tflite:convert",
+    "tflite": "trireme.converters.tflite.walk:convert",
 }
 _OF_SEVERAL_GRAPHS = {"tflite"}
 """Formats whose files may hold several graphs: their converters take `signature` and `on_note`."""

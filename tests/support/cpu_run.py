@@ -8,7 +8,7 @@ from guard import run_guarded
 
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.program import REFERENCE
+from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret

@@ -19,7 +19,7 @@ def reader(format: str):
     if format == "trm":
         from trireme.model_file import loads as read
     elif format == "tflite":
-        from trireme.converters.tflite import convert as read
+        from trireme.converters.tflite.walk import convert as read
     else:
         from trireme.converters.onnx import convert as read
     return read

@@ -16,8 +16,8 @@ from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.codegen.emit import module_text, optimised
 from trireme.devices.cpu.codegen.target import ISAS
-from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step
-from trireme.devices.cpu.program import build, pack
+from trireme.devices.cpu.compile.program import build, pack
+from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Step
 
 GAP = 64
 """Poisoned bytes between operands."""

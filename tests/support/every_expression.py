@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from trireme.devices.cpu.codegen.scalars import SCALARS
-from trireme.devices.cpu.expressions import EXPRESSIONS, emitter
+from trireme.devices.cpu.kernels.expressions import EXPRESSIONS, emitter
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret

@@ -12,7 +12,7 @@ from types import FunctionType
 
 import numpy as np
 
-from trireme.devices.cpu.kernels import CONSTANTS, At, Fault, InPlace, Step, Temp
+from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Step, Temp
 from trireme.support.dtypes import numpy_dtype
 
 POISON = 0xA5

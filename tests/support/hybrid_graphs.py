@@ -1,4 +1,4 @@
-"""Graphs of float ops on int8 weights, as converters/tflite_hybrid.py builds them."""
+"""Graphs of float ops on int8 weights, as converters/tflite/dynamic_range.py builds them."""
 
 import dataclasses
 

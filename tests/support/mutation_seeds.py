@@ -8,7 +8,7 @@ from flatbuffers import flexbuffers
 from op_samples import op_samples, sample_graph
 from random_graphs import random_graph
 
-from trireme.converters.tflite import convert as convert_tflite
+from trireme.converters.tflite.walk import convert as convert_tflite
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.model_file import dumps

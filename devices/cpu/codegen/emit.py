@@ -21,8 +21,8 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa, llvm_target, start_llvm
-from trireme.devices.cpu.recipes import Code
 from trireme.support.errors import CompileError
 
 Emit = Callable[[Any, Any], bytes]

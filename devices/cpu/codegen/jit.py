@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trireme.backend.device import Progress, no_progress
+from trireme.devices.cpu.codegen.kernel_cache import Code, ObjectCache, Recipes
 from trireme.devices.cpu.codegen.link import Linked, can_link
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
-from trireme.devices.cpu.recipes import Code, ObjectCache, Recipes
 from trireme.support.errors import CompileError
 
 __all__ = ["Code", "Jit", "ObjectCache"]

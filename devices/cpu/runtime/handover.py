@@ -14,10 +14,10 @@ from string import Template
 import numpy as np
 
 from trireme.backend.core_latency import Handover, median_of
+from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.jit import Jit
+from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.memory import aligned_bytes
-from trireme.devices.cpu.recipes import Code, code_of
 from trireme.devices.cpu.runtime import native
 from trireme.devices.cpu.runtime.pool import Call, Pool
 

@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.jit import Jit
+from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.memory import aligned_bytes
-from trireme.devices.cpu.recipes import Code, code_of
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError

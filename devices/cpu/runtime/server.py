@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from trireme.backend.device import BoundCall, Event, NodeSpan, Told
-from trireme.devices.cpu.memory import aligned_bytes
+from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
 from trireme.support.dtypes import Array

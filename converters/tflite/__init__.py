@@ -1,0 +1,1 @@
+"""TensorFlow Lite models: a path or bytes come in, a checked Graph goes out."""

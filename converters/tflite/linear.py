@@ -1,0 +1,178 @@
+"""TensorFlow Lite operators with weights: convolutions and fully connected; explicit padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tflite
+
+from trireme.converters.tflite.dynamic_range import hybrid
+from trireme.converters.tflite.use import Converter, Use
+from trireme.ir.graph import Quant
+from trireme.support.dtypes import Array
+from trireme.support.errors import ModelFileError
+
+
+def padding(
+    use: Use, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
+) -> tuple[int, ...]:
+    """Return explicit pads (top, left, bottom, right) of SAME or VALID; the odd one comes last."""
+    kind = use.option("Padding")
+    if kind not in (tflite.Padding.SAME, tflite.Padding.VALID):
+        raise ModelFileError(f"{use.source}: padding is {kind}")
+    if min(strides) < 1 or min(kernel) < 1 or min(dilations) < 1:
+        raise ModelFileError(f"{use.source}: kernel {kernel}, strides {strides}, {dilations=}")
+    if kind == tflite.Padding.VALID:
+        return (0,) * (2 * len(sizes))
+    before, after = [], []
+    for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        reach = (window - 1) * dilation + 1
+        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        before.append(total // 2)
+        after.append(total - total // 2)
+    return (*before, *after)
+
+
+def spatial(use: Use, position: int, rank: int = 4) -> list[int]:
+    """Return the dimensions of an NHWC input between the first and the last."""
+    dims = use.dims(position)
+    if len(dims) != rank or 0 in dims:
+        raise ModelFileError(f"{use.source}: input {position} has shape {list(dims)}")
+    return list(dims[1:-1])
+
+
+def strides(use: Use) -> list[int]:
+    """Return (height, width) strides."""
+    return [use.option("StrideH"), use.option("StrideW")]
+
+
+def symmetric(use: Use) -> Quant | None:
+    """Return how the weights of a convolution are quantised; int8 has no zero point.
+
+    Errors: ConvertError, where it has one. LiteRT refuses CONV_2D then; of DEPTHWISE_CONV_2D its
+        fast kernels do, and the others read it as 0, as they do for TRANSPOSE_CONV
+    Source: TensorFlow Lite 8-bit quantization specification
+    """
+    quant = use.quant(1)
+    if (
+        quant is not None
+        and any(quant.zero_points)
+        and use.builder.type(use.value(1)).dtype == "int8"
+    ):
+        point = next(point for point in quant.zero_points if point)
+        raise use.fail(f"int8 weights with zero point {point}, expected 0")
+    return quant
+
+
+def linear(
+    use: Use, op: str, x: int, data: Array, quant: Quant | None, *, axes: list[int], **attrs: Any
+) -> None:
+    """Add the node of an operator with constant weights, or its hybrid form on float inputs.
+
+    `data` and `quant` are the weights as `op` takes them, `axes` the input's axes that share a
+    range in the hybrid form.
+    """
+    if quant is None or use.builder.type(x).quant is not None:
+        weights = use.builder.constant(use.tensor(1).name, np.ascontiguousarray(data), quant)
+        use.done(op, x, weights, use.optional(2), activation=use.activation(), **attrs)
+        return
+    asymmetric = use.option("AsymmetricQuantizeInputs", False) if op != "conv" else quant.axis == 0
+    hybrid(
+        use, op, x, data, quant, use.optional(2),
+        axes=axes, asymmetric=asymmetric, activation=use.activation(), **attrs,
+    )  # fmt: skip
+
+
+def conv(use: Use) -> None:
+    """CONV_2D: the weights are [O,KH,KW,C/groups] already."""
+    quant = symmetric(use)
+    sizes, window = spatial(use, 0), spatial(use, 1)
+    dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
+    attrs = {
+        "strides": strides(use), "dilations": dilations, "layout": "NHWC",
+        "pads": padding(use, sizes, window, strides(use), dilations),
+        "groups": max(use.dims(0)[-1] // use.dims(1)[-1], 1),
+    }  # fmt: skip
+    data = use.builder.values[use.value(1)].data
+    if data is None:
+        activation = use.activation()
+        use.done(
+            "conv", use.value(0), use.value(1), use.optional(2), activation=activation, **attrs
+        )
+    else:
+        linear(use, "conv", use.value(0), data, quant, axes=[1, 2, 3], **attrs)
+
+
+def depthwise(use: Use) -> None:
+    """DEPTHWISE_CONV_2D: weights [1,KH,KW,C*M] become [C*M,KH,KW,1] of a conv with C groups."""
+    sizes, window = spatial(use, 0), spatial(use, 1)
+    dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
+    data, quant = use.constant(1), symmetric(use)
+    if data.shape[0] != 1:
+        raise ModelFileError(f"{use.source}: depthwise weights have shape {list(data.shape)}")
+    if quant is not None and quant.axis is not None:
+        quant = Quant(quant.scales, quant.zero_points, 0)
+    linear(
+        use, "conv", use.value(0), data.transpose(3, 1, 2, 0), quant, axes=[1, 2, 3],
+        strides=strides(use), dilations=dilations, layout="NHWC",
+        pads=padding(use, sizes, window, strides(use), dilations), groups=use.dims(0)[-1],
+    )  # fmt: skip
+
+
+def transpose_conv(use: Use) -> None:
+    """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
+    target, window = use.ints(0), spatial(use, 1)
+    sizes, steps = spatial(use, 2), strides(use)
+    if len(target) != 4 or min(target) < 1 or min(steps) < 1:
+        raise ModelFileError(f"{use.source}: output shape {target}, strides {steps}")
+    padding(use, sizes, window, steps, [1, 1])
+    totals = [
+        (size - 1) * step + reach - out
+        for size, step, reach, out in zip(sizes, steps, window, target[1:3], strict=True)
+    ]
+    before = [max(total, 0) // 2 for total in totals]
+    after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
+    data, quant = use.constant(1), symmetric(use)
+    if quant is not None and use.quant(2) is None:
+        raise use.fail("int8 weights under a float input are not supported")
+    if quant is not None and quant.axis is not None:
+        quant = Quant(quant.scales, quant.zero_points, 3)
+    turned = use.builder.constant(
+        use.tensor(1).name, np.ascontiguousarray(data.transpose(3, 1, 2, 0)), quant
+    )
+    use.done(
+        "conv_transpose", use.value(2), turned, use.optional(3),
+        strides=steps, pads=(*before, *after), dilations=(1, 1), layout="NHWC",
+        activation=use.activation(),
+        output_padding=[max(-total, 0) for total in totals],
+    )  # fmt: skip
+
+
+def fully_connected(use: Use) -> None:
+    """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them."""
+    if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
+        raise use.fail("shuffled weights are not supported")
+    x, columns = use.value(0), use.dims(1)[-1]
+    dims = use.dims(0)
+    keep = bool(use.option("KeepNumDims", False))
+    if dims[-1:] != (columns,) or (len(dims) != 2 and not keep):
+        elements = int(np.prod(dims, dtype=object))
+        if columns < 1 or elements % columns:
+            raise ModelFileError(f"{use.source}: {elements} elements in rows of {columns}")
+        shape = use.int_constant([elements // columns, columns])
+        x = use.add("reshape", x, shape, quant=use.quant(0))
+    data = use.builder.values[use.value(1)].data
+    if data is None:
+        activation = use.activation()
+        use.done("fully_connected", x, use.value(1), use.optional(2), activation=activation)
+    else:
+        linear(use, "fully_connected", x, data, use.quant(1), axes=[-1])
+
+
+LINEAR: dict[str, Converter] = {
+    "CONV_2D": conv,
+    "DEPTHWISE_CONV_2D": depthwise,
+    "FULLY_CONNECTED": fully_connected,
+    "TRANSPOSE_CONV": transpose_conv,
+}

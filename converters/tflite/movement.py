@@ -1,0 +1,298 @@
+"""TensorFlow Lite operators that rearrange or choose elements: shapes, slices, pads, gathers."""
+
+from __future__ import annotations
+
+import numpy as np
+import tflite
+
+from trireme.converters.tflite.ops import same
+from trireme.converters.tflite.use import Converter, Use
+from trireme.support.errors import ModelFileError
+
+_INT64_MOST = 2**63 - 1
+Cut = tuple[int, int, int, int]
+"""One axis of a slice: (start, end, axis, step)."""
+
+
+def reshape(use: Use) -> None:
+    """RESHAPE to the shape in input 1, or in the options of older files."""
+    shape = use.ints(1) if use.has(1) else use.option_ints("NewShape")
+    if any(dim < -1 for dim in shape):
+        raise ModelFileError(f"{use.source}: the new shape is {list(shape)}")
+    use.done("reshape", use.value(0), use.int_constant(shape), allowzero=1)
+
+
+def concat(use: Use) -> None:
+    """CONCATENATION of all inputs along an axis."""
+    use.done("concat", *use.values(), axis=use.option("Axis"), activation=use.activation())
+
+
+def pad(use: Use) -> None:
+    """PAD and PADV2: [[before, after], ...] becomes all before, then all after."""
+    pairs = _pairs(use, 1)
+    value = use.optional(2)
+    use.done("pad", use.value(0), use.int_constant(pairs), value, mode="constant")
+
+
+def mirror_pad(use: Use) -> None:
+    """MIRROR_PAD: SYMMETRIC repeats the edge, REFLECT does not."""
+    reflect = use.option("Mode") == tflite.MirrorPadMode.REFLECT
+    mode = "reflect" if reflect else "symmetric"
+    use.done("pad", use.value(0), use.int_constant(_pairs(use, 1)), mode=mode)
+
+
+def _pairs(use: Use, position: int) -> list[int]:
+    flat = use.ints(position)
+    if len(flat) != 2 * len(use.dims(0)):
+        raise ModelFileError(f"{use.source}: {len(flat)} pads for shape {use.dims(0)}")
+    return [*flat[0::2], *flat[1::2]]
+
+
+def transpose(use: Use) -> None:
+    """TRANSPOSE by a constant permutation."""
+    use.done("transpose", use.value(0), perm=use.ints(1))
+
+
+def slice_(use: Use) -> None:
+    """SLICE (x, begin, size), where a size of -1 goes to the end."""
+    begin, size = use.ints(1), use.ints(2)
+    if len(begin) != len(size):
+        raise ModelFileError(f"{use.source}: begin {begin} and size {size} differ in length")
+    ends = [_INT64_MOST if n < 0 else b + n for b, n in zip(begin, size, strict=True)]
+    use.done("slice", use.value(0), use.int_constant(begin), use.int_constant(ends))
+
+
+def strided_slice(use: Use) -> None:
+    """STRIDED_SLICE (x, begin, end, strides) with its five masks, as slice, squeeze, unsqueeze."""
+    begin, end, steps = use.ints(1), use.ints(2), use.ints(3)
+    if not len(begin) == len(end) == len(steps) or 0 in steps:
+        raise ModelFileError(f"{use.source}: begin {begin}, end {end}, strides {steps}")
+    masks = {k: use.option(f"{k}Mask") for k in ("Begin", "End", "Ellipsis", "NewAxis")}
+    shrink = use.option("ShrinkAxisMask")
+    if use.option("Offset", False):
+        end = tuple(b + e for b, e in zip(begin, end, strict=True))
+    axis, out_axis = 0, 0
+    cuts: list[Cut] = []
+    new: list[int] = []
+    gone: list[int] = []
+    skipped = len(use.dims(0)) - sum(
+        not (masks["NewAxis"] | masks["Ellipsis"]) >> i & 1 for i in range(len(begin))
+    )
+    for i, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
+        bit = 1 << i
+        if masks["Ellipsis"] & bit:
+            axis, out_axis = axis + skipped, out_axis + skipped
+            continue
+        if masks["NewAxis"] & bit:
+            new.append(out_axis)
+            out_axis += 1
+            continue
+        if shrink & bit:
+            step, last = 1, first + 1 if first != -1 else _INT64_MOST
+            gone.append(axis)
+        else:
+            out_axis += 1
+            if masks["Begin"] & bit:
+                first = 0 if step > 0 else _INT64_MOST
+            if masks["End"] & bit:
+                last = _INT64_MOST if step > 0 else -_INT64_MOST
+        cuts.append((first, last, axis, step))
+        axis += 1
+    _sliced(use, cuts, gone, new)
+
+
+def _sliced(use: Use, cuts: list[Cut], gone: list[int], new: list[int]) -> None:
+    """Emit slice, then squeeze and unsqueeze where axes go or come."""
+    quant = use.quant(0)
+    ranges = tuple([cut[part] for cut in cuts] for part in range(4))
+    steps: list[tuple[str, tuple[list[int], ...]]] = [("slice", ranges)]
+    steps += [("squeeze", (gone,))] if gone else []
+    steps += [("unsqueeze", (new,))] if new else []
+    value = use.value(0)
+    for position, (op, lists) in enumerate(steps):
+        constants = [use.int_constant(numbers) for numbers in lists]
+        if position == len(steps) - 1:
+            use.done(op, value, *constants)
+        else:
+            value = use.add(op, value, *constants, quant=quant)
+
+
+def split(use: Use) -> None:
+    """SPLIT (axis, x) into equal parts."""
+    (axis,) = use.ints(0)
+    use.done("split", use.value(1), axis=axis, num_outputs=len(use.operator.outputs))
+
+
+def split_v(use: Use) -> None:
+    """SPLIT_V (x, sizes, axis); a size of -1 takes what is left."""
+    sizes, (axis,) = list(use.ints(1)), use.ints(2)
+    dims = use.dims(0)
+    if not -len(dims) <= axis < len(dims):
+        raise ModelFileError(f"{use.source}: axis {axis} of shape {dims}")
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = dims[axis] - sum(sizes) - 1
+    use.done("split", use.value(0), use.int_constant(sizes), axis=axis)
+
+
+def gather(use: Use) -> None:
+    """GATHER along an axis."""
+    axis, batch = use.option("Axis"), use.option("BatchDims")
+    use.done("gather", use.value(0), use.value(1), axis=axis, batch_dims=batch)
+
+
+def pack(use: Use) -> None:
+    """PACK: a new axis on every input, then a concat."""
+    axis = use.option("Axis")
+    parts = [
+        use.add("unsqueeze", value, use.int_constant([axis]), quant=use.quant(i))
+        for i, value in enumerate(use.values())
+    ]
+    use.done("concat", *parts, axis=axis)
+
+
+def unpack(use: Use) -> None:
+    """UNPACK: a split into slices of one, each without the axis."""
+    axis, count = use.option("Axis"), len(use.operator.outputs)
+    quant = use.quant(0)
+    parts = use.builder.add_node(
+        "split", [use.value(0)], {"axis": axis, "num_outputs": count},
+        outputs=count, quants=[quant] * count, source=use.source,
+    )  # fmt: skip
+    for position, part in enumerate(parts):
+        tensor = use.output(position)
+        (made,) = use.builder.add_node(
+            "squeeze", [part, use.int_constant([axis])], {},
+            names=[use.state.names.get(tensor.index, tensor.name)], quants=[tensor.quant],
+            source=use.source,
+        )  # fmt: skip
+        use.bind(position, made)
+
+
+def expand_dims(use: Use) -> None:
+    """EXPAND_DIMS (x, axis)."""
+    use.done("unsqueeze", use.value(0), use.int_constant(use.ints(1)))
+
+
+def squeeze(use: Use) -> None:
+    """SQUEEZE of the axes given, or of all that are one."""
+    axes = use.option_ints("SqueezeDims") or [i for i, dim in enumerate(use.dims(0)) if dim == 1]
+    use.done("squeeze", use.value(0), use.int_constant(axes))
+
+
+def _block(use: Use) -> tuple[int, list[int]]:
+    block, dims = use.option("BlockSize"), list(use.dims(0))
+    if block < 1 or len(dims) != 4:
+        raise ModelFileError(f"{use.source}: block {block} on shape {dims}")
+    return block, dims
+
+
+def _rearranged(use: Use, inner: list[int], perm: list[int], outer: list[int]) -> None:
+    """Emit reshape, transpose, reshape: what block operators are made of."""
+    value = use.add("reshape", use.value(0), use.int_constant(inner), quant=use.quant(0))
+    value = use.add("transpose", value, perm=perm, quant=use.quant(0))
+    use.done("reshape", value, use.int_constant(outer))
+
+
+def space_to_depth(use: Use) -> None:
+    """SPACE_TO_DEPTH of NHWC: blocks of b x b pixels become channels."""
+    b, (n, h, w, c) = _block(use)
+    _rearranged(
+        use, [n, h // b, b, w // b, b, c], [0, 1, 3, 2, 4, 5], [n, h // b, w // b, b * b * c]
+    )
+
+
+def depth_to_space(use: Use) -> None:
+    """DEPTH_TO_SPACE of NHWC: channels become blocks of b x b pixels."""
+    b, (n, h, w, c) = _block(use)
+    d = c // (b * b)
+    _rearranged(use, [n, h, w, b, b, d], [0, 1, 3, 2, 4, 5], [n, h * b, w * b, d])
+
+
+def space_to_batch(use: Use) -> None:
+    """SPACE_TO_BATCH_ND (x, block, paddings): pad, then move blocks to the batch."""
+    blocks, pads, dims = _batch_blocks(use)
+    rank, rest = len(blocks), len(dims) - len(blocks) - 1
+    before = [0, *pads[0::2], *[0] * rest]
+    after = [0, *pads[1::2], *[0] * rest]
+    padded = [d + b + a for d, b, a in zip(dims, before, after, strict=True)]
+    if any(padded[1 + i] % blocks[i] for i in range(rank)):
+        raise ModelFileError(f"{use.source}: blocks {blocks} do not divide {padded}")
+    value = use.add("pad", use.value(0), use.int_constant([*before, *after]), quant=use.quant(0))
+    inner = [padded[0]]
+    for i in range(rank):
+        inner += [padded[1 + i] // blocks[i], blocks[i]]
+    inner += padded[1 + rank :]
+    perm = [*range(2, 2 * rank + 1, 2), 0, *range(1, 2 * rank, 2)]
+    perm += range(2 * rank + 1, 2 * rank + 1 + rest)
+    value = use.add("reshape", value, use.int_constant(inner), quant=use.quant(0))
+    value = use.add("transpose", value, perm=perm, quant=use.quant(0))
+    shrunk = [padded[1 + i] // blocks[i] for i in range(rank)]
+    outer = [padded[0] * int(np.prod(blocks)), *shrunk, *padded[1 + rank :]]
+    use.done("reshape", value, use.int_constant(outer))
+
+
+def batch_to_space(use: Use) -> None:
+    """BATCH_TO_SPACE_ND (x, block, crops): move the batch to blocks, then crop."""
+    blocks, crops, dims = _batch_blocks(use)
+    rank, volume = len(blocks), int(np.prod(blocks))
+    if dims[0] % volume:
+        raise ModelFileError(f"{use.source}: blocks {blocks} do not divide a batch of {dims[0]}")
+    batch, tail = dims[0] // volume, list(dims[1 + rank :])
+    perm = [rank]
+    for i in range(rank):
+        perm += [rank + 1 + i, i]
+    perm += range(2 * rank + 1, 2 * rank + 1 + len(tail))
+    quant = use.quant(0)
+    inner = use.int_constant([*blocks, batch, *dims[1:]])
+    value = use.add("reshape", use.value(0), inner, quant=quant)
+    value = use.add("transpose", value, perm=perm, quant=quant)
+    grown = [dims[1 + i] * blocks[i] for i in range(rank)]
+    value = use.add("reshape", value, use.int_constant([batch, *grown, *tail]), quant=quant)
+    ends = [size - crop for size, crop in zip(grown, crops[1::2], strict=True)]
+    axes = use.int_constant(list(range(1, rank + 1)))
+    use.done("slice", value, use.int_constant(crops[0::2]), use.int_constant(ends), axes)
+
+
+def _batch_blocks(use: Use) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    blocks, pads, dims = use.ints(1), use.ints(2), use.dims(0)
+    fits = len(pads) == 2 * len(blocks) and len(dims) > len(blocks) > 0
+    if not fits or min(blocks) < 1 or min(pads) < 0:
+        raise ModelFileError(f"{use.source}: blocks {blocks}, edges {pads}, shape {dims}")
+    return blocks, pads, dims
+
+
+def broadcast_to(use: Use) -> None:
+    """BROADCAST_TO a constant shape."""
+    use.done("expand", use.value(0), use.int_constant(use.ints(1)))
+
+
+def tile(use: Use) -> None:
+    """TILE by constant repeats."""
+    use.done("tile", use.value(0), use.int_constant(use.ints(1)))
+
+
+MOVERS: dict[str, Converter] = {
+    "BATCH_TO_SPACE_ND": batch_to_space,
+    "BROADCAST_TO": broadcast_to,
+    "CONCATENATION": concat,
+    "DEPTH_TO_SPACE": depth_to_space,
+    "EMBEDDING_LOOKUP": lambda use: use.done("gather", use.value(1), use.value(0), axis=0),
+    "EXPAND_DIMS": expand_dims,
+    "GATHER": gather,
+    "GATHER_ND": same("gather_nd"),
+    "MIRROR_PAD": mirror_pad,
+    "PACK": pack,
+    "PAD": pad,
+    "PADV2": pad,
+    "RESHAPE": reshape,
+    "SLICE": slice_,
+    "SPACE_TO_BATCH_ND": space_to_batch,
+    "SPACE_TO_DEPTH": space_to_depth,
+    "SPLIT": split,
+    "SPLIT_V": split_v,
+    "SQUEEZE": squeeze,
+    "STRIDED_SLICE": strided_slice,
+    "TILE": tile,
+    "TRANSPOSE": transpose,
+    "UNPACK": unpack,
+}

@@ -1,0 +1,149 @@
+"""Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.model_file.convert`.
+
+`tflite_file` reads the file into records, the tables of `tflite_ops` turn each operator into nodes,
+and this module keeps what is between: which value a tensor has become, and what a message says.
+The layout stays NHWC, constants stay views of the file, and quantisation stays in the types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import trireme.ops  # noqa: F401  (fills the registry)
+from trireme.converters.tflite.file import FileGraph, FileTensor, open_bytes, read_file, reading
+from trireme.converters.tflite.linear import LINEAR
+from trireme.converters.tflite.movement import MOVERS
+from trireme.converters.tflite.ops import COMPUTERS
+from trireme.converters.tflite.order import ORDERERS
+from trireme.converters.tflite.use import State, Use
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, TensorType
+from trireme.model_file.notes import OnNote, log_note
+from trireme.support.errors import ConvertError, GraphError, ModelFileError
+from trireme.support.mapped import OnOpen, ignore_file
+
+OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
+"""The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
+
+
+_REFUSED: dict[str, Callable[[FileTensor], bool]] = {
+    "that are variables": lambda t: t.variable,
+    "stored sparse": lambda t: t.sparse,
+    "of packed int4": lambda t: t.dtype == "int4",
+    "quantised to int16": lambda t: t.dtype == "int16" and t.quant is not None,
+}
+"""Tensors that no operator here can work on, in the words of the error."""
+
+
+def convert(
+    source: str | Path | bytes,
+    *,
+    name: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    signature: str | None = None,
+    use_mmap: bool = True,
+    on_open: OnOpen = ignore_file,
+    on_note: OnNote = log_note,
+) -> Graph:
+    """Return the Graph of a .tflite model, given as a path or as its bytes.
+
+    float32, float16 weights, int8 and uint8 quantised models are converted. Int8 weights under
+    float activations ("dynamic range") quantise the input on the fly, as LiteRT does. The constants
+    are views of the file, which is mapped into memory: replace it atomically, never truncate it, or
+    pass use_mmap=False. `on_open` is told of the file.
+
+    A file may hold several graphs. `signature` chooses one by its key, and its inputs and outputs
+    then have the signature's names; the first graph is taken when None, and `on_note` is told of
+    the others.
+
+    Shapes: `shapes` replaces the shapes of inputs by name
+    Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
+            operators that are not supported, or with the signatures where there is no such one
+    """
+    file = read_file(open_bytes(source, use_mmap, on_open), signature)
+    if signature is None and file.others:
+        on_note(_others_note(file))
+    _check_supported(file)
+    fallback = Path(source).stem if isinstance(source, str | Path) else file.name
+    builder = GraphBuilder(name or fallback)
+    state = State(builder, file.tensors, check_shapes=not shapes)
+    try:
+        _add_inputs(file, state, shapes or {}, {} if signature is None else file.entry.names)
+        for operator in file.operators:
+            with reading(operator.source):
+                OPERATORS[operator.code](Use(state, operator))
+        return builder.finish(*_outputs(file, state))
+    except GraphError as error:
+        raise ModelFileError(
+            f"the .tflite file contradicts itself: {error.summary}",
+            facts=error.facts,
+            fix=error.fix,
+        ) from error
+
+
+def _others_note(file: FileGraph) -> str:
+    others = ", ".join(map(repr, file.others))
+    return (
+        f"the .tflite file holds {len(file.others) + 1} graphs: {file.entry.name!r} is taken, not "
+        f"{others}; choose with --signature NAME, or signature=NAME in Python"
+    )
+
+
+def _check_supported(file: FileGraph) -> None:
+    """Raise one ConvertError with every operator that has no converter."""
+    missing = Counter(op.code for op in file.operators if op.code not in OPERATORS)
+    if missing:
+        first = {op.code: op.source for op in reversed(file.operators)}
+        raise ConvertError(
+            f"{sum(missing.values())} of {len(file.operators)} operators are not supported",
+            facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
+        )
+    for trouble, refused in _REFUSED.items():
+        names = [t.name for t in file.tensors if refused(t)]
+        if names:
+            more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
+            raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
+
+
+def _add_inputs(
+    file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]], given: Mapping[int, str]
+) -> None:
+    """Add the inputs and name the outputs; `given` are names by tensor, before the tensors' own."""
+
+    def name_of(tensor: int) -> str:
+        return given.get(tensor) or file.tensors[tensor].name
+
+    names = _unique([name_of(i) for i in file.inputs])
+    unknown = sorted(set(shapes) - set(names))
+    if unknown:
+        raise ConvertError(
+            f"no input is called {', '.join(map(repr, unknown))}",
+            facts=[f"inputs: {', '.join(names)}"],
+        )
+    for index, name in zip(file.inputs, names, strict=True):
+        tensor = file.tensors[index]
+        if index in state.ids or tensor.data is not None:
+            raise ModelFileError(f"input '{name}' is listed twice or is a constant")
+        shape = tuple(int(dim) for dim in shapes.get(name, tensor.shape))
+        state.ids[index] = state.builder.input(name, TensorType(shape, tensor.dtype, tensor.quant))
+    outputs = _unique([*names, *(name_of(i) for i in file.outputs)])[len(names) :]
+    state.names = dict(zip(file.outputs, outputs, strict=True))
+
+
+def _outputs(file: FileGraph, state: State) -> list[int]:
+    return [state.value(index, "SubGraph.outputs") for index in file.outputs]
+
+
+def _unique(names: list[str]) -> list[str]:
+    """The names with a suffix where one came before."""
+    seen: set[str] = set()
+    unique = []
+    for name in names:
+        base, count = name, 1
+        while name in seen:
+            name, count = f"{base}_{count}", count + 1
+        seen.add(name)
+        unique.append(name)
+    return unique

@@ -1,0 +1,1 @@
+"""A region as one program: fusion, buffers, executables and their cost."""

@@ -1,0 +1,370 @@
+"""A program of the cpu device with its code, and the same on memory, as a session launches it.
+
+Runs of native steps become one table each, which native code walks in one call; steps on the numpy
+reference come between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from trireme.backend.device import (
+    BoundCall,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    NodeSpan,
+    Told,
+    host_view,
+)
+from trireme.devices.cpu.codegen.aligned_memory import address
+from trireme.devices.cpu.codegen.jit import Jit
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.compile.listing import listings
+from trireme.devices.cpu.compile.program import REFERENCE, Program
+from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
+from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.pool import Call, Pool
+from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
+from trireme.ir.graph import Node
+from trireme.ir.interpreter import evaluate
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError, RunError
+
+_POLL_S = 2e-3
+"""Estimated seconds after which native code looks at the clock."""
+_WAKE_S = 1e-4
+"""Work for workers, in estimated seconds, that makes waking them worth while."""
+TRY_S = 4e-3
+"""Work for workers below which doing it alone is tried too."""
+_TRIALS = 32
+"""Runs after which a call knows which way is faster (runtime/loops.py)."""
+
+
+class CpuExecutable(Executable):
+    """A compiled program; immutable, shared by sessions.
+
+    server: what runs its calls; the thread that launches them when None
+    """
+
+    def __init__(
+        self, program: Program, jit: Jit, pool: Pool, server: Server | None = None
+    ) -> None:
+        self._program, self._pool, self._server = program, pool, server
+        native = [item for item in program.items if isinstance(item, Step)]
+        found = jit.addresses([step.code for step in native])
+        self._jit = jit
+        self._code = [found[symbol] for symbol in program.symbols]
+        self.scratch_bytes = program.scratch_bytes
+        self.constant_bytes = sum(array.nbytes for array in program.constants.values())
+        self.kernels = program.kernels
+        pool.reserve(program.local_bytes)
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The IR of the kernels, in the order of the steps."""
+        return self._program.codes
+
+    def listings(self, form: str) -> Mapping[str, str]:
+        """Return the kernels as text by file name, as LLVM IR ("ir") or machine code ("asm")."""
+        steps = (item for item in self._program.items if isinstance(item, Step))
+        return listings(self._program.graph, steps, self._jit, form)
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
+        """Return a call on these places: the graph's inputs in order, then its outputs."""
+        graph = self._program.graph
+        ids = (*graph.inputs, *graph.outputs)
+        if len(args) != len(ids):
+            raise InternalError(f"cpu: {len(args)} buffers bound, the graph has {len(ids)}")
+        if self.scratch_bytes and (scratch is None or scratch.nbytes < self.scratch_bytes):
+            raise InternalError(f"cpu: scratch memory of {self.scratch_bytes} bytes is missing")
+        bound = Bound(self._program, self._code, self._pool, args, scratch)
+        if self._server is None:
+            return bound
+        return ServedCall(bound, self._server, bound.pointer, bound.stamped)
+
+
+class Bound:
+    """A program on memory: tables of steps and pointers, and closures for reference steps."""
+
+    def __init__(
+        self, program: Program, code: Sequence[int], pool: Pool, args: Sequence[Buffer],
+        scratch: Buffer | None,
+    ) -> None:  # fmt: skip
+        self._program, self._code, self._pool = program, code, pool
+        self._keep = (args, scratch)
+        graph = program.graph
+        self._buffers: dict[int, Buffer] = {}
+        self._fixed: set[int] = set()
+        self._faults: list[tuple[Fault, Array]] = []
+        again = []  # outputs that are inputs, constants or listed twice
+        for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
+            if value in self._buffers or graph.values[value].is_constant:
+                again.append((value, buffer))
+                self._fixed.add(value)
+            else:
+                self._buffers[value] = buffer
+        self._parts = list(self._segments())
+        self._copies = [self._copy(value, buffer) for value, buffer in again]
+        calls = [part.run for part in self._parts] + self._copies
+        calls += [self._check] if self._faults else []
+        self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
+        sole = self._parts[0] if len(calls) == 1 else None
+        self._sole = sole if isinstance(sole, _Native) else None
+
+    def pointer(self) -> int:
+        """Return the call that native code may run by itself, 0 while or where it needs Python."""
+        return self._sole.call.pointer if self._sole is not None and self._pool.ready else 0
+
+    def stamped(self) -> Stamped:
+        """Return the same of a call that notes when each step ran, and what tells it then."""
+        return self._sole.stamped() if self._sole is not None and self._pool.ready else (0, None)
+
+    def launch(self, profile: bool = False) -> Event:
+        """Run the program; it is complete when this returns."""
+        if profile:
+            return Done(self._profiled())
+        self.run()
+        return _DONE
+
+    def choose(self, alone: bool | None) -> bool:
+        """Let further runs be done without the workers, or with them; None: as is faster.
+
+        Whether there is a choice; if not, nothing changes.
+        """
+        chosen = [part.choose(alone) for part in self._parts if isinstance(part, _Native)]
+        return any(chosen)
+
+    def park(self, parks: bool = True) -> None:
+        """Let workers sleep as soon as a run is over, as another device then needs their cores."""
+        for part in self._parts:
+            if isinstance(part, _Native):
+                part.park(parks)
+
+    def point(self, argument: int) -> Callable[[int], None] | None:
+        """Return a function that moves an argument to another address; None where it must stay."""
+        graph = self._program.graph
+        value = (*graph.inputs, *graph.outputs)[argument]
+        if value in self._fixed:
+            return None
+        native = [part for part in self._parts if isinstance(part, _Native)]
+        places = [(part.pointers, k, at) for part in native for k, at in part.uses(value)]
+
+        def move(to: int) -> None:
+            for pointers, k, offset in places:
+                pointers[k] = to + offset
+
+        return move
+
+    def _profiled(self) -> Told:
+        """Run, and return what tells when each step ran."""
+        parts = [part.profile() for part in self._parts]
+        for call in self._copies:
+            call()
+        self._check()
+        return lambda: [span for told in parts for span in told()]
+
+    def _check(self) -> None:
+        """Raise what the kernels found wrong; their results mean nothing then."""
+        for fault, words in self._faults:
+            wrong, number = words.tolist()
+            words[:] = 0
+            if wrong:
+                raise RunError(fault.message(number))
+
+    def _copy(self, value: int, target: Buffer) -> Callable[[], None]:
+        source, place = self._array(value), host_view(target, self._program.graph.type(value))
+
+        def call() -> None:
+            place[...] = source
+
+        return call
+
+    def _segments(self) -> Iterable[_Native | _Reference]:
+        """Yield runs of native steps and single reference steps, in order."""
+        native: list[tuple[Step, int]] = []
+        code = iter(self._code)
+        for item in self._program.items:
+            if isinstance(item, Step):
+                native.append((item, next(code)))
+                continue
+            if native:
+                yield self._native(native)
+                native = []
+            yield self._reference(item.node)
+        if native:
+            yield self._native(native)
+
+    def _native(self, steps: Sequence[tuple[Step, int]]) -> _Native:
+        operands = [(*step.reads, *step.writes) for step, _ in steps]
+        owners = [self._owner(o) for row in operands for o in row]
+        pointers = [[self._address(o) for o in row] for row in operands]
+        return _Native(self._pool, steps, pointers, owners, (self._program, self._keep))
+
+    def _owner(self, operand: Operand) -> tuple[int, int] | None:
+        """Return the value in whose memory an operand is, and how far in; None: in no value's."""
+        of, offset = (operand.of, operand.offset) if isinstance(operand, At) else (operand, 0)
+        return (self._program.homes[of], offset) if isinstance(of, int) else None
+
+    def _reference(self, node: Node) -> _Reference:
+        graph = self._program.graph
+        self._fixed |= {self._program.homes[value] for value in (*node.used, *node.outputs)}
+        inputs = [None if i is None else self._array(i) for i in node.inputs]
+        outputs = [self._array(i) for i in node.outputs]
+
+        def call() -> None:
+            for out, result in zip(outputs, evaluate(graph, node, inputs), strict=True):
+                out[...] = result
+
+        return _Reference(node.id, call)
+
+    def _buffer(self, value: int) -> Buffer:
+        home = self._program.homes[value]
+        if home in self._buffers:
+            return self._buffers[home]
+        scratch = self._keep[1]
+        if scratch is None:
+            raise InternalError(f"cpu: %{value} has no memory")
+        nbytes = self._program.graph.type(home).nbytes
+        return scratch.at(self._program.offsets[home], nbytes)
+
+    def _array(self, value: int) -> Array:
+        constant = self._program.graph.values[value].data
+        if constant is not None:
+            return constant
+        return host_view(self._buffer(value), self._program.graph.type(value))
+
+    def _address(self, operand: Operand) -> int:
+        if isinstance(operand, CONSTANTS):
+            where: int = self._program.constants[id(operand)].ctypes.data
+            return where
+        if isinstance(operand, InPlace):
+            return operand.data.ctypes.data
+        if isinstance(operand, At):
+            return self._address(operand.of) + operand.offset
+        if isinstance(operand, Fault):
+            words = np.zeros(2, np.int64)
+            self._faults.append((operand, words))
+            return words.ctypes.data
+        if isinstance(operand, Temp):
+            scratch = self._keep[1]
+            if scratch is None:
+                raise InternalError(f"cpu: temp {operand.key} has no memory")
+            return address(scratch) + self._program.offsets[operand.key]
+        if isinstance(operand, int):
+            return address(self._buffer(operand))
+        raise InternalError(f"cpu: an operand is a {type(operand).__name__}")
+
+
+class _Native:
+    """Native steps that run one after another: one call of the pool.
+
+    pointers: addresses of each step's operands; owners: the value in whose memory each is, and how
+        far from its beginning, or None; alive: what owns the memory at these addresses
+    """
+
+    def __init__(
+        self, pool: Pool, steps: Sequence[tuple[Step, int]], pointers: Sequence[Sequence[int]],
+        owners: Sequence[tuple[int, int] | None], alive: object,
+    ) -> None:  # fmt: skip
+        self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
+        self._owners = owners
+        self._steps: list[Step] = []  # by row of the table
+        rows: list[tuple[int, ...]] = []
+        at, since_poll = self.pointers.ctypes.data, 0.0
+        for (step, code), row in zip(steps, pointers, strict=True):
+            since_poll += step.seconds
+            polls = since_poll > _POLL_S
+            since_poll = 0.0 if polls else since_poll
+            for base in range(0, step.chunks, runtime.MOST_CHUNKS):
+                chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
+                rows.append((code, at, chunks, base, polls))
+                self._steps.append(step)
+            at += 8 * len(row)
+        table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
+        table[:, :5] = rows
+        self._stamps = np.zeros((len(rows), 2), np.int64)
+        self._alive = (self.pointers, alive)
+        self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
+        self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
+
+    def _call(self, table: Array, stamps: Array | None) -> Call:
+        shared = [step.seconds for step in self._steps if step.chunks > 1]
+        polls = bool(table[:, runtime.STEP_POLL].any())
+        return Call(
+            table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < TRY_S,
+            polls=polls, stamps=stamps, alive=self._alive,
+        )  # fmt: skip
+
+    def uses(self, value: int) -> list[tuple[int, int]]:
+        """Return which of the pointers are into a value's memory, and how far into it."""
+        owners = enumerate(self._owners)
+        return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
+
+    def choose(self, alone: bool | None) -> bool:
+        """See `Bound.choose`."""
+        calls = [call for call in (self.call, self._stamping) if call.words[runtime.CALL_TRIES]]
+        for call in calls:
+            call.words[runtime.CALL_RUNS] = 0 if alone is None else -1
+            call.words[[runtime.CALL_WITH, runtime.CALL_ALONE]] = bool(alone), not alone
+        return bool(calls)
+
+    def park(self, parks: bool) -> None:
+        """See `Bound.park`."""
+        for call in (self.call, self._stamping):
+            call.words[runtime.CALL_PARKS] = parks
+
+    def profile(self) -> Told:
+        """Run, in the way that runs without stamps found faster; tell when each step ran."""
+        self.stamped()
+        self._stamped()
+        return self._told()
+
+    def stamped(self) -> Stamped:
+        """Return the call that writes stamps, in the way that runs without them found faster, and
+        what takes its stamps when it has run.
+        """
+        plain, stamped = self.call.words, self._stamping.words
+        if not 0 <= plain[runtime.CALL_RUNS] < _TRIALS:
+            learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
+            stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
+        return self._stamping.pointer, self._told
+
+    def _told(self) -> Told:
+        """Return what tells when each step of the last run with stamps ran."""
+        stamps = self._stamps.copy()  # the next run writes them anew
+        return lambda: [
+            NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
+            for step, (start_ns, end_ns) in zip(self._steps, stamps.tolist(), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A node that numpy runs."""
+
+    node: int
+    run: Callable[[], None]
+
+    def profile(self) -> Told:
+        """Run, and return what tells when it ran."""
+        start = perf_counter()
+        self.run()
+        span = NodeSpan((self.node,), REFERENCE, start, perf_counter())
+        return lambda: [span]
+
+
+def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+_DONE = Done()

@@ -1,0 +1,134 @@
+"""Which nodes become one kernel: attentions, ops on int8 weights, chains of elementwise nodes.
+
+A chain computes in registers what would go through memory. A node joins the chain of its consumer
+when the consumer is its only reader and makes an output of the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trireme.devices.cpu.kernels.expressions import EXPRESSIONS
+from trireme.devices.cpu.kernels.f32.elementwise import (
+    MOST_INPUTS,
+    expression_step,
+    node_term,
+    term_inputs,
+)
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason
+from trireme.devices.cpu.patterns.attention import Attention, find_attention
+from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
+from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, Levels
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import is_quantized
+from trireme.support.errors import InternalError
+
+MOST_NODES = 32
+"""Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory
+costs little beside 32 ops. Equal pieces of a long chain are one kernel."""
+
+Pattern = Attention | Levels | HybridProduct
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that become one kernel; the last one, `node`, makes the result."""
+
+    nodes: tuple[Node, ...]
+    native: bool
+    pattern: Pattern | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node whose outputs the group leaves behind."""
+        return self.nodes[-1]
+
+
+def grouped(context: Context) -> Iterator[Group]:
+    """Yield the nodes of a graph in groups, each when its last node comes."""
+    graph = context.graph
+    pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
+    found: list[Pattern] = [*find_attention(graph), *chosen_hybrid(context)]
+    patterns = {node.id: one for one in found for node in one.nodes}
+    for node in graph.nodes:
+        pattern = patterns.get(node.id)
+        if pattern is not None:
+            for value in node.used:
+                if value in pending:
+                    yield Group(pending.pop(value), True)
+            if node is pattern.nodes[-1]:
+                yield Group(pattern.nodes, True, pattern)
+            continue
+        native = native_reason(graph, node) is None
+        chain: tuple[Node, ...] = (node,)
+        if native and _is_expression(graph, node):
+            for value in dict.fromkeys(node.used):
+                if value in pending:
+                    before = pending.pop(value)
+                    if _fits(graph, before + chain):
+                        chain = before + chain
+                    else:
+                        yield Group(before, True)
+            if _joins_its_reader(graph, node):
+                pending[node.outputs[0]] = chain
+                continue
+        yield Group(chain, native)
+
+
+def _fits(graph: Graph, chain: Sequence[Node]) -> bool:
+    """Whether nodes are few enough for one kernel, and the arrays that they read."""
+    return len(chain) <= MOST_NODES and len(_inputs(graph, chain)) <= MOST_INPUTS
+
+
+def _is_expression(graph: Graph, node: Node) -> bool:
+    """Whether a node is elementwise on values as they are, not on stored integers."""
+    return node.op in EXPRESSIONS and not is_quantized(graph, node)
+
+
+def _joins_its_reader(graph: Graph, node: Node) -> bool:
+    """Whether the only reader of a node's result is an elementwise node of the same shape."""
+    value = node.outputs[0]
+    readers = graph.users(value)
+    if graph.is_output(value) or len(readers) != 1 or not _is_expression(graph, readers[0]):
+        return False
+    reader = readers[0]
+    same = graph.type(reader.outputs[0]).shape == graph.type(value).shape
+    return same and native_reason(graph, reader) is None
+
+
+def _inputs(graph: Graph, nodes: Sequence[Node]) -> tuple[int, ...]:
+    """Return the values that a chain reads from memory, in order."""
+    made = {node.outputs[0] for node in nodes}
+    read = (value for node in nodes for value in term_inputs(graph, node))
+    return tuple(dict.fromkeys(value for value in read if value not in made))
+
+
+def lower_group(context: Context, group: Group) -> Sequence[Step]:
+    """Return the steps of a native group."""
+    if isinstance(group.pattern, Attention):
+        return group.pattern.lower(context)
+    if isinstance(group.pattern, Levels):
+        return lower_levels(context, group.pattern)
+    if isinstance(group.pattern, HybridProduct):
+        return lower_product(context, group.pattern)
+    if len(group.nodes) == 1:
+        rule = TABLE.find(context.graph, group.node)
+        if rule is None:
+            raise InternalError(f"{group.node.label} has no native kernel")
+        return rule.lower(context, group.node)
+    return [_chain_step(context, group)]
+
+
+def _chain_step(context: Context, group: Group) -> Step:
+    """Return the step of a chain of elementwise nodes."""
+    inputs = _inputs(context.graph, group.nodes)
+    places = {value: ~k for k, value in enumerate(inputs)}
+    terms = []
+    for k, node in enumerate(group.nodes):
+        terms.append(node_term(context.graph, node, places))
+        places[node.outputs[0]] = k
+    name = "_".join(node.op for node in group.nodes)
+    name = name if len(name) < 60 else f"chain_of_{len(terms)}"
+    nodes = tuple(node.id for node in group.nodes)
+    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)

@@ -1,0 +1,274 @@
+"""A region of a graph as one program: steps in order, memory for what flows between them.
+
+`build` lowers each node to native steps, or to a step on the numpy reference where there is no
+kernel, and plans the scratch memory. executable.py puts it on addresses and runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trireme.backend.arena import LiveRange
+from trireme.backend.arena import pack as pack_ranges
+from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.kernel_cache import Code, Recipes
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.compile.batch_tiling import Stretch, cut
+from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
+from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group
+from trireme.devices.cpu.kernels.lowering import (
+    CONSTANTS,
+    At,
+    Context,
+    Operand,
+    Packed,
+    Step,
+    Temp,
+    begin,
+    finish,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
+
+REFERENCE = "numpy reference"
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceStep:
+    """A node that numpy runs between native steps."""
+
+    node: Node
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The values it reads."""
+        return self.node.used
+
+    @property
+    def writes(self) -> tuple[Operand, ...]:
+        """The values it writes."""
+        return self.node.outputs
+
+
+Item = Step | ReferenceStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `build` makes: everything about a region but addresses."""
+
+    graph: Graph
+    items: tuple[Item, ...]
+    symbols: tuple[str, ...]
+    homes: Mapping[int, int]
+    """The value in whose memory each value lies; itself where it has memory of its own."""
+    offsets: Mapping[int | str, int]
+    """Byte offsets in the scratch memory, by value or temp."""
+    scratch_bytes: int
+    local_bytes: int
+    kernels: Mapping[int, str]
+    stretches: Sequence[tuple[int, Program, int]] = ()
+    """What is done part by part: its first item, the program of a part, the number of parts."""
+    constants: Mapping[int, Array] = field(default_factory=dict)
+    """Constants by the identity of the operand that steps name; aligned and contiguous."""
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The kernels, in the order of the steps."""
+        return tuple(item.code for item in self.items if isinstance(item, Step))
+
+
+class Lowered:
+    """Groups of nodes with their items, of a graph that was lowered to be priced.
+
+    What is compiled of the graph after that takes them from here.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._made: dict[tuple[int, ...], tuple[Group, list[Item]]] = {}
+
+    def add(self, group: Group, items: list[Item]) -> None:
+        """Keep a group's items."""
+        self._made[tuple(node.id for node in group.nodes)] = group, items
+
+    def get(self, graph: Graph, group: Group) -> list[Item] | None:
+        """Return the items of the same nodes on the same values; None where there are none."""
+        kept, items = self._made.get(tuple(node.id for node in group.nodes), (None, None))
+        if kept is None or kept.pattern != group.pattern:
+            return None
+        for mine, other in zip(group.nodes, kept.nodes, strict=True):
+            if (mine.op, mine.inputs, mine.outputs) != (other.op, other.inputs, other.outputs):
+                return None
+            values = (*mine.used, *mine.outputs)
+            same = all(graph.values[v] is self._graph.values.get(v) for v in values)
+            if not same or mine.attrs != other.attrs:
+                return None
+        return items
+
+
+def build(
+    graph: Graph,
+    isa: Isa,
+    threads: int,
+    winograd: bool = True,
+    recipes: Recipes | None = None,
+    lowered: Lowered | None = None,
+    parts: bool = True,
+) -> Program:
+    """Lower a graph to a program without its constants; see `pack`.
+
+    parts: whether large batches are done a part at a time (batches.py)
+    recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
+        here is added to `lowered`
+    """
+    context = Context(graph, isa, threads, winograd, recipes=recipes)
+    lowered = Lowered(graph) if lowered is None else lowered
+    homes, copies = find_homes(graph)
+    items: list[Item] = []
+    kernels: dict[int, str] = {}
+    stretches: list[tuple[int, Program, int]] = []
+    groups = list(grouped(context))
+    for group in cut(graph, groups, isa) if parts else groups:
+        if isinstance(group, Stretch):
+            one = build(group.graph, isa, threads, winograd, recipes, parts=False)
+            stretches.append((len(items), one, group.parts))
+            items += _repeated(one, group.parts)
+            kernels |= one.kernels
+            continue
+        if len(group.nodes) > 1 or not is_alias(graph, group.node):
+            made = lowered.get(graph, group)
+            if made is None:
+                made = _lower(context, group)
+                lowered.add(group, made)
+        elif group.node.id in copies:
+            made = [_copy_step(context, group.node, *copies[group.node.id])]
+        else:
+            kernels[group.node.id] = "alias"
+            continue
+        items += made
+        kernels |= {node.id: _kernel_name(made) for node in group.nodes}
+    offsets, nbytes = _place(graph, items, homes)
+    return Program(
+        graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
+        homes, offsets, nbytes,
+        max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
+        kernels, stretches,
+    )  # fmt: skip
+
+
+def pack(program: Program) -> Program:
+    """Return the program with its constants, as kernels read them."""
+    constants = _constants(program.items)
+    _release(program.graph, constants)
+    return replace(program, constants=constants)
+
+
+def _kernel_name(items: Sequence[Item]) -> str:
+    names = dict.fromkeys(i.code.name for i in items if isinstance(i, Step))
+    return " + ".join(names) or REFERENCE
+
+
+def _lower(context: Context, group: Group) -> list[Item]:
+    if not group.native:
+        return [ReferenceStep(group.node)]
+    nodes = tuple(node.id for node in group.nodes)
+    return [replace(step, nodes=nodes) for step in lower_group(context, group)]
+
+
+def _repeated(program: Program, parts: int) -> list[Item]:
+    """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
+    graph, homes, offsets = program.graph, program.homes, program.offsets
+    whole = {*graph.inputs, *graph.outputs}
+    memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
+
+    def beginning(operand: int | Temp, part: int) -> At:
+        if isinstance(operand, int) and homes[operand] in whole:
+            return At(homes[operand], part * graph.type(homes[operand]).nbytes)
+        key = homes[operand] if isinstance(operand, int) else operand.key
+        return At(memory, offsets[key])
+
+    def place(operand: Operand, part: int) -> Operand:
+        if isinstance(operand, int) and graph.values[operand].is_constant:
+            return operand
+        if isinstance(operand, At):
+            at = beginning(operand.of, part)
+            return At(at.of, at.offset + operand.offset)
+        return beginning(operand, part) if isinstance(operand, int | Temp) else operand
+
+    return [
+        replace(
+            item,
+            reads=tuple(place(operand, part) for operand in item.reads),
+            writes=tuple(place(operand, part) for operand in item.writes),
+        )
+        for part in range(parts)
+        for item in program.items
+        if isinstance(item, Step)
+    ]
+
+
+def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
+    nbytes = context.type(source).nbytes
+    code = context.kernel(_copy_kernel, nbytes)
+    reads = (context.operand(source),)
+    return Step(code, reads, (target,), seconds=nbytes / 1e10, nodes=(node.id,))
+
+
+def _copy_kernel(isa: Isa, nbytes: int) -> Code:
+    fn, (x, y), _, _ = begin(f"copy_{nbytes}", isa, 2)
+    fn.line(f"call void @llvm.memcpy.p0.p0.i64({y}, {x}, i64 {nbytes}, i1 false)")
+    fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+    return finish(fn)
+
+
+def _place(
+    graph: Graph, items: Sequence[Item], homes: Mapping[int, int]
+) -> tuple[dict[int | str, int], int]:
+    """Return offsets in the scratch memory of what is neither input, output nor constant."""
+    outside = {*graph.inputs, *graph.outputs}
+    spans: dict[int | str, tuple[int, int, int]] = {}
+    for position, item in enumerate(items):
+        for operand in (*item.reads, *item.writes):
+            key: int | str
+            operand = operand.of if isinstance(operand, At) else operand
+            if isinstance(operand, Temp):
+                key, nbytes = operand.key, operand.nbytes
+            elif isinstance(operand, int) and homes[operand] not in outside:
+                if graph.values[operand].is_constant:
+                    continue
+                key, nbytes = homes[operand], graph.type(homes[operand]).nbytes
+            else:
+                continue
+            first = spans[key][0] if key in spans else position
+            spans[key] = (first, position, nbytes)
+    keys = list(spans)
+    packing = pack_ranges([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
+    return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
+
+
+def _constants(items: Iterable[Item]) -> dict[int, Array]:
+    """Return aligned, contiguous constants by the identity of the array that a step names."""
+    found: dict[int, Array] = {}
+    for item in items:
+        for operand in item.reads:
+            if not isinstance(operand, CONSTANTS) or id(operand) in found:
+                continue
+            data = operand.make() if isinstance(operand, Packed) else operand
+            if data.nbytes != operand.nbytes:
+                raise InternalError(f"packed {data.nbytes} bytes, not {operand.nbytes}")
+            aligned = data.ctypes.data % 64 == 0 and data.flags.c_contiguous
+            found[id(operand)] = data if aligned else aligned_copy(data)
+            if not aligned:
+                release(data)
+    return found
+
+
+def _release(graph: Graph, constants: Mapping[int, Array]) -> None:
+    """Give back the pages of weights that were packed; those that kernels read in place stay."""
+    for value in graph.values.values():
+        if value.data is not None and constants.get(id(value.data)) is not value.data:
+            release(value.data)

@@ -1,0 +1,317 @@
+"""Kernels that slide a window over each channel by itself: depthwise conv, max and average pool.
+
+An output row is cut into tiles of columns whose accumulators stay in registers while a loop goes
+over the channels, vector by vector; each input column of a tile is loaded once a kernel row. Which
+kernel columns fall into the padding is known when code is generated, which kernel rows do is
+asked at run time, once a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
+from trireme.devices.cpu.kernels.f32.reductions import Rows, reduce_kernel
+from trireme.devices.cpu.kernels.f32.window_body import (
+    AverageBody,
+    Body,
+    DepthwiseBody,
+    MakeBody,
+    MaxBody,
+    column_segments,
+)
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+
+DEPTHWISE_CYCLES, POOL_CYCLES = 0.8, 6.0
+_MOST_UNROLLED = 1500
+"""Taps times columns that one tile's code spells out."""
+MOST_TAPS = 256
+"""Taps of a window that these kernels spell out."""
+
+
+class WindowEmitter:
+    """Writes a window kernel: chunk of rows > row > tile of columns > channels."""
+
+    def __init__(self, fn: Function, window: Window, body: Body, x: Value, y: Value) -> None:
+        self.fn, self.window, self.body, self.x, self.y = fn, window, body, x, y
+        self.lanes = fn.isa.lanes
+        self.type = vector(self.lanes, "float")
+        most = 14 if fn.isa.registers >= 32 else 8
+        most = max(1, min(most, _MOST_UNROLLED // math.prod(window.kernel)))
+        self.tile = -(-window.out_width // -(-window.out_width // most))
+
+    def rows(self, first: Index, last: Index) -> None:
+        """Emit output rows first..last, counted over the batch."""
+        fn, window = self.fn, self.window
+        for row in fn.range(first, last):
+            n, oh = (fn.integer(op, row, window.out_height) for op in ("udiv", "urem"))
+            top = fn.as_value("i64", oh) * window.strides[0] - window.pads[0]
+            inside = [self._inside(top, kh) for kh in range(window.kernel[0])]
+            line = fn.as_value("i64", n) * window.height + top
+            width = window.width * window.channels
+            x = fn.at(self.x, line * width)
+            at = fn.as_value("i64", row) * (window.out_width * window.channels)
+            self._columns(x, at, inside)
+
+    def _inside(self, top: Value, kh: int) -> Value | bool:
+        """Whether a kernel row lies in the image: known, or asked at run time."""
+        window = self.window
+        offset = kh * window.dilations[0]
+        reach = (window.out_height - 1) * window.strides[0] - window.pads[0] + offset
+        if offset >= window.pads[0] and reach < window.height:
+            return True
+        return self.fn.compare("ult", top + offset, window.height)
+
+    def _columns(self, x: Value, at: Value, inside: Sequence[Value | bool]) -> None:
+        """Emit a row's tiles of columns."""
+        for starts, taps in column_segments(self.window, self.tile):
+            for start in self.fn.range(starts.start, starts.stop, starts.step):
+                self._tile(x, at, inside, start, taps)
+
+    def _tile(
+        self, x: Value, at: Value, inside: Sequence[Value | bool], start: Index,
+        taps: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Emit one tile of columns: all channels, whole vectors and then the rest."""
+        fn, channels = self.fn, self.window.channels
+        left = _scaled(start, self.window.strides[1], -self.window.pads[1])
+        x = fn.at(x, _scaled(left, channels, 0))
+        at = at + _scaled(start, channels, 0)
+        whole = channels // self.lanes * self.lanes
+        for channel in fn.range(0, whole, self.lanes):
+            self._vector(x, at, inside, taps, channel, self.lanes)
+        if whole < channels:
+            self._vector(x, at, inside, taps, whole, channels - whole)
+
+    def _vector(
+        self, x: Value, at: Value, inside: Sequence[Value | bool], taps: Sequence[Sequence[int]],
+        channel: Index, count: int,
+    ) -> None:  # fmt: skip
+        """Emit one vector of channels; again with care where the careless body met NaN."""
+        fn = self.fn
+        part = _Part(fn.at(x, channel), at, inside, taps, channel, count)
+        careless = self.body.careless()
+        if careless is None:
+            self._store(self.body, part, *self._accumulate(self.body, part, None))
+            return
+        odd = Var(fn, vector(self.lanes, "i1"), 0)
+        made = self._accumulate(careless, part, odd)
+        bits = fn.convert("bitcast", odd.get(), f"i{self.lanes}")
+        for is_odd in fn.either(fn.compare("ne", bits, 0)):
+            body = self.body if is_odd else careless
+            self._store(body, part, *(self._accumulate(body, part, None) if is_odd else made))
+
+    def _accumulate(self, body: Body, part: _Part, odd: Var | None) -> tuple[list[Var], Var]:
+        """Emit a tile's accumulators, and the number of kernel rows that they met."""
+        fn = self.fn
+        totals = [Var(fn, self.type, body.start(part.channel, part.count)) for _ in part.taps]
+        lines = Var(fn, "float", 0.0)
+        for kh, is_inside in enumerate(part.inside):
+            if isinstance(is_inside, Value):
+                with fn.when(is_inside):
+                    self._kernel_row(body, part, totals, kh, odd)
+                    lines.set(lines.get() + 1.0)
+            else:
+                self._kernel_row(body, part, totals, kh, odd)
+                lines.set(lines.get() + 1.0)
+        return totals, lines
+
+    def _store(self, body: Body, part: _Part, totals: Sequence[Var], lines: Var) -> None:
+        fn = self.fn
+        for k, total in enumerate(totals):
+            place = part.at + k * self.window.channels + part.channel
+            met = lines.get() * float(len(part.taps[k]))
+            value = body.end(total.get(), place, part.count, met)
+            fn.store_some(value, fn.at(self.y, place), part.count)
+
+    def _kernel_row(
+        self, body: Body, part: _Part, totals: Sequence[Var], kh: int, odd: Var | None
+    ) -> None:
+        """Emit one kernel row: input columns from left to right, each loaded once."""
+        fn, window = self.fn, self.window
+        stride, dilation = window.strides[1], window.dilations[1]
+        meets: dict[int, list[tuple[int, int]]] = {}
+        for k, mine in enumerate(part.taps):
+            for kw in mine:
+                meets.setdefault(k * stride + kw * dilation, []).append((k, kw))
+        used = {kw for mine in part.taps for kw in mine}
+        weights = {
+            kw: body.weight(kh * window.kernel[1] + kw, part.channel, part.count)
+            for kw in sorted(used)
+        }
+        line = kh * window.dilations[0] * window.width
+        before: Value | None = None
+        for column in sorted(meets):
+            place = fn.at(part.x, (line + column) * window.channels)
+            element = fn.load_some(self.type, place, part.count)
+            for k, kw in meets[column]:
+                totals[k].set(body.meet(totals[k].get(), element, weights[kw]))
+            if odd is not None and (before is not None or column == max(meets)):
+                _note_nan(fn, odd, element, element if before is None else before)
+            before = element if before is None else None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A vector of channels of a tile: addresses, kernel rows inside, taps of each column."""
+
+    x: Value
+    at: Value
+    inside: Sequence[Value | bool]
+    taps: Sequence[Sequence[int]]
+    channel: Index
+    count: int
+
+
+def _note_nan(fn: Function, odd: Var, a: Value, b: Value) -> None:
+    """Emit odd |= a or b is NaN."""
+    found = fn.integer("or", odd.get(), fn.compare("uno", a, b))
+    assert isinstance(found, Value)
+    odd.set(found)
+
+
+def _scaled(index: Index, factor: int, plus: int) -> Index:
+    return index * factor + plus
+
+
+def _window_kernel(
+    isa: Isa, window: Window, rows: int, operands: int, make: MakeBody, name: str, cycles: float
+) -> tuple[Code, int, float]:
+    """Return a window kernel, its chunks and seconds; make(fn, operands) returns the body.
+
+    cycles: of a vector of one tap
+    """
+    seconds = _seconds(isa, window, rows, cycles)
+    fn, pointers, chunk, _ = begin(f"{name}_f32_{'x'.join(map(str, window.kernel))}", isa, operands)
+    emitter = WindowEmitter(fn, window, make(fn, pointers), pointers[0], pointers[-1])
+    size, chunks = deal(rows, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    emitter.rows(first, fn.minimum(first + size, rows))
+    return finish(fn), chunks, seconds
+
+
+def depthwise_kernel(
+    isa: Isa, window: Window, rows: int, activation: str, bias: bool, residual: bool
+) -> tuple[Code, int, float]:
+    """Return the kernel of a depthwise conv, its chunks and seconds.
+
+    Operands: x, the weights [taps, C], bias and residual where there are any, y
+    """
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        return DepthwiseBody(fn, operands, window.channels, activation, bias, residual)
+
+    operands = 3 + bias + residual
+    return _window_kernel(isa, window, rows, operands, make, "depthwise", DEPTHWISE_CYCLES)
+
+
+def pool_kernel(
+    isa: Isa, op: str, window: Window, rows: int, activation: str, fixed: int | None
+) -> tuple[Code, int, float]:
+    """Return the kernel of a pool, its chunks and seconds. Operands: x, y.
+
+    fixed: the number that averages divide by, where it is the same for all
+    """
+
+    def make(fn: Function, operands: Sequence[Value]) -> Body:
+        if op == "max_pool":
+            return MaxBody(fn, activation)
+        return AverageBody(fn, activation, fixed)
+
+    return _window_kernel(isa, window, rows, 2, make, op, POOL_CYCLES)
+
+
+def _seconds(isa: Isa, window: Window, rows: int, tap_cycles: float) -> float:
+    """Estimate a window kernel for one thread, given the cycles of a vector of one tap."""
+    vectors = window.out_width * -(-window.channels // isa.lanes)
+    return rows * (vectors * math.prod(window.kernel) * tap_cycles + 50) / 3e9
+
+
+def lower_depthwise(context: Context, node: Node) -> list[Step]:
+    """Lower a conv whose groups are its channels, with one output channel each."""
+    weight = node.used[1]
+    w = context.type(weight).dims
+    window = window_of(context.graph, node, w[1:-1], w[0])
+    extra = [i for i in node.inputs[2:4] if i is not None]
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    has_residual = len(node.inputs) > 3 and node.inputs[3] is not None
+
+    def pack() -> Array:
+        data = context.graph.values[weight].data
+        return aligned_copy(np.asarray(data).reshape(w[0], -1).T)
+
+    rows = context.type(node.used[0]).dims[0] * window.out_height
+    code, chunks, seconds = context.kernel(
+        depthwise_kernel, window, rows, node.attrs["activation"], has_bias, has_residual
+    )
+    reads: tuple[Operand, ...] = (
+        context.operand(node.used[0]), context.pack_later(weight, "taps", 4 * math.prod(w), pack),
+        *(context.operand(i) for i in extra),
+    )  # fmt: skip
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _pool_reason(graph: Graph, node: Node) -> str | None:
+    if len(node.outputs) > 1:
+        return "max_pool has no native kernel for indices"
+    if node.op == "average_pool" and node.attrs["count_include_pad"] and node.attrs["ceil_mode"]:
+        return "average_pool has no native kernel for counted pads with ceil_mode"
+    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not _is_global(graph, node):
+        return f"{node.op} has no native kernel for windows of more than {MOST_TAPS} elements"
+    return image_reason(graph, node)
+
+
+def _is_global(graph: Graph, node: Node) -> bool:
+    """Whether a pool's only window is the whole image."""
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    whole = tuple(node.attrs["kernel"]) == x[1:-1] and not any(node.attrs["pads"])
+    return whole and math.prod(y[1:-1]) == 1 and not node.attrs["activation"]
+
+
+def _lower_global(context: Context, node: Node) -> list[Step]:
+    """Lower a pool of the whole image to a reduction over its rows."""
+    x = context.type(node.used[0]).dims
+    rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
+    op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
+    code, chunks = context.kernel(reduce_kernel, op, rows)
+    seconds = math.prod(x) / (context.isa.lanes * 1e9)
+    reads = (context.operand(node.used[0]),)
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _lower_pool(context: Context, node: Node) -> list[Step]:
+    if _is_global(context.graph, node):
+        return _lower_global(context, node)
+    x = context.type(node.used[0]).dims
+    window = window_of(context.graph, node, node.attrs["kernel"], x[-1])
+    fixed = math.prod(window.kernel) if node.attrs.get("count_include_pad") else None
+    rows = x[0] * window.out_height
+    code, chunks, seconds = context.kernel(
+        pool_kernel, node.op, window, rows, node.attrs["activation"], fixed
+    )
+    reads = (context.operand(node.used[0]),)
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
+TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), ["float32"], "NHWC")

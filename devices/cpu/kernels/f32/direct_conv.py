@@ -1,0 +1,255 @@
+"""Direct convolution for few input and output channels: first layers above all.
+
+A matrix of gathered rows would cost as much as the product there. Instead a tile of output columns
+keeps all output channels in registers, vectors along the channels, and walks the image in place;
+the weights [KH, KW, C, O padded to vectors] stay in the L1 cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.expressions import COSTS, activate
+from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_depthwise
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
+from trireme.devices.cpu.kernels.f32.window_body import column_segments
+from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+
+_WEIGHT_BYTES = 40 << 10
+_MOST_VECTORS = 4
+_MOST_UNROLLED = 32
+_WIDEST = 16
+
+
+def suits(isa: Isa, graph: Graph, node: Node) -> bool:
+    """Whether a conv is one for this kernel: small, one group, more than one tap."""
+    outputs, *kernel, depth = graph.type(node.used[1]).dims
+    vectors = -(-outputs // isa.lanes)
+    taps = math.prod(kernel)
+    return (
+        node.attrs["groups"] == 1
+        and taps > 1
+        and kernel[-1] <= _WIDEST
+        and vectors <= _MOST_VECTORS
+        and taps * depth * vectors * isa.lanes * 4 <= _WEIGHT_BYTES
+        and (len(kernel) == 1 or node.attrs["dilations"][0] == 1)
+        and COSTS.get(node.attrs["activation"], 2) <= 4
+    )
+
+
+def _lanes(isa: Isa, outputs: int) -> int:
+    """The lanes of a vector: half of the register where that leaves fewer lanes idle.
+
+    Two halves take as long as the whole where vectors of 16 are done in two, as on Zen 4.
+    """
+    half = isa.lanes // 2
+    odd = -(-outputs // half) % 2 if half >= 8 else 0
+    return half if odd and outputs <= _MOST_VECTORS * half else isa.lanes
+
+
+class _Emitter:
+    """Writes one direct convolution: row > tile of columns > kernel row > taps."""
+
+    def __init__(
+        self, fn: Function, window: Window, outputs: int, operands: Sequence[Value],
+        extra: tuple[bool, bool], activation: str,
+    ) -> None:  # fmt: skip
+        self.fn, self.window, self.outputs, self.activation = fn, window, outputs, activation
+        self.lanes = _lanes(fn.isa, outputs)
+        self.type = vector(self.lanes, "float")
+        self.vectors = -(-outputs // self.lanes)
+        self.x, self.weights, *rest, self.y = operands
+        self.bias = rest.pop(0) if extra[0] else None
+        self.residual = rest.pop(0) if extra[1] else None
+        most = min(16, (fn.isa.registers - 1 - self.vectors) // self.vectors)
+        self.tile = -(-window.out_width // -(-window.out_width // most))
+
+    def rows(self, first: Index, last: Index) -> None:
+        """Emit output rows first..last, counted over the batch."""
+        fn, window = self.fn, self.window
+        for row in fn.range(first, last):
+            n, oh = (fn.integer(op, row, window.out_height) for op in ("udiv", "urem"))
+            top = fn.as_value("i64", oh) * window.strides[0] - window.pads[0]
+            line = fn.as_value("i64", n) * window.height + top
+            x = fn.at(self.x, line * (window.width * window.channels))
+            at = fn.as_value("i64", row) * (window.out_width * self.outputs)
+            inside = self._kernel_rows(top)
+            for starts, taps in column_segments(window, self.tile):
+                for start in fn.range(starts.start, starts.stop, starts.step):
+                    self._tile(x, at, inside, start, taps)
+
+    def _kernel_rows(self, top: Value) -> tuple[Index, Index]:
+        """The kernel rows that lie in the image, from the first to before the last."""
+        fn, window = self.fn, self.window
+        low: Index = 0
+        high: Index = window.kernel[0]
+        if window.pads[0]:
+            above = 0 - top
+            low = fn.select(fn.compare("sgt", above, 0), above, fn.as_value("i64", 0))
+        lowest = (window.out_height - 1) * window.strides[0] - window.pads[0]
+        if lowest + window.kernel[0] > window.height:
+            high = fn.minimum(window.height - top, window.kernel[0])
+        return low, high
+
+    def _tile(
+        self, x: Value, at: Value, inside: tuple[Index, Index], start: Index,
+        taps: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        fn, window = self.fn, self.window
+        depth, row = window.channels, window.kernel[1] * window.channels
+        width = self.vectors * self.lanes
+        x = fn.at(x, (start * window.strides[1] - window.pads[1]) * depth)
+        totals = self._begin(len(taps))
+        for kh in fn.range(*inside):
+            line = fn.at(x, kh * (window.width * depth))
+            weights = fn.at(self.weights, kh * (row * width))
+            if row <= _MOST_UNROLLED:
+                for c in range(depth):
+                    self._taps(line, weights, c, totals, taps)
+            else:
+                for channel in fn.range(0, depth):
+                    self._taps(line, weights, channel, totals, taps)
+        self._end(at + start * self.outputs, totals)
+
+    def _counts(self) -> list[int]:
+        return [min(self.lanes, self.outputs - v * self.lanes) for v in range(self.vectors)]
+
+    def _begin(self, columns: int) -> list[list[Var]]:
+        """Return the accumulators, which begin with the bias."""
+        fn = self.fn
+        first = [
+            fn.load_some(self.type, fn.at(self.bias, v * self.lanes), count)
+            if self.bias
+            else fn.as_value(self.type, 0.0)
+            for v, count in enumerate(self._counts())
+        ]
+        return [[Var(fn, self.type, value) for value in first] for _ in range(columns)]
+
+    def _taps(
+        self, line: Value, weights: Value, channel: Index, totals: Sequence[Sequence[Var]],
+        taps: Sequence[Sequence[int]],
+    ) -> None:  # fmt: skip
+        """Emit one channel of one kernel row for all columns of a tile.
+
+        Taps see the same elements; LLVM would keep those in registers and spill the totals, so
+        each tap walks a pointer that it knows nothing about.
+        """
+        fn, window = self.fn, self.window
+        depth, width = window.channels, self.vectors * self.lanes
+        line, weights = fn.at(line, channel), fn.at(weights, channel * width)
+        for kw in range(window.kernel[1]):
+            mine = [k for k, columns in enumerate(taps) if kw in columns]
+            if not mine:
+                continue
+            line = fn.opaque(line)
+            place = fn.at(weights, kw * depth * width)
+            panel = [
+                fn.load(self.type, fn.at(place, v * self.lanes), 4 * self.lanes)
+                for v in range(self.vectors)
+            ]
+            for k in mine:
+                offset = (k * window.strides[1] + kw * window.dilations[1]) * depth
+                factor = fn.splat(fn.load("float", fn.at(line, offset)), self.lanes)
+                for total, column in zip(totals[k], panel, strict=True):
+                    total.set(fn.fma(factor, column, total.get()))
+
+    def _end(self, at: Value, totals: Sequence[Sequence[Var]]) -> None:
+        """Emit residual, activation and stores of a tile."""
+        fn = self.fn
+        for k, column in enumerate(totals):
+            for v, (total, count) in enumerate(zip(column, self._counts(), strict=True)):
+                place = at + (k * self.outputs + v * self.lanes)
+                value = total.get()
+                if self.residual:
+                    value = value + fn.load_some(self.type, fn.at(self.residual, place), count)
+                fn.store_some(activate(fn, self.activation, value), fn.at(self.y, place), count)
+
+
+def direct_kernel(
+    isa: Isa, window: Window, batch: int, outputs: int, extra: tuple[bool, bool], activation: str
+) -> tuple[Code, int, float]:
+    """Return the kernel of a direct conv, its chunks and seconds.
+
+    extra: whether there are bias and residual
+    Operands: x, the weights [taps * C, outputs in whole vectors], bias, residual, y
+    """
+    width = _padded(isa, outputs)
+    name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
+    fn, operands, chunk, _ = begin(name, isa, 3 + sum(extra))
+    emitter = _Emitter(fn, window, outputs, operands, extra, activation)
+    total = batch * window.out_height
+    cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
+    seconds = total * cycles / 2e9
+    size, chunks = deal(total, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    emitter.rows(first, fn.minimum(first + size, total))
+    return finish(fn), chunks, seconds
+
+
+def _padded(isa: Isa, outputs: int) -> int:
+    """Outputs in whole vectors."""
+    lanes = _lanes(isa, outputs)
+    return -(-outputs // lanes) * lanes
+
+
+def lower_direct(context: Context, node: Node) -> list[Step]:
+    """Lower a conv that `suits`."""
+    weight, isa = node.used[1], context.isa
+    outputs, *kernel, depth = context.type(weight).dims
+    window = window_of(context.graph, node, kernel, depth)
+    width = _padded(isa, outputs)
+    nbytes = 4 * math.prod(kernel) * depth * width
+    given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
+    extra = tuple(context.operand(i) for i in given if i is not None)
+
+    def pack() -> Array:
+        data = np.asarray(context.graph.values[weight].data).reshape(outputs, -1)
+        return aligned_copy(np.pad(data.T, ((0, 0), (0, width - outputs))))
+
+    code, chunks, seconds = context.kernel(
+        direct_kernel, window, context.type(node.used[0]).dims[0], outputs,
+        (given[0] is not None, given[1] is not None), node.attrs["activation"],
+    )  # fmt: skip
+    reads: tuple[Operand, ...] = (
+        context.operand(node.used[0]),
+        context.pack_later(weight, f"direct {width}", nbytes, pack), *extra,
+    )  # fmt: skip
+    return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
+
+
+def _lower_conv(context: Context, node: Node) -> list[Step]:
+    """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product."""
+    channels = context.type(node.used[0]).dims[-1]
+    outputs = context.type(node.outputs[0]).dims[-1]
+    taps = math.prod(context.type(node.used[1]).dims[1:-1])
+    if node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS:
+        return lower_depthwise(context, node)
+    if size := winograd_size(context, node):
+        return lower_winograd(context, node, size)
+    if suits(context.isa, context.graph, node):
+        return lower_direct(context, node)
+    return lower_conv(context, node)
+
+
+TABLE.add("conv", Rule(conv_reason, _lower_conv), ["float32"], "NHWC")

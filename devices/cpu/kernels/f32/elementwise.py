@@ -1,0 +1,328 @@
+"""Elementwise kernels: one op, or a chain fused into one pass over memory, with broadcasting.
+
+An expression is a list of calls in order; each reads operands (arrays from memory) or results of
+earlier calls, and the last result is stored. Broadcasting is a matter of strides: dimensions that
+all operands walk alike are merged, the innermost is done in vectors, the others give rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trireme.backend.kernel_table import STORED_8
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.scalars import SCALARS, load, rounded, store
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.expressions import (
+    ACTIVATIONS,
+    EXPRESSIONS,
+    KNOWN_POWERS,
+    emitter,
+    expression_cost,
+)
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import FLOATS, INTS
+from trireme.support.errors import InternalError
+
+MOST_INPUTS = 8
+"""Arrays that one kernel reads; more would run out of address registers."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One call of an expression; arguments below zero are operands (~0, ~1, ...).
+
+    dtype: of what it is computed in, its first argument's (of a choice, what is chosen from)
+    makes: the dtype of the result
+    """
+
+    op: str
+    attrs: Mapping[str, Any]
+    arguments: tuple[int, ...]
+    dtype: str = "float32"
+    makes: str = "float32"
+
+
+def node_term(graph: Graph, node: Node, places: Mapping[int, int]) -> Term:
+    """Return an elementwise node as a term; `places` says which argument each value is."""
+    dtype, makes = computed_in(graph, node), graph.type(node.outputs[0]).dtype
+    arguments = tuple(places[value] for value in term_inputs(graph, node))
+    if node.op == "cast":
+        return Term("cast", {"from": dtype, "to": makes}, arguments, dtype, makes)
+    if node.op == "pow":
+        known = known_power(graph, node)
+        if known is not None:
+            return Term("_power", {"exponent": known}, arguments, dtype, makes)
+        attrs = {"exponent": graph.type(node.used[1]).dtype}
+        return Term("pow", attrs, arguments, dtype, makes)
+    return Term(node.op, term_attrs(node), arguments, dtype, makes)
+
+
+def computed_in(graph: Graph, node: Node) -> str:
+    """Return the dtype that decides how an elementwise node is computed."""
+    return graph.type(node.used[1 if node.op == "where" else 0]).dtype
+
+
+def known_power(graph: Graph, node: Node) -> float | None:
+    """Return the constant exponent of a pow of floats, if it is one of a few."""
+    data = graph.values[node.used[1]].data
+    if data is None or data.size != 1 or graph.type(node.used[0]).dtype not in FLOATS:
+        return None
+    exponent = float(data.reshape(()))
+    return exponent if exponent in KNOWN_POWERS else None
+
+
+def term_inputs(graph: Graph, node: Node) -> tuple[int, ...]:
+    """Return the values that a node's term reads: not an exponent that is in the code."""
+    if node.op == "pow" and known_power(graph, node) is not None:
+        return node.used[:1]
+    return node.used
+
+
+def term_attrs(node: Node) -> Mapping[str, Any]:
+    """Return a node's attributes, with what the presence of its inputs says."""
+    if node.op != "clip":
+        return node.attrs
+    given = [i is not None for i in node.inputs] + [False, False]
+    return {**node.attrs, "has_low": given[1], "has_high": given[2]}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How an expression walks its arrays: merged dimensions, and each operand's strides in them."""
+
+    dims: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk:
+    """Merge the dimensions of an output that all dense, broadcast operands walk alike."""
+    columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
+    dims: list[int] = []
+    strides: list[list[int]] = [[] for _ in columns]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if dims and all(s[-1] == c[axis] * size for s, c in zip(strides, columns, strict=True)):
+            dims[-1] *= size
+            for s, c in zip(strides, columns, strict=True):
+                s[-1] = c[axis]
+            continue
+        dims.append(size)
+        for s, c in zip(strides, columns, strict=True):
+            s.append(c[axis])
+    if not dims:
+        dims, strides = [1], [[0 if math.prod(o) == 1 else 1] for o in (*operands, shape)]
+        strides[-1] = [1]
+    return Walk(tuple(dims), tuple(tuple(s) for s in strides))
+
+
+def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """Strides of a dense operand along the output's axes, 0 where it is broadcast."""
+    padded = [1] * (len(shape) - len(operand)) + list(operand)
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(range(len(shape))):
+        strides[axis] = step if padded[axis] != 1 else 0
+        step *= padded[axis]
+    return strides
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """What every vector of an expression's kernel is made of: terms, a walk, dtypes, lanes."""
+
+    terms: Sequence[Term]
+    walk: Walk
+    dtypes: Sequence[str]
+    lanes: int
+
+    def at(self, fn: Function, pointers: Sequence[Value], offsets: Sequence[Index]) -> list[Value]:
+        """Return the addresses of elements of the operands."""
+        return [
+            fn.at(pointer, offset, SCALARS[dtype].memory)
+            for pointer, offset, dtype in zip(pointers, offsets, self.dtypes, strict=True)
+        ]
+
+
+def expression_kernel(
+    isa: Isa, name: str, terms: Sequence[Term], walk: Walk, dtypes: Sequence[str]
+) -> tuple[Code, int, float]:
+    """Return the kernel of an expression over a walk, its number of chunks and its seconds.
+
+    Operands: the arrays read, then the array written; dtypes: theirs
+    """
+    fn, pointers, chunk, _ = begin(name, isa, len(walk.strides))
+    widths = [SCALARS[dtype].nbytes for dtype in (*dtypes, *(t.dtype for t in terms))]
+    lanes = isa.vector_bits // (8 * min(max(widths), 4))
+    loop = _Loop(terms, walk, dtypes, lanes)
+    inner = walk.dims[-1]
+    rows = math.prod(walk.dims[:-1])
+    seconds = _vector_cost(isa, loop) * rows * -(-inner // lanes) / 7e9
+    if len(walk.dims) == 1:
+        size, chunks = deal(-(-inner // lanes), seconds)
+        _flat(fn, pointers, chunk, loop, (size * lanes, chunks))
+        return finish(fn), chunks, seconds
+    size, chunks = deal(rows, seconds)
+    first = chunk * size
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        bases = loop.at(fn, pointers, [row_offset(fn, row, walk, k) for k in range(len(pointers))])
+        _span(fn, bases, loop, inner)
+    return finish(fn), chunks, seconds
+
+
+def _vector_cost(isa: Isa, loop: _Loop) -> float:
+    """Return about how many instructions a vector of all lanes takes."""
+
+    def registers(dtype: str) -> float:
+        return max(8 * SCALARS[dtype].nbytes * loop.lanes / isa.vector_bits, 1)
+
+    work = sum(expression_cost(t.op, t.dtype, loop.lanes) * registers(t.dtype) for t in loop.terms)
+    return work + sum(2 * registers(dtype) for dtype in loop.dtypes)
+
+
+def row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
+    """The element offset at which an operand's part of a row begins."""
+    offset: Index = 0
+    rest = row
+    for axis in reversed(range(len(walk.dims) - 1)):
+        index = fn.integer("urem", rest, walk.dims[axis]) if axis else rest
+        rest = fn.integer("udiv", rest, walk.dims[axis]) if axis else 0
+        stride = walk.strides[operand][axis]
+        if stride:
+            offset = index * stride + offset
+    return offset
+
+
+def _flat(
+    fn: Function, pointers: Sequence[Value], chunk: Value, loop: _Loop, cut: tuple[int, int]
+) -> None:
+    """Emit a walk of one dimension, cut into chunks of whole vectors; the last has the tail."""
+    size, chunks = cut
+    inner, lanes = loop.walk.dims[-1], loop.lanes
+    first = chunk * size if chunks > 1 else 0
+    whole = inner // lanes * lanes
+    steps = [strides[-1] for strides in loop.walk.strides]
+    bases = pointers
+    if chunks > 1:
+        bases = loop.at(fn, pointers, [chunk * (size * step) for step in steps])
+    high: Index = whole if chunks == 1 else fn.minimum(size, whole - first)
+    for i in fn.range(0, high, lanes):
+        _vector(fn, bases, loop, i, lanes)
+    if whole < inner:
+        if chunks == 1:
+            _vector(fn, bases, loop, whole, inner - whole)
+        else:
+            with fn.when(fn.compare("eq", chunk, chunks - 1)):
+                _vector(fn, pointers, loop, whole, inner - whole)
+
+
+def _span(fn: Function, bases: Sequence[Value], loop: _Loop, count: int) -> None:
+    whole = count // loop.lanes * loop.lanes
+    for i in fn.range(0, whole, loop.lanes):
+        _vector(fn, bases, loop, i, loop.lanes)
+    if whole < count:
+        _vector(fn, bases, loop, whole, count - whole)
+
+
+def _vector(fn: Function, bases: Sequence[Value], loop: _Loop, at: Index, count: int) -> None:
+    """Emit the expression for `count` elements, at most one vector, from element `at`."""
+    steps = [strides[-1] for strides in loop.walk.strides]
+    places = loop.at(fn, bases, [at if step else 0 for step in steps])
+    operands = []
+    for place, step, dtype in zip(places[:-1], steps, loop.dtypes, strict=False):
+        if step:
+            operands.append(load(fn, dtype, place, loop.lanes, count))
+        else:
+            operands.append(fn.splat(load(fn, dtype, place, 1), loop.lanes))
+    results: list[Value] = []
+    for term in loop.terms:
+        arguments = [operands[~a] if a < 0 else results[a] for a in term.arguments]
+        emit = emitter(term.op, term.dtype)
+        if emit is None:
+            raise InternalError(f"no expression of {term.op} on {term.dtype}")
+        results.append(rounded(fn, term.makes, emit(fn, term.attrs, *arguments)))
+    store(fn, loop.dtypes[-1], results[-1], places[-1], count)
+
+
+def expression_step(
+    context: Context, name: str, terms: Sequence[Term], inputs: Sequence[int], output: int,
+    nodes: tuple[int, ...],
+) -> Step:  # fmt: skip
+    """Return the step that computes an expression of values of the graph."""
+    type = context.type(output)
+    walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
+    dtypes = tuple(context.type(i).dtype for i in (*inputs, output))
+    name = "_".join(
+        [name, *dict.fromkeys(SCALARS[d].short for t in terms for d in (t.dtype, t.makes))]
+    )
+    code, chunks, seconds = context.kernel(expression_kernel, name, tuple(terms), walk, dtypes)
+    reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
+    return Step(code, reads, (output,), chunks, seconds=seconds, nodes=nodes)
+
+
+def activation_step(context: Context, activation: str, value: int, node: int) -> Step:
+    """Return the step that applies an activation to a value where it lies."""
+    terms = [Term("_activation", {"activation": activation}, (-1,))]
+    return expression_step(context, activation, terms, (value,), value, (node,))
+
+
+def _lower(context: Context, node: Node) -> Sequence[Step]:
+    """Return the steps of one node: one, or more where a sum, max or min has many operands."""
+    steps: list[Step] = []
+    output, left = node.outputs[0], node.inputs
+    while left:
+        so_far = (output,) if steps else ()
+        room = MOST_INPUTS - len(so_far)
+        part, left = replace(node, inputs=so_far + left[:room]), left[room:]
+        inputs = tuple(dict.fromkeys(term_inputs(context.graph, part)))
+        term = node_term(context.graph, part, {value: ~k for k, value in enumerate(inputs)})
+        steps.append(expression_step(context, node.op, [term], inputs, output, (node.id,)))
+    return steps
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    activation = str(node.attrs.get("activation") or "")
+    dtypes = [graph.type(value).dtype for value in (*node.used, *node.outputs)]
+    if activation not in ACTIVATIONS or (activation and dtypes[0] != "float32"):
+        return f"{node.op} has no native kernel with activation {activation} on {dtypes[0]}"
+    foreign = next((dtype for dtype in dtypes if dtype not in SCALARS), None)
+    if foreign is not None:
+        return f"{node.op} has no native kernel for {foreign}"
+    if not all(graph.type(value).elements for value in (*node.used, *node.outputs)):
+        return f"{node.op} has no native kernel for empty tensors"
+    return _pow_reason(graph, node) if node.op == "pow" else None
+
+
+def _stored_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a choice between stored integers is not one of bytes."""
+    types = [graph.type(value) for value in (*node.used[1:], *node.outputs)]
+    if any(type.quant != types[0].quant for type in types):
+        return f"{node.op} has no native kernel between different quantisations"
+    return _reason(graph, node)
+
+
+def _pow_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a pow cannot be computed: of integers only with an exponent of their own dtype."""
+    base, exponent = (graph.type(value).dtype for value in node.used)
+    if base in INTS and base != exponent:
+        return f"pow has no native kernel for {base} to the {exponent}"
+    return None
+
+
+for _op in EXPRESSIONS:
+    TABLE.add(_op, Rule(_reason, _lower), [dtype for dtype in SCALARS if emitter(_op, dtype)])
+TABLE.add("where", Rule(_stored_reason, _lower), STORED_8)

@@ -1,0 +1,272 @@
+"""Lowerings of what is a matrix product: conv, fully_connected, matmul and gemm in float32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
+from trireme.devices.cpu.kernels.f32.gemm import (
+    Product,
+    cut_product,
+    pack_panels,
+    panel_bytes,
+    product_kernel,
+)
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    Temp,
+    float_reason,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Where the operands of a product are: values or constants; b says how to pack a constant."""
+
+    a: Operand
+    b: Operand | Callable[[int], Operand]
+    extra: tuple[Operand, ...]
+    c: int | Temp
+
+
+def product_step(
+    context: Context, node: Node, product: Product, operands: Operands, what: str
+) -> Step:
+    """Return the step that computes a product."""
+    cut = cut_product(context.isa, product, context.threads)
+    code, chunks, local_bytes = context.kernel(product_kernel, product, cut, what)
+    b = operands.b(cut.width) if callable(operands.b) else operands.b
+    return Step(
+        code, (operands.a, b, *operands.extra), (operands.c,), chunks, local_bytes,
+        seconds=_seconds(context.isa, product), nodes=(node.id,), columns=cut.groups,
+    )  # fmt: skip
+
+
+def _seconds(isa: Isa, product: Product) -> float:
+    """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
+    b_items = product.depth * product.columns * product.batch
+    bandwidth = 8e10 if 4 * b_items <= isa.l2_bytes // 2 else 1.8e10
+    return max(2.0 * product.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
+
+
+def _extra(context: Context, node: Node) -> tuple[bool, bool, tuple[Operand, ...]]:
+    """Return whether a node has a bias and a residual (inputs 2 and 3), and both as operands."""
+    given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
+    found = tuple(context.operand(i) for i in given if i is not None)
+    return given[0] is not None, given[1] is not None, found
+
+
+def constant_reason(graph: Graph, node: Node, position: int, what: str) -> str | None:
+    """Say that an input must be a constant, if it is not."""
+    value = node.inputs[position]
+    if value is None or graph.values[value].is_constant:
+        return None
+    return f"{node.op} has a native kernel for constant {what} only"
+
+
+def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> Window:
+    """Return a node's window with the spatial axes as two; a 1-D image has height 1."""
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    rank, attrs = len(x) - 2, node.attrs
+    one = (1,) * (2 - rank)
+    pads = (0,) * (2 - rank) + tuple(attrs["pads"][:rank])
+    size, out = (*one, *x[1:-1]), (*one, *y[1:-1])
+    strides, dilations = (*one, *attrs["strides"]), (*one, *attrs["dilations"])
+    full = (*one, *kernel)
+    return Window(
+        size[0], size[1], x[-1], depth, out[0], out[1], (full[0], full[1]),
+        (strides[0], strides[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
+    )  # fmt: skip
+
+
+def image_reason(graph: Graph, node: Node) -> str | None:
+    """Say why an image op has no kernel for its rank or dtype; None when it has."""
+    if len(graph.type(node.used[0]).shape) not in (3, 4):
+        return f"{node.op} has native kernels for one or two spatial axes"
+    return float_reason(graph, node) or activation_reason(node)
+
+
+def activation_reason(node: Node) -> str | None:
+    """Say that an activation has no kernel, if it has none."""
+    name = str(node.attrs.get("activation") or "")
+    return None if name in ACTIVATIONS else f"{node.op} has no native kernel with {name}"
+
+
+def conv_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a conv has no native kernel, None when it has."""
+    return image_reason(graph, node) or constant_reason(graph, node, 1, "weights")
+
+
+def lower_conv(context: Context, node: Node) -> list[Step]:
+    """Lower a conv to a product over gathered rows; of the image itself where that is dense."""
+    graph, weight = context.graph, node.used[1]
+    w, y = context.type(weight).dims, context.type(node.outputs[0]).dims
+    groups, depth, columns = node.attrs["groups"], math.prod(w[1:]), w[0] // node.attrs["groups"]
+    window = window_of(graph, node, w[1:-1], w[-1])
+    bias, residual, extra = _extra(context, node)
+    product = Product(
+        groups, math.prod(y[:-1]), columns, depth, w[-1], window.channels, 1, 0, columns, w[0],
+        columns, bias, residual, node.attrs["activation"],
+        None if window.is_dense else window,
+    )  # fmt: skip
+
+    def pack(width: int) -> Operand:
+        def make() -> Array:
+            data = _data(context, weight).reshape(groups, columns, depth)
+            return pack_panels(data.transpose(0, 2, 1), width)
+
+        nbytes = panel_bytes(groups, depth, columns, width)
+        return context.pack_later(weight, f"panels {groups} {width}", nbytes, make)
+
+    operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
+    return [product_step(context, node, product, operands, "conv")]
+
+
+def _data(context: Context, value: int) -> Array:
+    data = context.graph.values[value].data
+    if data is None:
+        raise InternalError(f"%{value} is not a constant")
+    return data
+
+
+def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
+    weight = node.used[1]
+    columns, depth = context.type(weight).dims
+    rows = context.type(node.outputs[0]).elements // columns
+    bias, residual, extra = _extra(context, node)
+    product = Product(
+        1, rows, columns, depth, 0, depth, 0, 0, 0, columns, 0, bias, residual,
+        node.attrs["activation"],
+    )  # fmt: skip
+
+    def pack(width: int) -> Operand:
+        def make() -> Array:
+            return pack_panels(_data(context, weight).T[None], width)
+
+        nbytes = panel_bytes(1, depth, columns, width)
+        return context.pack_later(weight, f"panels 1 {width}", nbytes, make)
+
+    operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
+    return [product_step(context, node, product, operands, "fully_connected")]
+
+
+def _fully_connected_reason(graph: Graph, node: Node) -> str | None:
+    return (
+        float_reason(graph, node)
+        or activation_reason(node)
+        or constant_reason(graph, node, 1, "weights")
+    )
+
+
+def _matmul_reason(graph: Graph, node: Node) -> str | None:
+    a, b = (graph.type(i).shape for i in node.used)
+    if len(a) < 2 or len(b) < 2:
+        return "matmul has native kernels for matrices only, not for vectors"
+    before, other = _batch(a, b), _batch(b, a)
+    if before != other and math.prod(before) != 1 and math.prod(other) != 1:
+        return "matmul has no native kernel for batches that are broadcast axis by axis"
+    return float_reason(graph, node)
+
+
+def _batch(shape: Sequence[int | str], other: Sequence[int | str]) -> tuple[int, ...]:
+    """The batch dimensions of a matmul operand, with leading ones up to the other's rank."""
+    missing = max(len(other) - len(shape), 0)
+    return (1,) * missing + tuple(int(dim) for dim in shape[:-2])
+
+
+def _lower_matmul(context: Context, node: Node) -> list[Step]:
+    left, right = node.used
+    a, b = context.type(left).dims, context.type(right).dims
+    rows, depth, columns = a[-2], a[-1], b[-1]
+    a_count, b_count = math.prod(a[:-2]), math.prod(b[:-2])
+    batch = max(a_count, b_count)
+    if b_count == 1:  # one matrix B: all of A is one matrix
+        rows, batch, a_count = rows * batch, 1, 1
+    constant = context.graph.values[right].data
+    product = Product(
+        batch, rows, columns, depth, rows * depth if a_count > 1 else 0, depth,
+        depth * columns if b_count > 1 else 0, 0 if constant is not None else columns,
+        rows * columns, columns,
+    )  # fmt: skip
+
+    def pack(width: int) -> Operand:
+        def make() -> Array:
+            return pack_panels(_data(context, right).reshape(b_count, depth, columns), width)
+
+        nbytes = panel_bytes(b_count, depth, columns, width)
+        return context.pack_later(right, f"panels {width}", nbytes, make)
+
+    operands = Operands(
+        context.operand(left), right if constant is None else pack, (), node.outputs[0]
+    )
+    return [product_step(context, node, product, operands, "matmul")]
+
+
+def _gemm_reason(graph: Graph, node: Node) -> str | None:
+    attrs = node.attrs
+    constant = graph.values[node.used[1]].is_constant
+    if attrs["trans_a"]:
+        return "gemm has no native kernel for a transposed a"
+    if not constant and (attrs["trans_b"] or attrs["alpha"] != 1):
+        return "gemm has native kernels for alpha and a transposed b with constant b only"
+    if len(node.used) == 3:
+        c = graph.values[node.used[2]]
+        columns = graph.type(node.outputs[0]).dims[1]
+        if c.data is None or c.data.size not in (1, columns) or (
+            c.data.ndim == 2 and c.data.shape[0] != 1
+        ):  # fmt: skip
+            return "gemm has native kernels for a constant c of one row only"
+    return float_reason(graph, node)
+
+
+def _lower_gemm(context: Context, node: Node) -> list[Step]:
+    attrs, right = node.attrs, node.used[1]
+    rows, columns = context.type(node.outputs[0]).dims
+    depth = context.type(node.used[0]).dims[1]
+    constant = context.graph.values[right].data
+    extra: tuple[Operand, ...] = ()
+    if len(node.used) == 3:
+        c = _data(context, node.used[2])
+        key, beta = node.used[2], np.float32(attrs["beta"])
+        row = context.pack(
+            key, f"row {columns} {beta}",
+            lambda: np.broadcast_to(c.reshape(-1) * beta, (columns,)).copy(),
+        )  # fmt: skip
+        extra = (row,)
+    product = Product(
+        1, rows, columns, depth, 0, depth, 0, 0 if constant is not None else columns,
+        0, columns, bias=bool(extra),
+    )  # fmt: skip
+    alpha = np.float32(attrs["alpha"])
+
+    def pack(width: int) -> Operand:
+        def make() -> Array:
+            data = _data(context, right)
+            return pack_panels((data.T if attrs["trans_b"] else data)[None] * alpha, width)
+
+        nbytes = panel_bytes(1, depth, columns, width)
+        key = f"panels {width} {alpha} {attrs['trans_b']}"
+        return context.pack_later(right, key, nbytes, make)
+
+    operands = Operands(
+        context.operand(node.used[0]), right if constant is None else pack, extra, node.outputs[0]
+    )
+    return [product_step(context, node, product, operands, "gemm")]
+
+
+TABLE.add("fully_connected", Rule(_fully_connected_reason, _lower_fully_connected), ["float32"])
+TABLE.add("matmul", Rule(_matmul_reason, _lower_matmul), ["float32"])
+TABLE.add("gemm", Rule(_gemm_reason, _lower_gemm), ["float32"])

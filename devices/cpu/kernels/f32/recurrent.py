@@ -1,0 +1,220 @@
+"""rnn, gru and lstm: one product for all steps and directions, then the steps.
+
+What the input gives the gates does not depend on the state, so it is one matrix product. The steps
+follow in one kernel, whose chunks are directions and tiles of sequences (recurrent_body.py); long
+ones are cut, so that Python looks after signals in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.gemm import Product, pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
+from trireme.devices.cpu.kernels.f32.recurrent_body import Layer, recurrent_kernel, vectors_of
+from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Activation, Cell
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Fault,
+    Operand,
+    Packed,
+    Rule,
+    Step,
+    Temp,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.ops.recurrent import KINDS, activations_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError, InternalError
+
+_LONGEST_S = 0.01
+"""What the steps of one kernel take at most: no native call may keep signals waiting longer."""
+
+
+def _given(node: Node, position: int) -> int | None:
+    return node.inputs[position] if position < len(node.inputs) else None
+
+
+def _activations(node: Node) -> list[tuple[Activation, ...]]:
+    """Return the activations of each direction."""
+    kind, attrs = KINDS[node.op], node.attrs
+    count = 2 if attrs["direction"] == "bidirectional" else 1
+    named = activations_of(kind, count, attrs)
+    clip = attrs["clip"]
+    made = [Activation(name, *numbers, clip) for name, numbers in named]
+    each = len(kind.activations)
+    return [tuple(made[d * each : (d + 1) * each]) for d in range(count)]
+
+
+def layer_of(graph: Graph, node: Node) -> Layer:
+    """Return what decides about the kernel of a recurrent node."""
+    kind, attrs = KINDS[node.op], node.attrs
+    x, hidden = graph.type(node.used[0]).dims, graph.type(node.used[2]).dims[2]
+    steps, batch = (x[1], x[0]) if attrs["layout"] else (x[0], x[1])
+    backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    cell = Cell(
+        node.op, kind.gates, kind.states, _activations(node)[0],
+        bool(attrs.get("linear_before_reset")), bool(attrs.get("input_forget")),
+        _given(node, 7) is not None,
+    )  # fmt: skip
+    states = tuple(_given(node, 5 + k) is not None for k in range(kind.states))
+    return Layer(
+        cell, hidden, steps, batch, backward[str(attrs["direction"])], bool(attrs["layout"]),
+        _given(node, 4) is not None, states, len(node.outputs),
+    )  # fmt: skip
+
+
+def _data(context: Context, value: int | None) -> Array | None:
+    return None if value is None else context.graph.values[value].data
+
+
+def _weights(context: Context, value: int) -> Array:
+    data = context.graph.values[value].data
+    if data is None:
+        raise InternalError(f"%{value} is not a constant")
+    return data
+
+
+def _padded(data: Array, gates: int, units: int) -> Array:
+    """Return [D, gates*H, ..] as [D, gates, units, ..], filled up with zeros."""
+    split = data.reshape(data.shape[0], gates, -1, *data.shape[2:])
+    room = [(0, 0)] * split.ndim
+    room[2] = (0, units - split.shape[2])
+    return np.pad(split, room)
+
+
+def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Step:
+    """Return the product of all inputs with the weights of all gates and directions."""
+    weight, cell, units = node.used[1], layer.cell, layer.padded(context.isa)
+    depth = context.type(weight).dims[2]
+    rows, columns = layer.steps * layer.batch, layer.directions * cell.gates * units
+    product = Product(1, rows, columns, depth, 0, depth, 0, 0, 0, columns, 0, True)
+
+    def pack(width: int) -> Operand:
+        def make() -> Array:
+            whole = _padded(_weights(context, weight), cell.gates, units)
+            return pack_panels(whole.reshape(columns, depth).T[None], width)
+
+        nbytes = panel_bytes(1, depth, columns, width)
+        return context.pack_later(weight, f"gates {width}", nbytes, make)
+
+    bias = _padded(_biases(context, node, layer)[0], cell.gates, units).reshape(-1)
+    operands = Operands(context.operand(node.used[0]), pack, (bias,), target)
+    return product_step(context, node, product, operands, "fully_connected")
+
+
+def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
+    """Return the bias [D,G*H] of what the input gives, and that of the state's products."""
+    size = layer.cell.gates * layer.hidden
+    data = _data(context, _given(node, 3))
+    if data is None:
+        zero = np.zeros((layer.directions, size), np.float32)
+        return zero, zero
+    of_input, of_state = data[:, :size].astype(np.float64), data[:, size:]
+    split = of_state.reshape(layer.directions, layer.cell.gates, layer.hidden).copy()
+    for gate in layer.cell.separate:
+        split[:, gate] = 0
+    with np.errstate(invalid="ignore"):  # opposite infinities make NaN, as in the reference
+        joined = of_input + split.reshape(of_state.shape)
+    return joined.astype(np.float32), of_state
+
+
+def _recurrent_weights(context: Context, value: int, layer: Layer) -> Packed:
+    """Return the recurrent weights as [D, stage, block, H, gates of it, units of a block]."""
+    isa, cell, units = context.isa, layer.cell, layer.padded(context.isa)
+
+    def make() -> Array:
+        whole = _padded(_weights(context, value), cell.gates, units)  # [D, G, units, H]
+        return np.concatenate([_direction(isa, layer, one) for one in whole])
+
+    nbytes = 4 * layer.directions * cell.gates * units * layer.hidden
+    return context.pack_later(value, f"recurrent {cell.stages} {layer.batch == 1}", nbytes, make)
+
+
+def _direction(isa: Isa, layer: Layer, weights: Array) -> Array:
+    parts = []
+    for stage in layer.cell.stages:
+        width = vectors_of(isa, stage, layer) * isa.lanes
+        taken = weights[list(stage.gates)]
+        for at in range(0, taken.shape[1], width):
+            block = taken[:, at : at + width]  # [gates, units, H]
+            parts.append(block.transpose(2, 0, 1).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
+    """Return the operands of a kernel that are neither gates, states nor outputs."""
+    units, cell = layer.padded(context.isa), layer.cell
+    found: list[Operand] = []
+    for gate in cell.separate:
+        of_state = _padded(_biases(context, node, layer)[1], cell.gates, units)
+        found.append(np.ascontiguousarray(of_state[:, gate], np.float32))
+    if cell.peepholes:
+        peepholes = _given(node, 7)
+        found.append(_padded(_weights(context, peepholes or 0), 3, units))
+    lengths, label = _given(node, 4), node.label
+    if lengths is not None:
+        steps = layer.steps
+        fault = Fault(lambda bad: f"{label}: a sequence length is {bad}, expected 0 to {steps}")
+        found += [context.operand(lengths), fault]
+    for k in range(cell.states):
+        state = _given(node, 5 + k)
+        found += [] if state is None else [context.operand(state)]
+    return found
+
+
+def _lower(context: Context, node: Node) -> Sequence[Step]:
+    isa, layer = context.isa, layer_of(context.graph, node)
+    cell, units, key = layer.cell, layer.padded(context.isa), f"%{node.outputs[0]}"
+    rows = layer.steps * layer.batch * layer.directions
+    gates = Temp(f"{key} gates", 4 * rows * cell.gates * units)
+    states = Temp(f"{key} states", 4 * cell.states * layer.directions * layer.batch * units)
+    weights = _recurrent_weights(context, node.used[2], layer)
+    constants = _constants(context, node, layer)
+    seconds = layer.seconds(isa)
+    parts = max(1, min(layer.steps, math.ceil(seconds / _LONGEST_S)))
+    edges = [layer.steps * k // parts for k in range(parts + 1)]
+    steps = [_gates_step(context, node, layer, gates)]
+    for k, span in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        made: tuple[Code, int, int] = context.kernel(
+            recurrent_kernel, layer, k == 0, k == parts - 1
+        )
+        first = constants[: len(constants) - sum(layer.has_states)] if k else constants
+        reads = (gates, weights, *first, np.array(span, np.int64), *([states] if k else []))
+        handed_on: tuple[Operand, ...] = (states,) if k < parts - 1 else ()
+        writes = (*node.outputs, *handed_on)
+        steps.append(Step(made[0], reads, writes, made[1], made[2], seconds / parts))
+    return steps
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    for value in (*node.used[:3], *node.outputs):
+        type = graph.type(value)
+        if type.dtype != "float32" or type.quant is not None:
+            return f"{node.op} has no native kernel for {type.dtype}"
+        if not type.elements:
+            return f"{node.op} has no native kernel for empty tensors"
+    for position in (1, 2, 3, 7):
+        if _given(node, position) is not None:
+            missing = constant_reason(graph, node, position, "weights and biases")
+            if missing:
+                return missing
+    try:
+        found = _activations(node)
+    except GraphError as error:
+        return error.summary
+    unknown = [one.name for each in found for one in each if one.name not in ACTIVATIONS]
+    if unknown:
+        return f"{node.op} has no native kernel with {unknown[0]}"
+    if len(set(found)) > 1:
+        return f"{node.op} has native kernels for the same activations in both directions only"
+    return None
+
+
+TABLE.add(("rnn", "gru", "lstm"), Rule(_reason, _lower), ["float32"])

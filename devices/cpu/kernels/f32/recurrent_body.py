@@ -1,0 +1,368 @@
+"""The kernel of a recurrent layer: sequences > steps > blocks of hidden units.
+
+What the input gives each gate is there already, for all steps. A kernel carries the states of a few
+sequences through some steps in memory of its thread's own, with two copies of the output: one that
+is read and one that is written. Each hidden unit's gates are summed and activated together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.recurrent_cell import (
+    Cell,
+    Stage,
+    gru_gates,
+    gru_linear,
+    gru_rest,
+    lstm,
+    rnn,
+)
+from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer over `steps` of `batch` sequences.
+
+    backward: of each direction, whether it runs from a sequence's end
+    is_batch_first: layout 1, [B,S,..] for x and y, [B,D,H] for states
+    has_lengths, has_states: whether lengths and which first states are inputs
+    made: outputs that there are, of y, y_h and y_c
+    """
+
+    cell: Cell
+    hidden: int
+    steps: int
+    batch: int
+    backward: tuple[bool, ...]
+    is_batch_first: bool
+    has_lengths: bool
+    has_states: tuple[bool, ...]
+    made: int
+
+    @property
+    def directions(self) -> int:
+        """1 or 2."""
+        return len(self.backward)
+
+    def padded(self, isa: Isa) -> int:
+        """Return the hidden units in whole vectors."""
+        return -(-self.hidden // isa.lanes) * isa.lanes
+
+    def tile(self, isa: Isa) -> int:
+        """Return the sequences that a kernel carries at a time."""
+        widest = max(len(stage.gates) * vectors_of(isa, stage, self) for stage in self.cell.stages)
+        return max(1, min(self.batch, 4, (isa.registers - 4) // widest))
+
+    def seconds(self, isa: Isa) -> float:
+        """Estimate all steps for one thread: weights from the L2 cache, and the activations."""
+        sequences = self.directions * self.batch
+        units = self.padded(isa) * self.cell.gates
+        weights = sequences * units * self.hidden * 4 / self.tile(isa) / 1e11
+        return self.steps * (weights + sequences * units * 15 / (isa.lanes * 2e9))
+
+
+def vectors_of(isa: Isa, stage: Stage, layer: Layer) -> int:
+    """Return the vectors of units of a block: enough sums to hide what an addition takes."""
+    gates = len(stage.gates)
+    most = 8 // gates if layer.batch == 1 or isa.registers >= 32 else 1
+    return max(1, min(most, layer.padded(isa) // isa.lanes))
+
+
+def recurrent_kernel(
+    isa: Isa, layer: Layer, is_first: bool, is_last: bool
+) -> tuple[Code, int, int]:  # fmt: skip
+    """Return the kernel of some steps, its chunks and the bytes each thread needs of its own.
+
+    Operands: what the input gives the gates [S*B,D,G*Hp], recurrent weights, the recurrent bias of
+    separate gates [D,Hp], peepholes [D,3,Hp], lengths with a fault behind them, first states, the
+    first step and the one after the last, y, y_h, y_c; states [states,D,B,Hp] from the kernel
+    before come before y, those for the next after
+    """
+    cell = layer.cell
+    names = ["gates", "weights"]
+    names += ["bias"] * bool(cell.separate) + ["peepholes"] * cell.peepholes
+    names += ["lengths", "fault"] * layer.has_lengths
+    if is_first:
+        names += [f"first {k}" for k, given in enumerate(layer.has_states) if given]
+    names += ["span", *["states"] * (not is_first)]
+    names += [*("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
+    fn, operands, chunk, local = begin(f"recurrent_{cell.op}_f32", isa, len(names))
+    body = _Body(fn, layer, dict(zip(names, operands, strict=True)), local, (is_first, is_last))
+    tile = layer.tile(isa)
+    tiles = -(-layer.batch // tile)
+    size, chunks = deal(layer.directions * tiles, layer.seconds(isa))
+    first: Index = chunk * size if chunks > 1 else 0
+    if layer.has_lengths and is_first:
+        with fn.when(fn.compare("eq", chunk, 0)):
+            body.check()
+    for item in fn.range(first, fn.minimum(first + size, layer.directions * tiles)):
+        direction, at = (fn.integer(op, item, tiles) for op in ("udiv", "urem"))
+        rest = layer.batch - (tiles - 1) * tile
+        if rest == tile or isinstance(at, int):
+            body.sequences(direction, at * tile, rest if tiles == 1 else tile)
+            continue
+        for is_rest in fn.either(fn.compare("eq", at, tiles - 1)):
+            body.sequences(direction, at * tile, rest if is_rest else tile)
+    return finish(fn), chunks, body.local_bytes
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence at a step: where its gates lie, its outputs go, and whether it is still live."""
+
+    gates: Value
+    y: Value
+    live: Value | None
+
+
+class _Body:
+    """Writes the steps of a tile of sequences."""
+
+    def __init__(
+        self, fn: Function, layer: Layer, at: dict[str, Value], local: Value,
+        ends: tuple[bool, bool],
+    ) -> None:  # fmt: skip
+        self.fn, self.layer, self.at = fn, layer, at
+        self.is_first, self.is_last = ends
+        self.lanes = fn.isa.lanes
+        self.type = vector(self.lanes, "float")
+        self.padded, self.tile = layer.padded(fn.isa), layer.tile(fn.isa)
+        room = self.tile * self.padded
+        self.halves = local  # the output, read and written in turns
+        self.inner = fn.at(local, 2 * room)  # an lstm's inner state, or a gru's update gate
+        self.rest = fn.at(local, 3 * room)  # a gru's reset state
+        self.local_bytes = 4 * 4 * room
+
+    def check(self) -> None:
+        """Emit a look at all lengths; one outside 0..S is reported."""
+        fn, layer = self.fn, self.layer
+        for back in fn.range(0, layer.batch):
+            at = fn.as_value("i64", layer.batch - 1) - back
+            length = self._length(at)
+            with fn.when(fn.compare("ugt", length, layer.steps)):
+                fn.store(fn.as_value("i64", 1), self.at["fault"], 8)
+                fn.store(length, fn.at(self.at["fault"], 1, "i64"), 8)
+
+    def _length(self, sequence: Index) -> Value:
+        fn = self.fn
+        narrow = fn.load("i32", fn.at(self.at["lengths"], sequence, "i32"))
+        return fn.convert("sext", narrow, "i64")
+
+    def sequences(self, direction: Index, first: Index, count: int) -> None:
+        """Emit all steps of `count` sequences from `first` on, in one direction."""
+        fn, layer = self.fn, self.layer
+        self.count, self.direction = count, direction
+        self.first_sequence = first
+        low, high = (fn.load("i64", fn.at(self.at["span"], k, "i64"), 8) for k in (0, 1))
+        self._enter(low)
+        stages, weights = layer.cell.stages, self.at["weights"]
+        whole = layer.cell.gates * layer.hidden * self.padded
+        weights = fn.at(weights, fn.as_value("i64", direction) * whole)
+        for t in fn.range(low, high):
+            now = [self._sequence(first + r, t) for r in range(count)]
+            self.old = self._half(t)
+            self.new = self._half(fn.as_value("i64", t) + 1)
+            at = 0
+            for stage in stages:
+                self._stage(stage, fn.at(weights, at), now)
+                at += len(stage.gates) * layer.hidden * self.padded
+        self._leave(high)
+
+    def _half(self, t: Index) -> Value:
+        """Return where the outputs lie that step t reads."""
+        odd = self.fn.as_value("i64", self.fn.integer("and", self.fn.as_value("i64", t), 1))
+        return self.fn.at(self.halves, odd * (self.tile * self.padded))
+
+    def _sequence(self, sequence: Index, t: Index) -> _Sequence:
+        """Return where a sequence is at step t: past its length, and backwards."""
+        fn, layer = self.fn, self.layer
+        sequence, t = fn.as_value("i64", sequence), fn.as_value("i64", t)
+        length, live = fn.as_value("i64", layer.steps), None
+        if layer.has_lengths:
+            given = self._length(sequence)
+            is_wrong = fn.compare("ugt", given, layer.steps)
+            length = fn.select(is_wrong, fn.as_value("i64", 0), given)
+            live = fn.compare("slt", t, length)
+        place = t
+        if any(layer.backward):
+            mirrored = length - 1 - t
+            if live is not None:
+                mirrored = fn.select(live, mirrored, t)
+            place = mirrored
+            if not all(layer.backward):  # the second of two directions
+                is_second = fn.compare("eq", fn.as_value("i64", self.direction), 1)
+                place = fn.select(is_second, mirrored, t)
+        row = place * layer.batch + sequence
+        if layer.is_batch_first:
+            row = sequence * layer.steps + place
+        direction = fn.as_value("i64", self.direction)
+        gates = (row * layer.directions + direction) * (layer.cell.gates * self.padded)
+        if layer.is_batch_first:
+            out = row * layer.directions + direction
+        else:
+            out = (place * layer.directions + direction) * layer.batch + sequence
+        y = fn.at(self.at["y"], out * layer.hidden)
+        return _Sequence(fn.at(self.at["gates"], gates), y, live)
+
+    def _stage(self, stage: Stage, weights: Value, now: Sequence[_Sequence]) -> None:
+        """Emit all blocks of hidden units of a stage; the last, narrower one by itself."""
+        hidden, lanes = self.layer.hidden, self.lanes
+        width = vectors_of(self.fn.isa, stage, self.layer)
+        vectors = self.padded // lanes
+        step = len(stage.gates) * hidden * lanes
+        whole = (vectors - (hidden % lanes > 0)) // width * width
+        for v in self.fn.range(0, whole, width):
+            self._block(stage, self.fn.at(weights, v * step), v, width, now)
+        for v in range(whole, vectors, width):
+            block = min(width, vectors - v)
+            self._block(stage, self.fn.at(weights, v * step), v, block, now)
+
+    def _block(
+        self, stage: Stage, weights: Value, v: Index, width: int, now: Sequence[_Sequence]
+    ) -> None:
+        """Emit the sums of a block of units, and what the cell makes of them."""
+        fn, lanes, gates = self.fn, self.lanes, len(stage.gates)
+        sums = [
+            [
+                [Var(fn, self.type, self._start(gate, one, (v + i) * lanes)) for i in range(width)]
+                for gate in stage.gates
+            ]
+            for one in now
+        ]
+        source = self.rest if stage.reads_rest else self.old
+        for k in fn.range(0, self.layer.hidden):
+            line = fn.at(weights, k * (gates * width * lanes))
+            factors = [
+                fn.splat(fn.load("float", fn.at(source, k + r * self.padded)), lanes)
+                for r in range(len(now))
+            ]
+            for g in range(gates):
+                for i in range(width):
+                    panel = fn.load(self.type, fn.at(line, (g * width + i) * lanes), 4 * lanes)
+                    for r, factor in enumerate(factors):
+                        sums[r][g][i].set(fn.fma(factor, panel, sums[r][g][i].get()))
+        for r, one in enumerate(now):
+            for i in range(width):
+                parts = [gate[i].get() for gate in sums[r]]
+                self._finish(stage, parts, one, r, (v + i) * lanes)
+
+    def _start(self, gate: int, one: _Sequence, unit: Index) -> Value:
+        """Return what a gate's sums begin with: what the input gives, or a bias."""
+        if gate in self.layer.cell.separate:
+            return self._constant("bias", 0, 1, unit)
+        return self._given(gate, one, unit)
+
+    def _given(self, gate: int, one: _Sequence, unit: Index) -> Value:
+        place = self.fn.at(self.fn.at(one.gates, gate * self.padded), unit)
+        return self.fn.load(self.type, place)
+
+    def _constant(self, name: str, which: int, of: int, unit: Index) -> Value:
+        """Load a vector of a direction's constant, the which-th of so many."""
+        fn = self.fn
+        at = (fn.as_value("i64", self.direction) * of + which) * self.padded
+        return fn.load(self.type, fn.at(fn.at(self.at[name], at), unit))
+
+    def _finish(
+        self, stage: Stage, sums: Sequence[Value], one: _Sequence, r: int, unit: Index
+    ) -> None:
+        """Emit what the cell makes of a vector of units, and its stores."""
+        fn, cell = self.fn, self.layer.cell
+
+        def mine(base: Value) -> Value:
+            return fn.at(fn.at(base, r * self.padded), unit)
+
+        loads = {"h": fn.load(self.type, mine(self.old))}
+        if cell.op == "lstm":
+            loads["c"] = fn.load(self.type, mine(self.inner))
+            if cell.peepholes:
+                loads |= {f"p{k}": self._constant("peepholes", k, 3, unit) for k in range(3)}
+            state, inner = lstm(fn, cell, sums, loads)
+            fn.store(self._alive(one, inner, loads["c"]), mine(self.inner))
+        elif cell.op == "rnn":
+            (state,) = rnn(fn, cell, sums, loads)
+        elif cell.linear:
+            loads["x2"] = self._given(2, one, unit)
+            (state,) = gru_linear(fn, cell, sums, loads)
+        elif not stage.reads_rest:
+            update, rest = gru_gates(fn, cell, sums, loads)
+            fn.store(update, mine(self.inner))
+            fn.store(rest, mine(self.rest))
+            return
+        else:
+            loads["z"] = fn.load(self.type, mine(self.inner))
+            (state,) = gru_rest(fn, cell, sums, loads)
+        fn.store(self._alive(one, state, loads["h"]), mine(self.new))
+        count = min(self.lanes, self.layer.hidden - unit) if isinstance(unit, int) else self.lanes
+        made = self._alive(one, state, fn.as_value(self.type, 0.0))
+        fn.store_some(made, fn.at(one.y, unit), count)
+
+    def _alive(self, one: _Sequence, new: Value, old: Value) -> Value:
+        """Return the new state, the old one past the sequence's length."""
+        return new if one.live is None else self.fn.select(one.live, new, old)
+
+    def _state(self, k: int, sequence: Index) -> Value:
+        """Return where a sequence's state lies between kernels."""
+        fn, layer = self.fn, self.layer
+        row = (fn.as_value("i64", self.direction) + k * layer.directions) * layer.batch
+        return fn.at(self.at["states"], (row + sequence) * self.padded)
+
+    def _outside(self, base: Value, sequence: Index) -> Value:
+        """Return where a sequence's state lies in a first or last state, [D,B,H] or [B,D,H]."""
+        fn, layer = self.fn, self.layer
+        direction = fn.as_value("i64", self.direction)
+        if layer.is_batch_first:
+            row = fn.as_value("i64", sequence) * layer.directions + direction
+        else:
+            row = direction * layer.batch + sequence
+        return fn.at(base, row * layer.hidden)
+
+    def _held(self, k: int, half: Value) -> Value:
+        return half if k == 0 else self.inner
+
+    def _enter(self, low: Value) -> None:
+        """Emit the loads of the states that the first step sees."""
+        fn, half = self.fn, self._half(low)
+        zero = fn.as_value(self.type, 0.0)
+        for k in range(self.layer.cell.states):
+            given = self.at.get(f"first {k}") if self.is_first else None
+            for r in range(self.count):
+                sequence = self.first_sequence + r
+                target = fn.at(self._held(k, half), r * self.padded)
+                if not self.is_first:
+                    self._copy(self._state(k, sequence), target, self.padded)
+                elif given is not None:
+                    self._copy(self._outside(given, sequence), target, self.layer.hidden)
+                else:
+                    for at in fn.range(0, self.padded, self.lanes):
+                        fn.store(zero, fn.at(target, at))
+
+    def _leave(self, high: Value) -> None:
+        """Emit the stores of the states that the last step leaves."""
+        fn, half = self.fn, self._half(high)
+        for k in range(self.layer.cell.states):
+            base = self.at.get(f"last {k}")
+            for r in range(self.count):
+                sequence = self.first_sequence + r
+                source = fn.at(self._held(k, half), r * self.padded)
+                if not self.is_last:
+                    self._copy(source, self._state(k, sequence), self.padded)
+                elif base is not None:
+                    self._copy(source, self._outside(base, sequence), self.layer.hidden)
+
+    def _copy(self, source: Value, target: Value, count: int) -> None:
+        """Emit the copy of some units; a partial vector is filled up with zeros in registers."""
+        fn = self.fn
+        whole = count // self.lanes * self.lanes
+        for at in fn.range(0, whole, self.lanes):
+            fn.store(fn.load(self.type, fn.at(source, at)), fn.at(target, at))
+        if whole < count:
+            rest = count - whole
+            tail = fn.load_some(self.type, fn.at(source, whole), rest)
+            fn.store_some(tail, fn.at(target, whole), rest)

@@ -1,0 +1,272 @@
+"""resize: each output position is an input position, or the weighted sum of a few.
+
+The taps of both axes come from the op's own definition and are tables of constants; a kernel row
+makes one output row, all channels of a position in vectors. Sums are in float32; int8/resize.py has
+those of stored integers. What picks the nearest position copies elements of any dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.backend.kernel_table import PLAIN
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.copies import Copy, copy_row
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.ir.graph import Graph, Node
+from trireme.ops.resize import AxisPlan, plan_axes, taps
+from trireme.support.dtypes import Array, itemsize
+from trireme.support.errors import InternalError
+
+_MOST_TAPS = 16
+
+
+@dataclass(frozen=True)
+class View:
+    """An image as [outer, height, width, inner] -> [outer, out_height, out_width, inner]."""
+
+    outer: int
+    height: AxisPlan
+    width: AxisPlan
+    inner: int
+
+
+def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
+    """What happens to each axis that changes; None when that is not known before the run."""
+    shape, attrs = graph.type(node.used[0]).dims, node.attrs
+    given = [
+        graph.values[i] if k < len(node.inputs) and (i := node.inputs[k]) is not None else None
+        for k in (2, 3)
+    ]
+    if any(value is not None and value.data is None for value in given):
+        return None
+    scales, sizes = (None if v is None or not v.type.elements else v.data for v in given)
+    axes = attrs["axes"] or tuple(range(len(shape)))
+    plans = plan_axes(
+        shape,
+        None if scales is None else tuple(float(s) for s in scales.reshape(-1)),
+        None if sizes is None else tuple(int(s) for s in sizes.reshape(-1)),
+        tuple(axis % len(shape) for axis in axes),
+        attrs["keep_aspect_ratio_policy"],
+    )
+    return {a: p for a, p in plans.items() if p.out != p.size or p.scale != 1}
+
+
+def view_of(graph: Graph, node: Node) -> View | None:
+    """The node's image as four axes; None when the resized axes are not neighbours."""
+    plans, shape = _plans(graph, node), graph.type(node.used[0]).dims
+    if plans is None or len(plans) > 2:
+        return None
+    still = AxisPlan(1, 1, 1.0)
+    if not plans:
+        return View(1, still, still, math.prod(shape))
+    first, last = min(plans), max(plans)
+    if math.prod(shape[first + 1 : last]) != 1:
+        return None
+    height = plans[first] if first != last else still
+    return View(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
+
+
+def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
+    """Input positions and weights [out, taps] of an axis, without taps that weigh nothing."""
+    attrs = node.attrs
+    if plan == AxisPlan(1, 1, 1.0):
+        return np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
+    picks, weights, _ = taps(
+        plan, mode=attrs["mode"], transform=attrs["coordinate_transformation_mode"],
+        rounding=attrs["nearest_mode"], cubic_a=attrs["cubic_coeff_a"],
+        exclude=bool(attrs["exclude_outside"]), antialias=bool(attrs["antialias"]),
+    )  # fmt: skip
+    used = np.abs(weights).max(axis=0) > 0
+    return picks[:, used], weights[:, used].astype(np.float32)
+
+
+def nearest_reason(graph: Graph, node: Node) -> str | None:
+    """Say why positions of a node cannot be picked; None when they can, whatever the dtype."""
+    types = [graph.type(i) for i in (node.used[0], node.outputs[0])]
+    if types[0].dtype == "string" or itemsize(types[0].dtype) not in (1, 2, 4, 8):
+        return f"resize has no native kernel for {types[0].dtype}"
+    if types[0].quant != types[1].quant:
+        return "resize has no native kernel between different quantisations"
+    return view_reason(graph, node)
+
+
+def view_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a node's image cannot be seen as four axes; None when it can."""
+    if not all(graph.type(i).elements for i in (node.used[0], node.outputs[0])):
+        return "resize has no native kernel for empty tensors"
+    if node.attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        return "resize has no native kernel for tf_crop_and_resize"
+    if view_of(graph, node) is None:
+        return "resize has native kernels for two neighbouring axes and constant sizes only"
+    return None
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    if node.attrs["mode"] == "nearest":
+        return nearest_reason(graph, node)
+    view = view_of(graph, node)
+    missing = view_reason(graph, node)
+    if view is None or missing:
+        return missing
+    if graph.type(node.used[0]).dtype != "float32":
+        return f"resize has no native {node.attrs['mode']} kernel for plain integers"
+    count = math.prod(_axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
+    if count > _MOST_TAPS:
+        return f"resize has no native kernel for {count} taps a position"
+    return None
+
+
+def _lanes(isa: Isa, inner: int) -> int:
+    """Return the lanes of a vector of channels: no more than there are, in a power of two."""
+    return min(isa.lanes, 1 << (inner - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class _Picks:
+    """A resize to nearest positions: rows of the output, its width, channels, bytes of an item."""
+
+    outer: int
+    size: int
+    out: tuple[int, int]
+    inner: int
+    item: int
+
+
+def _nearest_kernel(isa: Isa, picks: _Picks) -> tuple[Code, int, float]:
+    """Return the kernel that copies positions, its chunks and seconds.
+
+    Operands: x, offsets of the rows and of the columns in items, y
+    """
+    element, (height, width) = f"i{8 * picks.item}", picks.out
+    fn, (x, row_at, column_at, y), chunk, _ = begin(f"resize_nearest_b{8 * picks.item}", isa, 4)
+    rows = picks.outer * height
+    seconds = rows * width * (picks.inner * picks.item / 2.5e10 + 4e-10)
+    size, chunks = deal(rows, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    along = Copy((picks.inner,), (1,), (1,), picks.item)
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        outer, oh = (fn.integer(op, row, height) for op in ("udiv", "urem"))
+        offset = fn.load("i64", fn.at(row_at, oh, "i64"), 8)
+        line = fn.at(x, fn.as_value("i64", outer) * picks.size + offset, element)
+        target = fn.at(y, fn.as_value("i64", row) * (width * picks.inner), element)
+        for ow in fn.range(0, width):
+            source = fn.at(line, fn.load("i64", fn.at(column_at, ow, "i64"), 8), element)
+            place = fn.at(target, ow * picks.inner, element)
+            copy_row(fn, along, source, place, element, picks.inner)
+    return finish(fn), chunks, seconds
+
+
+def lower_nearest(context: Context, node: Node) -> list[Step]:
+    """Return the step that copies the nearest positions."""
+    view = view_of(context.graph, node)
+    if view is None:
+        raise InternalError("the reason was not asked")
+    rows, columns = (_axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
+    picks = _Picks(
+        view.outer, view.height.size * view.width.size * view.inner,
+        (view.height.out, view.width.out), view.inner,
+        itemsize(context.type(node.used[0]).dtype),
+    )  # fmt: skip
+    code, chunks, seconds = context.kernel(_nearest_kernel, picks)
+    reads = (
+        context.operand(node.used[0]), rows * (view.width.size * view.inner), columns * view.inner
+    )  # fmt: skip
+    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _resize_kernel(
+    isa: Isa, mode: str, sizes: tuple[int, int, int, int], out: tuple[int, int],
+    taps: tuple[int, int],
+) -> tuple[Code, int, float]:  # fmt: skip
+    """Return the kernel of a resize, its chunks and seconds.
+
+    sizes: outer, height, width, inner; out: height and width; taps: of a row and of a column
+    Operands: x, offsets and weights of the rows, offsets and weights of the columns, y
+    """
+    outer_size, height, width, inner = sizes
+    fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(f"resize_{mode}_f32", isa, 6)
+    total = outer_size * out[0]
+    lanes = _lanes(isa, inner)
+    vectors = total * out[1] * -(-inner // lanes)
+    seconds = vectors * (taps[0] * taps[1] * 1.5 + 1) / 1e9
+    size, chunks = deal(total, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    for row in fn.range(first, fn.minimum(first + size, total)):
+        outer, oh = (fn.integer(op, row, out[0]) for op in ("udiv", "urem"))
+        image = fn.at(x, outer * (height * width * inner))
+        lines = _taps_at(fn, image, row_at, row_by, oh, taps[0])
+        for ow in fn.range(0, out[1]):
+            points = [
+                (at, fn.splat(by * weight, lanes))
+                for line, by in lines
+                for at, weight in _taps_at(fn, line, column_at, column_by, ow, taps[1])
+            ]
+            _blend(fn, points, fn.at(y, (row * out[1] + ow) * inner), inner)
+    return finish(fn), chunks, seconds
+
+
+def _lower(context: Context, node: Node) -> list[Step]:
+    if node.attrs["mode"] == "nearest":
+        return lower_nearest(context, node)
+    view = view_of(context.graph, node)
+    if view is None:
+        raise InternalError("the reason was not asked")
+    rows, row_weights = _axis_taps(node, view.height)
+    columns, column_weights = _axis_taps(node, view.width)
+    code, chunks, seconds = context.kernel(
+        _resize_kernel, node.attrs["mode"],
+        (view.outer, view.height.size, view.width.size, view.inner),
+        (view.height.out, view.width.out), (rows.shape[1], columns.shape[1]),
+    )  # fmt: skip
+    reads = (
+        context.operand(node.used[0]), rows * (view.width.size * view.inner), row_weights,
+        columns * view.inner, column_weights,
+    )  # fmt: skip
+    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _taps_at(
+    fn: Function, base: Value, at: Value, by: Value, index: Index, count: int
+) -> list[tuple[Value, Value]]:
+    """The addresses and weights of one output position along an axis."""
+    found = []
+    for k in range(count):
+        place = index * count + k
+        offset = fn.load("i64", fn.at(at, place, "i64"), 8)
+        found.append((fn.at(base, offset), fn.load("float", fn.at(by, place))))
+    return found
+
+
+def _blend(fn: Function, points: list[tuple[Value, Value]], to: Value, count: int) -> None:
+    """Emit the weighted sum of `count` channels of some positions; a single one is copied."""
+    lanes = _lanes(fn.isa, count)
+    type = vector(lanes, "float")
+    whole = count // lanes * lanes
+
+    def emit(at: Index, part: int) -> None:
+        total = Var(fn, type, 0.0)
+        for k, (point, weight) in enumerate(points):
+            element = fn.load_some(type, fn.at(point, at), part)
+            if len(points) == 1:
+                total.set(element)
+            elif k == 0:
+                total.set(element * weight)
+            else:
+                total.set(fn.fma(element, weight, total.get()))
+        fn.store_some(total.get(), fn.at(to, at), part)
+
+    for i in fn.range(0, whole, lanes):
+        emit(i, lanes)
+    if whole < count:
+        emit(whole, count - whole)
+
+
+TABLE.add("resize", Rule(_reason, _lower), [PLAIN])

@@ -1,0 +1,107 @@
+"""Lowering of convolutions with small square kernels by Winograd's algorithm, where that pays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.products import window_of
+from trireme.devices.cpu.kernels.f32.winograd.kernel import WinogradConv, scheme_of, winograd_kernel
+from trireme.devices.cpu.kernels.f32.winograd.plan import (
+    choose_size,
+    cut_winograd,
+    schemes,
+    winograd_cycles,
+)
+from trireme.devices.cpu.kernels.f32.winograd.transforms import panels_shape, transform_weights
+from trireme.devices.cpu.kernels.lowering import Context, InPlace, Step
+from trireme.ir.graph import Node
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
+
+
+def winograd_size(context: Context, node: Node) -> int:
+    """Return m of the F(m x m, ...) that should run a conv; 0 where none can or should.
+
+    It can where there is a scheme for kernel and strides, one group, no dilation, and the weights
+    are finite (the transform would spread a NaN over its kernel).
+    """
+    outputs = context.type(node.used[1]).dims[0]
+    window = _window(context, node)
+    if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
+        return 0
+    size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
+    return size if size and _is_finite(_weights(context, node)) else 0
+
+
+def winograd_cost(context: Context, node: Node) -> float | None:
+    """Return the modelled cycles of one core, None where `winograd_size` is 0."""
+    size = winograd_size(context, node)
+    if not size:
+        return None
+    window, outputs = _window(context, node), context.type(node.used[1]).dims[0]
+    batch = context.type(node.used[0]).dims[0]
+    return winograd_cycles(context.isa, batch, window, outputs, scheme_of(window, size))
+
+
+def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
+    """Lower a conv by F(size x size, ...); its weights are transformed here, once."""
+    weight, isa = node.used[1], context.isa
+    outputs, batch = context.type(weight).dims[0], context.type(node.used[0]).dims[0]
+    window = _window(context, node)
+    given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
+    weights = _by_strides(_weights(context, node))
+    strides = np.array(weights.strides, np.int64) // weights.itemsize
+    conv = WinogradConv(
+        batch, window, outputs, given[0] is not None, given[1] is not None,
+        node.attrs["activation"],
+    )  # fmt: skip
+    made = scheme_of(window, size)
+    cut = cut_winograd(isa, batch, window, outputs, size, context.threads)
+    code, chunks, local_bytes = context.kernel(winograd_kernel, conv, cut)
+
+    nbytes = 4 * math.prod(panels_shape(made, outputs, window.channels, cut.width))
+
+    def pack() -> Array:
+        return transform_weights(_weights(context, node), made, cut.width)
+
+    reads = (
+        context.operand(node.used[0]),
+        context.pack_later(weight, f"winograd {size} {cut.width}", nbytes, pack),
+        InPlace(weights), strides, *(context.operand(i) for i in given if i is not None),
+    )  # fmt: skip
+    flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
+    return [
+        Step(
+            code, reads, (node.outputs[0],), chunks, local_bytes,
+            seconds=flops / (3e9 * isa.lanes), nodes=(node.id,), columns=cut.groups,
+        )
+    ]  # fmt: skip
+
+
+def _window(context: Context, node: Node) -> Window:
+    _, *kernel, depth = context.type(node.used[1]).dims
+    return window_of(context.graph, node, kernel, depth)
+
+
+def _is_finite(weights: Array) -> bool:
+    """Whether no weight is NaN or infinite; the pages that this reads are given back."""
+    finite = bool(np.isfinite(weights).all())
+    release(weights)
+    return finite
+
+
+def _by_strides(weights: Array) -> Array:
+    """Return weights whose strides count whole elements forwards: themselves where they do."""
+    fit = all(stride >= 0 and stride % weights.itemsize == 0 for stride in weights.strides)
+    return weights if fit else np.ascontiguousarray(weights)
+
+
+def _weights(context: Context, node: Node) -> Array:
+    data = context.graph.values[node.used[1]].data
+    if data is None:
+        raise InternalError(f"%{node.used[1]} is not a constant")
+    return data

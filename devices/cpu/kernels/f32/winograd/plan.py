@@ -1,0 +1,183 @@
+"""When Winograd pays, and how its tiles are cut into chunks: a model in cycles.
+
+Which algorithm runs depends on shapes and the instruction set only, never on threads, so a
+convolution has the same bits whatever the number of threads; the cut into chunks may depend on it,
+because no sum crosses a chunk.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
+from trireme.devices.cpu.kernels.f32.winograd.transforms import POINTS, Scheme, scheme
+from trireme.support.errors import InternalError
+
+
+@dataclass(frozen=True)
+class WinogradCut:
+    """How a Winograd convolution is cut.
+
+    outputs: m of F(m x m, kernel x kernel)
+    tile_count: tiles of m x m outputs, over the batch; tiles: at most, in a chunk
+    blocks, groups: parts of the tiles and of the panels; a chunk is one of each
+    tile_rows, vectors: the register tile of the products
+    is_even: whether register tiles of tile_rows fill every block
+    last_columns: columns of the last panel; width when it is like the others
+    """
+
+    outputs: int
+    tiles_high: int
+    tiles_wide: int
+    tile_count: int
+    tiles: int
+    blocks: int
+    groups: int
+    tile_rows: int
+    is_even: bool
+    vectors: int
+    width: int
+    panels: int
+    last_columns: int
+
+
+_WORTH = 0.8
+"""Of the time of a product: what Winograd must save, for the memory that its weights take."""
+_CACHE_CYCLES = 1 / 48
+"""Cycles a byte of the L2 cache takes where little else is done."""
+_NEXT_CYCLES = 1 / 24
+"""The same for about a cache's worth: some of it comes from the next level."""
+_MEMORY_CYCLES = 1 / 8
+"""The same for what lies further away; see tiling.py."""
+
+
+def schemes(window: Window) -> tuple[Scheme, ...]:
+    """Return the schemes that fit a window: a square kernel, equal strides, no dilation."""
+    (kernel, stride), square = (window.kernel[0], window.strides[0]), window.kernel[0]
+    if (window.kernel, window.strides) != ((square, square), (stride, stride)):
+        return ()
+    sizes = POINTS.get((kernel, stride), {}) if window.dilations == (1, 1) else {}
+    return tuple(scheme(kernel, stride, size) for size in sizes)
+
+
+def _input_cycles(made: Scheme) -> float:
+    """Cycles to transform a vector of channels of one tile: loads, stores and sums."""
+    return 4.5 * made.points**2
+
+
+def _output_cycles(made: Scheme) -> float:
+    """Cycles to transform back a vector of outputs of one tile, with the epilogue."""
+    return 2.5 * made.points**2 + 5 * made.outputs**2
+
+
+def winograd_cycles(isa: Isa, batch: int, window: Window, outputs: int, made: Scheme) -> float:
+    """Return the modelled cycles of one core for a scheme."""
+    size, points = made.outputs, made.points**2
+    tiles = batch * -(-window.out_height // size) * -(-window.out_width // size)
+    depth, columns = window.channels, -(-outputs // isa.lanes)
+    rows, vectors = choose_register_tile(isa, min(tiles, 1024), outputs)
+    product = points * depth * _product_cycles(isa, tiles, columns, rows, vectors)
+    transforms = tiles * (
+        -(-depth // isa.lanes) * _input_cycles(made) + columns * _output_cycles(made)
+    )
+    return transforms + _with_stream(isa, product, points * depth * outputs)
+
+
+def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: int) -> float:
+    """Cycles of one step of depth, of rows by vectors of columns, in tiles of even height."""
+    tiles = -(-rows // tile_rows)
+    part = -(-rows // tiles)
+    full = rows - tiles * (part - 1)
+    panels, last = divmod(columns, vectors)
+    cycles = 0.0
+    for count, height in ((full, part), (tiles - full, part - 1)):
+        if count:
+            cycles += count * panels * tile_cycles(isa, height, vectors)
+            cycles += count * tile_cycles(isa, height, last) if last else 0
+    return cycles
+
+
+def direct_cycles(isa: Isa, batch: int, window: Window, outputs: int) -> float:
+    """Return the modelled cycles of one core for the convolution as one matrix product."""
+    rows = batch * window.out_height * window.out_width
+    depth = math.prod(window.kernel) * window.channels
+    tile_rows, vectors = choose_register_tile(isa, rows, outputs)
+    product = depth * _product_cycles(isa, rows, -(-outputs // isa.lanes), tile_rows, vectors)
+    gather = rows * depth * 2.5 / isa.lanes
+    return gather + _with_stream(isa, product, depth * outputs)
+
+
+def _with_stream(isa: Isa, product: float, weights: int) -> float:
+    """Cycles of products and, meanwhile, of reading the weights once."""
+    nbytes = 4 * weights
+    if nbytes <= isa.l2_bytes // 2:
+        return max(product, nbytes * _CACHE_CYCLES)
+    return max(product, nbytes * (_NEXT_CYCLES if nbytes <= isa.l2_bytes else _MEMORY_CYCLES))
+
+
+@functools.lru_cache(1024)
+def choose_size(isa: Isa, batch: int, window: Window, outputs: int) -> int:
+    """Return m of the F(m x m, ...) that is fastest by the model, 0 where a product is."""
+    costs = {
+        made.outputs: winograd_cycles(isa, batch, window, outputs, made) for made in schemes(window)
+    }
+    if not costs:
+        return 0
+    best = min(costs, key=lambda size: costs[size])
+    return best if costs[best] < _WORTH * direct_cycles(isa, batch, window, outputs) else 0
+
+
+@functools.lru_cache(1024)
+def cut_winograd(
+    isa: Isa, batch: int, window: Window, outputs: int, size: int, threads: int
+) -> WinogradCut:
+    """Return the cut of a convolution by F(size x size, ...) with the least modelled time."""
+    made = scheme(window.kernel[0], window.strides[0], size)
+    cuts = _cuts(isa, batch, window, outputs, size)
+    best = min(cuts, key=lambda cut: _makespan(isa, window.channels, cut, made, max(threads, 2)))
+    if best.tile_count < 1:
+        raise InternalError("a convolution without outputs")
+    return best
+
+
+def _cuts(isa: Isa, batch: int, window: Window, outputs: int, size: int) -> Iterator[WinogradCut]:
+    """Yield cuts worth trying."""
+    high, wide = -(-window.out_height // size), -(-window.out_width // size)
+    count, columns = batch * high * wide, -(-outputs // isa.lanes)
+    for blocks in sorted({-(-count // tiles) for tiles in range(1, min(count, 128) + 1)}):
+        tiles = -(-count // blocks)
+        rows, vectors = choose_register_tile(isa, tiles, outputs)
+        rows = -(-tiles // -(-tiles // rows))
+        width = vectors * isa.lanes
+        panels = -(-columns // vectors)
+        even = count % blocks == 0 and tiles % rows == 0
+        for groups in (g for g in (1, 2, 3, 4, 6, 8, 12, 16) if g <= panels):
+            yield WinogradCut(
+                size, high, wide, count, tiles, blocks, groups, rows, even, vectors, width,
+                panels, outputs - (panels - 1) * width,
+            )  # fmt: skip
+
+
+def _makespan(isa: Isa, channels: int, cut: WinogradCut, made: Scheme, threads: int) -> float:
+    """Modelled cycles of all chunks on that many threads."""
+    points = made.points**2
+    panels = -(-cut.panels // cut.groups)
+    columns = panels * cut.vectors
+    work = cut.tiles * (-(-channels // isa.lanes) * _input_cycles(made) + 40)
+    work += cut.tiles * columns * _output_cycles(made)
+    work += points * channels * _product_cycles(isa, cut.tiles, columns, cut.tile_rows, cut.vectors)
+    weights = 4 * points * channels * cut.width
+    fits = weights * cut.panels <= isa.l2_bytes // 2
+    work += panels * weights * (_CACHE_CYCLES if fits else _MEMORY_CYCLES)
+    inputs = 4 * points * channels * cut.tiles
+    near = inputs <= isa.l2_bytes // 2
+    work += (panels if near else 2 * panels) * inputs * _CACHE_CYCLES
+    work += 1000
+    chunks = cut.blocks * cut.groups
+    rounds = -(-chunks // threads)
+    return rounds * work + (0.25 * work if chunks > 1 else 0)

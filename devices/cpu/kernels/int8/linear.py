@@ -1,0 +1,345 @@
+"""Convolution and fully connected on 8-bit integers, as one product of matrices.
+
+A row is an output position, a column an output channel. What a row multiplies lies in the prepared
+image (prepare.py) as a few spans of consecutive bytes, one a kernel row (or position), so
+nothing is gathered: the microkernel broadcasts a few bytes of each row and multiplies them with a
+vector of channels.
+
+    acc[o] = bias[o] + sum (x - x_zero) * (w[o] - w_zero)
+
+Where bytes are multiplied the zero points go into the bias, and with VNNI, where weights less
+theirs do not fit int8, the sum of a row's inputs times it is subtracted in the end. Without VNNI
+such weights, and those whose sums a word of 16 bits would not hold, take a few steps twice
+(split.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trireme.backend.kernel_table import STORED_8
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code, formed
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, dot_of, eight_bit_reason
+from trireme.devices.cpu.kernels.int8.depthwise import is_depthwise, lower_depthwise
+from trireme.devices.cpu.kernels.int8.dot_variants import best_way
+from trireme.devices.cpu.kernels.int8.epilogue import Epilogue, element_kind
+from trireme.devices.cpu.kernels.int8.microkernel import rank_update, row_sum
+from trireme.devices.cpu.kernels.int8.pack import (
+    Product,
+    Tile,
+    constant_terms,
+    kernel_order,
+    pack_weights,
+    store_cycles,
+    sum_bounds,
+)
+from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image, View
+from trireme.devices.cpu.kernels.int8.requant import groups_of, requantiser
+from trireme.devices.cpu.kernels.int8.shapes import conv_shape, fully_connected_shape
+from trireme.devices.cpu.kernels.int8.split import Repeats, repeats_of
+from trireme.devices.cpu.kernels.lines import for_lines
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Operand,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import LinearParams, conv_params, fully_connected_params
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+
+
+class _Kernel:
+    """Emits the kernel of one product: chunks > panels of channels > tiles of rows."""
+
+    def __init__(
+        self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
+        epilogue: Epilogue, row_factor: int, seconds: float, repeats: Repeats | None,
+    ) -> None:  # fmt: skip
+        self.isa, self.product, self.repeats = isa, product, repeats
+        self.image, self.view = source
+        dot = self.dot = self.image.dot
+        self.tile, self.epilogue, self.row_factor = tile, epilogue, row_factor
+        tiles = -(-product.rows // tile.rows)
+        self.panels = -(-product.channels // (tile.vectors * isa.lanes))
+        size, self.blocks = deal(tiles, seconds)
+        while size > 1 and self._fetched(size) > MOST_LOCAL_BYTES:
+            size = -(-size // 2)
+            self.blocks = -(-tiles // size)
+        self.part, self.parts = self.panels, 1  # panels of a chunk, where there are few rows
+        if tiles < 4 and self.panels > 1:
+            (size, self.blocks), (self.part, self.parts) = (tiles, 1), deal(self.panels, seconds)
+        self.block = size * tile.rows  # rows of a chunk
+        self.span_steps = product.span_steps(dot)
+        self.vector_bytes = isa.lanes * 4
+        self.lane_step = sum(self.span_steps) * self.vector_bytes  # bytes of one vector of channels
+        self.padded = epilogue.data.shape[1] // product.groups
+
+    @property
+    def chunks(self) -> int:
+        return self.product.groups * self.blocks * self.parts
+
+    @property
+    def local_bytes(self) -> int:
+        """What the lines of the largest chunk take."""
+        return self._fetched(self.block // self.tile.rows)
+
+    def _fetched(self, tiles: int) -> int:
+        """Return what the lines take that so many tiles of rows see."""
+        block, least = tiles * self.tile.rows, self.tile.rows
+        return self.image.local_bytes(self.view.most_lines(self.product.rows, block, least))
+
+    @property
+    def name(self) -> str:
+        kind = element_kind(self.epilogue)
+        return f"gemm_{kind}_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
+
+    def code(self) -> Code:
+        """Operands: image, weights, table, [offsets], of the epilogue, [two of repeats], output."""
+        with_offsets, again = self.product.offsets is not None, 2 * (self.repeats is not None)
+        count = 4 + with_offsets + len(self.epilogue.operands) + again
+        fn, pointers, chunk, local = begin(self.name, self.isa, count)
+        part = fn.integer("urem", chunk, self.parts)
+        rest = fn.integer("udiv", chunk, self.parts)
+        block = fn.integer("urem", rest, self.blocks)
+        group = fn.integer("udiv", rest, self.blocks) if self.product.groups > 1 else 0
+        rows = self.product.rows
+        first = fn.minimum(_times(block, self.block), rows - self.tile.rows)
+        last = fn.minimum(first + self.block, rows)
+        lines = self.view.lines(fn, first, last)
+        x = self.image.fetch(fn, pointers[0], local, *lines)
+        offsets = pointers[3] if with_offsets else None
+        self.places = (x, pointers[1], pointers[2], offsets, pointers[-1])
+        self.extra = pointers[3 + with_offsets : -1 - again]
+        self.again = pointers[-1 - again : -1]
+        self.panel_loops(fn, _times(part, self.part), (first, last), group)
+        return finish(fn)
+
+    def panel_loops(
+        self, fn: Function, first_panel: Index, rows: tuple[Index, Index], group: Index
+    ) -> None:
+        """Emit the panels of a chunk: those of full width, then the last one if it is narrower."""
+        last_panel = fn.minimum(first_panel + self.part, self.panels)
+        whole = self.product.channels // (self.tile.vectors * self.isa.lanes)
+        for full in (True, False):
+            low = first_panel if full else fn_maximum(fn, first_panel, whole)
+            high = fn.minimum(last_panel, whole) if full else last_panel
+            if full and not whole or not full and whole == self.panels:
+                continue
+            for panel in fn.range(low, high):
+                for at in fn.range(*rows, self.tile.rows):
+                    row = fn.minimum(at, self.product.rows - self.tile.rows)
+                    self.emit_tile(fn, panel, row, group, full)
+
+    def emit_tile(self, fn: Function, panel: Index, row: Index, group: Index, full: bool) -> None:
+        """Emit the tile whose first row is `row`; the last one of all overlaps its neighbour."""
+        x, w, table, offsets, y = self.places
+        rows, lanes, product = self.tile.rows, self.isa.lanes, self.product
+        left = product.channels - (self.panels - 1) * self.tile.vectors * lanes
+        vectors = self.tile.vectors if full else -(-left // lanes)
+        starts = [self.row_start(fn, x, offsets, row, r, group) for r in range(rows)]
+        column = _times(panel, self.tile.vectors * lanes)
+        block = _times(group, self.padded // lanes) + _times(panel, self.tile.vectors)
+        weights = fn.at(w, _times(block, self.lane_step), "i8")
+        at = _times(group, self.padded) + column
+        marks = self.marks(fn, row)
+        number = _times(group, self.panels) + panel
+        sums = self.products(fn, starts, weights, vectors, (number, at), marks)
+        if self.row_factor:
+            extra = [row_sum(fn, product, start, self.row_factor) for start in starts]
+            sums = [[acc - x for acc in row] for row, x in zip(sums, extra, strict=True)]
+        width, element = product.channels * product.groups, self.epilogue.element
+        target = fn.at(y, row * width + (_times(group, product.channels) + column), element)
+        start = 0
+        for size in groups_of(vectors):
+            count = min(size * lanes, (product.channels if full else left) - start * lanes)
+            first = at + start * lanes
+            for r in range(rows):
+                together = sums[r][start : start + size]
+                place = fn.at(target, r * width + start * lanes, element)
+                channels = (table, first, lanes, size)
+                self.epilogue.finish(fn, together, channels, marks[r], place, count)
+            start += size
+
+    def marks(self, fn: Function, row: Index) -> list[Any]:
+        """Return what the epilogue knows of each row of a tile."""
+        if self.epilogue.shared:
+            return [self.epilogue.enter(fn, self.extra, row)] * self.tile.rows
+        return [self.epilogue.enter(fn, self.extra, row + r) for r in range(self.tile.rows)]
+
+    def row_start(
+        self, fn: Function, x: Value, offsets: Value | None, row: Index, r: int, group: Index
+    ) -> Value:
+        """Return the address at which a row begins in the prepared input."""
+        if offsets is None:
+            at: Index = (row + r) * self.product.row_step
+        else:
+            narrow = fn.load("i32", fn.at(offsets, row + r, "i32"), 4)
+            at = fn.convert("sext", narrow, "i64")
+        return fn.at(x, at + group * self.product.group_step, self.dot.element)
+
+    def products(
+        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int,
+        panel: tuple[Index, Index], marks: Sequence[Any],
+    ) -> list[list[Value]]:  # fmt: skip
+        """Return the sums of products of a tile and the bias, by row and vector.
+
+        panel: its number among those of all groups, and that of its first channel
+        """
+        type, lanes, run = vector(self.isa.lanes, "i32"), self.isa.lanes, self.dot.run
+        table = self.places[2]
+        channels = (table, panel[1], lanes, vectors)
+        first = {id(mark): self.epilogue.start(fn, channels, mark) for mark in marks}
+        acc = [[Var(fn, type, value) for value in first[id(mark)]] for mark in marks]
+        at = 0
+        for (offset, _), steps in zip(self.product.spans, self.span_steps, strict=True):
+            places = [fn.at(start, offset, self.dot.element) for start in starts]
+            base = fn.at(weights, at * self.vector_bytes * vectors, "i8")
+            whole = steps // run * run
+            unroll = 4 if len(starts) * vectors < 8 and whole % (4 * run) == 0 else 1
+            for k in fn.range(0, whole, run * unroll):
+                for u in range(unroll):
+                    rank_update(fn, self.dot, acc, places, base, (k + u * run, run))
+            for rest in range(whole, steps):
+                rank_update(fn, self.dot, acc, places, base, (rest, 1))
+            at += steps
+        if self.repeats is not None:
+            self.repeats.emit(fn, self.dot, acc, starts, self.again, panel[0])
+        return [[var.get() for var in row] for row in acc]
+
+
+def fn_maximum(fn: Function, left: Index, right: int) -> Index:
+    """Return the larger of an index and a number."""
+    if isinstance(left, int):
+        return max(left, right)
+    return fn.select(fn.compare("sgt", left, right), left, right)
+
+
+def _times(index: Index, factor: int) -> Index:
+    return index * factor
+
+
+def product_code(
+    isa: Isa, product: Product, source: tuple[Image, View], tile: Tile, epilogue: Epilogue,
+    row_factor: int, seconds: float, repeats: Repeats | None,
+) -> tuple[Code, int, int]:  # fmt: skip
+    """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
+
+    Of arrays only their forms are looked at.
+    """
+    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
+    return kernel.code(), kernel.chunks, kernel.local_bytes
+
+
+def product_step(
+    context: Context, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
+    epilogue: Epilogue, operands: tuple[Operand, Array, int], row_factor: int = 0,
+    repeats: Repeats | None = None,
+) -> Step:  # fmt: skip
+    """Return the step of a product; operands: image, packed weights, the value that is made."""
+    x, packed, y = operands
+    tile, cycles = cut
+    seconds = product.groups * cycles / CYCLES_PER_S
+    code, chunks, local_bytes = context.kernel(
+        product_code, formed(product), (source[0].form, source[1]), tile, epilogue.form,
+        row_factor, seconds, formed(repeats),
+    )  # fmt: skip
+    offsets = () if product.offsets is None else (product.offsets,)
+    again = () if repeats is None else (repeats.index, repeats.weights)
+    reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
+    stores_s = product.groups * store_cycles(context.isa, product, tile) / CYCLES_PER_S
+    return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds, stores_s=stores_s)
+
+
+def lane_channels(product: Product, order: Array) -> Array:
+    """Return the channel in each lane of all groups, by the order of lanes in one of them."""
+    total = product.channels * product.groups
+    return np.concatenate([
+        np.where(order < product.channels, order + group * product.channels, total)
+        for group in range(product.groups)
+    ])  # fmt: skip
+
+
+def _steps(
+    context: Context, node: Node, product: Product, params: LinearParams,
+    source: tuple[Image, View],
+) -> list[Step]:  # fmt: skip
+    graph, isa = context.graph, context.isa
+    x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]
+    w = graph.values[w_id].data
+    bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
+    if w is None:
+        raise InternalError(f"{node.label}: weights are not constant")
+    way = best_way(isa, w, params, product)
+    dot, tile = way.dot, way.tile
+    order = kernel_order(isa, tile, product.channels)
+    x_dtype = graph.type(x_id).dtype
+    terms, factor = constant_terms(w, bias, params, x_dtype, dot)
+    bounds = sum_bounds(w, bias, params, x_dtype)
+    every = lane_channels(product, order)
+    requant = requantiser(
+        isa, params, graph.type(y_id).dtype, terms, bounds, every, context.recipes
+    )
+    repeats = repeats_of(way.parts, product, dot, order, tile, isa.lanes) if way.parts else None
+    packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
+    operands = (context.operand(x_id), packed, y_id)
+    source = (replace(source[0], dot=dot), source[1])
+    cut = (tile, way.cycles)
+    return [product_step(context, product, source, cut, requant, operands, factor, repeats)]
+
+
+def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
+    """Return the steps of a quantised fully_connected."""
+    graph = context.graph
+    params = fully_connected_params(call_of(graph, node))
+    x = graph.type(node.used[0]).dtype
+    product, view, image = fully_connected_shape(graph, node)
+    lines = Image(image, (0, 0, 0, 0), x, params.x_zero, dot_of(context.isa))
+    return _steps(context, node, product, params, (lines, view))
+
+
+def lower_conv(context: Context, node: Node) -> Sequence[Step]:
+    """Return the steps of a quantised 2-D conv."""
+    graph = context.graph
+    if is_depthwise(graph, node):
+        return lower_depthwise(context, node)
+    params = conv_params(call_of(graph, node))
+    x = graph.type(node.used[0]).dtype
+    product, view, image = conv_shape(graph, node)
+    lines = Image(image, tuple(node.attrs["pads"]), x, params.x_zero, dot_of(context.isa))
+    return _steps(context, node, product, params, (lines, view))
+
+
+def conv_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a quantised conv has no kernel here."""
+    if graph.values[node.used[1]].data is None:
+        return "conv has no native kernel for weights that are not constant"
+    if len(node.used) > 2 and graph.values[node.used[2]].data is None:
+        return "conv has no native kernel for a bias that is not constant"
+    if len(graph.type(node.used[0]).shape) != 4:
+        return "quantised conv has native kernels for one or two spatial axes only"
+    return eight_bit_reason(graph, node, lambda: conv_params(call_of(graph, node)))
+
+
+def fully_connected_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a quantised fully_connected has no kernel here."""
+    if any(graph.values[v].data is None for v in node.used[1:]):
+        return "fully_connected has no native kernel for weights that are not constant"
+    return eight_bit_reason(graph, node, lambda: fully_connected_params(call_of(graph, node)))
+
+
+TABLE.add("conv", for_lines(Rule(conv_reason, lower_conv)), STORED_8, "NHWC")
+TABLE.add("fully_connected", Rule(fully_connected_reason, lower_fully_connected), STORED_8)

@@ -1,0 +1,258 @@
+"""Pools, means and softmax on 8-bit integers: what looks at many elements for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trireme.backend.kernel_table import STORED_8
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.int8.arithmetic import (
+    clamp_and_narrow,
+    eight_bit_reason,
+    load_bytes,
+    requantise,
+    splat_scale,
+    store_bytes,
+    widen,
+)
+from trireme.devices.cpu.kernels.lines import for_lines
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Rule,
+    Step,
+    begin,
+    finish,
+    split_evenly,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import call_of
+from trireme.ops.integer import ReduceParams, pool_params, reduce_mean_params, softmax_params
+from trireme.ops.shapes import may_miss
+from trireme.support.errors import InternalError
+
+
+def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
+    """Return the step of max_pool or average_pool over NHWC: a vector of channels at a time."""
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    fn, (source, out), chunk, _ = begin(f"{node.op}_q8", context.isa, 2)
+    rows = y[0] * y[1]
+    work = y[2] * x[3] * math.prod(node.attrs["kernel"])
+    size, chunks = split_evenly(rows, max(1, (128 << 10) // max(work, 1)))
+    first = chunk * size
+    lanes = context.isa.lanes
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        image = fn.integer("udiv", row, y[1]) if y[0] > 1 else 0
+        line = fn.integer("urem", row, y[1]) if y[0] > 1 else row
+        start = fn.at(source, image * (x[1] * x[2] * x[3]), "i8")
+        for column in fn.range(0, y[2]):
+            target = fn.at(out, (row * y[2] + column) * y[3], "i8")
+            whole = x[3] // lanes * lanes
+            for c in fn.range(0, whole, lanes):
+                _pool_vector(fn, (context, node), (start, target), (line, column, c), lanes)
+            if whole < x[3]:
+                place = (line, column, whole)
+                _pool_vector(fn, (context, node), (start, target), place, x[3] - whole)
+    return [
+        Step(finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,
+             seconds=rows * work / (lanes * 1e9), nodes=(node.id,))
+    ]  # fmt: skip
+
+
+def _pool_vector(
+    fn: Function, where: tuple[Context, Node], pointers: tuple[Value, Value],
+    place: tuple[Index, Index, Index], count: int,
+) -> None:  # fmt: skip
+    """Emit one output pixel's vector of channels."""
+    context, node = where
+    source, target = pointers
+    line, column, c = place
+    params = pool_params(call_of(context.graph, node))
+    type_in = context.type(node.used[0])
+    (_, height, width, channels), lanes = type_in.dims, fn.isa.lanes
+    average = node.op == "average_pool"
+    wide = vector(lanes, "i32")
+    total = Var(fn, wide, 0 if average else -(1 << 30))
+    bounds = []
+    for at, size, axis in ((line, height, 0), (column, width, 1)):
+        kernel, stride = node.attrs["kernel"][axis], node.attrs["strides"][axis]
+        low = at * stride - node.attrs["pads"][axis]
+        if node.attrs["pads"][axis] == 0 and node.attrs["pads"][axis + 2] == 0:
+            bounds.append((low, low + kernel))
+        else:
+            bounds.append((_maximum(fn, low, 0), fn.minimum(low + kernel, size)))
+    (top, bottom), (left, right) = bounds
+    for iy in fn.range(top, bottom):
+        for ix in fn.range(left, right):
+            pixel = fn.at(source, (iy * width + ix) * channels, "i8")
+            loaded = widen(fn, load_bytes(fn, fn.at(pixel, c, "i8"), lanes, count), type_in.dtype)
+            if average:
+                total.set(total.get() + loaded)
+            else:
+                total.set(fn.call(wide, f"llvm.smax.v{lanes}i32", total.get(), loaded))
+    result = total.get()
+    if average:
+        number = (bottom - top) * (right - left)
+        if isinstance(number, Value):
+            number = fn.splat(fn.convert("trunc", number, "i32"), lanes)
+        result = _divide(fn, result, number)
+    bytes_out = clamp_and_narrow(fn, result, 0, params.low, params.high)
+    store_bytes(fn, bytes_out, fn.at(target, c, "i8"), count)
+
+
+def _maximum(fn: Function, left: Index, right: int) -> Index:
+    if isinstance(left, int):
+        return max(left, right)
+    return fn.select(fn.compare("sgt", left, right), left, right)
+
+
+def _divide(fn: Function, total: Value, count: Value | int) -> Value:
+    """Return total / count rounded to nearest, ties away from zero."""
+    half = count // 2 if isinstance(count, int) else (
+        fn.emit(total.type, f"lshr {count}, {count.text_of(1)}")
+    )  # fmt: skip
+    up, down = total + half, total - half
+    moved = fn.select(fn.compare("sgt", total, 0), up, down)
+    return fn.emit(total.type, f"sdiv {moved}, {moved.text_of(count)}")
+
+
+def _pool_reason(graph: Graph, node: Node) -> str | None:
+    x = graph.type(node.used[0])
+    if len(x.shape) != 4:
+        return f"quantised {node.op} has native kernels for one or two spatial axes only"
+    if any(d != 1 for d in node.attrs["dilations"]) or len(node.outputs) > 1:
+        return f"quantised {node.op} has no native kernel for dilations or indices"
+    if node.attrs["ceil_mode"] or node.attrs.get("count_include_pad"):
+        return f"quantised {node.op} has no native kernel for ceil_mode or count_include_pad"
+    pads, kernel = node.attrs["pads"], node.attrs["kernel"]
+    if node.op == "average_pool" and any(
+        may_miss(x.dims[1 + a], kernel[a], (pads[a], pads[a + 2]), 1) for a in range(2)
+    ):
+        return "quantised average_pool has no native kernel for windows of pads alone"
+    return eight_bit_reason(graph, node, lambda: pool_params(call_of(graph, node)))
+
+
+def _mean_shape(graph: Graph, node: Node) -> tuple[int, int, int] | None:
+    """Return (outer, reduced, inner) if the reduced axes lie together, else None."""
+    dims = graph.type(node.used[0]).dims
+    axes = tuple(range(len(dims)))
+    if len(node.used) > 1:
+        data = graph.values[node.used[1]].data
+        if data is None:
+            return None
+        axes = tuple(sorted(int(a) % len(dims) for a in data.reshape(-1))) or axes
+    if axes != tuple(range(axes[0], axes[-1] + 1)):
+        return None
+    first, last = axes[0], axes[-1] + 1
+    return math.prod(dims[:first]), math.prod(dims[first:last]), math.prod(dims[last:])
+
+
+def mean_kernel(
+    isa: Isa, dtype: str, shape: tuple[int, int, int], p: ReduceParams
+) -> tuple[Code, int]:
+    """Return the kernel of a mean, and its chunks. Operands: the tensor, the means.
+
+    shape: outer, reduced, inner
+    """
+    outer, reduced, inner = shape
+    lanes = isa.lanes
+    fn, (x, y), chunk, _ = begin("reduce_mean_q8", isa, 2)
+    blocks = -(-inner // lanes)
+    wide = vector(lanes, "i32")
+    row = fn.integer("udiv", chunk, blocks)
+    block = fn.integer("urem", chunk, blocks)
+
+    def one(at: Index, count: int) -> None:
+        total = Var(fn, wide, 0)
+        start = fn.at(fn.at(x, row * (reduced * inner), "i8"), at, "i8")
+        for k in fn.range(0, reduced):
+            loaded = load_bytes(fn, fn.at(start, k * inner, "i8"), lanes, count)
+            total.set(total.get() + widen(fn, loaded, dtype))
+        acc = total.get() - p.count * p.x_zero
+        scale = splat_scale(fn, wide, p.multiplier, p.shift)
+        result = clamp_and_narrow(fn, requantise(fn, acc, scale), p.y_zero, p.low, p.high)
+        store_bytes(fn, result, fn.at(fn.at(y, row * inner, "i8"), at, "i8"), count)
+
+    tail = inner % lanes
+    if blocks > 1 or not tail:
+        last = blocks - 1 if tail else blocks
+        with fn.when(fn.compare("slt", fn.as_value("i64", block), last)):
+            one(block * lanes, lanes)
+    if tail:
+        with fn.when(fn.compare("eq", fn.as_value("i64", block), blocks - 1)):
+            one(inner - tail, tail)
+    return finish(fn), outer * blocks
+
+
+def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
+    """Return the step of reduce_mean: sums of vectors of the inner elements."""
+    shape = _mean_shape(context.graph, node)
+    if shape is None:
+        raise InternalError(f"{node.label}: axes are apart")
+    p = reduce_mean_params(call_of(context.graph, node))
+    dtype = context.type(node.used[0]).dtype
+    code, chunks = context.kernel(mean_kernel, dtype, shape, p)
+    return [
+        Step(code, (context.operand(node.used[0]),), (node.outputs[0],), chunks,
+             seconds=math.prod(shape) / (context.isa.lanes * 1e9), nodes=(node.id,))
+    ]  # fmt: skip
+
+
+def _mean_reason(graph: Graph, node: Node) -> str | None:
+    if _mean_shape(graph, node) is None:
+        return "quantised reduce_mean has a native kernel for constant neighbouring axes only"
+    return eight_bit_reason(graph, node, lambda: reduce_mean_params(call_of(graph, node)))
+
+
+def _lower_softmax(context: Context, node: Node) -> Sequence[Step]:
+    """Return the step of softmax along the last axis: integers only, a chunk a row."""
+    p = softmax_params(call_of(context.graph, node))
+    dims, dtype = context.type(node.used[0]).dims, context.type(node.used[0]).dtype
+    length, rows = dims[-1], math.prod(dims[:-1])
+    fn, (x, table, y), row, _ = begin("softmax_q8", context.isa, 3)
+    source, target = fn.at(x, row * length, "i8"), fn.at(y, row * length, "i8")
+    op = "sext" if dtype == "int8" else "zext"
+
+    def element(i: Index) -> Value:
+        return fn.convert(op, fn.load("i8", fn.at(source, i, "i8"), 1), "i64")
+
+    def power(i: Index) -> Value:
+        below = most.get() - element(i)
+        return fn.convert("sext", fn.load("i32", fn.at(table, below, "i32"), 4), "i64")
+
+    most = Var(fn, "i64", -128)
+    for i in fn.range(0, length):
+        x_i = element(i)
+        most.set(fn.select(fn.compare("sgt", x_i, most.get()), x_i, most.get()))
+    total = Var(fn, "i64", 0)
+    for i in fn.range(0, length):
+        total.set(total.get() + power(i))
+    s = total.get()
+    half = fn.emit("i64", f"lshr {s}, 1")
+    for i in fn.range(0, length):
+        ratio = fn.emit("i64", f"udiv {power(i) * p.gain + half}, {s.text}") + p.y_zero
+        low = fn.select(fn.compare("sgt", ratio, p.low), ratio, fn.as_value("i64", p.low))
+        out = fn.select(fn.compare("slt", low, p.high), low, fn.as_value("i64", p.high))
+        fn.store(fn.convert("trunc", out, "i8"), fn.at(target, i, "i8"), 1)
+    return [
+        Step(finish(fn), (context.operand(node.used[0]), p.table), (node.outputs[0],), rows,
+             seconds=rows * length * 1e-8, nodes=(node.id,))
+    ]  # fmt: skip
+
+
+def _softmax_reason(graph: Graph, node: Node) -> str | None:
+    rank = len(graph.type(node.used[0]).shape)
+    if node.attrs["axis"] not in (-1, rank - 1):
+        return "quantised softmax has a native kernel for the last axis only"
+    return eight_bit_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
+
+
+TABLE.add(
+    ("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), STORED_8, "NHWC"
+)  # fmt: skip
+TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
+TABLE.add("softmax", Rule(_softmax_reason, _lower_softmax), STORED_8)

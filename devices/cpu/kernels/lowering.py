@@ -1,0 +1,258 @@
+"""What a kernel is to the rest of the device, and the table of lowerings that makers fill.
+
+A lowering turns one node (or several fused) into Steps: a kernel's code, the operands it reads and
+writes, and the number of chunks it is cut into. Chunks may run on any thread in any order, so the
+cut never decides what is added to what.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Concatenate
+
+import numpy as np
+
+from trireme.backend.kernel_table import KernelTable
+from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code, P, R, Recipes, code_of
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+from trireme.support.mapped import release
+
+ALONE_S = 1.5e-6
+"""A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""
+_HAND_S = 5e-8
+"""What a chunk costs beside its work."""
+
+
+@dataclass(frozen=True)
+class Temp:
+    """Memory that lives from one step of a node to another."""
+
+    key: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class At:
+    """Memory of a value or a Temp from some byte on."""
+
+    of: int | Temp
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """Where a kernel says that what it was given is wrong: two i64, whether, and a number.
+
+    message: the sentence of the RunError that the run ends with, made of the number
+    """
+
+    message: Callable[[int], str]
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """A constant that a kernel reads where it lies, by its strides and at any alignment.
+
+    Of a mapped file nothing is copied, and what is not read takes no memory.
+    """
+
+    data: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A constant in a kernel's layout, packed when all code is made.
+
+    Compiling takes memory that is free again by then.
+    """
+
+    nbytes: int
+    make: Callable[[], Array]
+
+
+CONSTANTS = (np.ndarray, Packed)
+"""What a step reads and nobody writes."""
+Operand = int | Array | Packed | InPlace | Temp | At | Fault
+"""What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
+_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, Fault)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One native step.
+
+    reads, writes: addresses are passed in this order, reads first
+    chunks: how often the kernel is called, with chunk = 0, 1, ...
+    local_bytes: memory of its own that each thread needs meanwhile
+    seconds: an estimate for one thread, within a factor of two where it matters: it decides the
+        number of chunks, whether workers are woken, and how often Python looks after signals
+    columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
+        does all of its rows, or where that is not known
+    stores_s: of the seconds, those in which outputs are finished and stored, where that is known
+    """
+
+    code: Code
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    chunks: int = 1
+    local_bytes: int = 0
+    seconds: float = 1e-5
+    nodes: tuple[int, ...] = ()
+    columns: int = 1
+    stores_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        operands: tuple[object, ...] = (*self.reads, *self.writes)
+        for operand in operands:
+            if not isinstance(operand, _OPERANDS):
+                kind = type(operand).__name__
+                raise InternalError(
+                    f"{self.code.name}: an operand is a {kind}, neither a value's id nor data"
+                )
+
+    @property
+    def is_dealt_by_columns(self) -> bool:
+        """Whether each chunk reads all rows, and makes a part of each."""
+        return self.columns == self.chunks > 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """What lowerings are told: the graph, the instruction set, the number of threads.
+
+    winograd: whether 3x3 convolutions may use Winograd's algorithm
+    """
+
+    graph: Graph
+    isa: Isa
+    threads: int
+    winograd: bool = True
+    packed: dict[tuple[int, str], Array] = field(default_factory=dict)
+    later: dict[tuple[int, str], Packed] = field(default_factory=dict)
+    """Constants packed so far, or to be, by value id and layout, so that users share them."""
+    recipes: Recipes | None = None
+    """Kernels made before; None to make all anew."""
+
+    def kernel(self, make: Callable[Concatenate[Isa, P], R], *args: P.args, **named: P.kwargs) -> R:
+        """Return make(isa, *args), a kernel and numbers; one made before is not made again.
+
+        make: sees nothing that decides about the IR but its arguments, which are plain values
+        """
+        if self.recipes is None:
+            return make(self.isa, *args, **named)
+        return self.recipes.kernel(make, *args, **named)
+
+    def type(self, value: int) -> TensorType:
+        """Return the type of a value."""
+        return self.graph.values[value].type
+
+    def operand(self, value: int) -> Operand:
+        """Return a value as an operand: its data when it is a constant."""
+        data = self.graph.values[value].data
+        return value if data is None else data
+
+    def pack(self, value: int, layout: str, make: Callable[[], Array]) -> Array:
+        """Return a constant in a kernel's layout, made now and once for all its users."""
+        key = (value, layout)
+        if key not in self.packed:
+            self.packed[key] = self._made(value, make)
+        return self.packed[key]
+
+    def pack_later(self, value: int, layout: str, nbytes: int, make: Callable[[], Array]) -> Packed:
+        """Return a constant in a kernel's layout as an operand, for what is large."""
+        made = Packed(nbytes, lambda: self._made(value, make))
+        return self.later.setdefault((value, layout), made)
+
+    def _made(self, value: int, make: Callable[[], Array]) -> Array:
+        made = make()
+        data = self.graph.values[value].data
+        if data is not None:
+            release(data)
+        return made
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an op is lowered: `reason` says in a sentence why a node cannot be, else None."""
+
+    reason: Callable[[Graph, Node], str | None]
+    lower: Callable[[Context, Node], Sequence[Step]]
+
+
+TABLE: KernelTable[Rule] = KernelTable("cpu")
+"""The native kernels; filled by the modules that table.py imports."""
+
+
+def begin(name: str, isa: Isa, operands: int) -> tuple[Function, list[Value], Value, Value]:
+    """Return a new kernel function, its operands' addresses, the chunk and the thread's memory."""
+    fn = Function(f"{name}__{isa.name}", isa, ["ptr args", "i64 chunk", "ptr local"])
+    args, chunk, local = fn.arguments
+    pointers = [fn.load("ptr", fn.at(args, i, "ptr"), 8) for i in range(operands)]
+    return fn, pointers, chunk, local
+
+
+def finish(fn: Function) -> Code:
+    """Return the code of a kernel function that is written to its end."""
+    fn.ret()
+    return code_of(fn.name, fn.text())
+
+
+def native_reason(graph: Graph, node: Node) -> str | None:
+    """Return why no native kernel runs the node here, None when one does."""
+    rule = TABLE.find(graph, node)
+    return TABLE.miss(graph, node) if rule is None else rule.reason(graph, node)
+
+
+def float_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a node cannot run on a float32 kernel; None when all its values are float32."""
+    for value in (*node.used, *node.outputs):
+        type = graph.type(value)
+        if type.quant is not None:
+            return f"{node.op} has no native kernel for quantised {type.dtype}"
+        if type.dtype != "float32":
+            return f"{node.op} has no native kernel for {type.dtype}"
+        if not type.elements:
+            return f"{node.op} has no native kernel for empty tensors"
+    return None
+
+
+def split_evenly(total: int, most: int) -> tuple[int, int]:
+    """Cut `total` into equal parts of at most `most`: returns (size of a part, parts)."""
+    parts = -(-total // max(most, 1))
+    size = -(-total // parts)
+    return size, -(-total // size)
+
+
+MOST_PARTS = 1 << 14
+"""Chunks that a kernel is cut into, but for half as many again: cuts are tried one by one."""
+
+
+def deal(total: int, seconds: float) -> tuple[int, int]:
+    """Cut `total` equal units of work, which take that long together, into chunks.
+
+    Returns the units of a chunk (the last may have fewer) and the number of chunks, which does not
+    depend on the threads, so neither does the code: one chunk where threads do not pay, else some
+    of about 1 us, longer ones for long steps, and a cut that two threads share evenly.
+    """
+    if seconds < ALONE_S or total < 2:
+        return max(total, 1), 1
+    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6), MOST_PARTS)
+    least, most = max(2, math.ceil(wanted / 2)), max(2, math.floor(wanted * 1.5))
+
+    def length(size: int) -> float:
+        chunks = -(-total // size)
+        mine = min(-(-chunks // 2) * size, total) / total * seconds
+        return mine + chunks * _HAND_S
+
+    sizes = sorted({-(-total // parts) for parts in range(least, most + 1)}, reverse=True)
+    size = min(sizes, key=length)
+    return size, -(-total // size)
+
+
+Attrs = Mapping[str, object]

@@ -1,0 +1,148 @@
+"""gather: slices of a tensor picked by indices, known at compile time or not.
+
+x [batch, outer, size, inner] and indices [batch, picks] give y [batch, outer, picks, inner], copied
+slice by slice. An index outside -size..size-1 reads slice 0 and ends the run with an error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.copies import Copy, copy_row
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    Fault,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
+from trireme.devices.cpu.kernels.movement.move import copy_step
+from trireme.ir.graph import Graph, Node
+from trireme.ops.bounds import outside_axis
+from trireme.support.dtypes import itemsize
+
+_FEW = 4
+"""Constant indices that are copied one by one, as slices."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A gather: sizes as in the module's text, bytes of an item, bits of an index."""
+
+    batch: int
+    outer: int
+    size: int
+    inner: int
+    picks: int
+    item: int
+    index_bits: int
+
+
+def _lookup(graph: Graph, node: Node) -> Lookup:
+    x, indices = (graph.type(i) for i in node.used)
+    axis, lead = node.attrs["axis"] % len(x.dims), node.attrs["batch_dims"]
+    return Lookup(
+        math.prod(x.dims[:lead]), math.prod(x.dims[lead:axis]), x.dims[axis],
+        math.prod(x.dims[axis + 1 :]), math.prod(indices.dims[lead:]),
+        itemsize(x.dtype), 8 * itemsize(indices.dtype),
+    )  # fmt: skip
+
+
+def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
+    """Return the kernel of a gather, its chunks and seconds. Operands: x, indices, fault, y."""
+    bits = 8 * lookup.item
+    fn, (x, indices, fault, y), chunk, _ = begin(f"gather_b{bits}", isa, 4)
+    rows = lookup.batch * lookup.outer * lookup.picks
+    seconds = rows * (lookup.inner * lookup.item / 4e9 + 2e-9)
+    size, chunks = deal(rows, seconds)
+    if chunks == 1:
+        _check(fn, lookup, indices, fault)
+    else:
+        with fn.when(fn.compare("eq", chunk, 0)):
+            _check(fn, lookup, indices, fault)
+    first: Index = chunk * size if chunks > 1 else 0
+    along = Copy((lookup.inner,), (1,), (1,), lookup.item)
+    for row in fn.range(first, fn.minimum(first + size, rows)):
+        pick, before = (fn.integer(op, row, lookup.picks) for op in ("urem", "udiv"))
+        batch = fn.integer("udiv", before, lookup.outer)
+        at = fn.as_value("i64", batch) * lookup.picks + pick
+        place, is_wrong = _place(fn, lookup, indices, at)
+        place = fn.select(is_wrong, fn.as_value("i64", 0), place)
+        source = fn.as_value("i64", before) * lookup.size + place
+        copy_row(
+            fn, along, fn.at(x, source * lookup.inner, f"i{bits}"),
+            fn.at(y, row * lookup.inner, f"i{bits}"), f"i{bits}", lookup.inner,
+        )  # fmt: skip
+    return finish(fn), chunks, seconds
+
+
+def _place(fn: Function, lookup: Lookup, indices: Value, at: Index) -> tuple[Value, Value]:
+    """Return an index counted from the front, and whether it lies outside."""
+    index = _index(fn, lookup, indices, at)
+    place = fn.select(fn.compare("slt", index, 0), index + lookup.size, index)
+    return place, fn.compare("uge", place, lookup.size)
+
+
+def _index(fn: Function, lookup: Lookup, indices: Value, at: Index) -> Value:
+    element = f"i{lookup.index_bits}"
+    index = fn.load(element, fn.at(indices, at, element), lookup.index_bits // 8)
+    return index if lookup.index_bits == 64 else fn.convert("sext", index, "i64")
+
+
+def _check(fn: Function, lookup: Lookup, indices: Value, fault: Value) -> None:
+    """Emit a look at all indices; the first that is outside is reported."""
+    total = lookup.batch * lookup.picks
+    for back in fn.range(0, total):
+        at = fn.as_value("i64", total - 1) - back  # backwards: the first is the last to be written
+        _, is_wrong = _place(fn, lookup, indices, at)
+        with fn.when(is_wrong):
+            fn.store(fn.as_value("i64", 1), fault, 8)
+            fn.store(_index(fn, lookup, indices, at), fn.at(fault, 1, "i64"), 8)
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    types = [graph.type(i) for i in (node.used[0], *node.outputs)]
+    if types[0].quant != types[1].quant:
+        return "gather has no native kernel between different quantisations"
+    if not all(graph.type(i).elements for i in (*node.used, *node.outputs)):
+        return "gather has no native kernel for empty tensors"
+    if types[0].dtype == "string" or itemsize(types[0].dtype) not in (1, 2, 4, 8):
+        return f"gather has no native kernel for {types[0].dtype}"
+    return None
+
+
+def _lower(context: Context, node: Node) -> list[Step]:
+    lookup = _lookup(context.graph, node)
+    data = context.graph.values[node.used[1]].data
+    picked = [] if data is None else [int(i) for i in data.reshape(-1)]
+    inside = all(-lookup.size <= i < lookup.size for i in picked)
+    if data is not None and inside and len(picked) <= _FEW and lookup.batch == 1:
+        return _slices(context, node, lookup, picked)
+    label = node.label
+    fault = Fault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
+    code, chunks, seconds = context.kernel(lookup_kernel, lookup)
+    reads = (*(context.operand(i) for i in node.used), fault)
+    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+
+
+def _slices(context: Context, node: Node, lookup: Lookup, picked: list[int]) -> list[Step]:
+    """Copy the slices of a few known indices one by one."""
+    outer, size, inner = lookup.outer, lookup.size, lookup.inner
+    steps = []
+    for k, index in enumerate(picked):
+        copy = Copy(
+            (outer, inner), (size * inner, 1), (len(picked) * inner, 1), lookup.item,
+            index % size * inner, k * inner,
+        )  # fmt: skip
+        steps.append(copy_step(context, node, copy, node.outputs[0], "gather"))
+    return steps
+
+
+TABLE.add("gather", Rule(_reason, _lower))

@@ -1,0 +1,197 @@
+"""Lowerings of the ops that only move elements: transpose, concat, split, slice, expand,
+tile, reverse, depth_to_space and space_to_depth.
+
+Each is one or more strided copies (copies.py), so every dtype is served, stored integers of
+quantised tensors too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trireme.backend.kernel_table import PLAIN
+from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_s, dense
+from trireme.devices.cpu.kernels.f32.elementwise import activation_step
+from trireme.devices.cpu.kernels.f32.products import activation_reason
+from trireme.devices.cpu.kernels.lowering import TABLE, At, Context, Rule, Step, float_reason
+from trireme.ir.graph import Graph, Node
+from trireme.ops.slicing import slice_range
+from trireme.support.dtypes import itemsize
+
+Ints = tuple[int, ...]
+
+
+def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
+    """Return the step of a copy from input 0 to an output."""
+    return _step(context, node, copy, node.used[0], output, name)
+
+
+def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
+    """Return the step of a copy. Offsets are in the addresses, so that the parts of a split or a
+    concat share a kernel.
+    """
+    read, write = context.operand(source), context.operand(target)
+    if isinstance(read, int):
+        read, copy = _at(read, copy.source_at * copy.item), replace(copy, source_at=0)
+    if isinstance(write, int):
+        write, copy = _at(write, copy.target_at * copy.item), replace(copy, target_at=0)
+    code, chunks = context.kernel(copy_kernel, copy, name)
+    return Step(code, (read,), (write,), chunks, seconds=copy_s(copy), nodes=(node.id,))
+
+
+def _at(value: int, offset: int) -> int | At:
+    return At(value, offset) if offset else value
+
+
+def move_reason(graph: Graph, node: Node) -> str | None:
+    """Say why moving bytes would be wrong or has no kernel."""
+    moved = _moved(node)
+    types = [graph.type(i) for i in (*moved, *node.outputs)]
+    if any(type.quant != types[0].quant for type in types):
+        return f"{node.op} has no native kernel between different quantisations"
+    if not all(type.elements for type in types):
+        return f"{node.op} has no native kernel for empty tensors"
+    if types[0].dtype == "string" or itemsize(types[0].dtype) not in (1, 2, 4, 8):
+        return f"{node.op} has no native kernel for {types[0].dtype}"
+    for value in node.used[len(moved) :]:
+        if not graph.values[value].is_constant:
+            return f"{node.op} has native kernels for constant parameters only"
+    return None
+
+
+def _moved(node: Node) -> tuple[int, ...]:
+    """The inputs whose elements are moved, not parameters."""
+    return node.used if node.op == "concat" else node.used[:1]
+
+
+def const_ints(context: Context, node: Node, position: int) -> Ints | None:
+    """Return a constant input as integers, None where it was left out."""
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None:
+        return None
+    data = context.graph.values[value].data
+    return tuple(int(v) for v in np.asarray(data).reshape(-1))
+
+
+def item_bytes(context: Context, node: Node) -> int:
+    """Return the bytes of an element of input 0."""
+    return itemsize(context.type(node.used[0]).dtype)
+
+
+def _lower_transpose(context: Context, node: Node) -> list[Step]:
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    perm = node.attrs["perm"] or tuple(reversed(range(len(x))))
+    strides = dense(x)
+    source = tuple(strides[axis % len(x)] for axis in perm)
+    copy = Copy(y, source, dense(y), item_bytes(context, node))
+    return [copy_step(context, node, copy, node.outputs[0], "transpose")]
+
+
+def _lower_concat(context: Context, node: Node) -> list[Step]:
+    y = context.type(node.outputs[0]).dims
+    axis, target, at, steps = node.attrs["axis"] % len(y), dense(y), 0, []
+    for value in node.used:
+        x = context.type(value).dims
+        copy = Copy(x, dense(x), target, item_bytes(context, node), 0, at)
+        steps.append(_step(context, node, copy, value, node.outputs[0], "concat"))
+        at += x[axis] * target[axis]
+    activation, y_id = node.attrs["activation"], node.outputs[0]
+    if activation:
+        steps.append(activation_step(context, activation, y_id, node.id))
+    return steps
+
+
+def _concat_reason(graph: Graph, node: Node) -> str | None:
+    if node.attrs["activation"]:
+        return float_reason(graph, node) or activation_reason(node)
+    return move_reason(graph, node)
+
+
+def _lower_split(context: Context, node: Node) -> list[Step]:
+    x = context.type(node.used[0]).dims
+    axis, source, at, steps = node.attrs["axis"] % len(x), dense(x), 0, []
+    for output in node.outputs:
+        y = context.type(output).dims
+        copy = Copy(y, source, dense(y), item_bytes(context, node), at)
+        steps.append(copy_step(context, node, copy, output, "split"))
+        at += y[axis] * source[axis]
+    return steps
+
+
+def _lower_slice(context: Context, node: Node) -> list[Step]:
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    starts, ends = const_ints(context, node, 1) or (), const_ints(context, node, 2) or ()
+    axes = const_ints(context, node, 3) or tuple(range(len(starts)))
+    every = const_ints(context, node, 4) or (1,) * len(starts)
+    source, at = list(dense(x)), 0
+    for axis, start, end, step in zip(axes, starts, ends, every, strict=True):
+        stride = source[axis % len(x)]
+        at += slice_range(x[axis % len(x)], start, end, step).start * stride
+        source[axis % len(x)] = stride * step
+    copy = Copy(y, tuple(source), dense(y), item_bytes(context, node), at)
+    return [copy_step(context, node, copy, node.outputs[0], "slice")]
+
+
+def _lower_expand(context: Context, node: Node) -> list[Step]:
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    padded = (1,) * (len(y) - len(x)) + x
+    strides = (0,) * (len(y) - len(x)) + dense(x)
+    source = tuple(s if p != 1 else 0 for s, p in zip(strides, padded, strict=True))
+    copy = Copy(y, source, dense(y), item_bytes(context, node))
+    return [copy_step(context, node, copy, node.outputs[0], "expand")]
+
+
+def _lower_reverse(context: Context, node: Node) -> list[Step]:
+    x = context.type(node.used[0]).dims
+    axes = {axis % len(x) for axis in node.attrs["axes"]}
+    strides = dense(x)
+    source = tuple(-s if axis in axes else s for axis, s in enumerate(strides))
+    at = sum((x[axis] - 1) * strides[axis] for axis in axes)
+    copy = Copy(x, source, strides, item_bytes(context, node), at)
+    return [copy_step(context, node, copy, node.outputs[0], "reverse")]
+
+
+def _lower_tile(context: Context, node: Node) -> list[Step]:
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    strides = dense(x)
+    shape = tuple(d for size, whole in zip(x, y, strict=True) for d in (whole // size, size))
+    source = tuple(d for stride in strides for d in (0, stride))
+    target = tuple(
+        d for size, stride in zip(x, dense(y), strict=True) for d in (size * stride, stride)
+    )
+    copy = Copy(shape or (1,), source or (1,), target or (1,), item_bytes(context, node))
+    return [copy_step(context, node, copy, node.outputs[0], "tile")]
+
+
+def _lower_blocks(context: Context, node: Node) -> list[Step]:
+    """Move n, h, i, w, j, c between [n, h b + i, w b + j, c] and channels made of i, j and c."""
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    to_space, b = node.op == "depth_to_space", node.attrs["blocksize"]
+    order = (0, 1, 2, 3) if node.attrs["layout"] == "NHWC" else (0, 2, 3, 1)
+    space, depth = (y, x) if to_space else (x, y)
+    n, h, w, c = (space[axis] for axis in order)
+    sn, sh, sw, sc = (dense(space)[axis] for axis in order)
+    dn, dh, dw, dc = (dense(depth)[axis] for axis in order)
+    di, dj, dk = (b * c, c, 1) if node.attrs["mode"] == "DCR" else (b, 1, b * b)
+    rows = zip(
+        (n, h // b, b, w // b, b, c),
+        (sn, b * sh, sh, b * sw, sw, sc),
+        (dn, dh, di * dc, dw, dj * dc, dk * dc),
+        strict=True,
+    )
+    ends = [(size, d, s) if to_space else (size, s, d) for size, s, d in rows]
+    shape, source, target = zip(*sorted(ends, key=lambda row: -row[2]), strict=True)
+    copy = Copy(shape, source, target, item_bytes(context, node))
+    return [copy_step(context, node, copy, node.outputs[0], node.op)]
+
+
+TABLE.add("transpose", Rule(move_reason, _lower_transpose))
+TABLE.add("concat", Rule(_concat_reason, _lower_concat), [PLAIN])
+TABLE.add("split", Rule(move_reason, _lower_split))
+TABLE.add("slice", Rule(move_reason, _lower_slice))
+TABLE.add("expand", Rule(move_reason, _lower_expand))
+TABLE.add("reverse", Rule(move_reason, _lower_reverse))
+TABLE.add("tile", Rule(move_reason, _lower_tile))
+TABLE.add(("depth_to_space", "space_to_depth"), Rule(move_reason, _lower_blocks))

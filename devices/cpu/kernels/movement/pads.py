@@ -1,0 +1,107 @@
+"""pad: a fill and a strided copy; the other modes are gathers by known indices, axis by axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, dense
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Fault, Operand, Rule, Step, Temp
+from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel
+from trireme.devices.cpu.kernels.movement.move import const_ints, copy_step, item_bytes, move_reason
+from trireme.ir.graph import Graph, Node
+from trireme.ops.slicing import NUMPY_MODES
+from trireme.support.dtypes import Array, numpy_dtype
+
+Edges = Sequence[tuple[int, int]]
+"""Elements added before and after each axis; below zero they are cut off."""
+
+
+def _pad_reason(graph: Graph, node: Node) -> str | None:
+    for position in (1, 2, 3):
+        value = node.inputs[position] if position < len(node.inputs) else None
+        if value is not None and not graph.values[value].is_constant:
+            return "pad has native kernels for constant pads and values only"
+    if graph.type(node.used[0]).quant is not None and len(node.used) > 2:
+        return "pad has no native kernel for a given value of a quantised tensor"
+    return move_reason(graph, node)
+
+
+def _edges(context: Context, node: Node) -> Edges:
+    rank = len(context.type(node.used[0]).dims)
+    pads = const_ints(context, node, 1) or ()
+    axes = const_ints(context, node, 3) or tuple(range(len(pads) // 2))
+    edges = [(0, 0)] * rank
+    for k, axis in enumerate(axes):
+        edges[axis % rank] = pads[k], pads[k + len(axes)]
+    return edges
+
+
+def _lower_pad(context: Context, node: Node) -> list[Step]:
+    edges = _edges(context, node)
+    if node.attrs["mode"] != "constant":
+        return _by_index(context, node, edges)
+    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    kept = tuple(size + min(b, 0) + min(a, 0) for size, (b, a) in zip(x, edges, strict=True))
+    source, target, item = dense(x), dense(y), item_bytes(context, node)
+    steps = [_fill_step(context, node, _fill(context, node))]
+    if all(size > 0 for size in kept):
+        copy = Copy(
+            kept, source, target, item,
+            sum(max(-b, 0) * s for (b, _), s in zip(edges, source, strict=True)),
+            sum(max(b, 0) * t for (b, _), t in zip(edges, target, strict=True)),
+        )  # fmt: skip
+        steps.append(copy_step(context, node, copy, node.outputs[0], "pad"))
+    return steps
+
+
+def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
+    """Gather along each padded axis, the first first; what lies between is as large as needed."""
+    dims, item = list(context.type(node.used[0]).dims), item_bytes(context, node)
+    padded = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
+    source, steps = context.operand(node.used[0]), []
+    for axis in padded:
+        taken = _taken(dims[axis], edges[axis], node.attrs["mode"])
+        outer, inner = math.prod(dims[:axis]), math.prod(dims[axis + 1 :])
+        lookup = Lookup(1, outer, dims[axis], inner, len(taken), item, 64)
+        dims[axis] = len(taken)
+        target: Operand = node.outputs[0]
+        if axis != padded[-1]:
+            target = Temp(f"pad {node.id} to axis {axis}", math.prod(dims) * item)
+        code, chunks, seconds = context.kernel(lookup_kernel, lookup)
+        inside = Fault(lambda bad: f"pad: index {bad} is wrong")  # never: the indices are made here
+        steps.append(Step(code, (source, taken, inside), (target,), chunks, seconds=seconds))
+        source = target
+    return steps
+
+
+def _taken(size: int, edge: tuple[int, int], mode: str) -> Array:
+    """Return which elements of an axis make the padded axis."""
+    before, after = edge
+    places = np.arange(size, dtype=np.int64)[max(-before, 0) : size + min(after, 0)]
+    grow = (max(before, 0), max(after, 0))
+    padded: Array = np.pad(places, grow, mode=NUMPY_MODES[mode])  # type: ignore[call-overload]
+    return padded
+
+
+def _fill(context: Context, node: Node) -> Array:
+    """The value of a pad as an array of one item."""
+    type = context.type(node.used[0])
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is not None:
+        return np.asarray(context.graph.values[value].data).reshape(1)
+    if type.quant is None:
+        return np.zeros(1, numpy_dtype(type.dtype))  # a cast of 0 is NaN where a dtype has no 0
+    return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
+
+
+def _fill_step(context: Context, node: Node, fill: Array) -> Step:
+    y = context.type(node.outputs[0]).dims
+    copy = Copy((math.prod(y),), (0,), (1,), item_bytes(context, node))
+    code, chunks = context.kernel(copy_kernel, copy, "fill")
+    return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
+
+
+TABLE.add("pad", Rule(_pad_reason, _lower_pad))

@@ -1,0 +1,1 @@
+"""Nodes that become one kernel: attention, and float ops on int8 weights."""

@@ -1,0 +1,193 @@
+"""Kernels of float operators on int8 weights: levels (levels.py), then products on 8-bit integers.
+
+hybrid_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with an
+epilogue that scales their sums back to float32 (int8/dequant.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser, State, dequantiser
+from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
+    Layout,
+    Rounding,
+    rounding_steps,
+)
+from trireme.devices.cpu.kernels.f32.winograd.conv import winograd_cost
+from trireme.devices.cpu.kernels.int8 import depthwise
+from trireme.devices.cpu.kernels.int8.arithmetic import Dot, dot_of
+from trireme.devices.cpu.kernels.int8.columns import source_of
+from trireme.devices.cpu.kernels.int8.dot_variants import Way, best_way
+from trireme.devices.cpu.kernels.int8.linear import lane_channels, product_step
+from trireme.devices.cpu.kernels.int8.pack import Product, pack_weights
+from trireme.devices.cpu.kernels.int8.prepare import Image, View
+from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, fully_connected_shape
+from trireme.devices.cpu.kernels.int8.split import repeats_of
+from trireme.devices.cpu.kernels.lowering import Context, Step, Temp
+from trireme.devices.cpu.patterns.dynamic_range_nodes import (
+    HybridProduct,
+    Levels,
+    find_hybrid,
+    pads_of,
+)
+from trireme.ir.graph import Node
+from trireme.ops.integer import LinearParams
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+
+_NONE = np.zeros(0, np.int32)
+_NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)
+"""Weights have no zero point, and that of levels is the epilogue's."""
+
+
+def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
+    """Return the levels and products of a graph that are faster so than in float32.
+
+    Without VNNI, Winograd's algorithm in float32 may be faster.
+    """
+    found = find_hybrid(context.graph)
+    slow = {
+        one.source.levels
+        for one in found if isinstance(one, HybridProduct) and _is_slower(context, one)
+    }  # fmt: skip
+    return [
+        one for one in found
+        if (one if isinstance(one, Levels) else one.source).levels not in slow
+    ]  # fmt: skip
+
+
+def _is_slower(context: Context, product: HybridProduct) -> bool:
+    """Whether a model says that the float nodes would take less time."""
+    op = product.op
+    if context.isa.vnni or op.op != "conv" or _is_depthwise(context, op):
+        return False
+    cycles = winograd_cost(context, op)
+    return cycles is not None and cycles < _way(context, product.source, op).cycles
+
+
+def lower_levels(context: Context, levels: Levels) -> list[Step]:
+    """Return the steps that round a value, once for every border and form that its readers want."""
+    steps: list[Step] = []
+    done: set[Temp] = set()
+    for op in levels.readers:
+        memory, state = _memory(context, levels, op)
+        if memory not in done:
+            layout, rounding = (
+                _layout(context, levels, op),
+                Rounding(levels.asymmetric, levels.tiny),
+            )
+            x = context.operand(levels.x)
+            steps += rounding_steps(context, layout, rounding, x, memory, state)
+            done.add(memory)
+    return steps
+
+
+def _layout(context: Context, levels: Levels, op: Node) -> Layout:
+    """Return how levels lie as a reader wants them."""
+    dims = context.type(levels.x).dims
+    top, left, bottom, right = pads_of(op)
+    channels, size = dims[-1], context.type(levels.x).elements // levels.images
+    lines = dims[1] if len(dims) == 4 and levels.images == dims[0] else 1
+    border = (top, left * channels, bottom, right * channels)
+    return Layout(levels.images, lines, size // lines, border, _dot(context, levels, op))
+
+
+def _memory(context: Context, levels: Levels, op: Node) -> tuple[Temp, Temp]:
+    """Return the memory of levels as a reader wants them, and of their state."""
+    layout, key = _layout(context, levels, op), f"levels %{levels.levels}"
+    form = f"{key} {pads_of(op)} {layout.dot.dtype}"
+    return Temp(form, layout.nbytes), Temp(f"{key} state", 8 * levels.images)
+
+
+def _dot(context: Context, levels: Levels, op: Node) -> Dot:
+    """Return how an op multiplies levels."""
+    if _is_depthwise(context, op):
+        return dot_of(context.isa)
+    return _way(context, levels, op).dot
+
+
+def _is_depthwise(context: Context, op: Node) -> bool:
+    return op.op == "conv" and depthwise.is_depthwise(context.graph, op)
+
+
+def _way(context: Context, levels: Levels, op: Node) -> Way:
+    """Return how a product of matrices is computed."""
+    if op.id not in levels.ways:
+        product, _, _ = _shape(context, op)
+        w = _weights(context, op.used[1])
+        levels.ways[op.id] = best_way(context.isa, w, _NO_ZEROS, product)
+    return levels.ways[op.id]
+
+
+def _shape(context: Context, op: Node) -> tuple[Product, View, Shape]:
+    shape_of = conv_shape if op.op == "conv" else fully_connected_shape
+    return shape_of(context.graph, op)
+
+
+def lower_product(context: Context, product: HybridProduct) -> list[Step]:
+    """Return the step of a product on levels."""
+    lower = _lower_depthwise if _is_depthwise(context, product.op) else _lower_linear
+    return [lower(context, product)]
+
+
+def _lower_linear(context: Context, product: HybridProduct) -> Step:
+    """Return the step of a conv or fully_connected as a product of matrices."""
+    isa, op = context.isa, product.op
+    shape, view, dims = _shape(context, op)
+    way = _way(context, product.source, op)
+    dot, tile = way.dot, way.tile
+    image = Image(dims, pads_of(op), "uint8", 0, dot, prepared=True)
+    order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
+    epilogue = _epilogue(context, product, lane_channels(shape, order), shape.rows)
+    repeats = repeats_of(way.parts, shape, dot, order, tile, isa.lanes) if way.parts else None
+    packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
+    levels, _ = _memory(context, product.source, op)
+    operands, cut = (levels, packed, product.output), (tile, way.cycles)
+    return product_step(context, shape, (image, view), cut, epilogue, operands, repeats=repeats)
+
+
+def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
+    """Return the step of a depthwise conv."""
+    isa, op, dot = context.isa, product.op, dot_of(context.isa)
+    n, height, width, channels = context.type(op.used[0]).dims
+    image = Image((n, height, width, channels), pads_of(op), "uint8", 0, dot, prepared=True)
+    window = depthwise.window_of(context.graph, op)
+    blocks = depthwise.cut_channels(channels, dot, isa)
+    lanes = depthwise.lane_channels(isa, blocks, dot)
+    epilogue = _epilogue(
+        context, product, lanes, window.out[0] * window.out[1], mixed=True
+    )  # fmt: skip
+    w = _weights(context, op.used[1])
+    packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
+    levels, _ = _memory(context, product.source, op)
+    operands = (levels, packed, product.output)
+    return depthwise.depthwise_step(context, source_of(image, window), blocks, epilogue, operands)
+
+
+def _epilogue(
+    context: Context, product: HybridProduct, lanes: Array, rows: int,
+    mixed: bool = False,
+) -> Dequantiser:  # fmt: skip
+    """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
+    source, dot = product.source, _dot(context, product.source, product.op)
+    scales = [_constant(context, value) for value in product.scales]
+    bias = None if product.bias is None else _constant(context, product.bias)
+    zero = 0 if dot.width == 2 else None if source.asymmetric else 128
+    _, state = _memory(context, source, product.op)
+    return dequantiser(
+        _weights(context, product.op.used[1]), scales, bias, lanes,
+        State(state, source.images, zero), rows // source.images, product.activation, mixed,
+    )  # fmt: skip
+
+
+def _constant(context: Context, value: int) -> Array:
+    data = context.graph.values[value].data
+    if data is None:
+        raise InternalError(f"%{value} is not a constant")
+    return data
+
+
+def _weights(context: Context, value: int) -> Array:
+    """Return whole numbers of float32 as int8."""
+    return context.pack(value, "int8", lambda: _constant(context, value).astype(np.int8))

@@ -1,0 +1,1 @@
+"""The machine: values and cycles of a command stream."""
