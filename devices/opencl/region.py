@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
+from trireme.devices.opencl.context import Context
+from trireme.devices.opencl.events import Checked, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
-from trireme.devices.opencl.reports import Reports, reports_of
+from trireme.devices.opencl.reports import Reports
 from trireme.ir.graph import Graph
 from trireme.support.errors import DeviceError, InternalError
-
-if TYPE_CHECKING:
-    from trireme.devices.opencl.device import OpenCLDevice
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,8 @@ def _nbytes(lowering: Lowering, ref: Ref) -> int:
 class OpenCLExecutable(Executable):
     """The steps of one graph with their programs and constants; immutable."""
 
-    def __init__(
-        self, device: OpenCLDevice, lowering: Lowering, programs: Mapping[str, Any]
-    ) -> None:
-        self.device = device
+    def __init__(self, context: Context, lowering: Lowering, programs: Mapping[str, Any]) -> None:
+        self.context = context
         self.graph: Graph = lowering.graph
         self.steps = tuple(lowering.steps)
         self.programs = {step.kernel: programs[step.kernel] for step in self.steps}
@@ -67,13 +64,13 @@ class OpenCLExecutable(Executable):
         self.scratch_bytes = self.layout.nbytes
         self.constant_offsets = tuple(lowering.constant_offsets)
         self.constant_bytes = lowering.constant_bytes
-        self.constants = device.upload(lowering)
+        self.constants = context.upload(lowering)
         self.reports = tuple(lowering.reports)
         self.kernels = dict(lowering.kernels)
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> OpenCLCall:
         """Return a call on these places; every kernel's arguments are set here, once."""
-        self.device.check_open()
+        self.context.check_open()
         ids = (*self.graph.inputs, *self.graph.outputs)
         places = {
             Ref("value", i): (arg.handle, arg.offset) for i, arg in zip(ids, args, strict=True)
@@ -83,12 +80,12 @@ class OpenCLExecutable(Executable):
         if scratch is not None:
             for ref, offset in self.layout.offsets.items():
                 places[ref] = (scratch.handle, scratch.offset + offset)
-        reports = Reports(self.device, self.reports) if self.reports else None
+        reports = Reports(self.context, self.reports) if self.reports else None
         if reports is not None:
             for key in range(2 * len(self.reports)):
                 places[Ref("report", key)] = reports.place(key)
         launches = [self._launch(step, places) for step in self.steps]
-        return OpenCLCall(self.device, launches, (self, *args, scratch), reports)
+        return OpenCLCall(self.context, launches, (self, *args, scratch), reports)
 
     def _launch(self, step: Step, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
         import pyopencl as cl
@@ -121,12 +118,12 @@ class OpenCLCall:
     """
 
     def __init__(
-        self, device: OpenCLDevice, launches: Sequence[_Launch], alive: Sequence[object],
+        self, context: Context, launches: Sequence[_Launch], alive: Sequence[object],
         reports: Reports | None = None,
     ) -> None:  # fmt: skip
-        self.device, self.launches, self.alive = device, launches, alive
+        self.context, self.launches, self.alive = context, launches, alive
         self.reports = reports
-        self.chain = device.chain
+        self.chain = context.handle
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         """Enqueue every kernel and return; with `profile` on a queue that keeps times.
@@ -135,7 +132,7 @@ class OpenCLCall:
         """
         import pyopencl as cl
 
-        queue = self.device.queue("kernels", profile)
+        queue = self.context.queue("kernels", profile)
         start, first = time.perf_counter(), handles(after)
         try:
             events = []
@@ -157,12 +154,6 @@ class OpenCLCall:
         return OpenCLEvent(self.launches if profile else (), events, start, reports_of(after) + own)
 
 
-def handles(events: Sequence[Any]) -> list[Any] | None:
-    """Return the driver's events of some of this module's, None for none."""
-    found = [event.handle for event in events if event.handle is not None]
-    return found or None
-
-
 class OpenCLEvent:
     """A region under way; over when its last kernel is.
 
@@ -171,7 +162,7 @@ class OpenCLEvent:
 
     def __init__(
         self, launches: Sequence[_Launch], events: Sequence[Any], start: float,
-        reports: Sequence[Reports] = (),
+        reports: Sequence[Checked] = (),
     ) -> None:  # fmt: skip
         self.launches, self.events, self.start = launches, events, start
         self.reports = reports
@@ -209,34 +200,3 @@ class OpenCLEvent:
             )
             for each, event in zip(self.launches, self.events, strict=False)
         ]  # fmt: skip
-
-
-class CopyEvent:
-    """A copy under way; over when the driver says so. reports: as of OpenCLEvent."""
-
-    def __init__(
-        self, handle: Any, nbytes: int, start: float, reports: Sequence[Reports] = ()
-    ) -> None:
-        self.handle, self.nbytes, self.start, self.reports = handle, nbytes, start, reports
-
-    def wait(self) -> None:
-        """Return when the copy is over; errors as of OpenCLEvent.wait."""
-        import pyopencl as cl
-
-        try:
-            self.handle.wait()
-        except cl.Error as error:
-            raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
-        for reports in self.reports:
-            reports.check()
-
-    def spans(self) -> Sequence[NodeSpan]:
-        """Return when the copy ran, if its queue keeps times, on the clock of OpenCLEvent.spans."""
-        import pyopencl as cl
-
-        try:
-            times = self.handle.profile
-            zero = self.start - times.queued * 1e-9
-            return [NodeSpan((), "copy", zero + times.start * 1e-9, zero + times.end * 1e-9)]
-        except cl.Error:
-            return ()

@@ -8,16 +8,14 @@ is set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trireme.backend.arena import align_up
+from trireme.devices.opencl.context import Context
 from trireme.devices.opencl.lowering import Report
 from trireme.support.errors import RunError
-
-if TYPE_CHECKING:
-    from trireme.devices.opencl.device import OpenCLDevice
 
 _FLAG, _INDEX = 4, 8
 """Bytes of a flag, and of a wrong index."""
@@ -29,16 +27,16 @@ class Reports:
     wrong: the sentence on the last launch, "" where its indices were right or are not known yet
     """
 
-    def __init__(self, device: OpenCLDevice, reports: Sequence[Report]) -> None:
-        self.device, self.reports = device, reports
+    def __init__(self, context: Context, reports: Sequence[Report]) -> None:
+        self.context, self.reports = context, reports
         self.wrong = ""
         self.flags = np.zeros(len(reports), np.int32)
         at, self.offsets = align_up(self.flags.nbytes, _INDEX), []
         for report in reports:
             self.offsets.append(at)
             at += report.count * _INDEX
-        self.memory = device.alloc(at)
-        device.write(self.memory, self.flags)
+        self.memory = context.alloc(at)
+        context.write(self.memory, self.flags)
 
     def place(self, key: int) -> tuple[Any, int]:
         """Return the buffer and offset of a report's flag (even key) or list of indices (odd)."""
@@ -67,12 +65,7 @@ class Reports:
         number = int(np.flatnonzero(self.flags)[0])
         report, found = self.reports[number], np.empty(1, np.int64)
         at = self.offsets[number] + (report.count - int(self.flags[number])) * _INDEX
-        self.device.read(self.memory.at(at, _INDEX), found)
+        self.context.read(self.memory.at(at, _INDEX), found)
         self.flags[:] = 0
-        self.device.write(self.memory, self.flags)
+        self.context.write(self.memory, self.flags)
         return report.message(int(found[0]))
-
-
-def reports_of(events: Sequence[Any]) -> tuple[Reports, ...]:
-    """Return the reports behind which some events of this device come, each once."""
-    return tuple(dict.fromkeys(one for event in events for one in event.reports))
