@@ -53,11 +53,11 @@ def public(session, model, costs, folder):
     return {
         "Session": (trireme.Session, {"model": graph, **quiet}),
         "Replicas": (trireme.Replicas, {"model": graph, "count": 1}),
-        "convert": (trireme.model_file.convert, {"source": model}),
+        "convert": (trireme.convert, {"source": model}),
         "load": (trireme.load, {"path": model}),
         "save": (trireme.save, {"graph": graph, "path": folder / "saved.trm"}),
         "place": (place, {"graph": session.graph, "costs": costs}),
-        "explain": (trireme.placement.explain, {"placement": session.placement}),
+        "explain": (trireme.explain, {"placement": session.placement}),
         "run": (session.run, {"feeds": {"x": X}, "out": {"z": Z}}),
         "run_nodes": (session.run_nodes, {"feeds": {"x": X}, "watch": print}),
         "run_traced": (session.run_traced, {"feeds": {"x": X}}),
@@ -224,7 +224,7 @@ def test_a_builder_takes_ids_and_types():
 
 
 def test_names_of_files_that_cannot_be(tmp_path):
-    for use in (trireme.model_file.convert, trireme.Session):
+    for use in (trireme.convert, trireme.Session):
         with pytest.raises(trireme.ModelFileError, match="cannot be read: File name too long"):
             use("a" * 5000 + ".onnx")
         for name in ("a\0b.onnx", pathlib.Path("a\0b.trm")):

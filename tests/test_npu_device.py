@@ -11,8 +11,7 @@ from zoo import zoo_path
 
 from trireme.backend.device import HOST, Buffer, host_alloc
 from trireme.devices.npu import load_spec, open_device, spec_names, supported_ops
-from trireme.devices.npu.compiler import constraints
-from trireme.devices.npu.compiler.constraints import CONSTRAINTS, sentence
+from trireme.devices.npu.compiler.constraints import CONSTRAINTS, constraints, sentence
 from trireme.devices.npu.spec import parse_spec
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType

@@ -11,10 +11,10 @@ from trireme.devices.npu.compiler.compile import compile_graph
 from trireme.devices.npu.simulator.simulate import execute
 from trireme.devices.npu.simulator.timing import simulate_cycles
 from trireme.devices.npu.spec import load_spec
-from trireme.devices.npu.stream import disassemble
 from trireme.devices.npu.stream.access import reads, writes
 from trireme.devices.npu.stream.codec import decode, encode
 from trireme.devices.npu.stream.commands import ENGINE_OF, ENGINES, Barrier, Command, Dma, Matrix
+from trireme.devices.npu.stream.disassemble import disassemble
 from trireme.devices.npu.stream.verify import verify
 from trireme.ir.interpreter import interpret
 from trireme.support.errors import CompileError, DeviceError

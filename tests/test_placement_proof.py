@@ -186,7 +186,7 @@ def test_copies_of_one_task_take_turns_in_node_order(seed, n):
 def test_a_proof_cut_short_is_the_same_again(monkeypatch):
     """Its limit counts the solver's steps; that of the time is far off, however busy it is here."""
     for module in ("proof", "prove_makespan"):
-        monkeypatch.setattr(f"trireme.placing.{module}.PATIENCE", 1000)
+        monkeypatch.setattr(f"trireme.placement.{module}.PATIENCE", 1000)
     problem = random_problem("layered", 10, 14)
     one, two = (prove_makespan(problem, problem_start(problem), 0.5) for _ in range(2))
     assert one.status == "feasible"

@@ -1,6 +1,6 @@
 """Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.model_file.convert`.
 
-`tflite_file` reads the file into records, the tables of `tflite_ops` turn each operator into nodes,
+`file` reads the file into records, the tables of `ops` turn each operator into nodes,
 and this module keeps what is between: which value a tensor has become, and what a message says.
 The layout stays NHWC, constants stay views of the file, and quantisation stays in the types.
 """

@@ -1,8 +1,8 @@
 """The simulated NPU: graphs become command streams, run on a described machine.
 
-Read in this order: `spec` (the machine), `stream` (its commands), `lower` (nodes to jobs), `tiling`
-and `residency` (what fits SRAM), `emit` (jobs to commands), `simulate` (values), `timing` (cycles),
-`device` (the contract with the engine).
+Read in this order: `spec` (the machine), `stream.commands` (what it is told), `compiler.lower`
+(nodes to jobs), `tiling` and `residency` (what fits SRAM), `emit` (jobs to commands),
+`simulator.simulate` (values), `timing` (cycles), `device` (the contract with the engine).
 """
 
 from trireme.devices.npu.compiler.constraints import constraints, supported_ops

@@ -91,7 +91,8 @@ class _OneDevice:
     """A device that is measured: its networks, how far apart its cores were, and its launches.
 
     session: measures what a session adds to a launch; session_s: what it found
-    issue_s: see `turns`; None where a device does not start one task after another by itself
+    issue_s: see `transfer_probe`; None where a device does not start one task after another
+        by itself
     """
 
     device: Device

@@ -27,7 +27,7 @@ class Measured:
 
     alone: which way the call is to run, where it has the choice (`BoundCall.choose`)
     visits: the seconds of a launch with its wait, profiling nothing; of each kernel; and how far
-        apart the cores were (handover.py)
+        apart the cores were (core_latency.py)
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Cost curves measured on this machine, as data: a readable JSON file a machine.
 
-`calibrate` measures them, `fit` fits them, `cost` reads them. A curve belongs to one device as its
+`calibrate` measures them, `fit` fits them, `model` reads them. A curve belongs to one device as its
 spec describes it (driver, threads, instruction set), so a changed machine is never priced by
 another's figures.
 """
@@ -64,7 +64,7 @@ class Sharing:
     latency_s, bandwidth: of a copy between them in a run over both, in place of one of the device
         alone: (seconds, bytes a second), where cores hand nothing over
     flags, handed: what each copy, and each byte of it, take more, in flags and in bytes that pass
-        between cores (handover.py)
+        between cores (core_latency.py)
     overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
     """
 

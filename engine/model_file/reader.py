@@ -1,7 +1,7 @@
 """Turn the bytes of a .trm file into a checked Graph whose constants are views of those bytes.
 
 `flat` has made sure that the FlatBuffer holds together; this module makes sure that it means
-something: indices, ids, types, sizes, attributes. `check` then re-infers every type. Called by
+something: indices, ids, types, sizes, attributes. `verify` then re-infers every type. Called by
 `load` and `loads`.
 """
 

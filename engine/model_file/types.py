@@ -42,7 +42,7 @@ def _dim(dim: int, symbols: Sequence[str]) -> Dim:
 
 
 def _quant(table: Table, dtype: str) -> Quant:
-    """Read scales and zero points; `check` holds them against the shape."""
+    """Read scales and zero points; `verify` holds them against the shape."""
     if dtype not in INTS:
         raise Fault(f"{dtype} cannot be quantised")
     bits = int(dtype.lstrip("uint"))

@@ -5,7 +5,7 @@ copied once to each memory space that reads it, as soon as it is made; copies ta
 way and overlap with compute. A task that follows only tasks of its own device is launched while
 they run, if the device starts one after another by itself: its launch is hidden. Weights that are
 streamed hold their device before the node that needs them. `plan` makes the same tasks for real,
-`virtual` the same run of them.
+`virtual_time` the same run of them.
 """
 
 from __future__ import annotations

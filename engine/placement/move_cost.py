@@ -1,6 +1,6 @@
 """Take a placement apart again: what it would come to with some nodes elsewhere, and what changes.
 
-`explain` and `shatter` ask; the answers come from the same scorer that the search used.
+`explain` and `kernel_advice` ask; the answers come from the same scorer that the search used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Each device alone: all that it can run on it, and what it refuses wherever that costs least.
 
-What a placement must never be worse than. `doubt` compares a mixture with it, `place --measure`
-and `bench --singles` run it.
+What a placement must never be worse than. `uncertainty` compares a mixture with it, `place
+--measure` and `bench --singles` run it.
 """
 
 from __future__ import annotations

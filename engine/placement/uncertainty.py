@@ -185,8 +185,8 @@ def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
     """Return by how many seconds the difference between two placements of a graph may be predicted
     wrongly.
 
-    Each side's own tasks, copies and nodes have the interval of their sum (cost.py), and the two
-    sides are wrong independently of each other.
+    Each side's own tasks, copies and nodes have the interval of their sum (cost/model.py), and the
+    two sides are wrong independently of each other.
     """
     pricing = priced(one, costs)
     ours, theirs = ((assigned, tasks or []) for assigned, tasks in map(pricing.kept, (one, other)))

@@ -1,6 +1,6 @@
 """What a plan needs of a memory space beside its arena: weights, code, and scratch inside tasks.
 
-`plan` asks with what devices say of single nodes, `compile` again with what their code takes.
+`plan` asks with what devices say of single nodes, `program` again with what their code takes.
 """
 
 from __future__ import annotations

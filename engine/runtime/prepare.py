@@ -1,6 +1,6 @@
 """Make a program of a graph on open devices: place, plan, compile, and bind to memory.
 
-A Session asks once, when it opens. `measure` comes in as what opens a session that holds a
+A Session asks once, when it opens. `autotune` comes in as what opens a session that holds a
 placement, so that this module knows no session.
 """
 

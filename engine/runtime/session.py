@@ -74,14 +74,14 @@ class Session(Closing):
     objective: what is made small; when None that of a held lockfile, else "makespan"
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
     pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id,
-        as FIRST..LAST, "*" or by op; the later holds (naming.py)
+        as FIRST..LAST, "*" or by op; the later holds (selectors.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
     mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
         than the estimates may be wrong by, or "any" that is predicted to gain
         (placement/uncertainty.py)
     measure: try the best placements and each device alone on this machine and keep the fastest;
-        a second or two, and `placement.measured` tells (measure.py)
+        a second or two, and `placement.measured` tells (autotune.py)
     shapes: shapes of inputs that the model leaves open
     signature: which graph of a .tflite file that holds several; the first when None
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);

@@ -6,7 +6,7 @@ import flatbuffers
 from flatbuffers.compat import import_numpy
 np = import_numpy()
 
-# The kinds of trireme.op.Attr.
+# The kinds of trireme.ir.op.Attr.
 class AttrKind(object):
     none = 0
     int = 1
@@ -20,7 +20,7 @@ class AttrKind(object):
     graph = 9
 
 
-# Affine quantisation: real = scale * (stored - zero_point). trireme.graph.Quant.
+# Affine quantisation: real = scale * (stored - zero_point). trireme.ir.graph.Quant.
 class Quant(object):
     __slots__ = ['_tab']
 
@@ -212,7 +212,7 @@ class QuantT(object):
         return quant
 
 
-# Shape, dtype and quantisation. trireme.graph.TensorType.
+# Shape, dtype and quantisation. trireme.ir.graph.TensorType.
 class TensorType(object):
     __slots__ = ['_tab']
 
@@ -235,7 +235,7 @@ class TensorType(object):
     def Init(self, buf, pos):
         self._tab = flatbuffers.table.Table(buf, pos)
 
-    # A name of trireme.dtypes.NAMES, such as "float32".
+    # A name of trireme.support.dtypes.NAMES, such as "float32".
     # TensorType
     def Dtype(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
@@ -536,7 +536,7 @@ class BufferT(object):
         return buffer
 
 
-# A tensor of a graph. trireme.graph.Value.
+# A tensor of a graph. trireme.ir.graph.Value.
 class Value(object):
     __slots__ = ['_tab']
 
@@ -1027,7 +1027,7 @@ class AttrT(object):
         return attr
 
 
-# One use of an op. trireme.graph.Node.
+# One use of an op. trireme.ir.graph.Node.
 class Node(object):
     __slots__ = ['_tab']
 
@@ -1496,7 +1496,7 @@ class SymbolT(object):
         return symbol
 
 
-# A static graph. trireme.graph.Graph.
+# A static graph. trireme.ir.graph.Graph.
 class Graph(object):
     __slots__ = ['_tab']
 

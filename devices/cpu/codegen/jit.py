@@ -1,7 +1,7 @@
 """From kernels to addresses of machine code.
 
 A `Jit` serves one instruction set. Object code comes from the cache where the kernel was made
-before (recipes.py); the rest is compiled by all CPUs (emit.py). LLVM is loaded only to compile.
+before (kernel_cache.py); all CPUs compile the rest (emit.py). LLVM is loaded to compile only.
 """
 
 from __future__ import annotations

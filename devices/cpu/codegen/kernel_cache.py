@@ -223,8 +223,8 @@ def _version(isa: Isa) -> str:
 
 
 @functools.cache
-def sources_digest(folder: Path = Path(__file__).parent) -> str:
-    """Return a digest of the Python source in a folder: of this one, all that writes kernels."""
+def sources_digest(folder: Path = Path(__file__).parents[1]) -> str:
+    """Return a digest of the Python source in a folder; the cpu device writes all kernels."""
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         data = file.read_bytes()

@@ -121,7 +121,7 @@ def build(
 ) -> Program:
     """Lower a graph to a program without its constants; see `pack`.
 
-    parts: whether large batches are done a part at a time (batches.py)
+    parts: whether large batches are done a part at a time (batch_tiling.py)
     recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
         here is added to `lowered`
     """

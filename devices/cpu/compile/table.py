@@ -1,4 +1,4 @@
-"""The table of native kernels, filled: import this, not kernels.py, to look ops up.
+"""The table of native kernels, filled: import this, not lowering.py, to look ops up.
 
 A new family of kernels adds its rules in its own module and one line here.
 """

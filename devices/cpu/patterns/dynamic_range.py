@@ -1,7 +1,7 @@
-"""Kernels of float operators on int8 weights: levels (levels.py), then products on 8-bit integers.
+"""Kernels of float operators on int8 weights: levels, then products on 8-bit integers.
 
-hybrid_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with an
-epilogue that scales their sums back to float32 (int8/dequant.py).
+dynamic_range_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with
+an epilogue that scales their sums back to float32 (dynamic_range/dequant.py).
 """
 
 from __future__ import annotations

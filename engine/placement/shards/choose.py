@@ -1,6 +1,6 @@
 """Split what is worth splitting.
 
-The most promising candidates (`hopes`) are tried by the cost model, copies, launches and joins
+The most promising candidates (`candidates`) are tried by the cost model, copies, launches and joins
 included; the best is done, and the search goes on in the graph that it made. At the end everything
 that is no part is placed anew, and the answer is never predicted worse than the placement it began
 with.

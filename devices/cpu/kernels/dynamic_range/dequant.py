@@ -1,4 +1,4 @@
-"""From 32-bit sums to float32, where the input was rounded to 8 bits at run time (levels.py).
+"""From 32-bit sums to float32, where dynamic_quantize.py rounded the input to 8 bits in the run.
 
     y = activation(sum * (step * scales) + bias),  sum = start + sum of u * w
 

@@ -3,7 +3,7 @@
 A chunk takes blocks of queries. The lanes of a vector are neighbouring queries, so that Q is
 transposed once a block, K and V are read in place element by element whatever their strides, and
 softmax runs down the keys without joining lanes. Transposes around the products become strides.
-`attention_nodes.py` says which nodes of a graph are such a computation.
+`patterns/attention.py` says which nodes of a graph are such a computation.
 """
 
 from __future__ import annotations

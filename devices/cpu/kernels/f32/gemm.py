@@ -2,7 +2,7 @@
 
 C[b, m, n] = activation(A[b, m, :] . B[b, :, n] + bias[b, n] + residual[b, m, n])
 
-A is walked in place, or gathered row block by row block (gather.py). B is packed at compile time in
+A is walked in place, or gathered row block by row block (im2row.py). B is packed at compile time in
 panels [batch][panel][depth][width], or walked in place. A chunk is a block of rows by a group of
 panels; within it the depth goes slice by slice, so that a slice of A's block stays in the L2 cache
 while B streams by once, and a tile of C stays in registers.

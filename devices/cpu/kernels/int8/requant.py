@@ -2,8 +2,8 @@
 
 `requantiser` packs what a layer's channels need into one table: the bias, which kernels start their
 sums with, and either scale and addend in float32 where these give exactly the reference's result
-(fit.py), or the reference's multipliers and shifts. `numbers` turns a vector of sums into a
-vector of y - y_zero; `store` clamps one, two or four such vectors and stores them as bytes.
+(exact_requant.py), or the reference's multipliers and shifts. `numbers` turns a vector of sums into
+a vector of y - y_zero; `store` clamps one, two or four such vectors and stores them as bytes.
 
 On x86 vectors are narrowed by the saturating packs, which work on each 128 bits alone and so mix
 the order. Nothing sorts that: `channel_order` says which channel belongs to which lane, and weights
