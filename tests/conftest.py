@@ -13,11 +13,20 @@ from collections import defaultdict
 import pytest
 from zoo import zoo_path
 
+HERE = pathlib.Path(__file__).parent
 LONG = {
-    "test_cpu_kernels", "test_end_to_end", "test_explain", "test_fuzz_onnx", "test_onnx_models",
-    "test_onnx_node", "test_opencl_kernels", "test_parallel_split", "test_passes_models",
-    "test_placement", "test_plan",
-}  # fmt: skip
+    HERE / "converters/onnx/test_models.py",
+    HERE / "converters/onnx/test_node.py",
+    HERE / "devices/cpu/test_kernels.py",
+    HERE / "devices/opencl/test_kernels.py",
+    HERE / "engine/passes/test_models.py",
+    HERE / "engine/placement/test_explain.py",
+    HERE / "engine/placement/test_search.py",
+    HERE / "engine/placement/test_shards.py",
+    HERE / "engine/plan/test_plan.py",
+    HERE / "whole/test_end_to_end.py",
+    HERE / "whole/test_fuzz_onnx.py",
+}
 """Files of which one that began last would leave the other workers idle."""
 
 
@@ -61,7 +70,7 @@ def pytest_collection_finish():
 def pytest_collection_modifyitems(items):
     """A sweep is slow; what is swept of the instruction sets is chosen here. Long files first."""
     sweep_isas(items)
-    items.sort(key=lambda item: item.path.stem not in LONG)
+    items.sort(key=lambda item: item.path not in LONG)
     for item in items:
         if item.get_closest_marker("sweep"):
             item.add_marker(pytest.mark.slow)

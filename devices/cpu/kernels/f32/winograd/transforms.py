@@ -13,9 +13,10 @@ once, at load, in float64.
 Rounding: both algorithms are exact in real numbers, so only rounding differs. With the textbook's
 points 0, +-1, +-2 the entries of A and B reach 8 and 5, and the worst error of F(4x4, 3x3) grows to
 five times that of the sum of products. With 0, +-sqrt(1/2), +-sqrt(2) they stay below 2.83 and 2.5,
-and the worst error is that of the sum itself (tests/test_cpu_winograd.py: below 5e-6 of the largest
-output up to 512 channels, where conv's tolerance is 1e-5). F(6x6, 3x3) needs seven points, exceeds
-that tolerance at 256 channels and would save a tenth of the multiplications: it is left out.
+and the worst error is that of the sum itself (tests/devices/cpu/test_winograd.py: below 5e-6 of the
+largest output up to 512 channels, where conv's tolerance is 1e-5). F(6x6, 3x3) needs seven points,
+exceeds that tolerance at 256 channels and would save a tenth of the multiplications: it is left
+out.
 
 Source: Lavin & Gray 2015, "Fast Algorithms for Convolutional Neural Networks" (the algorithm);
 Barabasz et al. 2020, "Error analysis and improving the accuracy of Winograd convolution" (points)

@@ -1,7 +1,6 @@
 """The command line as a process: Ctrl-C at any moment, closed streams, names that do not decode."""
 
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -10,11 +9,11 @@ import tomllib
 
 import pytest
 from commands import call, save_small
+from zoo import CHECKOUT
 
 import trireme
 from trireme.tools import commands
 
-ROOT = pathlib.Path(__file__).parent.parent
 TRIREME = [sys.executable, "-m", "trireme"]
 INTERRUPTER = """
 import importlib.abc, os, signal, sys
@@ -117,7 +116,7 @@ def test_the_version_is_one(capsys):
     with pytest.raises(SystemExit):
         call(capsys, "--version")
     assert capsys.readouterr().out == f"trireme {trireme.__version__}\n"
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
     assert settings["tool"]["setuptools"]["dynamic"]["version"]["attr"].endswith("__version__")
 
 

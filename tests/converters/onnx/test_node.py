@@ -8,12 +8,12 @@ reason, so the list shrinks as reasons go.
 """
 
 import fnmatch
-import pathlib
 import tomllib
 
 import pytest
 from onnx_cases import node_cases, ops_in, run_case, run_session_case
 from sweep import sweep
+from zoo import CHECKOUT
 
 from trireme.converters.onnx import convert
 from trireme.passes.pipeline import optimise
@@ -100,9 +100,7 @@ def passes(case) -> bool:
 
 
 SESSION_BATCHES = 60
-LISTED = tomllib.loads(
-    (pathlib.Path(__file__).parent / "support" / "onnx_session_cases.toml").read_text()
-)
+LISTED = tomllib.loads((CHECKOUT / "tests" / "support" / "onnx_session_cases.toml").read_text())
 WORDS = {
     f"test_{name}": group["error"] for group in LISTED.values() for name in group["cases"].split()
 }

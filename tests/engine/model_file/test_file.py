@@ -362,7 +362,7 @@ def test_a_damaged_weight_is_found_when_asked_for(tmp_path):
 def test_the_bytes_do_not_depend_on_the_process():
     code = (
         "import sys, zlib; sys.path.insert(0, sys.argv[1])\n"
-        "import test_model_file as t; print(zlib.crc32(t.dumps(t.small())))"
+        "import test_file as t; print(zlib.crc32(t.dumps(t.small())))"
     )
     here = str(pathlib.Path(__file__).parent)
     runs = {

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from alarm import Interrupted, alarms, needs_timers
+from zoo import CHECKOUT
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import open_device
@@ -177,16 +178,16 @@ def test_a_long_run_can_be_interrupted(device):
 @pytest.mark.parametrize("close", ["device.close()", "pass", "del device, call"])
 def test_the_interpreter_ends(close, tmp_path):
     code = (
-        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/support']\n"
-        "import test_cpu_pool as t, pathlib\n"
-        "device = t.open_device(threads=3, cache_dir=pathlib.Path(sys.argv[2]))\n"
+        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "import test_pool as t, pathlib\n"
+        "device = t.open_device(threads=3, cache_dir=pathlib.Path(sys.argv[3]))\n"
         "call, x, y = t.bound(device)\n"
         "call.launch()\n"
         f"{close}\n"
     )
-    here = os.path.dirname(__file__)
+    here, support = os.path.dirname(__file__), str(CHECKOUT / "tests" / "support")
     done = subprocess.run(
-        [sys.executable, "-c", code, here, str(tmp_path)], timeout=60, capture_output=True
+        [sys.executable, "-c", code, here, support, str(tmp_path)], timeout=60, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
 

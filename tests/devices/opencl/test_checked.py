@@ -10,6 +10,7 @@ import sys
 
 import opencl
 import pytest
+from zoo import CHECKOUT
 
 from trireme.devices.opencl import list_devices
 
@@ -71,7 +72,7 @@ def test_oclgrind_finds_nothing_to_complain_about(script, tuning, tmp_path):
     opencl.need_opencl()
     if not any("oclgrind" in found.platform.lower() for found in list_devices()):
         pytest.skip("Oclgrind is not installed")
-    support = os.path.join(os.path.dirname(__file__), "support")
+    support = str(CHECKOUT / "tests" / "support")
     done = subprocess.run(
         [sys.executable, "-c", script, tuning, str(tmp_path)], capture_output=True, text=True,
         timeout=300, env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYTHONPATH": support},

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from sweep import sweep
+from zoo import CHECKOUT
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = CHECKOUT
 MAY_IMPORT = {
     "engine": {"schema"},
     "schema": set(),

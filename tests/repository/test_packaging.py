@@ -8,8 +8,9 @@ import tarfile
 import zipfile
 
 import pytest
+from zoo import CHECKOUT
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = CHECKOUT
 FOLDERS = {
     "engine": "trireme", "schema": "trireme/schema", "converters": "trireme/converters",
     "devices": "trireme/devices", "tools": "trireme/tools",

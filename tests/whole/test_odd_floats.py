@@ -128,7 +128,7 @@ def test_odd_floats_on_a_device(device, name):
 
 NOT_IN_ONNX = ("complex_abs", "detection_post_process", "rfft2d")
 DIFFERENT = {
-    "cast": "test_cpu_elementwise.py asks ONNX Runtime",
+    "cast": "tests/devices/cpu/test_elementwise.py asks ONNX Runtime",
     **dict.fromkeys(
         ("arg_max", "arg_min", "clip", "hardmax", "lrn", "max_pool", "reduce_max", "reduce_min",
          "reduce_log_sum_exp", "dynamic_quantize_linear"), "ONNX Runtime drops NaN"),

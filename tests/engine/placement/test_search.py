@@ -1,6 +1,6 @@
 """The search against brute force, bounds, baselines and the plan's own timeline, on seeded cases.
 
-The same against proven optima, on 300 cases, is in test_placement_proof.py.
+The same against proven optima, on 300 cases, is in tests/engine/placement/test_proof.py.
 """
 
 import functools
@@ -62,7 +62,7 @@ def test_no_worse_than_any_baseline(seed, objective):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", KINDS)
 def test_no_worse_than_any_baseline_or_device_on_300(family):
-    """The makespan of 300 cases; the same of serial prices is in test_placement_proof.py."""
+    """The makespan of 300 cases; the same of serial prices is in test_proof.py."""
     for name, problem in cases_of(family, 300):
         search, value, _, _ = searched(problem, "makespan")
         theirs = {f"{who} {a}": a for who, rule in BASELINES.items() for a in rule(problem)}

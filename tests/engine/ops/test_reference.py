@@ -19,11 +19,11 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the references' peer is
 from onnx_answers import peer_outputs  # noqa: E402
 
 OF_LITERT = {"complex_abs", "detection_post_process", "rfft2d"}
-"""Ops that ONNX has not; LiteRT is their peer, and that of quantised samples: test_tflite_ops."""
+"""Ops that ONNX has not; LiteRT is their peer, and of quantised samples: converters/tflite."""
 
 CASES = list(
     by_op(
-        lambda op: not op.effect and op.name not in OF_LITERT,  # states: test_effects
+        lambda op: not op.effect and op.name not in OF_LITERT,  # states: ir/test_effects.py
         lambda op, sample: not sample.quants and not sample.out_quants,
     )
 )

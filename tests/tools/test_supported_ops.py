@@ -1,12 +1,11 @@
 """SUPPORTED_OPS.md says what the devices say."""
 
-import pathlib
-
 import pytest
+from zoo import CHECKOUT
 
 from trireme.tools.supported_ops import support_table, table_text
 
-PAGE = pathlib.Path(__file__).parent.parent / "SUPPORTED_OPS.md"
+PAGE = CHECKOUT / "SUPPORTED_OPS.md"
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 import json
 import math
-import pathlib
 import random
 
 import numpy as np
 import pytest
 from commands import call
 from described import TEXT, chain, soc_of
-from zoo import zoo_path
+from zoo import CHECKOUT, zoo_path
 
 import trireme
 from trireme.cost.calibration import Calibration
@@ -31,7 +30,7 @@ from trireme.runtime.session import Session
 from trireme.support.errors import CompileError, ModelFileError
 
 RUN = 'device = "far"\nmodel = "m"\ndtype = "int8"\nms = 1\nsource = "s"'
-SOCS = pathlib.Path(__file__).parent.parent / "devices/described/socs"
+SOCS = CHECKOUT / "devices/described/socs"
 
 
 @pytest.mark.parametrize("name", soc_names())

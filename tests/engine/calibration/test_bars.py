@@ -1,7 +1,7 @@
 """Predictions beside measurements: the bars, on models that no curve was fitted to.
 
 The first test runs everywhere, on a short calibration and without bars; the timed ones want a quiet
-machine, and more than seven minutes: `pytest -s -m timed tests/test_calibration_bars.py`.
+machine, and more than seven minutes: `pytest -s -m timed tests/engine/calibration/test_bars.py`.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """What a call costs beside its work, what an idle session costs, sessions in many threads.
 
-Tests of times are run alone: `pytest -s -m timed tests/test_cpu_overhead.py` prints the figures.
+Tests of times are run alone: `pytest -s -m timed tests/devices/cpu/test_overhead.py` prints the
+figures.
 """
 
 import threading

@@ -77,7 +77,7 @@ def check(devices, chosen):
             graph, feeds = sample_graph(op, retype(sample, positions, dtype))
             able = [d for d in devices.values() if all(takes(d, graph, n) for n in graph.nodes)]
             wanted = interpret(graph, feeds) if able else {}
-        except TriremeError:  # test_ops_contracts has those that inference should refuse
+        except TriremeError:  # test_contracts.py has those that inference should refuse
             continue
         for device in able:
             counts[device.spec.name] += 1

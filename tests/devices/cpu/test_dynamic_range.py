@@ -1,6 +1,6 @@
 """Float ops on int8 weights as integer kernels of the cpu device: the reference's very bits.
 
-The graphs are what converters/tflite/dynamic_range.py makes (test_tflite_hybrid.py).
+The graphs are what converters/tflite/dynamic_range.py makes.
 """
 
 import dataclasses
