@@ -30,19 +30,41 @@ from trireme.tools.options import (
 )
 
 ARGUMENTS: tuple[Argument, ...] = (
-    argument("--threads", type=thread_list,
-             help="of the cpu device, measured in turns: 1,2 (default: all)"),
+    argument(
+        "--threads",
+        type=thread_list,
+        help="of the cpu device, measured in turns: 1,2 (default: all)",
+    ),
     argument("--limit", type=seconds, default=LIMIT_S, help="seconds it may take"),
-    argument("--check", nargs="+", default=[], dest="models", metavar="MODEL",
-             help="measure nothing: compare predictions with measurements on these models"),
-    argument("--placements", type=whole(0), default=0, metavar="N",
-             help="with --check: rank N random placements of each model over the devices"),
-    argument("--repeat", type=whole(), default=1, metavar="N",
-             help="with --check: check N times, and say how well measurements tell one another"),
-    argument("--cores", action="store_true",
-             help="measure only how far apart the cores are, and price by that what is known"),
+    argument(
+        "--check",
+        nargs="+",
+        default=[],
+        dest="models",
+        metavar="MODEL",
+        help="measure nothing: compare predictions with measurements on these models",
+    ),
+    argument(
+        "--placements",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="with --check: rank N random placements of each model over the devices",
+    ),
+    argument(
+        "--repeat",
+        type=whole(),
+        default=1,
+        metavar="N",
+        help="with --check: check N times, and say how well measurements tell one another",
+    ),
+    argument(
+        "--cores",
+        action="store_true",
+        help="measure only how far apart the cores are, and price by that what is known",
+    ),
     argument("-o", "--output", help="the calibration file (default: this user's)"),
-)  # fmt: skip
+)
 
 
 _REFERENCE = 0.04

@@ -121,8 +121,9 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
     runs, regions = _split(rows)
     lines = [
         f"{'model':30} {'devices':11} thr {'what':14} {'predicted':>9} (interval)  measured ms"
-        "   error  pace at pace", *map(str, rows),
-    ]  # fmt: skip
+        "   error  pace at pace",
+        *map(str, rows),
+    ]
     for what, mine in (("runs", runs), ("regions", regions)):
         lines += [*summary_of(what, mine), *repeated(what, mine)] if mine else []
     ranks = _ranks(options, progress) if options.placements else {}
@@ -310,14 +311,29 @@ def _measured(
             rows = [profile.tasks[task] for task in tasks]
             where = next((row.device for row in rows if not row.nbytes), rows[0].device)
             yield Row(
-                name, label, threads, f"{tasks[0]}: {where}", sum(row.estimate_s for row in rows),
-                sum(row.low_s for row in rows), sum(row.high_s for row in rows), seconds, now,
+                name,
+                label,
+                threads,
+                f"{tasks[0]}: {where}",
+                sum(row.estimate_s for row in rows),
+                sum(row.low_s for row in rows),
+                sum(row.high_s for row in rows),
+                seconds,
+                now,
                 apart,
-            )  # fmt: skip
+            )
         yield Row(
-            name, label, threads, "run", profile.predicted_s, *profile.interval_s, run_s, now,
-            apart, filed_s,
-        )  # fmt: skip
+            name,
+            label,
+            threads,
+            "run",
+            profile.predicted_s,
+            *profile.interval_s,
+            run_s,
+            now,
+            apart,
+            filed_s,
+        )
         return
 
 

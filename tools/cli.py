@@ -78,8 +78,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         say(_message(error))
         return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
     except Exception as error:
-        say(f"{traceback.format_exc()}This is a fault of trireme: {type(error).__name__}; "
-            "please report it with the model")  # fmt: skip
+        say(
+            f"{traceback.format_exc()}This is a fault of trireme: {type(error).__name__}; "
+            "please report it with the model"
+        )
         return EXIT_FAULT
 
 
@@ -115,14 +117,18 @@ class Command:
 _ON_DEVICES = (add_model, add_devices)
 COMMANDS: dict[str, Command] = {
     "convert": Command(
-        commands.convert, "write a model as a .trm file", (add_model,),
+        commands.convert,
+        "write a model as a .trm file",
+        (add_model,),
         (
             _arg("-o", "--output", help="the .trm file (default: beside the model)"),
             _arg("--optimise", action="store_true", help="store the optimised graph"),
         ),
     ),
     "run": Command(
-        commands.run, "run a model once and show or store its outputs", (*_ON_DEVICES, add_inputs),
+        commands.run,
+        "run a model once and show or store its outputs",
+        (*_ON_DEVICES, add_inputs),
         (
             _arg("--output", help="store the outputs in this .npz file"),
             _arg("--labels", help="a text file of class names, a line each"),
@@ -131,49 +137,79 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "profile": Command(
-        commands.profile, "where every microsecond and byte went", (*_ON_DEVICES, add_inputs),
+        commands.profile,
+        "where every microsecond and byte went",
+        (*_ON_DEVICES, add_inputs),
         (
             _arg("--runs", type=whole(), default=20, help="runs that count"),
             _arg("--warmup", type=whole(0), default=3, help="runs before them"),
             _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
-            _arg("--stream", type=whole(0), default=0, metavar="N",
-                 help="then N runs as a stream, several in flight, beside one after another"),
-            _arg("--replicas", type=whole(0, MOST_THREADS), default=0, metavar="K",
-                 help="with --stream: also over K sessions of one thread each"),
-            _arg("--depth", type=whole(),
-                 help="runs in flight of a stream (default: what is enough)"),
+            _arg(
+                "--stream",
+                type=whole(0),
+                default=0,
+                metavar="N",
+                help="then N runs as a stream, several in flight, beside one after another",
+            ),
+            _arg(
+                "--replicas",
+                type=whole(0, MOST_THREADS),
+                default=0,
+                metavar="K",
+                help="with --stream: also over K sessions of one thread each",
+            ),
+            _arg(
+                "--depth", type=whole(), help="runs in flight of a stream (default: what is enough)"
+            ),
         ),
     ),
     "explain": Command(
-        commands.explain, "why every node is where it is", (*_ON_DEVICES, add_reasons),
+        commands.explain,
+        "why every node is where it is",
+        (*_ON_DEVICES, add_reasons),
         (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
     ),
     "place": Command(
-        place.place_model, "where every node would run: prove it, lock it, check it",
-        (*_ON_DEVICES, add_reasons), place.ARGUMENTS,
+        place.place_model,
+        "where every node would run: prove it, lock it, check it",
+        (*_ON_DEVICES, add_reasons),
+        place.ARGUMENTS,
     ),
     "whatif": Command(
-        whatif.whatif, "how a described machine would do if it were another",
-        (add_model, add_holding), whatif.ARGUMENTS,
+        whatif.whatif,
+        "how a described machine would do if it were another",
+        (add_model, add_holding),
+        whatif.ARGUMENTS,
     ),
     "verify": Command(
-        verify.verify, "compare with a peer, or node by node with the references",
+        verify.verify,
+        "compare with a peer, or node by node with the references",
         (*_ON_DEVICES, add_inputs),
         (
-            _arg("--tolerance", type=relative,
-                 help="of floats, relative to the largest value (1e-4; per node: the op's own)"),
+            _arg(
+                "--tolerance",
+                type=relative,
+                help="of floats, relative to the largest value (1e-4; per node: the op's own)",
+            ),
             _arg("--units", type=whole(0), help="of integers, in units (1; per node: 0)"),
-            _arg("--per-node", action="store_true",
-                 help="compare every intermediate with the numpy references"),
+            _arg(
+                "--per-node",
+                action="store_true",
+                help="compare every intermediate with the numpy references",
+            ),
             _arg("--all", action="store_true", help="with --per-node: list what agrees as well"),
         ),
     ),
     "bench": Command(
-        bench, "time models side by side with other runtimes",
-        (add_device_choice, add_placing, add_inputs), BENCH_ARGUMENTS,
+        bench,
+        "time models side by side with other runtimes",
+        (add_device_choice, add_placing, add_inputs),
+        BENCH_ARGUMENTS,
     ),
     "replay": Command(
-        replay.replay, "record a run, or run one again bit for bit", (*_ON_DEVICES, add_inputs),
+        replay.replay,
+        "record a run, or run one again bit for bit",
+        (*_ON_DEVICES, add_inputs),
         (
             _arg("bundle", help="the folder of the recorded run"),
             _arg("--record", action="store_true", help="record a run into the folder"),
@@ -181,24 +217,37 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "info": Command(
-        commands.info, "what is in a model", (add_model,),
+        commands.info,
+        "what is in a model",
+        (add_model,),
         (_arg("--graph", action="store_true", help="print every node"),),
     ),
     "devices": Command(
-        machines.devices, "the devices of this machine, or a described one and its errors", (),
+        machines.devices,
+        "the devices of this machine, or a described one and its errors",
+        (),
         machines.ARGUMENTS,
     ),
     "supported-ops": Command(
-        commands.supported_ops, "which device has a kernel for which op", (),
-        (_arg("--table", action="store_true",
-              help="the tables that kernels are found in: op and layout, then the dtypes"),),
+        commands.supported_ops,
+        "which device has a kernel for which op",
+        (),
+        (
+            _arg(
+                "--table",
+                action="store_true",
+                help="the tables that kernels are found in: op and layout, then the dtypes",
+            ),
+        ),
     ),
     "calibrate": Command(
-        calibrate.calibrate, "measure this machine, for better placements", (add_device_choice,),
+        calibrate.calibrate,
+        "measure this machine, for better placements",
+        (add_device_choice,),
         calibrate.ARGUMENTS,
     ),
     "demo": Command(demo.demo, "a small classifier over three devices"),
-}  # fmt: skip
+}
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -86,8 +86,10 @@ def run(options: argparse.Namespace) -> int:
             outputs = session.run(feeds)
         if options.output:
             np.savez(options.output, allow_pickle=False, **outputs)
-        lines = [f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"
-                 for name, array in outputs.items()]  # fmt: skip
+        lines = [
+            f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"
+            for name, array in outputs.items()
+        ]
         data: dict[str, Any] = {"outputs": outputs, "dropped": session.dropped}
         if options.labels:
             names = load_labels(options.labels)

@@ -72,8 +72,9 @@ def check_lock(
         with suppress(PlacementError):
             held = place_as(graph, costs, objective, before).score.value
             excess, drifted = _share(held, now.predicted), _share(held, before.predicted)
-    return LockCheck(differences(before, now, absent), remarks(before, now), excess, drifted,
-                     tolerance)  # fmt: skip
+    return LockCheck(
+        differences(before, now, absent), remarks(before, now), excess, drifted, tolerance
+    )
 
 
 def _share(value: float, of: float) -> float:

@@ -16,9 +16,12 @@ from trireme.tools.options import argument
 
 ARGUMENTS = (
     argument("--soc", metavar="FILE", help="a described machine: a name or a .toml file"),
-    argument("--models", metavar="DIR",
-             help="with --soc: the folder of the models that were measured there"),
-)  # fmt: skip
+    argument(
+        "--models",
+        metavar="DIR",
+        help="with --soc: the folder of the models that were measured there",
+    ),
+)
 
 
 def devices(options: argparse.Namespace) -> int:
@@ -79,6 +82,7 @@ def _run_lines(rows: Sequence[Compared], models: Path | None) -> list[str]:
     absent = sorted({row.run.model for row in rows if row.predicted_ms is None})
     if absent:
         where = f"in {models}" if models else "without --models DIR"
-        lines.append(f"not predicted, for there is no {'|'.join(SUFFIXES)} {where} of: "
-                     f"{', '.join(absent)}")  # fmt: skip
+        lines.append(
+            f"not predicted, for there is no {'|'.join(SUFFIXES)} {where} of: {', '.join(absent)}"
+        )
     return lines

@@ -38,9 +38,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model argument and the shapes of inputs it leaves open."""
     parser.add_argument("model", help="a .trm, .tflite or .onnx file")
     parser.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=1,3,224,224",
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
         help="the shape of an input that the model leaves open",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--signature", metavar="NAME", help="which graph of a .tflite file that holds several"
     )
@@ -57,8 +60,11 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
         "--batch", type=whole(), help="make the inputs' first axis this, where it is 1"
     )
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
-        parser.add_argument(f"--dump-{form}", metavar="DIR",
-                            help=f"write the {what} of every kernel here, a file each")  # fmt: skip
+        parser.add_argument(
+            f"--dump-{form}",
+            metavar="DIR",
+            help=f"write the {what} of every kernel here, a file each",
+        )
     add_device_choice(parser)
     add_placing(parser)
 
@@ -66,83 +72,135 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
     parser.set_defaults(devices_given=False)
-    parser.add_argument("--devices", default=_DEVICES, action=_Given,
-                        help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
-                        "with its half of the cores")  # fmt: skip
-    parser.add_argument("--isa",
-                        help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
-                        "avx2, sse4, generic")  # fmt: skip
-    parser.add_argument("--no-winograd", action="store_true",
-                        help="cpu: every convolution as plain sums of products")  # fmt: skip
+    parser.add_argument(
+        "--devices",
+        default=_DEVICES,
+        action=_Given,
+        help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
+        "with its half of the cores",
+    )
+    parser.add_argument(
+        "--isa",
+        help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
+        "avx2, sse4, generic",
+    )
+    parser.add_argument(
+        "--no-winograd",
+        action="store_true",
+        help="cpu: every convolution as plain sums of products",
+    )
     parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
-    parser.add_argument("--fallback", action="store_true",
-                        help="leave out devices that fail, and say so")  # fmt: skip
+    parser.add_argument(
+        "--fallback", action="store_true", help="leave out devices that fail, and say so"
+    )
 
 
 class _Given(argparse.Action):
     """Stores the value, and that there was one: --devices is not always asked for its default."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any,
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
         option_string: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         setattr(namespace, self.dest, values)
         setattr(namespace, f"{self.dest}_given", True)
 
 
 def add_placing(parser: argparse.ArgumentParser) -> None:
     """Add what decides which node runs where, and in which way it all runs."""
-    parser.add_argument("--mode", choices=("auto", "parallel", "serial"), default="auto",
-                        help="tasks when they can run, one by one, or the faster")  # fmt: skip
-    parser.add_argument("--subgraphs", choices=("merged", "split"), default="merged",
-                        help="one graph with early copies, or region after region")  # fmt: skip
-    parser.add_argument("--execution", choices=("sunk", "interactive"),
-                        help="a task of each region (default), or of each node")  # fmt: skip
-    parser.add_argument("--placement", metavar="FILE",
-                        help="hold the placement of this lockfile, with the devices, objective, "
-                        "batch, threads and pins that it was made with, where none are "
-                        "given")  # fmt: skip
+    parser.add_argument(
+        "--mode",
+        choices=("auto", "parallel", "serial"),
+        default="auto",
+        help="tasks when they can run, one by one, or the faster",
+    )
+    parser.add_argument(
+        "--subgraphs",
+        choices=("merged", "split"),
+        default="merged",
+        help="one graph with early copies, or region after region",
+    )
+    parser.add_argument(
+        "--execution",
+        choices=("sunk", "interactive"),
+        help="a task of each region (default), or of each node",
+    )
+    parser.add_argument(
+        "--placement",
+        metavar="FILE",
+        help="hold the placement of this lockfile, with the devices, objective, "
+        "batch, threads and pins that it was made with, where none are "
+        "given",
+    )
     add_holding(parser)
-    parser.add_argument("--mixtures", choices=("sure", "any"), default="sure",
-                        help="mixtures of devices that are taken: those that gain more over the "
-                        "best single device than estimates may be wrong by, or any")  # fmt: skip
-    parser.add_argument("--measure", action="store_true",
-                        help="try the best placements and each device alone on this machine, and "
-                        "keep the fastest")  # fmt: skip
-    parser.add_argument("--objective", choices=OBJECTIVES,
-                        help="what the placement makes small (default: makespan)")  # fmt: skip
+    parser.add_argument(
+        "--mixtures",
+        choices=("sure", "any"),
+        default="sure",
+        help="mixtures of devices that are taken: those that gain more over the "
+        "best single device than estimates may be wrong by, or any",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="try the best placements and each device alone on this machine, and keep the fastest",
+    )
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, help="what the placement makes small (default: makespan)"
+    )
     parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
 def add_holding(parser: argparse.ArgumentParser) -> None:
     """Add what holds nodes on devices, or splits them."""
     parser.add_argument(
-        "--pin", action="append", default=[], metavar="NODE=DEVICE",
+        "--pin",
+        action="append",
+        default=[],
+        metavar="NODE=DEVICE",
         help="hold nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
-    )  # fmt: skip
-    parser.add_argument("--split", action="append", default=[], metavar="NODE=cpu,npu:rows",
-                        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
-                        "or batch, at :CUT; or `auto` (default), or `off`")  # fmt: skip
+    )
+    parser.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NODE=cpu,npu:rows",
+        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
+        "or batch, at :CUT; or `auto` (default), or `off`",
+    )
 
 
 def add_reasons(parser: argparse.ArgumentParser) -> None:
     """Add the choice of nodes to explain."""
-    parser.add_argument("--node", action="append", default=[], metavar="NODE",
-                        help="explain this node (or FIRST..LAST, *) alone, and say what each "
-                        "alternative comes to with all others placed anew")  # fmt: skip
+    parser.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="explain this node (or FIRST..LAST, *) alone, and say what each "
+        "alternative comes to with all others placed anew",
+    )
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the ways to give inputs."""
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=x.npy|random|zeros",
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=x.npy|random|zeros",
         help="an input; those not given are random",
-    )  # fmt: skip
+    )
     parser.add_argument("--image", help="an image file for the image input")
     parser.add_argument(
-        "--normalise", default="signed", choices=("signed", "unit", "imagenet", "none"),
+        "--normalise",
+        default="signed",
+        choices=("signed", "unit", "imagenet", "none"),
         help="how pixels become floats: -1..1, 0..1, ImageNet's mean and deviation, 0..255",
-    )  # fmt: skip
+    )
     parser.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of random inputs")
 
 
@@ -229,9 +287,11 @@ def fill_from_lock(options: argparse.Namespace, locked: Lock) -> None:
     if not options.devices_given:
         options.devices, options.devices_given = ",".join(devices_of(locked)), True
     for name, value in (
-        ("objective", locked.objective), ("batch", made_with.batch),
-        ("threads", made_with.threads), ("soc", made_with.soc or None),
-    ):  # fmt: skip
+        ("objective", locked.objective),
+        ("batch", made_with.batch),
+        ("threads", made_with.threads),
+        ("soc", made_with.soc or None),
+    ):
         if name in given and given[name] is None:
             setattr(options, name, value)
     if not given.get("vary") and "vary" in given:

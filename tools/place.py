@@ -51,29 +51,62 @@ from trireme.tools.options import (
 )
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--prove",), dict(type=seconds, nargs="?", const=60.0, metavar="SECONDS",
-                        help="prove or better it with an exact solver (default: 60 s); splits only "
-                        "what --split says")),
+    (
+        ("--prove",),
+        dict(
+            type=seconds,
+            nargs="?",
+            const=60.0,
+            metavar="SECONDS",
+            help="prove or better it with an exact solver (default: 60 s); splits only "
+            "what --split says",
+        ),
+    ),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
     (("--why",), dict(action="store_true", help="explain every node and copy")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
-    (("--tolerance",), dict(type=share, default=0.0, metavar="5%",
-                            help="with --check: the locked placement still passes if it is "
-                            "predicted to take no more than this above the placement of today, and "
-                            "above what was predicted when it was locked")),
-    (("--measure-deciding",), dict(action="store_true",
-                                   help="time the few estimates whose error would change the "
-                                   "placement, in a second or two, and place again")),
-    (("--vary",), dict(action="append", default=[], metavar="FIGURE=x1.5",
-                       help="with --soc: set a figure of the description to a multiple of it, or "
-                       "=1e9 to a value")),
-)  # fmt: skip
+    (
+        ("--tolerance",),
+        dict(
+            type=share,
+            default=0.0,
+            metavar="5%",
+            help="with --check: the locked placement still passes if it is "
+            "predicted to take no more than this above the placement of today, and "
+            "above what was predicted when it was locked",
+        ),
+    ),
+    (
+        ("--measure-deciding",),
+        dict(
+            action="store_true",
+            help="time the few estimates whose error would change the "
+            "placement, in a second or two, and place again",
+        ),
+    ),
+    (
+        ("--vary",),
+        dict(
+            action="append",
+            default=[],
+            metavar="FIGURE=x1.5",
+            help="with --soc: set a figure of the description to a multiple of it, or "
+            "=1e9 to a value",
+        ),
+    ),
+)
 
 
 _REAL = (
-    "threads", "isa", "no_winograd", "npu_spec", "fallback", "measure", "measure_deciding",
-)  # fmt: skip
+    "threads",
+    "isa",
+    "no_winograd",
+    "npu_spec",
+    "fallback",
+    "measure",
+    "measure_deciding",
+)
 """Options of devices that are there, which a described machine does not have."""
 
 
@@ -126,9 +159,12 @@ def place_model(options: argparse.Namespace) -> int:
 
 
 def _decided(
-    options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None,
+    options: argparse.Namespace,
+    graph: Graph,
+    costs: CostModel,
+    before: Lock | None,
     progress: Progress,
-) -> tuple[CostModel, Placement, list[str]]:  # fmt: skip
+) -> tuple[CostModel, Placement, list[str]]:
     """Return the placement, its costs and remarks; with --measure-deciding, the placement that
     comes of timing the estimates that decide."""
     placement, remark = _placed(options, graph, costs, before)
@@ -205,10 +241,15 @@ def _placed(
         return place_as(held, costs, options.objective, options.placement), []
     if options.measure:
         with Session(
-            pinned(graph, pins), devices=list(costs.devices.values()), passes=(), measure=True,
-            objective=options.objective, split=asked, mixtures=options.mixtures,
+            pinned(graph, pins),
+            devices=list(costs.devices.values()),
+            passes=(),
+            measure=True,
+            objective=options.objective,
+            split=asked,
+            mixtures=options.mixtures,
             calibration=costs.calibration,
-        ) as session:  # fmt: skip
+        ) as session:
             return session.placement, []
     if options.prove is None:
         return place_with(graph, costs, options.objective, pins, asked, options.mixtures), []
@@ -216,9 +257,12 @@ def _placed(
 
 
 def _proven(
-    options: argparse.Namespace, graph: Graph, costs: CostModel, pins: Mapping[int, str],
+    options: argparse.Namespace,
+    graph: Graph,
+    costs: CostModel,
+    pins: Mapping[int, str],
     asked: Splits,
-) -> tuple[Placement, list[str]]:  # fmt: skip
+) -> tuple[Placement, list[str]]:
     """Return the placement that the exact solver proves or finds, and what it says."""
     placement = place_with(graph, costs, options.objective, pins, asked, "any")
     best, lines = proven(placement, costs, options.prove)
@@ -239,8 +283,10 @@ def _devices(
         return _open(options, before)
     for name in _REAL:
         if getattr(options, name):
-            raise RunError(f"--{name.replace('_', '-')} is of devices that are there, --soc of "
-                           "figures: nothing of it is run")  # fmt: skip
+            raise RunError(
+                f"--{name.replace('_', '-')} is of devices that are there, --soc of "
+                "figures: nothing of it is run"
+            )
     soc = load_soc(options.soc)
     soc = soc.varied(figures_set(soc, options.vary))
     soc = soc.only(device_list(options)) if options.devices_given else soc

@@ -38,9 +38,12 @@ def replay(options: argparse.Namespace) -> int:
         locked = load_lock(folder / PLACEMENT)
         fill_from_lock(options, locked)
         with open_session(
-            options, placement=locked, mode=recorded.mode, subgraphs=recorded.subgraphs,
+            options,
+            placement=locked,
+            mode=recorded.mode,
+            subgraphs=recorded.subgraphs,
             execution=recorded.execution,
-        ) as session:  # fmt: skip
+        ) as session:
             other = rerun(session, feeds, recorded)
     parted = first_divergence(recorded, other)
     both, every = compared(recorded, other), len(recorded.all)

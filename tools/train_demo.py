@@ -68,8 +68,16 @@ def forward(x: Array, p: Mapping[str, Array]) -> dict[str, Array]:
     h2 = np.maximum(c2 @ p["w2"] + p["b2"], 0)
     flat = h2.transpose(0, 3, 1, 2).reshape(n, 512)
     logits = flat @ p["w3"] + p["b3"]
-    return {"c1": c1, "h1": h1, "windows": windows, "pooled": pooled, "c2": c2, "h2": h2,
-            "flat": flat, "logits": logits}  # fmt: skip
+    return {
+        "c1": c1,
+        "h1": h1,
+        "windows": windows,
+        "pooled": pooled,
+        "c2": c2,
+        "h2": h2,
+        "flat": flat,
+        "logits": logits,
+    }
 
 
 def gradients(f: Mapping[str, Array], labels: Array, p: Mapping[str, Array]) -> Weights:

@@ -63,9 +63,10 @@ def verify_nodes(options: argparse.Namespace) -> int:
     lines += [f"  {row}" for row in rows if options.all or not row.agrees]
     lines.append(_verdict(rows, first, worst))
     data: dict[str, Any] = {
-        "agree": first is None, "values": [row.to_json() for row in rows],
+        "agree": first is None,
+        "values": [row.to_json() for row in rows],
         "first_divergence": None if first is None else first.to_json(),
-    }  # fmt: skip
+    }
     emit(options, data, "\n".join(lines))
     return 0 if first is None else 1
 
@@ -97,8 +98,11 @@ def verify_outputs(options: argparse.Namespace) -> int:
     lines += [f"  {name} has nothing to do: {why}" for name, why in unused.items()]
     lines += [f"  left out: {name}: {why}" for name, why in dropped.items()]
     data: dict[str, Any] = {
-        "peer": peer, "agree": agree, "outputs": [vars(row) for row in rows],
-        "unused": unused, "dropped": dropped,
-    }  # fmt: skip
+        "peer": peer,
+        "agree": agree,
+        "outputs": [vars(row) for row in rows],
+        "unused": unused,
+        "dropped": dropped,
+    }
     emit(options, data, "\n".join(lines))
     return 0 if agree else 1

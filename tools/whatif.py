@@ -37,16 +37,27 @@ from trireme.tools.number_options import whole
 from trireme.tools.options import Progress, device_list, parse_pins, splits
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--soc",), dict(required=True, metavar="FILE",
-                      help="the described machine: a name or a .toml file")),
+    (
+        ("--soc",),
+        dict(required=True, metavar="FILE", help="the described machine: a name or a .toml file"),
+    ),
     (("--devices",), dict(help="comma-separated: those of its devices to use (default: all)")),
-    (("--vary",), dict(action="append", default=[], metavar="FIGURE=A..B",
-                       help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
-                       "=x0.5,x2: multiples")),
+    (
+        ("--vary",),
+        dict(
+            action="append",
+            default=[],
+            metavar="FIGURE=A..B",
+            help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
+            "=x0.5,x2: multiples",
+        ),
+    ),
     (("--steps",), dict(type=whole(2), default=11, help="values of each A..B")),
-    (("--objective",), dict(choices=OBJECTIVES, default="makespan",
-                            help="what the placement makes small")),
-)  # fmt: skip
+    (
+        ("--objective",),
+        dict(choices=OBJECTIVES, default="makespan", help="what the placement makes small"),
+    ),
+)
 _MOST = 400
 _WORTH = 1e-3
 """A placement changes where that gains more than this share; else the one before is kept."""
@@ -76,8 +87,12 @@ class Variant:
 
     def to_json(self) -> dict[str, Any]:
         """Return the variant as plain data."""
-        return {"values": self.values, "score": self.score, "where": self.where,
-                "splits": self.splits}  # fmt: skip
+        return {
+            "values": self.values,
+            "score": self.score,
+            "where": self.where,
+            "splits": self.splits,
+        }
 
 
 @dataclass(frozen=True)
@@ -107,9 +122,13 @@ class Flip:
 
 
 def variants(
-    graph: Graph, soc: Soc, axes: Sequence[Axis], objective: Objective, progress: Progress,
+    graph: Graph,
+    soc: Soc,
+    axes: Sequence[Axis],
+    objective: Objective,
+    progress: Progress,
     asked: Splits = "auto",
-) -> tuple[list[Variant], list[Flip]]:  # fmt: skip
+) -> tuple[list[Variant], list[Flip]]:
     """Return the best placement for every combination of the axes' values, and the flips.
 
     asked: what to split
@@ -139,8 +158,19 @@ def variants(
             if moves:
                 others = tuple(axes[b].text(values[b]) for b in range(len(axes)) if b != a)
                 crossing = _Crossing(graph, soc, axes, a, objective, before, one).value()
-                flips.append(Flip(axes[a].figure, others, before.values[a], values[a], moves,
-                                  held[a] - one.score, crossing, before, one))  # fmt: skip
+                flips.append(
+                    Flip(
+                        axes[a].figure,
+                        others,
+                        before.values[a],
+                        values[a],
+                        moves,
+                        held[a] - one.score,
+                        crossing,
+                        before,
+                        one,
+                    )
+                )
     return list(found.values()), flips
 
 
@@ -269,9 +299,12 @@ def whatif(options: argparse.Namespace) -> int:
 
 
 def _json(
-    options: argparse.Namespace, soc: Soc, axes: Sequence[Axis], found: Sequence[Variant],
+    options: argparse.Namespace,
+    soc: Soc,
+    axes: Sequence[Axis],
+    found: Sequence[Variant],
     flips: Sequence[Flip],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
         "soc": soc.name,
         "objective": options.objective,
@@ -285,9 +318,12 @@ def _json(
 
 
 def _text(
-    options: argparse.Namespace, soc: Soc, axes: Sequence[Axis], found: Sequence[Variant],
+    options: argparse.Namespace,
+    soc: Soc,
+    axes: Sequence[Axis],
+    found: Sequence[Variant],
     flips: Sequence[Flip],
-) -> str:  # fmt: skip
+) -> str:
     unit, scale = ("mJ", 1e3) if UNIT[options.objective] == "J" else ("us", 1e6)
     name = found[0].placement.source.name
     lines = [f"{name!r} on {soc.name}, {options.objective}, the best first:"]

@@ -169,7 +169,9 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     "ReduceSum": ((13, _AXES),),
     "Resize": ((11, old_resize),),
     "Slice": (
-        (10, to_input("starts", 1)), (10, to_input("ends", 2)), (10, to_input("axes", 3)),
+        (10, to_input("starts", 1)),
+        (10, to_input("ends", 2)),
+        (10, to_input("axes", 3)),
     ),
     "Softmax": ((13, flatten_first),),
     "Split": ((13, to_input("split", 1)), (18, split_evenly)),
@@ -177,7 +179,7 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     "TopK": ((10, to_input("k", 1)),),
     "Unsqueeze": ((13, _AXES),),
     "Upsample": ((99, upsample),),
-}  # fmt: skip
+}
 """What changed: (first opset that has today's meaning, how to lift a node of an older one)."""
 
 

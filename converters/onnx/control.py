@@ -132,8 +132,9 @@ def _cut(type: TensorType, axis: int) -> TensorType:
 
 def _settle(
     build: Callable[[Sequence[TensorType]], tuple[Graph, list[int]]],
-    types: Sequence[TensorType], first: int,
-) -> tuple[Graph, list[int]]:  # fmt: skip
+    types: Sequence[TensorType],
+    first: int,
+) -> tuple[Graph, list[int]]:
     """Build a body, again if its states change shape: what changes is unknown from the start.
 
     `first` is the position of the first state among the body's outputs.

@@ -122,9 +122,13 @@ def _sub(a: Dim, b: Dim) -> Dim:
 _ARITHMETIC = {"mul": _mul, "add": _add, "div": _div, "sub": _sub}
 _CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
 _MOVES: dict[str, tuple[int, ...]] = {
-    "gather": (0,), "slice": (0,), "squeeze": (0,), "unsqueeze": (0,), "reshape": (0,),
+    "gather": (0,),
+    "slice": (0,),
+    "squeeze": (0,),
+    "unsqueeze": (0,),
+    "reshape": (0,),
     "concat": tuple(range(64)),
-}  # fmt: skip
+}
 """Ops that move elements, with the positions of the inputs that hold the dimensions."""
 
 

@@ -131,9 +131,13 @@ class Scope:
         self.builder.values[id] = dataclasses.replace(self.builder.values[id], name=name)
 
     def add(
-        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any],
-        outputs: int = 1, source: str = "",
-    ) -> tuple[int, ...]:  # fmt: skip
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, Any],
+        outputs: int = 1,
+        source: str = "",
+    ) -> tuple[int, ...]:
         """Add a node, or constants in its place when it can be folded."""
         inputs = self._with_target(op, list(inputs))
         values = [self.value(i) for i in inputs]

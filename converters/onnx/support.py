@@ -35,9 +35,14 @@ def refuse_unsupported(
 
 
 def _search(
-    nodes: Iterable[Any], opsets: Mapping[str, int], functions: Mapping[tuple[str, str], Any],
-    missing: Missing, seen: set[tuple[str, str, int]], inside: str, depth: int,
-) -> None:  # fmt: skip
+    nodes: Iterable[Any],
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], Any],
+    missing: Missing,
+    seen: set[tuple[str, str, int]],
+    inside: str,
+    depth: int,
+) -> None:
     if depth > MOST_DEPTH:
         raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
     for index, node in enumerate(nodes):

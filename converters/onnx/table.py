@@ -29,14 +29,24 @@ class Entry:
 
 
 _NAMES = {
-    "MatMul": "matmul", "PRelu": "prelu", "IsNaN": "is_nan", "Col2Im": "col2im", "SwiGLU": "swiglu",
-    "TfIdfVectorizer": "tf_idf_vectorizer", "FusedMatMul": "matmul", "Scatter": "scatter_elements",
-}  # fmt: skip
+    "MatMul": "matmul",
+    "PRelu": "prelu",
+    "IsNaN": "is_nan",
+    "Col2Im": "col2im",
+    "SwiGLU": "swiglu",
+    "TfIdfVectorizer": "tf_idf_vectorizer",
+    "FusedMatMul": "matmul",
+    "Scatter": "scatter_elements",
+}
 
 _CONSTANTS = {
-    "value_float": "float32", "value_floats": "float32", "value_int": "int64",
-    "value_ints": "int64", "value_string": "object", "value_strings": "object",
-}  # fmt: skip
+    "value_float": "float32",
+    "value_floats": "float32",
+    "value_int": "int64",
+    "value_ints": "int64",
+    "value_string": "object",
+    "value_strings": "object",
+}
 
 
 def our_name(op: str) -> str:

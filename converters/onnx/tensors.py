@@ -19,10 +19,15 @@ from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
 _FIELD = {
-    "float32": "float_data", "float64": "double_data", "int64": "int64_data",
-    "uint32": "uint64_data", "uint64": "uint64_data", "string": "string_data",
-    "complex64": "float_data", "complex128": "double_data",
-}  # fmt: skip
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+    "string": "string_data",
+    "complex64": "float_data",
+    "complex128": "double_data",
+}
 """Where values stand that are not raw; all others are in int32_data."""
 _LONGEST_NAME = 4096
 """Linux takes no longer paths."""

@@ -215,8 +215,12 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
         return tuple(attribute.floats)
     if kind == _ATTRIBUTE.TENSORS:
         return [tensor_array(t, scope.common.files, where) for t in attribute.tensors]
-    single = {_ATTRIBUTE.INT: "i", _ATTRIBUTE.FLOAT: "f", _ATTRIBUTE.GRAPH: "g",
-              _ATTRIBUTE.TYPE_PROTO: "tp"}  # fmt: skip
+    single = {
+        _ATTRIBUTE.INT: "i",
+        _ATTRIBUTE.FLOAT: "f",
+        _ATTRIBUTE.GRAPH: "g",
+        _ATTRIBUTE.TYPE_PROTO: "tp",
+    }
     if kind in single:
         return getattr(attribute, single[kind])
     raise ModelFileError(f"{where}: attribute {attribute.name} is of unknown type {kind}")

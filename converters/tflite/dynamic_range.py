@@ -29,9 +29,18 @@ _TINY = 1e-30
 
 
 def hybrid(
-    use: Use, op: str, x: int, data: Array, quant: Quant, bias: int | None,
-    *, axes: Sequence[int], asymmetric: bool, activation: str, **attrs: Any,
-) -> None:  # fmt: skip
+    use: Use,
+    op: str,
+    x: int,
+    data: Array,
+    quant: Quant,
+    bias: int | None,
+    *,
+    axes: Sequence[int],
+    asymmetric: bool,
+    activation: str,
+    **attrs: Any,
+) -> None:
     """Add the nodes of a float `op` with int8 weights as outputs of the operator.
 
     Shapes: data as `op` takes its weights, quant along its output channels or per tensor; `axes`

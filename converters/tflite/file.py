@@ -28,15 +28,36 @@ LONGEST_NAME = 4096
 _MOST_RANK = 32
 
 _DTYPES = {
-    "FLOAT32": "float32", "FLOAT16": "float16", "FLOAT64": "float64", "BFLOAT16": "bfloat16",
-    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "INT4": "int4",
-    "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64",
-    "BOOL": "bool", "COMPLEX64": "complex64", "COMPLEX128": "complex128", "STRING": "string",
-}  # fmt: skip
+    "FLOAT32": "float32",
+    "FLOAT16": "float16",
+    "FLOAT64": "float64",
+    "BFLOAT16": "bfloat16",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "INT4": "int4",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "BOOL": "bool",
+    "COMPLEX64": "complex64",
+    "COMPLEX128": "complex128",
+    "STRING": "string",
+}
 _BROKEN = (
-    struct.error, TypeError, ValueError, IndexError, KeyError, OverflowError, AttributeError,
-    ArithmeticError, MemoryError, RecursionError,
-)  # fmt: skip
+    struct.error,
+    TypeError,
+    ValueError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
 """What Python raises when an offset points nowhere or a number makes no sense."""
 
 

@@ -79,9 +79,17 @@ def linear(
         return
     asymmetric = use.option("AsymmetricQuantizeInputs", False) if op != "conv" else quant.axis == 0
     hybrid(
-        use, op, x, data, quant, use.optional(2),
-        axes=axes, asymmetric=asymmetric, activation=use.activation(), **attrs,
-    )  # fmt: skip
+        use,
+        op,
+        x,
+        data,
+        quant,
+        use.optional(2),
+        axes=axes,
+        asymmetric=asymmetric,
+        activation=use.activation(),
+        **attrs,
+    )
 
 
 def conv(use: Use) -> None:
@@ -90,10 +98,12 @@ def conv(use: Use) -> None:
     sizes, window = spatial(use, 0), spatial(use, 1)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
     attrs = {
-        "strides": strides(use), "dilations": dilations, "layout": "NHWC",
+        "strides": strides(use),
+        "dilations": dilations,
+        "layout": "NHWC",
         "pads": padding(use, sizes, window, strides(use), dilations),
         "groups": max(use.dims(0)[-1] // use.dims(1)[-1], 1),
-    }  # fmt: skip
+    }
     data = use.builder.values[use.value(1)].data
     if data is None:
         activation = use.activation()
@@ -114,10 +124,18 @@ def depthwise(use: Use) -> None:
     if quant is not None and quant.axis is not None:
         quant = Quant(quant.scales, quant.zero_points, 0)
     linear(
-        use, "conv", use.value(0), data.transpose(3, 1, 2, 0), quant, axes=[1, 2, 3],
-        strides=strides(use), dilations=dilations, layout="NHWC",
-        pads=padding(use, sizes, window, strides(use), dilations), groups=use.dims(0)[-1],
-    )  # fmt: skip
+        use,
+        "conv",
+        use.value(0),
+        data.transpose(3, 1, 2, 0),
+        quant,
+        axes=[1, 2, 3],
+        strides=strides(use),
+        dilations=dilations,
+        layout="NHWC",
+        pads=padding(use, sizes, window, strides(use), dilations),
+        groups=use.dims(0)[-1],
+    )
 
 
 def transpose_conv(use: Use) -> None:
@@ -142,11 +160,17 @@ def transpose_conv(use: Use) -> None:
         use.tensor(1).name, np.ascontiguousarray(data.transpose(3, 1, 2, 0)), quant
     )
     use.done(
-        "conv_transpose", use.value(2), turned, use.optional(3),
-        strides=steps, pads=(*before, *after), dilations=(1, 1), layout="NHWC",
+        "conv_transpose",
+        use.value(2),
+        turned,
+        use.optional(3),
+        strides=steps,
+        pads=(*before, *after),
+        dilations=(1, 1),
+        layout="NHWC",
         activation=use.activation(),
         output_padding=[max(-total, 0) for total in totals],
-    )  # fmt: skip
+    )
 
 
 def fully_connected(use: Use) -> None:

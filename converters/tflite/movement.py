@@ -155,16 +155,23 @@ def unpack(use: Use) -> None:
     axis, count = use.option("Axis"), len(use.operator.outputs)
     quant = use.quant(0)
     parts = use.builder.add_node(
-        "split", [use.value(0)], {"axis": axis, "num_outputs": count},
-        outputs=count, quants=[quant] * count, source=use.source,
-    )  # fmt: skip
+        "split",
+        [use.value(0)],
+        {"axis": axis, "num_outputs": count},
+        outputs=count,
+        quants=[quant] * count,
+        source=use.source,
+    )
     for position, part in enumerate(parts):
         tensor = use.output(position)
         (made,) = use.builder.add_node(
-            "squeeze", [part, use.int_constant([axis])], {},
-            names=[use.state.names.get(tensor.index, tensor.name)], quants=[tensor.quant],
+            "squeeze",
+            [part, use.int_constant([axis])],
+            {},
+            names=[use.state.names.get(tensor.index, tensor.name)],
+            quants=[tensor.quant],
             source=use.source,
-        )  # fmt: skip
+        )
         use.bind(position, made)
 
 

@@ -26,9 +26,12 @@ def fused(op: str) -> Converter:
 def reduction(op: str) -> Converter:
     """Convert a reduction: TensorFlow Lite reduces nothing when there are no axes."""
     return lambda use: use.done(
-        op, use.value(0), use.int_constant(use.ints(1)),
-        keepdims=int(use.option("KeepDims", False)), noop_with_empty_axes=1,
-    )  # fmt: skip
+        op,
+        use.value(0),
+        use.int_constant(use.ints(1)),
+        keepdims=int(use.option("KeepDims", False)),
+        noop_with_empty_axes=1,
+    )
 
 
 def pool(op: str, **attrs: Any) -> Converter:
@@ -37,10 +40,16 @@ def pool(op: str, **attrs: Any) -> Converter:
     def convert(use: Use) -> None:
         window = [use.option("FilterHeight"), use.option("FilterWidth")]
         use.done(
-            op, use.value(0), kernel=window, strides=strides(use), dilations=(1, 1),
-            pads=padding(use, spatial(use, 0), window, strides(use), [1, 1]), layout="NHWC",
-            activation=use.activation(), **attrs,
-        )  # fmt: skip
+            op,
+            use.value(0),
+            kernel=window,
+            strides=strides(use),
+            dilations=(1, 1),
+            pads=padding(use, spatial(use, 0), window, strides(use), [1, 1]),
+            layout="NHWC",
+            activation=use.activation(),
+            **attrs,
+        )
 
     return convert
 
@@ -53,9 +62,16 @@ def resize(mode: str) -> Converter:
         how = "align_corners" if corners else "half_pixel" if half else "asymmetric"
         nearest = "floor" if how == "asymmetric" else "round_prefer_ceil"
         use.done(
-            "resize", use.value(0), None, None, use.int_constant(use.ints(1)),
-            mode=mode, coordinate_transformation_mode=how, nearest_mode=nearest, axes=(1, 2),
-        )  # fmt: skip
+            "resize",
+            use.value(0),
+            None,
+            None,
+            use.int_constant(use.ints(1)),
+            mode=mode,
+            coordinate_transformation_mode=how,
+            nearest_mode=nearest,
+            axes=(1, 2),
+        )
 
     return convert
 

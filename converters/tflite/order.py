@@ -15,9 +15,12 @@ def cumsum(use: Use) -> None:
     (axis,) = use.ints(1)
     at = use.builder.constant(f"{use.source}_axis", np.array(axis, np.int64))
     use.done(
-        "cum_sum", use.value(0), at,
-        exclusive=int(use.option("Exclusive", False)), reverse=int(use.option("Reverse", False)),
-    )  # fmt: skip
+        "cum_sum",
+        use.value(0),
+        at,
+        exclusive=int(use.option("Exclusive", False)),
+        reverse=int(use.option("Reverse", False)),
+    )
 
 
 def fill(use: Use) -> None:
@@ -29,9 +32,14 @@ def local_response_normalization(use: Use) -> None:
     """LOCAL_RESPONSE_NORMALIZATION: ONNX divides alpha by the window's size, this does not."""
     size = 2 * use.option("Radius") + 1
     use.done(
-        "lrn", use.value(0), size=size, alpha=use.option("Alpha", 1.0) * size,
-        beta=use.option("Beta", 0.5), bias=use.option("Bias", 1.0), layout="NHWC",
-    )  # fmt: skip
+        "lrn",
+        use.value(0),
+        size=size,
+        alpha=use.option("Alpha", 1.0) * size,
+        beta=use.option("Beta", 0.5),
+        bias=use.option("Bias", 1.0),
+        layout="NHWC",
+    )
 
 
 def one_hot(use: Use) -> None:
@@ -39,9 +47,12 @@ def one_hot(use: Use) -> None:
     (depth,) = use.ints(1)
     values = np.stack([use.constant(3).reshape(()), use.constant(2).reshape(())])
     use.done(
-        "one_hot", use.value(0), use.int_constant([depth]),
-        use.builder.constant(f"{use.source}_values", values), axis=use.option("Axis", -1),
-    )  # fmt: skip
+        "one_hot",
+        use.value(0),
+        use.int_constant([depth]),
+        use.builder.constant(f"{use.source}_values", values),
+        axis=use.option("Axis", -1),
+    )
 
 
 def reverse_sequence(use: Use) -> None:
@@ -88,9 +99,14 @@ def top_k(use: Use) -> None:
     outputs = [use.output(0), use.output(1)]
     names = [use.state.names.get(t.index, t.name) for t in outputs]
     values, places = use.builder.add_node(
-        "top_k", [use.value(0), use.int_constant([k])], {"axis": -1}, outputs=2,
-        names=[names[0], ""], quants=[outputs[0].quant], source=use.source,
-    )  # fmt: skip
+        "top_k",
+        [use.value(0), use.int_constant([k])],
+        {"axis": -1},
+        outputs=2,
+        names=[names[0], ""],
+        quants=[outputs[0].quant],
+        source=use.source,
+    )
     use.bind(0, values)
     (narrow,) = use.builder.add_node(
         "cast", [places], {"to": outputs[1].dtype}, names=names[1:], source=use.source

@@ -186,12 +186,14 @@ class Use:
         """Add the node that makes the operator's outputs, with their names and quantisation."""
         tensors = [self.output(i) for i in range(len(self.operator.outputs))]
         made = self.builder.add_node(
-            op, inputs, attrs,
+            op,
+            inputs,
+            attrs,
             outputs=len(tensors),
             names=[self.state.names.get(t.index, t.name) for t in tensors],
             quants=[t.quant for t in tensors],
             source=self.source,
-        )  # fmt: skip
+        )
         for position, value in enumerate(made):
             self.bind(position, value)
 

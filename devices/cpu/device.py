@@ -46,9 +46,16 @@ class CpuDevice(HostMemoryDevice):
     term_limits = TERM_LIMITS
 
     def __init__(
-        self, isa: Isa, threads: int, jit: Jit, pool: Pool, *, winograd: bool = True,
-        server: Server | None = None, cores: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+        self,
+        isa: Isa,
+        threads: int,
+        jit: Jit,
+        pool: Pool,
+        *,
+        winograd: bool = True,
+        server: Server | None = None,
+        cores: Sequence[int] = (),
+    ) -> None:
         self.isa, self.threads, self.winograd = isa, threads, winograd
         self._jit, self._pool, self._server = jit, pool, server
         self.chain = None if server is None else CHAIN
@@ -180,6 +187,4 @@ def open_device(
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
     pool = Pool(jit, count, spins=spins, futex=futex, cores=mine if is_instance else ())
     server = Server(pool.native, name, mine, spins) if is_instance else None
-    return CpuDevice(
-        chosen, count, jit, pool, winograd=winograd, server=server, cores=mine
-    )  # fmt: skip
+    return CpuDevice(chosen, count, jit, pool, winograd=winograd, server=server, cores=mine)

@@ -16,9 +16,16 @@ from trireme.support.dtypes import NAMES
 from trireme.support.errors import ModelFileError
 
 NUMBERS = (
-    "bandwidth", "launch_s", "link_latency_s", "link_bandwidth", "memory_bytes", "power_w",
-    "link_j_per_byte", "sram", "sram_bandwidth",
-)  # fmt: skip
+    "bandwidth",
+    "launch_s",
+    "link_latency_s",
+    "link_bandwidth",
+    "memory_bytes",
+    "power_w",
+    "link_j_per_byte",
+    "sram",
+    "sram_bandwidth",
+)
 TABLES = ("flops", "efficiency", "max_elements")
 """Fields whose figures are in a table, or in tables in it."""
 LISTS = ("ops", "except_ops", "dtypes")
@@ -157,14 +164,17 @@ def _check_names(where: str, row: Mapping[str, Any]) -> None:
                 raise ModelFileError(f"{where}.{key} has {name!r}, which is no op")
     for name in (*row.get("dtypes", ()), *row["flops"]):
         if name not in NAMES:
-            raise ModelFileError(f"{where} has {name!r}, which is no dtype",
-                                 facts=[f"known: {', '.join(NAMES)}"])  # fmt: skip
+            raise ModelFileError(
+                f"{where} has {name!r}, which is no dtype", facts=[f"known: {', '.join(NAMES)}"]
+            )
     kinds = sorted({"default", "depthwise", *(op.family for op in all_ops())})
     for full, _ in flat("", row.get("efficiency", {})):
         *dtype, kind = full.split(".")[1:]
         if kind not in kinds or len(dtype) > 1 or not set(dtype) <= set(NAMES):
-            raise ModelFileError(f"{where}.efficiency{full}: expected KIND or DTYPE.KIND",
-                                 facts=[f"kinds: {', '.join(kinds)}"])  # fmt: skip
+            raise ModelFileError(
+                f"{where}.efficiency{full}: expected KIND or DTYPE.KIND",
+                facts=[f"kinds: {', '.join(kinds)}"],
+            )
 
 
 def _check_together(where: str, row: Mapping[str, Any]) -> None:
@@ -192,9 +202,11 @@ def _check_published(where: str, row: object, devices: Mapping[str, Any]) -> Non
     if row["device"] not in devices:
         raise ModelFileError(f"{where}: there is no device {row['device']!r}")
     rules = {
-        **dict.fromkeys(known, _TEXT), "ms": _RATE, "pipelined": _RULES["sinks"],
+        **dict.fromkeys(known, _TEXT),
+        "ms": _RATE,
+        "pipelined": _RULES["sinks"],
         "used": _Rule(lambda v: v in USES, " or ".join(map(repr, USES))),
-    }  # fmt: skip
+    }
     for key, value in row.items():
         if not rules[key].holds(value):
             raise ModelFileError(f"{where}.{key} is {value!r}, not {rules[key].what}")

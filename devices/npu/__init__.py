@@ -11,6 +11,14 @@ from trireme.devices.npu.spec import NpuSpec, load_spec, spec_names
 from trireme.devices.npu.stream.disassemble import disassemble
 
 __all__ = [
-    "Npu", "NpuCall", "NpuExecutable", "NpuSpec", "constraints", "disassemble", "load_spec",
-    "open_device", "spec_names", "supported_ops",
-]  # fmt: skip
+    "Npu",
+    "NpuCall",
+    "NpuExecutable",
+    "NpuSpec",
+    "constraints",
+    "disassemble",
+    "load_spec",
+    "open_device",
+    "spec_names",
+    "supported_ops",
+]

@@ -224,12 +224,20 @@ def _device_spec(machine: NpuSpec, options: Options, name: str) -> DeviceSpec:
     if options.float32_as_float16:
         flops["float32"] = flops["float16"]
     return DeviceSpec(
-        name, machine.description, flops, machine.dram.bandwidth, machine.host.launch_s,
-        alignment=machine.alignment, memory=name, memory_bytes=machine.dram.bytes,
+        name,
+        machine.description,
+        flops,
+        machine.dram.bandwidth,
+        machine.host.launch_s,
+        alignment=machine.alignment,
+        memory=name,
+        memory_bytes=machine.dram.bytes,
         sram_bytes=machine.sram.bytes,
-        link_latency_s=machine.host.latency_s, link_bandwidth=machine.host.bandwidth,
-        resource_group=name, clock="virtual",
-    )  # fmt: skip
+        link_latency_s=machine.host.latency_s,
+        link_bandwidth=machine.host.bandwidth,
+        resource_group=name,
+        clock="virtual",
+    )
 
 
 class NpuExecutable(Executable):

@@ -147,9 +147,10 @@ def load_spec(spec: str | Path | NpuSpec) -> NpuSpec:
     path = Path(spec)
     if path.suffix != ".toml":
         raise DeviceError(
-            f"unknown NPU {name!r}", facts=[f"known: {', '.join(spec_names())}"],
+            f"unknown NPU {name!r}",
+            facts=[f"known: {', '.join(spec_names())}"],
             fix="give one of these names, or the path of a .toml file",
-        )  # fmt: skip
+        )
     try:
         return parse_spec(path.read_text(encoding="utf-8"), str(spec))
     except (OSError, UnicodeDecodeError) as error:
@@ -220,14 +221,20 @@ _KINDS: dict[Any, str] = {
 
 def _check(spec: NpuSpec, where: str) -> None:
     positive = {
-        "clock_hz": spec.clock_hz, "matrix.rows": spec.matrix.rows, "matrix.cols": spec.matrix.cols,
-        "vector.lanes": spec.vector.lanes, "dma.bytes_per_cycle": spec.dma.bytes_per_cycle,
-        "dma.burst_bytes": spec.dma.burst_bytes, "sram.bytes": spec.sram.bytes,
-        "sram.banks": spec.sram.banks, "sram.bank_bytes_per_cycle": spec.sram.bank_bytes_per_cycle,
-        "dram.bytes": spec.dram.bytes, "dram.bandwidth": spec.dram.bandwidth,
+        "clock_hz": spec.clock_hz,
+        "matrix.rows": spec.matrix.rows,
+        "matrix.cols": spec.matrix.cols,
+        "vector.lanes": spec.vector.lanes,
+        "dma.bytes_per_cycle": spec.dma.bytes_per_cycle,
+        "dma.burst_bytes": spec.dma.burst_bytes,
+        "sram.bytes": spec.sram.bytes,
+        "sram.banks": spec.sram.banks,
+        "sram.bank_bytes_per_cycle": spec.sram.bank_bytes_per_cycle,
+        "dram.bytes": spec.dram.bytes,
+        "dram.bandwidth": spec.dram.bandwidth,
         "dram.constants_bandwidth": spec.dram.constants_bandwidth,
         "host.bandwidth": spec.host.bandwidth,
-    }  # fmt: skip
+    }
     for name, value in positive.items():
         if not value > 0:
             raise DeviceError(f"NPU description {where}: {name} = {value} must be more than 0")

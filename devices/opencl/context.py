@@ -119,9 +119,10 @@ class Context:
             with self.lock:
                 if (work, profile) not in self.queues:
                     self.queues[work, profile] = cl.CommandQueue(
-                        self.handle, self.found.handle,
+                        self.handle,
+                        self.found.handle,
                         properties=cl.command_queue_properties.PROFILING_ENABLE if profile else 0,
-                    )  # fmt: skip
+                    )
         return self.queues[work, profile]
 
     def check_open(self) -> None:

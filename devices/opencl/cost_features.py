@@ -36,15 +36,24 @@ handed over in a pool of threads takes: 30 where that takes 4 (PoCL, cores near 
 that saw one state only tell what of a wake-up depends on it about right."""
 _TILE = re.compile(r"_(\d+)x(\d+)")
 _ALIKE = (
-    (re.compile(r"^(conv|fully_connected)_"), "product_"), (re.compile(r"^reduce_.*"), "reduce"),
-    (re.compile(r"^add_u?char$"), "add_int"), (re.compile(r"^((de)?quantize|.*_table)$"), "table"),
+    (re.compile(r"^(conv|fully_connected)_"), "product_"),
+    (re.compile(r"^reduce_.*"), "reduce"),
+    (re.compile(r"^add_u?char$"), "add_int"),
+    (re.compile(r"^((de)?quantize|.*_table)$"), "table"),
     (re.compile(r"^(?!transpose|concat)(.*_strided|gather)$"), "transpose_strided"),
-)  # fmt: skip
+)
 """Kernels that grow alike, as (their labels, what their family is called instead)."""
 _GUESS_S: Mapping[str, float] = {
-    "multiplies": 0.25e-9, "places": 2e-9, "stores": 8e-9, "finish": 0.5e-9, "taps": 0.35e-9,
-    "lines": 3e-9, "items": 15e-9, "bytes": 0.015e-9, "flops": 0.3e-9,
-}  # fmt: skip
+    "multiplies": 0.25e-9,
+    "places": 2e-9,
+    "stores": 8e-9,
+    "finish": 0.5e-9,
+    "taps": 0.35e-9,
+    "lines": 3e-9,
+    "items": 15e-9,
+    "bytes": 0.015e-9,
+    "flops": 0.3e-9,
+}
 """Roughly, the seconds of each on one core: to tell what is so short that one core does it all."""
 _ALONE_S, _SHARED_S = 4e-6, 12e-6
 """Of one core's work: up to when another core that sleeps wakes too late to take a part; and from
@@ -73,9 +82,10 @@ def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
     made = sum(_nbytes(low, tensor.ref) for tensor in values if tensor.writes)
     read = sum(_nbytes(low, tensor.ref) for tensor in values if not tensor.writes)
     return {
-        BYTES + "bytes": float(made + read), BYTES + "made_bytes": float(made),
+        BYTES + "bytes": float(made + read),
+        BYTES + "made_bytes": float(made),
         FLAGS: _WAKE_FLAGS * wakes,
-    }  # fmt: skip
+    }
 
 
 def _work(low: Lowering, step: Step, units: int) -> KernelWork:
@@ -105,17 +115,22 @@ def _amounts(low: Lowering, step: Step) -> dict[str, float]:
     if step.label.startswith("depthwise"):
         finished = items * rows
         return terms | {
-            "taps": finished * positions, "items": items, "stores": finished,
-            "finish": finished * after, "lines": items * low.graph.type(node.used[1]).dims[1],
-        }  # fmt: skip
+            "taps": finished * positions,
+            "items": items,
+            "stores": finished,
+            "finish": finished * after,
+            "lines": items * low.graph.type(node.used[1]).dims[1],
+        }
     lanes = lanes_for(columns, low.tuning.vector)
     share = max(lanes / low.tuning.vector, 0.5)
     finished = items * rows * -(-width // lanes)
     looks_up = any(tensor.name == "zero" for tensor in step.tensors)
     return terms | {
-        "multiplies": finished * depth * positions * share, "stores": finished,
-        "places": items * rows * positions * looks_up, "finish": finished * after,
-    }  # fmt: skip
+        "multiplies": finished * depth * positions * share,
+        "stores": finished,
+        "places": items * rows * positions * looks_up,
+        "finish": finished * after,
+    }
 
 
 def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:

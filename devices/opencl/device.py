@@ -30,9 +30,12 @@ _CORRECTLY_ROUNDED = 1 << 7
 
 
 def open_opencl(
-    platform: str | None, device: str | None, precision: str, cache_dir: str | Path | None,
+    platform: str | None,
+    device: str | None,
+    precision: str,
+    cache_dir: str | Path | None,
     tuning: str | None,
-) -> Device:  # fmt: skip
+) -> Device:
     """Open a device; see `trireme.devices.opencl.open_device`."""
     if precision not in _PRECISIONS:
         known = ", ".join(_PRECISIONS)
@@ -64,7 +67,7 @@ class OpenCLDevice(Device):
             options.append("-DTRIREME_FMA")
         self.programs = Programs(
             self.context.handle, found.handle, _identity(found), options, folder
-        )  # fmt: skip
+        )
         self.spec = _spec(found)
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:

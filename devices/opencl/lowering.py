@@ -24,10 +24,18 @@ ALIGNMENT = 64
 """Of constants and intermediates within their buffers, in bytes."""
 
 C_TYPES: Mapping[str, str] = {
-    "float32": "float", "float16": "half", "int8": "char", "uint8": "uchar", "int16": "short",
-    "uint16": "ushort", "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+    "float32": "float",
+    "float16": "half",
+    "int8": "char",
+    "uint8": "uchar",
+    "int16": "short",
+    "uint16": "ushort",
+    "int32": "int",
+    "uint32": "uint",
+    "int64": "long",
+    "uint64": "ulong",
     "bool": "uchar",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -139,11 +147,19 @@ class Lowering:
         )
 
     def emit(
-        self, nodes: Sequence[Node], label: str, tensors: Sequence[Tensor], work: Sequence[int],
-        body: str, *, scalars: Mapping[str, int] | None = None,
-        baked: Mapping[str, int] | None = None, group: Sequence[int] = (), header: str = "",
+        self,
+        nodes: Sequence[Node],
+        label: str,
+        tensors: Sequence[Tensor],
+        work: Sequence[int],
+        body: str,
+        *,
+        scalars: Mapping[str, int] | None = None,
+        baked: Mapping[str, int] | None = None,
+        group: Sequence[int] = (),
+        header: str = "",
         local: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add one launch.
 
         `body` finds its item in i0, i1, i2, which never reach beyond `work`; `scalars` are int
@@ -165,10 +181,15 @@ class Lowering:
         self.sources[name] = header + text.replace("KERNEL_NAME", name)
         self.steps.append(
             Step(
-                tuple(node.id for node in nodes), label, name, tuple(tensors),
-                tuple(full.values()), round_up(sizes, group), group,
+                tuple(node.id for node in nodes),
+                label,
+                name,
+                tuple(tensors),
+                tuple(full.values()),
+                round_up(sizes, group),
+                group,
             )
-        )  # fmt: skip
+        )
 
 
 def fit_group(sizes: tuple[int, ...], group: tuple[int, ...], exact: bool) -> tuple[int, ...]:
@@ -188,9 +209,14 @@ def round_up(sizes: tuple[int, ...], group: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _kernel_text(
-    tensors: Sequence[Tensor], scalars: Sequence[str], baked: Mapping[str, int],
-    work: tuple[int, ...], group: tuple[int, ...], body: str, local: bool,
-) -> str:  # fmt: skip
+    tensors: Sequence[Tensor],
+    scalars: Sequence[str],
+    baked: Mapping[str, int],
+    work: tuple[int, ...],
+    group: tuple[int, ...],
+    body: str,
+    local: bool,
+) -> str:
     sizes = ", ".join(map(str, group + (1,) * (3 - len(group))))
     params = [
         f"__global {'' if t.writes else 'const '}uchar *restrict {t.name}_, ulong {t.name}_at"

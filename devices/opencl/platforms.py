@@ -98,9 +98,14 @@ def _describe(platform: Any, device: Any) -> Found:
     kind = "custom" if checker else _kind(int(device.type))
     is_pocl = platform.name == pocl.PLATFORM and kind == "cpu"
     return Found(
-        platform.name.strip(), device.name.strip(), kind, device.driver_version.strip(), checker,
-        pocl.name_cpu(device, str(platform.version)) if is_pocl else "", device,
-    )  # fmt: skip
+        platform.name.strip(),
+        device.name.strip(),
+        kind,
+        device.driver_version.strip(),
+        checker,
+        pocl.name_cpu(device, str(platform.version)) if is_pocl else "",
+        device,
+    )
 
 
 def _kind(type_bits: int) -> str:

@@ -172,8 +172,9 @@ def name_cpu(device: Any, platform_version: str) -> str:
         log.warning(
             "opencl: %s takes this CPU for %s, and trireme cannot correct that: kernels may not "
             "build, or may end the process",
-            platform_version, name,
-        )  # fmt: skip
+            platform_version,
+            name,
+        )
         return name
     right = _known_cpu(flags)
     buffer = ctypes.create_string_buffer(right)

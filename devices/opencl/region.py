@@ -118,9 +118,12 @@ class OpenCLCall:
     """
 
     def __init__(
-        self, context: Context, launches: Sequence[_Launch], alive: Sequence[object],
+        self,
+        context: Context,
+        launches: Sequence[_Launch],
+        alive: Sequence[object],
         reports: Reports | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.context, self.launches, self.alive = context, launches, alive
         self.reports = reports
         self.chain = context.handle
@@ -161,9 +164,12 @@ class OpenCLEvent:
     """
 
     def __init__(
-        self, launches: Sequence[_Launch], events: Sequence[Any], start: float,
+        self,
+        launches: Sequence[_Launch],
+        events: Sequence[Any],
+        start: float,
         reports: Sequence[Checked] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.launches, self.events, self.start = launches, events, start
         self.reports = reports
         self.handle = events[-1] if events else None
@@ -195,8 +201,10 @@ class OpenCLEvent:
         zero = self.start - self.events[0].profile.queued * 1e-9
         return [
             NodeSpan(
-                each.nodes, each.label,
-                zero + event.profile.start * 1e-9, zero + event.profile.end * 1e-9,
+                each.nodes,
+                each.label,
+                zero + event.profile.start * 1e-9,
+                zero + event.profile.end * 1e-9,
             )
             for each, event in zip(self.launches, self.events, strict=False)
-        ]  # fmt: skip
+        ]

@@ -216,8 +216,11 @@ def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress)
     for kind in open:
         _log.warning(
             "%s: there was time to compile %d of %d networks; what is compiled is kept, so"
-            " calibrate again to measure all", kind, done[kind], len(NETS),
-        )  # fmt: skip
+            " calibrate again to measure all",
+            kind,
+            done[kind],
+            len(NETS),
+        )
 
 
 def _visit(mine: Sequence[_OneDevice], end: float) -> None:
@@ -316,8 +319,10 @@ def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Devic
         return _Fitted()
     launch = fit(
         [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
-        [net.whole_s for net in known], 0.0, min(net.whole_s for net in known),
-    )  # fmt: skip
+        [net.whole_s for net in known],
+        0.0,
+        min(net.whole_s for net in known),
+    )
     nets = len({one.net.name for one in known})
     described_s = device.spec.launch_s
     verdict = judge("launch", launch.fixed_s, nets, launch.error, described=described_s)
@@ -331,8 +336,13 @@ def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Devic
     least_s = min(s for n in known for s in n.seconds)
     curves, judged = {}, [verdict]
     for family, mine in rows.items():
-        curve = fit([row.terms for row in mine], [row.seconds for row in mine],
-                    launch.fixed_s / 4, least_s, device.term_limits)  # fmt: skip
+        curve = fit(
+            [row.terms for row in mine],
+            [row.seconds for row in mine],
+            launch.fixed_s / 4,
+            least_s,
+            device.term_limits,
+        )
         visits = sum(row.visits for row in mine)
         judged.append(judge("kernels", curve.fixed_s, visits, curve.error, family))
         if judged[-1].used:

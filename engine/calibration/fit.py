@@ -25,8 +25,12 @@ _SHRINK = 0.1
 """How strongly factors are held: so much, of what a change of them would add, is a residual. What
 measurements do not tell apart then stays as usual."""
 _USUAL = {
-    "model_s": 1.0, "stores_s": 1.0, "kernels_s": 1.0, "handed_bytes": 0.3, "joins": 4.0,
-}  # fmt: skip
+    "model_s": 1.0,
+    "stores_s": 1.0,
+    "kernels_s": 1.0,
+    "handed_bytes": 0.3,
+    "joins": 4.0,
+}
 """What a factor is where measurements say nothing: of seconds 1, of other amounts 0. Of the bytes,
 three tenths pass between cores, and four flags (of many networks, with cores near and far)."""
 _MOST = {"model_s": 8.0, "stores_s": 8.0}

@@ -73,17 +73,30 @@ class NetBuilder:
         return self.b.constant(f"c{len(self.b.values)}", data, quant)
 
     def conv(
-        self, out: int, kernel: int = 1, stride: int = 1, act: str = "relu", groups: int = 1,
+        self,
+        out: int,
+        kernel: int = 1,
+        stride: int = 1,
+        act: str = "relu",
+        groups: int = 1,
         residual: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Add a convolution that pads to the same size."""
         w, bias = self._weights(out, kernel, kernel, self.dims[-1] // groups)
         more = () if residual is None or self.dtype != "float32" else (residual,)
         act = act if self.dtype == "float32" or act in ("", "relu", "relu6") else "relu"
         y = self.add(
-            "conv", self.x, w, bias, *more, strides=(stride, stride), pads=(kernel // 2,) * 4,
-            groups=groups, activation=act, **_WINDOW,
-        )  # fmt: skip
+            "conv",
+            self.x,
+            w,
+            bias,
+            *more,
+            strides=(stride, stride),
+            pads=(kernel // 2,) * 4,
+            groups=groups,
+            activation=act,
+            **_WINDOW,
+        )
         return y if residual is None or more else self.add("add", y, residual)
 
     def depthwise(self, kernel: int = 3, stride: int = 1, act: str = "relu") -> int:
@@ -235,9 +248,14 @@ class NetBuilder:
         w, pad = self._constant(data.astype(np.float32)), (kernel - stride + 1) // 2
         extra = stride - kernel + 2 * pad
         return self.add(
-            "conv_transpose", self.x, w, strides=(stride, stride), pads=(pad,) * 4,
-            output_padding=(extra, extra), **_WINDOW,
-        )  # fmt: skip
+            "conv_transpose",
+            self.x,
+            w,
+            strides=(stride, stride),
+            pads=(pad,) * 4,
+            output_padding=(extra, extra),
+            **_WINDOW,
+        )
 
     def group_norm(self, groups: int) -> int:
         """Add a group normalisation."""

@@ -54,12 +54,14 @@ class Measured:
             return []
         return [
             Found(
-                self, one, statistics.median(whole for whole, _, _ in visits),
+                self,
+                one,
+                statistics.median(whole for whole, _, _ in visits),
                 [statistics.median(each) for each in zip(*(s for _, s, _ in visits), strict=True)],
                 len(visits),
             )
             for one, visits in (groups or {UNKNOWN: self.visits}).items()
-        ]  # fmt: skip
+        ]
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,16 @@ _ROUNDS, _PAIRS = 25, 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 _CUTS: Mapping[str, tuple[int, ...]] = {
-    "layers": (4,), "tiny": (2, 4), "tiny int8": (4,), "small": (2, 4), "small int8": (2,),
-    "small uint8": (2, 4), "middle": (2,), "separable": (4,), "inverted": (4,),
-}  # fmt: skip
+    "layers": (4,),
+    "tiny": (2, 4),
+    "tiny int8": (4,),
+    "small": (2, 4),
+    "small int8": (2,),
+    "small uint8": (2, 4),
+    "middle": (2,),
+    "separable": (4,),
+    "inverted": (4,),
+}
 """The networks whose crossings are measured, and in how many stretches: the longer a driver's
 threads have slept meanwhile, the longer they take to wake (20 us after 10, 150 after 60 and more on
 a virtual machine), so stretches are as long as small models' are."""

@@ -323,6 +323,16 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(
-        name, description, launch_s, kernel_s, curves, copies, sharing, nets, issue_s,
-        cores, str(entry["apart"]), tuple(Judgement(**one) for one in entry["judged"]),
-    )  # fmt: skip
+        name,
+        description,
+        launch_s,
+        kernel_s,
+        curves,
+        copies,
+        sharing,
+        nets,
+        issue_s,
+        cores,
+        str(entry["apart"]),
+        tuple(Judgement(**one) for one in entry["judged"]),
+    )

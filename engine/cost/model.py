@@ -45,9 +45,11 @@ class Work:
 
 
 SPREAD: Mapping[Source, tuple[float, float]] = {
-    "calibration": (0.8, 1.25), "device": (1.0, 1.0), "roofline": (0.3, 3.0),
+    "calibration": (0.8, 1.25),
+    "device": (1.0, 1.0),
+    "roofline": (0.3, 3.0),
     "reference": (0.1, 10.0),
-}  # fmt: skip
+}
 """Factors of an estimate between which the truth is taken to lie, where nothing measured says."""
 
 
@@ -327,6 +329,9 @@ def supported_part(graph: Graph, device: Device) -> Graph:
         if graph.is_output(value) or any(user.id not in inside for user in graph.users(value))
     ]
     return Graph(
-        graph.name, tuple(inputs), tuple(outputs), tuple(mine),
+        graph.name,
+        tuple(inputs),
+        tuple(outputs),
+        tuple(mine),
         {value: graph.values[value] for value in (*used, *made)},
-    )  # fmt: skip
+    )

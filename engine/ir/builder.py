@@ -124,10 +124,14 @@ class GraphBuilder:
         }
         return check(
             Graph(
-                self.name, tuple(self.inputs), tuple(outputs), tuple(self.nodes),
-                dict(self.values), symbols,
+                self.name,
+                tuple(self.inputs),
+                tuple(outputs),
+                tuple(self.nodes),
+                dict(self.values),
+                symbols,
             )
-        )  # fmt: skip
+        )
 
     def _value(self, name: str, type: TensorType, data: Array | None = None) -> int:
         value = Value(len(self.values), name, type, data)

@@ -116,9 +116,14 @@ class Draft:
         return self._value(name, TensorType(array.shape, dtype_name(array.dtype), quant), array)
 
     def add(
-        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
-        quant: Quant | None = None, at: Node | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, Any],
+        of: Sequence[Node],
+        quant: Quant | None = None,
+        at: Node | None = None,
+    ) -> int:
         """Add a node that does the work of the nodes `of`; return the id of its output.
 
         at: the one of them in whose place it runs, all its operands being made by then; where the
@@ -130,9 +135,13 @@ class Draft:
         return made
 
     def add_many(
-        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], of: Sequence[Node],
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, Any],
+        of: Sequence[Node],
         quants: Sequence[Quant | None],
-    ) -> tuple[int, ...]:  # fmt: skip
+    ) -> tuple[int, ...]:
         """Add a node with an output for each of `quants`; return their ids."""
         definition, source = get_op(op), merged_source(of)
         operands = list(inputs)
@@ -293,20 +302,28 @@ class Draft:
         node_ids = {old: new for new, old in enumerate(self.nodes)}
         nodes = tuple(
             Node(
-                node_ids[node.id], node.op,
+                node_ids[node.id],
+                node.op,
                 tuple(None if i is None else ids[i] for i in node.inputs),
-                tuple(ids[i] for i in node.outputs), node.attrs, node.source, node.pin,
+                tuple(ids[i] for i in node.outputs),
+                node.attrs,
+                node.source,
+                node.pin,
                 tuple(sorted({node_ids[i] for i in self._waited(node.after)})),
             )
             for node in self.nodes.values()
-        )  # fmt: skip
+        )
         values = {new: self._named(old, new) for old, new in ids.items()}
         return check(
             Graph(
-                self.graph.name, tuple(ids[i] for i in self.graph.inputs),
-                tuple(ids[i] for i in self.outputs), nodes, values, _symbols(self.graph, values),
+                self.graph.name,
+                tuple(ids[i] for i in self.graph.inputs),
+                tuple(ids[i] for i in self.outputs),
+                nodes,
+                values,
+                _symbols(self.graph, values),
             )
-        )  # fmt: skip
+        )
 
     def read_values(self) -> set[int]:
         """Return the values that the finished graph will hold."""

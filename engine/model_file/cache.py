@@ -71,8 +71,12 @@ def optimised(
         )
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
-    options = [sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()), passes,
-               sorted(disable), signature]  # fmt: skip
+    options = [
+        sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()),
+        passes,
+        sorted(disable),
+        signature,
+    ]
     key = _key(path, options)
     stored = cache.load(key)
     kept = None if stored is None else _decode(stored, path, mmap)
@@ -81,9 +85,13 @@ def optimised(
     files: list[OpenFile] = []
     notes: list[str] = []
     graph = convert(
-        path, shapes=shapes, signature=signature, mmap=mmap, on_open=files.append,
+        path,
+        shapes=shapes,
+        signature=signature,
+        mmap=mmap,
+        on_open=files.append,
         on_note=notes.append,
-    )  # fmt: skip
+    )
     for note in notes:
         log_note(f"{path}: {note}")
     graph = optimise(graph, passes=passes, disable=disable)

@@ -101,9 +101,13 @@ class _Reader:
         values = _each("values", table["values"], lambda value: self.value(value, names))
         nodes = _each("nodes", table["nodes"], self.node)
         graph = Graph(
-            table["name"], table["inputs"], table["outputs"], tuple(nodes),
-            {value.id: value for value in values}, symbols,
-        )  # fmt: skip
+            table["name"],
+            table["inputs"],
+            table["outputs"],
+            tuple(nodes),
+            {value.id: value for value in values},
+            symbols,
+        )
         if len(graph.values) != len(values):
             raise Fault("an id is used twice", at=".values")
         _check_ids(graph)
@@ -144,9 +148,15 @@ class _Reader:
         _each("attrs", table["attrs"], read_attr)
         inputs = tuple(None if i == -1 else i for i in table["inputs"])
         return Node(
-            table["id"], op.name, inputs, table["outputs"], op.bind(given),
-            table["source"] or "", table["pin"], table["after"],
-        )  # fmt: skip
+            table["id"],
+            op.name,
+            inputs,
+            table["outputs"],
+            op.bind(given),
+            table["source"] or "",
+            table["pin"],
+            table["after"],
+        )
 
     def attr(self, table: Table, kind: str) -> Any:
         field = attributes.KINDS[kind][1]

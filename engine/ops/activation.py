@@ -151,87 +151,119 @@ def _define(
 
 
 _define(
-    "relu", "y = max(x, 0). Source: ONNX Relu-14",
-    lambda x: np.maximum(x, 0), 1, 0, dtypes=(REALS,),
-)  # fmt: skip
+    "relu",
+    "y = max(x, 0). Source: ONNX Relu-14",
+    lambda x: np.maximum(x, 0),
+    1,
+    0,
+    dtypes=(REALS,),
+)
 _define("relu6", "y = min(max(x, 0), 6). Source: TFLite RELU6", lambda x: np.clip(x, 0, 6), 2, 0)
 _define(
-    "relu_n1_to_1", "y = min(max(x, -1), 1). Source: TFLite RELU_N1_TO_1",
-    lambda x: np.clip(x, -1, 1), 2, 0,
-)  # fmt: skip
+    "relu_n1_to_1",
+    "y = min(max(x, -1), 1). Source: TFLite RELU_N1_TO_1",
+    lambda x: np.clip(x, -1, 1),
+    2,
+    0,
+)
 _define("tanh", "y = tanh(x). Source: ONNX Tanh-13", in_double(np.tanh), 10)
 _define("sigmoid", "y = 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13", in_double(sigmoid), 10)
 _define(
-    "hard_sigmoid", "y = min(max(alpha * x + beta, 0), 1). Source: ONNX HardSigmoid-22",
-    in_double(lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1)), 3,
+    "hard_sigmoid",
+    "y = min(max(alpha * x + beta, 0), 1). Source: ONNX HardSigmoid-22",
+    in_double(lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1)),
+    3,
     attrs={"alpha": Attr("float", 0.2), "beta": Attr("float", 0.5)},
-)  # fmt: skip
+)
 _define(
-    "hard_swish", "y = x * min(max(x/6 + 1/2, 0), 1). Source: ONNX HardSwish-22",
-    in_double(hard_swish), 5,
-)  # fmt: skip
+    "hard_swish",
+    "y = x * min(max(x/6 + 1/2, 0), 1). Source: ONNX HardSwish-22",
+    in_double(hard_swish),
+    5,
+)
 _define(
-    "swish", "y = x * sigmoid(alpha * x). Source: ONNX Swish-24",
-    in_double(lambda x, alpha: x * sigmoid(alpha * x)), 11, attrs={"alpha": Attr("float", 1.0)},
-)  # fmt: skip
+    "swish",
+    "y = x * sigmoid(alpha * x). Source: ONNX Swish-24",
+    in_double(lambda x, alpha: x * sigmoid(alpha * x)),
+    11,
+    attrs={"alpha": Attr("float", 1.0)},
+)
 _define(
     "gelu",
     "y = x/2 * (1 + erf(x / sqrt(2))), or with approximate='tanh' "
     "y = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). Source: ONNX Gelu-20",
-    in_double(lambda x, approximate: gelu(x) if approximate == "none" else gelu_tanh(x)), 20,
+    in_double(lambda x, approximate: gelu(x) if approximate == "none" else gelu_tanh(x)),
+    20,
     attrs={"approximate": Attr("str", "none", ("none", "tanh"))},
-)  # fmt: skip
+)
 _define("erf", "y = erf(x). Source: ONNX Erf-13", in_double(erf), 20)
 _define(
-    "leaky_relu", "y = x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16",
-    lambda x, alpha: np.where(x < 0, x * np.asarray(alpha, x.dtype), x), 2, 0,
+    "leaky_relu",
+    "y = x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16",
+    lambda x, alpha: np.where(x < 0, x * np.asarray(alpha, x.dtype), x),
+    2,
+    0,
     attrs={"alpha": Attr("float", 0.01)},
-)  # fmt: skip
+)
 _define(
-    "elu", "y = x where x >= 0, else alpha * (exp(x) - 1). Source: ONNX Elu-22",
-    in_double(lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x)), 12,
+    "elu",
+    "y = x where x >= 0, else alpha * (exp(x) - 1). Source: ONNX Elu-22",
+    in_double(lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x)),
+    12,
     attrs={"alpha": Attr("float", 1.0)},
-)  # fmt: skip
+)
 _define(
-    "celu", "y = max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-12",
-    in_double(
-        lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha))
-    ), 14, infer=_infer_celu,
+    "celu",
+    "y = max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-12",
+    in_double(lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha))),
+    14,
+    infer=_infer_celu,
     attrs={"alpha": Attr("float", 1.0)},
-)  # fmt: skip
+)
 _define(
-    "selu", "y = gamma * x where x > 0, else gamma * alpha * (exp(x) - 1). Source: ONNX Selu-22",
-    in_double(
-        lambda x, alpha, gamma: gamma * np.where(x <= 0, alpha * np.expm1(x), x)
-    ), 13,
+    "selu",
+    "y = gamma * x where x > 0, else gamma * alpha * (exp(x) - 1). Source: ONNX Selu-22",
+    in_double(lambda x, alpha, gamma: gamma * np.where(x <= 0, alpha * np.expm1(x), x)),
+    13,
     attrs={
         "alpha": Attr("float", 1.67326319217681884765625),
         "gamma": Attr("float", 1.05070102214813232421875),
     },
-)  # fmt: skip
+)
 _define(
-    "softplus", "y = log(1 + exp(x)). Source: ONNX Softplus-22",
-    in_double(lambda x: np.logaddexp(0, x)), 20,
-)  # fmt: skip
+    "softplus",
+    "y = log(1 + exp(x)). Source: ONNX Softplus-22",
+    in_double(lambda x: np.logaddexp(0, x)),
+    20,
+)
 _define(
-    "softsign", "y = x / (1 + |x|). Source: ONNX Softsign-22",
-    in_double(lambda x: x / (1 + np.abs(x))), 3,
-)  # fmt: skip
+    "softsign",
+    "y = x / (1 + |x|). Source: ONNX Softsign-22",
+    in_double(lambda x: x / (1 + np.abs(x))),
+    3,
+)
 _define(
-    "mish", "y = x * tanh(log(1 + exp(x))). Source: ONNX Mish-22",
-    in_double(lambda x: x * np.tanh(np.logaddexp(0, x))), 31,
-)  # fmt: skip
+    "mish",
+    "y = x * tanh(log(1 + exp(x))). Source: ONNX Mish-22",
+    in_double(lambda x: x * np.tanh(np.logaddexp(0, x))),
+    31,
+)
 _define(
-    "thresholded_relu", "y = x where x > alpha, else 0. Source: ONNX ThresholdedRelu-22",
-    lambda x, alpha: np.where(x > np.asarray(alpha, x.dtype), x, np.zeros((), x.dtype)), 1, 0,
+    "thresholded_relu",
+    "y = x where x > alpha, else 0. Source: ONNX ThresholdedRelu-22",
+    lambda x, alpha: np.where(x > np.asarray(alpha, x.dtype), x, np.zeros((), x.dtype)),
+    1,
+    0,
     attrs={"alpha": Attr("float", 1.0)},
-)  # fmt: skip
+)
 _define(
     "shrink",
     "y = x + bias where x < -lambd, x - bias where x > lambd, else 0. Source: ONNX Shrink-9",
     lambda x, lambd, bias: np.where(
         x < -lambd, x + bias, np.where(x > lambd, x - bias, np.zeros((), x.dtype))
-    ).astype(x.dtype), 3, 1e-7,
+    ).astype(x.dtype),
+    3,
+    1e-7,
     attrs={"lambd": Attr("float", 0.5), "bias": Attr("float", 0.0)},
     dtypes=(REALS,),
-)  # fmt: skip
+)

@@ -35,9 +35,14 @@ def _corners(boxes: Array, center: bool) -> Array:
 
 
 def _non_max_suppression(
-    boxes: Array, scores: Array, most: Array | None = None, iou: Array | None = None,
-    least: Array | None = None, *, center_point_box: int,
-) -> Array:  # fmt: skip
+    boxes: Array,
+    scores: Array,
+    most: Array | None = None,
+    iou: Array | None = None,
+    least: Array | None = None,
+    *,
+    center_point_box: int,
+) -> Array:
     count = 0 if most is None else int(most.reshape(()))
     limit = 0.0 if iou is None else float(iou.reshape(()))
     floor = -np.inf if least is None else float(least.reshape(()))
@@ -65,8 +70,12 @@ define(
         "y = (image, class, box) of the boxes kept: by falling score, of score_threshold or more, "
         "and overlapping no box kept before by more than iou_threshold. Shapes: boxes [N,M,4], "
         "scores [N,C,M] -> y [kept,3]. Source: ONNX NonMaxSuppression-11",
-        _infer, _non_max_suppression, attrs={"center_point_box": Attr("int", 0)},
-        flops=lambda call: 20 * call.type(1).elements, samples=_samples, family="other",
+        _infer,
+        _non_max_suppression,
+        attrs={"center_point_box": Attr("int", 0)},
+        flops=lambda call: 20 * call.type(1).elements,
+        samples=_samples,
+        family="other",
         dtypes=(FLOATING, Like("boxes"), INDICES, FLOATING, FLOATING),
     )
-)  # fmt: skip
+)

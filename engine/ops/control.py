@@ -72,24 +72,34 @@ def _no_cost(call: Call) -> int:
 
 define(
     OpDef(
-        "if", "condition captures*",
+        "if",
+        "condition captures*",
         "ys = then_branch(captures) if condition, else else_branch(captures). Source: ONNX If-25",
-        _infer_if, _if, outputs="ys*", flops=_no_cost, family="control",
-        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH}, dtypes=(BOOL, ANY),
+        _infer_if,
+        _if,
+        outputs="ys*",
+        flops=_no_cost,
+        family="control",
+        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH},
+        dtypes=(BOOL, ANY),
     )
-)  # fmt: skip
+)
 
 
 def _infer_loop(
-    trip_count: Value | None = None, condition: Value | None = None, *values: Value, body: Graph,
+    trip_count: Value | None = None,
+    condition: Value | None = None,
+    *values: Value,
+    body: Graph,
     carried: int,
-) -> Types:  # fmt: skip
+) -> Types:
     if not 0 <= carried <= len(values):
         raise ShapeError(f"carried is {carried}, {len(values)} values are given")
     _check_body(
-        "body", body,
+        "body",
+        body,
         [TensorType((), "int64"), TensorType((), "bool"), *(v.type for v in values)],
-    )  # fmt: skip
+    )
     made = _out_types(body)[1:]
     if len(made) < carried:
         raise ShapeError(f"the body returns {len(made)} values after the condition, not {carried}")
@@ -110,9 +120,12 @@ def _always(condition: Value | None, body: Graph) -> bool:
 
 
 def _loop(
-    trip_count: Array | None = None, condition: Array | None = None, *values: Array, body: Graph,
+    trip_count: Array | None = None,
+    condition: Array | None = None,
+    *values: Array,
+    body: Graph,
     carried: int,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     most = None if trip_count is None else int(trip_count.reshape(-1)[0])
     going = True if condition is None else bool(condition.reshape(-1)[0])
     state, captures = list(values[:carried]), values[carried:]
@@ -139,14 +152,20 @@ def _stacked(body: Graph, position: int, parts: list[Array], axis: int) -> Array
 
 define(
     OpDef(
-        "loop", "trip_count? condition? values*",
+        "loop",
+        "trip_count? condition? values*",
         "values are `carried` states and captures; each turn runs body(turn, condition, *states, "
         "*captures) -> condition, *states, *scans until trip_count or a false condition; outputs "
         "are the last states and the scans stacked along a new first axis. Source: ONNX Loop-25",
-        _infer_loop, _loop, outputs="ys*", flops=_no_cost, family="control",
-        attrs={"body": _GRAPH, "carried": Attr("int", 0)}, dtypes=(INDICES, BOOL, ANY),
+        _infer_loop,
+        _loop,
+        outputs="ys*",
+        flops=_no_cost,
+        family="control",
+        attrs={"body": _GRAPH, "carried": Attr("int", 0)},
+        dtypes=(INDICES, BOOL, ANY),
     )
-)  # fmt: skip
+)
 
 _AXES = Attr("ints", None)
 Ints = tuple[int, ...]
@@ -164,9 +183,14 @@ def _scan_parts(values: Sequence[Value], carried: int, scanned: int, axes: Ints 
 
 
 def _infer_scan(
-    *values: Value, body: Graph, carried: int, num_scan_inputs: int,
-    scan_input_axes: Ints | None, scan_output_axes: Ints | None, **attrs: object,
-) -> Types:  # fmt: skip
+    *values: Value,
+    body: Graph,
+    carried: int,
+    num_scan_inputs: int,
+    scan_input_axes: Ints | None,
+    scan_output_axes: Ints | None,
+    **attrs: object,
+) -> Types:
     axes = _scan_parts(values, carried, num_scan_inputs, scan_input_axes)
     given = [v.type for v in values]
     count: Dim = UNKNOWN
@@ -176,9 +200,7 @@ def _infer_scan(
         given[carried + i] = TensorType((*type.shape[:axis], *type.shape[axis + 1 :]), type.dtype)
     _check_body("body", body, given)
     made = _out_types(body)
-    final = [
-        _common(f"state {i}", values[i].type, made[i]) for i in range(carried)
-    ]  # fmt: skip
+    final = [_common(f"state {i}", values[i].type, made[i]) for i in range(carried)]
     places = scan_output_axes or (0,) * (len(made) - carried)
     for type, place in zip(made[carried:], places, strict=True):
         shape = list(type.shape)
@@ -188,10 +210,15 @@ def _infer_scan(
 
 
 def _scan(
-    *values: Array, body: Graph, carried: int, num_scan_inputs: int,
-    scan_input_axes: Ints | None, scan_input_directions: Ints | None,
-    scan_output_axes: Ints | None, scan_output_directions: Ints | None,
-) -> tuple[Array, ...]:  # fmt: skip
+    *values: Array,
+    body: Graph,
+    carried: int,
+    num_scan_inputs: int,
+    scan_input_axes: Ints | None,
+    scan_input_directions: Ints | None,
+    scan_output_axes: Ints | None,
+    scan_output_directions: Ints | None,
+) -> tuple[Array, ...]:
     axes = scan_input_axes or (0,) * num_scan_inputs
     backward = scan_input_directions or (0,) * num_scan_inputs
     state = list(values[:carried])
@@ -219,16 +246,25 @@ def _scan(
 
 define(
     OpDef(
-        "scan", "values*",
+        "scan",
+        "values*",
         "values are `carried` states, num_scan_inputs tensors cut along their scan axes, and "
         "captures; each step runs body(*states, *slices, *captures) -> *states, *made; outputs "
         "are the last states and what was made, stacked. Source: ONNX Scan-25",
-        _infer_scan, _scan, outputs="ys*", flops=_no_cost, family="control",
+        _infer_scan,
+        _scan,
+        outputs="ys*",
+        flops=_no_cost,
+        family="control",
         attrs={
-            "body": _GRAPH, "carried": Attr("int", 0), "num_scan_inputs": Attr("int"),
-            "scan_input_axes": _AXES, "scan_input_directions": _AXES, "scan_output_axes": _AXES,
+            "body": _GRAPH,
+            "carried": Attr("int", 0),
+            "num_scan_inputs": Attr("int"),
+            "scan_input_axes": _AXES,
+            "scan_input_directions": _AXES,
+            "scan_output_axes": _AXES,
             "scan_output_directions": _AXES,
         },
         dtypes=(ANY,),
     )
-)  # fmt: skip
+)

@@ -140,23 +140,30 @@ _ROUNDING = {
 }
 define(
     OpDef(
-        "cast", "x", "y = x as dtype `to`; floats to integers cut toward zero. Source: ONNX Cast",
-        _infer_cast, cast, attrs={"to": DTYPE, **_ROUNDING}, samples=_cast_samples, dtypes=(ANY,),
+        "cast",
+        "x",
+        "y = x as dtype `to`; floats to integers cut toward zero. Source: ONNX Cast",
+        _infer_cast,
+        cast,
+        attrs={"to": DTYPE, **_ROUNDING},
+        samples=_cast_samples,
+        dtypes=(ANY,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "cast_like", "x like", "y = x as the dtype of `like`. Source: ONNX CastLike",
+        "cast_like",
+        "x like",
+        "y = x as the dtype of `like`. Source: ONNX CastLike",
         lambda x, like, **attrs: one(x.shape, like.dtype),
-        lambda x, like, saturate, round_mode: cast(
-            x, dtype_name(like.dtype), saturate, round_mode
-        ), attrs=_ROUNDING,
+        lambda x, like, saturate, round_mode: cast(x, dtype_name(like.dtype), saturate, round_mode),
+        attrs=_ROUNDING,
         samples=lambda rng: [
             Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
         ],
         dtypes=(ANY, ANY),
     )
-)  # fmt: skip
+)
 
 
 def _infer_bit_cast(x: Value, to: str) -> Types:
@@ -170,28 +177,45 @@ def _infer_bit_cast(x: Value, to: str) -> Types:
 
 define(
     OpDef(
-        "bit_cast", "x", "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
-        _infer_bit_cast, lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
-        attrs={"to": DTYPE}, flops=no_flops,
+        "bit_cast",
+        "x",
+        "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
+        _infer_bit_cast,
+        lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
+        attrs={"to": DTYPE},
+        flops=no_flops,
         samples=lambda rng: [
             Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"to": "int32"}),
             Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
         ],
         dtypes=(ANY - TEXT,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "copy", "x", "y = x on the device `to`; only placement adds it. Source: trireme",
-        same_type, lambda x, to: x, attrs={"to": Attr("str", "")}, flops=no_flops,
-        family="move", moves=True, dtypes=(ANY,),
+        "copy",
+        "x",
+        "y = x on the device `to`; only placement adds it. Source: trireme",
+        same_type,
+        lambda x, to: x,
+        attrs={"to": Attr("str", "")},
+        flops=no_flops,
+        family="move",
+        moves=True,
+        dtypes=(ANY,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "identity", "x", "y = x. Source: ONNX Identity-25", same_type, lambda x: x,
-        flops=no_flops, family="move", moves=True,
+        "identity",
+        "x",
+        "y = x. Source: ONNX Identity-25",
+        same_type,
+        lambda x: x,
+        flops=no_flops,
+        family="move",
+        moves=True,
         samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
         dtypes=(ANY,),
     )
-)  # fmt: skip
+)

@@ -60,9 +60,9 @@ def from_channels_last(y: Array, layout: str) -> Array:
     return y if layout == "NHWC" else np.ascontiguousarray(np.moveaxis(y, -1, 1))
 
 
-def _placed(x: Array, strides: Ints, pads: Ints, dilations: Ints, kernel: Ints) -> Iterator[
-    tuple[Ints, Array]
-]:  # fmt: skip
+def _placed(
+    x: Array, strides: Ints, pads: Ints, dilations: Ints, kernel: Ints
+) -> Iterator[tuple[Ints, Array]]:
     """Yield each kernel position with the part of x [N,*S,C] that it meets, [N,*OS,C]."""
     rank = len(kernel)
     padded = np.pad(x, [(0, 0), *zip(pads[:rank], pads[rank:], strict=True), (0, 0)])
@@ -121,9 +121,18 @@ def _with_bias(y: Array, bias: Array | None, layout: str) -> Array:
 
 
 def _conv(
-    x: Array, w: Array, bias: Array | None = None, residual: Array | None = None, *,
-    strides: Ints, pads: Ints, dilations: Ints, groups: int, layout: str, activation: str,
-) -> Array:  # fmt: skip
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    groups: int,
+    layout: str,
+    activation: str,
+) -> Array:
     y = conv_sum(x, w, strides, pads, dilations, groups, layout)
     y = _with_bias(y, bias, layout)
     if residual is not None:
@@ -143,22 +152,31 @@ def _check_parts(x: Value, w: Value, layout: str, groups: int, **lists: Ints) ->
 
 
 def _infer_conv(
-    x: Value, w: Value, bias: Value | None = None, residual: Value | None = None, *,
-    strides: Ints, pads: Ints, dilations: Ints, groups: int, layout: str, activation: str,
-) -> Types:  # fmt: skip
-    rank = _check_parts(
-        x, w, layout, groups, strides=strides, pads=pads, dilations=dilations
-    )  # fmt: skip
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    residual: Value | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    groups: int,
+    layout: str,
+    activation: str,
+) -> Types:
+    rank = _check_parts(x, w, layout, groups, strides=strides, pads=pads, dilations=dilations)
     depth, each = w.shape[0], channels(w.shape, layout)
     if isinstance(depth, int) and depth % groups:
         raise ShapeError(f"{depth} output channels do not divide into {groups} groups")
     if isinstance(each, int):
         order = "OHWI" if layout == "NHWC" else "OIHW"
         expect(
-            "the input's channel count", channels(x.shape, layout), each * groups,
+            "the input's channel count",
+            channels(x.shape, layout),
+            each * groups,
             f"weight {each} x groups {groups}",
             fix=f"weights are {order} for layout {layout}; another order gives this",
-        )  # fmt: skip
+        )
     kernel = known_dims("the kernel", spatial(w.shape, layout))
     if not all(kernel):
         raise ShapeError(f"w is {w.type}: the kernel is empty")
@@ -195,10 +213,20 @@ _WINDOW = {
 
 
 def _conv_sample(
-    rng: np.random.Generator, x: Ints, w: Ints, note: str, *, bias: bool = True,
-    strides: Ints = (1, 1), pads: Ints = (0, 0, 0, 0), dilations: Ints = (1, 1), groups: int = 1,
-    residual: Ints = (), activation: str = "", layout: str = "NHWC",
-) -> Sample:  # fmt: skip
+    rng: np.random.Generator,
+    x: Ints,
+    w: Ints,
+    note: str,
+    *,
+    bias: bool = True,
+    strides: Ints = (1, 1),
+    pads: Ints = (0, 0, 0, 0),
+    dilations: Ints = (1, 1),
+    groups: int = 1,
+    residual: Ints = (),
+    activation: str = "",
+    layout: str = "NHWC",
+) -> Sample:
     def draw(*shape: int) -> Array:
         return rng.standard_normal(shape).astype(np.float32)
 
@@ -206,9 +234,13 @@ def _conv_sample(
     if residual:
         inputs.append(draw(*residual))
     attrs = {
-        "strides": strides, "pads": pads, "dilations": dilations, "groups": groups,
-        "layout": layout, "activation": activation,
-    }  # fmt: skip
+        "strides": strides,
+        "pads": pads,
+        "dilations": dilations,
+        "groups": groups,
+        "layout": layout,
+        "activation": activation,
+    }
     return Sample(tuple(inputs), attrs, frozenset({1, 2}), note=note)
 
 
@@ -218,24 +250,49 @@ def conv_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield _conv_sample(rng, (1, 6, 7, 5), (19, 1, 1, 5), "pointwise, odd channels")
     yield _conv_sample(rng, (1, 8, 8, 16), (32, 1, 1, 16), "pointwise", activation="relu6")
     yield _conv_sample(rng, (2, 9, 7, 3), (8, 3, 3, 3), "batch 2, same", pads=same)
-    yield _conv_sample(rng, (1, 9, 8, 3), (17, 3, 3, 3), "stride 2, uneven pads",
-                       strides=(2, 2), pads=(0, 0, 1, 1), activation="relu")  # fmt: skip
-    yield _conv_sample(rng, (1, 11, 10, 4), (6, 3, 3, 4), "dilated",
-                       dilations=(2, 3), pads=(2, 3, 2, 3))  # fmt: skip
-    yield _conv_sample(rng, (1, 7, 7, 4), (3, 5, 1, 4), "5x1, strides 1,3, no bias",
-                       strides=(1, 3), bias=False)  # fmt: skip
+    yield _conv_sample(
+        rng,
+        (1, 9, 8, 3),
+        (17, 3, 3, 3),
+        "stride 2, uneven pads",
+        strides=(2, 2),
+        pads=(0, 0, 1, 1),
+        activation="relu",
+    )
+    yield _conv_sample(
+        rng, (1, 11, 10, 4), (6, 3, 3, 4), "dilated", dilations=(2, 3), pads=(2, 3, 2, 3)
+    )
+    yield _conv_sample(
+        rng, (1, 7, 7, 4), (3, 5, 1, 4), "5x1, strides 1,3, no bias", strides=(1, 3), bias=False
+    )
     yield _conv_sample(rng, (1, 6, 6, 12), (9, 3, 3, 4), "3 groups", groups=3, pads=same)
     yield _conv_sample(rng, (1, 3, 3, 2), (4, 3, 3, 2), "one output pixel")
     yield _conv_sample(rng, (1, 4, 4, 2), (4, 5, 5, 2), "mostly padding", pads=wide)
-    yield _conv_sample(rng, (2, 8, 7, 19), (19, 3, 3, 1), "depthwise", groups=19, pads=same,
-                       activation="relu6")  # fmt: skip
-    yield _conv_sample(rng, (1, 9, 9, 8), (8, 3, 3, 1), "depthwise, stride 2", groups=8,
-                       strides=(2, 2), pads=same)  # fmt: skip
-    yield _conv_sample(rng, (1, 9, 9, 8), (8, 5, 5, 1), "depthwise 5x5, dilated", groups=8,
-                       dilations=(2, 2), pads=(4, 4, 4, 4))  # fmt: skip
+    yield _conv_sample(
+        rng, (2, 8, 7, 19), (19, 3, 3, 1), "depthwise", groups=19, pads=same, activation="relu6"
+    )
+    yield _conv_sample(
+        rng, (1, 9, 9, 8), (8, 3, 3, 1), "depthwise, stride 2", groups=8, strides=(2, 2), pads=same
+    )
+    yield _conv_sample(
+        rng,
+        (1, 9, 9, 8),
+        (8, 5, 5, 1),
+        "depthwise 5x5, dilated",
+        groups=8,
+        dilations=(2, 2),
+        pads=(4, 4, 4, 4),
+    )
     yield _conv_sample(rng, (1, 5, 5, 6), (12, 3, 3, 1), "depth multiplier 2", groups=6)
-    yield _conv_sample(rng, (1, 5, 6, 7), (5, 3, 3, 7), "residual", pads=same,
-                       residual=(1, 5, 6, 5), activation="relu")  # fmt: skip
+    yield _conv_sample(
+        rng,
+        (1, 5, 6, 7),
+        (5, 3, 3, 7),
+        "residual",
+        pads=same,
+        residual=(1, 5, 6, 5),
+        activation="relu",
+    )
     for name in ACTIVATIONS:
         if name:
             yield _conv_sample(rng, (1, 4, 5, 3), (5, 1, 1, 3), name, activation=name)
@@ -244,33 +301,58 @@ def conv_samples(rng: np.random.Generator) -> Iterable[Sample]:
     if image is not None:
         image[0, 0, 0, 0], image[0, 4, 4, 1], image[0, 0, 4, 2] = np.nan, np.inf, -np.inf
     yield broken
-    yield _conv_sample(rng, (1, 9, 3), (4, 3, 3), "one spatial axis", strides=(2,), pads=(1, 1),
-                       dilations=(1,))  # fmt: skip
-    yield _conv_sample(rng, (1, 4, 5, 3, 2), (3, 2, 3, 1, 2), "three spatial axes",
-                       strides=(1, 1, 2), pads=(0, 1, 0, 0, 1, 0), dilations=(1, 1, 1))  # fmt: skip
+    yield _conv_sample(
+        rng, (1, 9, 3), (4, 3, 3), "one spatial axis", strides=(2,), pads=(1, 1), dilations=(1,)
+    )
+    yield _conv_sample(
+        rng,
+        (1, 4, 5, 3, 2),
+        (3, 2, 3, 1, 2),
+        "three spatial axes",
+        strides=(1, 1, 2),
+        pads=(0, 1, 0, 0, 1, 0),
+        dilations=(1, 1, 1),
+    )
     yield _conv_sample(rng, (1, 3, 7, 6), (4, 3, 3, 3), "NCHW", layout="NCHW", pads=same)
-    yield _conv_sample(rng, (2, 6, 7, 5), (6, 1, 3, 3), "NCHW depthwise", layout="NCHW",
-                       pads=same, groups=6)  # fmt: skip
+    yield _conv_sample(
+        rng, (2, 6, 7, 5), (6, 1, 3, 3), "NCHW depthwise", layout="NCHW", pads=same, groups=6
+    )
 
 
 define(
     OpDef(
-        "conv", "x w bias? residual?",
+        "conv",
+        "x w bias? residual?",
         "y = activation(cross-correlation of x with w + bias + residual). Shapes: NHWC: "
         "x [N,H,W,C], w [O,KH,KW,C/groups], y and residual [N,OH,OW,O]; NCHW: x [N,C,H,W], "
         "w [O,C/groups,KH,KW], y [N,O,OH,OW]; bias [O]; any spatial rank; depthwise when groups "
         "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
-        _infer_conv, _conv, attrs={**_WINDOW, "activation": ACTIVATION},
-        flops=conv_flops, samples=with_quantized("conv", conv_samples), family="conv",
-        rtol=1e-5, quantized=form("conv"), dtypes=(REALS, WEIGHT, BIAS, Like("x")),
+        _infer_conv,
+        _conv,
+        attrs={**_WINDOW, "activation": ACTIVATION},
+        flops=conv_flops,
+        samples=with_quantized("conv", conv_samples),
+        family="conv",
+        rtol=1e-5,
+        quantized=form("conv"),
+        dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_conv_transpose(
-    x: Value, w: Value, bias: Value | None = None, *, strides: Ints, pads: Ints, dilations: Ints,
-    groups: int, output_padding: Ints | None, layout: str, activation: str,
-) -> Types:  # fmt: skip
+    x: Value,
+    w: Value,
+    bias: Value | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    groups: int,
+    output_padding: Ints | None,
+    layout: str,
+    activation: str,
+) -> Types:
     extra = output_padding or (0,) * (len(x.shape) - 2)
     rank = _check_parts(
         x, w, layout, groups, strides=strides, pads=pads, dilations=dilations, output_padding=extra
@@ -296,9 +378,18 @@ def _infer_conv_transpose(
 
 
 def _conv_transpose(
-    x: Array, w: Array, bias: Array | None = None, *, strides: Ints, pads: Ints, dilations: Ints,
-    groups: int, output_padding: Ints | None, layout: str, activation: str,
-) -> Array:  # fmt: skip
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    *,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    groups: int,
+    output_padding: Ints | None,
+    layout: str,
+    activation: str,
+) -> Array:
     dtype = x.dtype
     x, w = channels_last(x, layout).astype(np.float64), channels_last(w, layout)
     kernel, rank = w.shape[1:-1], x.ndim - 2
@@ -334,27 +425,46 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
         return Sample(tuple(draws), full, frozenset({1, 2}), note=note)
 
     yield sample("stride 1", (1, 4, 5, 3), (3, 3, 3, 7), 7)
-    yield sample("stride 2", (2, 4, 5, 3), (3, 3, 3, 5), 5, strides=(2, 2), pads=(1, 1, 1, 1),
-                 output_padding=(1, 1))  # fmt: skip
+    yield sample(
+        "stride 2",
+        (2, 4, 5, 3),
+        (3, 3, 3, 5),
+        5,
+        strides=(2, 2),
+        pads=(1, 1, 1, 1),
+        output_padding=(1, 1),
+    )
     yield sample("kernel 2, stride 2", (1, 3, 3, 8), (8, 2, 2, 19), 19, strides=(2, 2))
     yield sample("stride past the kernel", (1, 3, 4, 2), (2, 2, 1, 3), 3, strides=(3, 2))
     yield sample("groups", (1, 3, 4, 6), (6, 3, 3, 2), 6, groups=3, dilations=(2, 1))
     yield sample("NCHW", (1, 3, 4, 5), (3, 2, 3, 3), 2, strides=(2, 2), layout="NCHW")
-    yield sample("longer below", (1, 3, 4, 2), (2, 3, 3, 3), 3, strides=(2, 3),
-                 output_padding=(1, 0), activation="relu")  # fmt: skip
+    yield sample(
+        "longer below",
+        (1, 3, 4, 2),
+        (2, 3, 3, 3),
+        3,
+        strides=(2, 3),
+        output_padding=(1, 0),
+        activation="relu",
+    )
 
 
 define(
     OpDef(
-        "conv_transpose", "x w bias?",
+        "conv_transpose",
+        "x w bias?",
         "y = the transpose (gradient) of conv: every input element adds its product with the "
         "kernel to the output. Shapes: NHWC: x [N,H,W,C], w [C,KH,KW,M/groups]; NCHW: "
         "x [N,C,H,W], w [C,M/groups,KH,KW]; bias [M]; OH = stride (H-1) + dilation (KH-1) + 1 + "
         "output_padding - pads. Source: ONNX ConvTranspose-22",
-        _infer_conv_transpose, _conv_transpose,
+        _infer_conv_transpose,
+        _conv_transpose,
         attrs={**_WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
-        flops=_transpose_flops, family="conv", rtol=1e-5,
+        flops=_transpose_flops,
+        family="conv",
+        rtol=1e-5,
         samples=with_quantized("conv_transpose", _transpose_samples),
-        quantized=form("conv_transpose"), dtypes=(REALS, WEIGHT, BIAS),
+        quantized=form("conv_transpose"),
+        dtypes=(REALS, WEIGHT, BIAS),
     )
-)  # fmt: skip
+)

@@ -32,9 +32,14 @@ Source: TensorFlow Lite, detection_postprocess.cc
 
 
 def _infer(
-    boxes: Value, scores: Value, anchors: Value, *, num_classes: int, scales: tuple[float, ...],
+    boxes: Value,
+    scores: Value,
+    anchors: Value,
+    *,
+    num_classes: int,
+    scales: tuple[float, ...],
     **attrs: Any,
-) -> tuple[TensorType, ...]:  # fmt: skip
+) -> tuple[TensorType, ...]:
     if len(scales) != 4:
         raise ShapeError(f"{len(scales)} scales, expected 4: y, x, h, w")
     b, s, a = boxes.shape, scores.shape, anchors.shape
@@ -52,10 +57,19 @@ def _infer(
 
 
 def detection_post_process(
-    boxes: Array, scores: Array, anchors: Array, *, num_classes: int, scales: tuple[float, ...],
-    use_regular_nms: bool, max_detections: int, max_classes_per_detection: int,
-    detections_per_class: int, score_threshold: float, iou_threshold: float,
-) -> tuple[Array, ...]:  # fmt: skip
+    boxes: Array,
+    scores: Array,
+    anchors: Array,
+    *,
+    num_classes: int,
+    scales: tuple[float, ...],
+    use_regular_nms: bool,
+    max_detections: int,
+    max_classes_per_detection: int,
+    detections_per_class: int,
+    score_threshold: float,
+    iou_threshold: float,
+) -> tuple[Array, ...]:
     """Return (detections, classes, scores, count): see the op's doc."""
     corners = decode_boxes(boxes[0], anchors, scales)
     by_class = scores[0][:, scores.shape[2] - num_classes :]
@@ -80,9 +94,11 @@ def detection_post_process(
         out[i // each * stride + i % each] = (*corners[row], column, by_class[row, column])
     count = len(found) // each
     return (
-        out[None, :, :4].copy(), out[None, :, 4].copy(), out[None, :, 5].copy(),
+        out[None, :, :4].copy(),
+        out[None, :, 4].copy(),
+        out[None, :, 5].copy(),
         np.array([count], np.float32),
-    )  # fmt: skip
+    )
 
 
 def decode_boxes(boxes: Array, anchors: Array, scales: tuple[float, ...]) -> Array:
@@ -148,10 +164,15 @@ def _flops(call: Call) -> int:
 
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     attrs = {
-        "num_classes": 3, "scales": (10.0, 10.0, 5.0, 5.0), "max_detections": 5,
-        "max_classes_per_detection": 1, "detections_per_class": 4, "use_regular_nms": False,
-        "score_threshold": 0.1, "iou_threshold": 0.5,
-    }  # fmt: skip
+        "num_classes": 3,
+        "scales": (10.0, 10.0, 5.0, 5.0),
+        "max_detections": 5,
+        "max_classes_per_detection": 1,
+        "detections_per_class": 4,
+        "use_regular_nms": False,
+        "score_threshold": 0.1,
+        "iou_threshold": 0.5,
+    }
     for extra in ({}, {"max_classes_per_detection": 2}, {"use_regular_nms": True}):
         boxes = rng.standard_normal((1, 19, 4)).astype(np.float32)
         scores = rng.random((1, 19, 4)).astype(np.float32)

@@ -81,13 +81,19 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
 
     return define(
         OpDef(
-            name, "a b", f"y = activation({doc}), a and b broadcast. Source: ONNX",
-            _infer_binary, reference, attrs={"activation": ACTIVATION},
+            name,
+            "a b",
+            f"y = activation({doc}), a and b broadcast. Source: ONNX",
+            _infer_binary,
+            reference,
+            attrs={"activation": ACTIVATION},
             dtypes=(NUMBERS, Like("a")),
-            samples=with_quantized(name, _activated_samples), rtol=2e-6,
-            quantized=form(name), **options,
+            samples=with_quantized(name, _activated_samples),
+            rtol=2e-6,
+            quantized=form(name),
+            **options,
         )
-    )  # fmt: skip
+    )
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -130,28 +136,55 @@ def _shift_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 _binary(
-    "mod", "y = a mod b: of b's sign, or of a's with fmod=1. Source: ONNX Mod-13", _modulo,
-    attrs={"fmod": Attr("int", 0)}, samples=_modulo_samples,
-)  # fmt: skip
-_binary("floor_div", "y = floor(a / b). Source: TFLite FLOOR_DIV", np.floor_divide,
-        samples=_integer_samples)  # fmt: skip
-_binary("squared_difference", "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
-        lambda a, b: np.square(a - b), rtol=2e-6)  # fmt: skip
-_binary("atan2", "y = the angle of the point (b, a). Source: TFLite ATAN2", np.arctan2, FLOATING,
-        rtol=2e-6, samples=lambda rng: list(binary_samples(rng))[:-1])  # fmt: skip
+    "mod",
+    "y = a mod b: of b's sign, or of a's with fmod=1. Source: ONNX Mod-13",
+    _modulo,
+    attrs={"fmod": Attr("int", 0)},
+    samples=_modulo_samples,
+)
 _binary(
-    "bit_shift", "y = a << b or a >> b. Source: ONNX BitShift-11", _bit_shift, INTEGERS,
-    attrs={"direction": Attr("str", choices=("LEFT", "RIGHT"))}, samples=_shift_samples,
-)  # fmt: skip
+    "floor_div",
+    "y = floor(a / b). Source: TFLite FLOOR_DIV",
+    np.floor_divide,
+    samples=_integer_samples,
+)
+_binary(
+    "squared_difference",
+    "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
+    lambda a, b: np.square(a - b),
+    rtol=2e-6,
+)
+_binary(
+    "atan2",
+    "y = the angle of the point (b, a). Source: TFLite ATAN2",
+    np.arctan2,
+    FLOATING,
+    rtol=2e-6,
+    samples=lambda rng: list(binary_samples(rng))[:-1],
+)
+_binary(
+    "bit_shift",
+    "y = a << b or a >> b. Source: ONNX BitShift-11",
+    _bit_shift,
+    INTEGERS,
+    attrs={"direction": Attr("str", choices=("LEFT", "RIGHT"))},
+    samples=_shift_samples,
+)
 for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
     _binary(
-        f"bitwise_{_name}", f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
-        getattr(np, f"bitwise_{_name}"), INTEGERS, samples=_integer_samples,
-    )  # fmt: skip
+        f"bitwise_{_name}",
+        f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
+        getattr(np, f"bitwise_{_name}"),
+        INTEGERS,
+        samples=_integer_samples,
+    )
     _binary(
-        _name, f"y = a {_name} b. Source: ONNX {_name.title()}-7",
-        getattr(np, f"logical_{_name}"), BOOL, samples=_bool_samples,
-    )  # fmt: skip
+        _name,
+        f"y = a {_name} b. Source: ONNX {_name.title()}-7",
+        getattr(np, f"logical_{_name}"),
+        BOOL,
+        samples=_bool_samples,
+    )
 
 
 def _infer_compare(a: Value, b: Value, **attrs: object) -> Types:
@@ -165,17 +198,25 @@ def _compare_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 _ORDERED = REALS | BOOL
 for _name, _sign, _compare, _dtypes in (
-    ("equal", "==", np.equal, ANY), ("not_equal", "!=", np.not_equal, ANY),
-    ("less", "<", np.less, _ORDERED), ("less_or_equal", "<=", np.less_equal, _ORDERED),
-    ("greater", ">", np.greater, _ORDERED), ("greater_or_equal", ">=", np.greater_equal, _ORDERED),
-):  # fmt: skip
+    ("equal", "==", np.equal, ANY),
+    ("not_equal", "!=", np.not_equal, ANY),
+    ("less", "<", np.less, _ORDERED),
+    ("less_or_equal", "<=", np.less_equal, _ORDERED),
+    ("greater", ">", np.greater, _ORDERED),
+    ("greater_or_equal", ">=", np.greater_equal, _ORDERED),
+):
     define(
         OpDef(
-            _name, "a b", f"y = a {_sign} b, a and b broadcast. Source: ONNX",
-            _infer_compare, _compare, samples=with_quantized(_name, _compare_samples),
-            quantized=form(_name), dtypes=(_dtypes, Like("a")),
+            _name,
+            "a b",
+            f"y = a {_sign} b, a and b broadcast. Source: ONNX",
+            _infer_compare,
+            _compare,
+            samples=with_quantized(_name, _compare_samples),
+            quantized=form(_name),
+            dtypes=(_dtypes, Like("a")),
         )
-    )  # fmt: skip
+    )
 
 
 def _infer_pow(a: Value, b: Value) -> Types:
@@ -216,12 +257,18 @@ def _pow_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "pow", "a b", "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
-        _infer_pow, _pow, samples=with_quantized("pow", _pow_samples), rtol=4e-6,
-        quantized=form("pow"), flops=lambda call: 20 * call.outputs[0].elements,
+        "pow",
+        "a b",
+        "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
+        _infer_pow,
+        _pow,
+        samples=with_quantized("pow", _pow_samples),
+        rtol=4e-6,
+        quantized=form("pow"),
+        flops=lambda call: 20 * call.outputs[0].elements,
         dtypes=(REALS, REALS),
     )
-)  # fmt: skip
+)
 
 
 def _infer_many(*xs: Value) -> Types:
@@ -256,12 +303,18 @@ for _name, _combine, _doc, _dtypes in (
 ):
     define(
         OpDef(
-            _name, "x xs*", f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
-            _infer_many, _combine, samples=with_quantized(_name, _many_samples),
-            flops=_many_flops, dtypes=(_dtypes, Like("x")),
-            rtol=0 if _name in ("max", "min") else 2e-6, quantized=form(_name),
+            _name,
+            "x xs*",
+            f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
+            _infer_many,
+            _combine,
+            samples=with_quantized(_name, _many_samples),
+            flops=_many_flops,
+            dtypes=(_dtypes, Like("x")),
+            rtol=0 if _name in ("max", "min") else 2e-6,
+            quantized=form(_name),
         )
-    )  # fmt: skip
+    )
 
 
 def _infer_clip(x: Value, low: Value | None = None, high: Value | None = None) -> Types:
@@ -287,11 +340,16 @@ def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "clip", "x min? max?", "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
-        _infer_clip, _clip, samples=with_quantized("clip", _clip_samples),
-        quantized=form("clip"), dtypes=(REALS, LIMIT, LIMIT),
+        "clip",
+        "x min? max?",
+        "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
+        _infer_clip,
+        _clip,
+        samples=with_quantized("clip", _clip_samples),
+        quantized=form("clip"),
+        dtypes=(REALS, LIMIT, LIMIT),
     )
-)  # fmt: skip
+)
 
 
 def _infer_prelu(x: Value, slope: Value) -> Types:
@@ -307,13 +365,16 @@ def _prelu_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "prelu", "x slope",
+        "prelu",
+        "x slope",
         "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
-        _infer_prelu, lambda x, slope: np.where(x < 0, x * slope, x),
-        samples=with_quantized("prelu", _prelu_samples), quantized=form("prelu"),
+        _infer_prelu,
+        lambda x, slope: np.where(x < 0, x * slope, x),
+        samples=with_quantized("prelu", _prelu_samples),
+        quantized=form("prelu"),
         dtypes=(REALS, Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_where(condition: Value, x: Value, y: Value) -> Types:
@@ -330,7 +391,13 @@ def _where_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "where", "condition x y", "out = x where condition, else y; all broadcast. Source: ONNX",
-        _infer_where, np.where, samples=_where_samples, moves=True, dtypes=(BOOL, ANY, Like("x")),
+        "where",
+        "condition x y",
+        "out = x where condition, else y; all broadcast. Source: ONNX",
+        _infer_where,
+        np.where,
+        samples=_where_samples,
+        moves=True,
+        dtypes=(BOOL, ANY, Like("x")),
     )
-)  # fmt: skip
+)

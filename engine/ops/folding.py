@@ -34,9 +34,14 @@ _WINDOW = {"strides": Attr("ints", None), "pads": Attr("ints", None)}
 
 
 def _infer_col2im(
-    x: Value, image_shape: Value, block_shape: Value, *, strides: Ints | None, pads: Ints | None,
+    x: Value,
+    image_shape: Value,
+    block_shape: Value,
+    *,
+    strides: Ints | None,
+    pads: Ints | None,
     dilations: Ints | None,
-) -> Types:  # fmt: skip
+) -> Types:
     expect_rank("x", x, 3)
     rank = known_length(image_shape, "image_shape")
     expect_dims("block_shape", block_shape, rank)
@@ -59,9 +64,14 @@ def _infer_col2im(
 
 
 def _col2im(
-    x: Array, image_shape: Array, block_shape: Array, *, strides: Ints | None, pads: Ints | None,
+    x: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    strides: Ints | None,
+    pads: Ints | None,
     dilations: Ints | None,
-) -> Array:  # fmt: skip
+) -> Array:
     image, block = to_ints(image_shape), to_ints(block_shape)
     rank = len(image)
     steps, edges, spread = window(rank, strides, pads, dilations)
@@ -84,37 +94,54 @@ def _col2im(
 
 
 move(
-    "col2im", "x image_shape block_shape",
+    "col2im",
+    "x image_shape block_shape",
     "y = the image whose blocks are x's columns, added where they overlap. Shapes: "
     "x [N,C*prod(block),L] -> y [N,C,*image_shape]. Source: ONNX Col2Im-18",
-    _infer_col2im, _col2im, attrs={**_WINDOW, "dilations": Attr("ints", None)}, moves=False,
+    _infer_col2im,
+    _col2im,
+    attrs={**_WINDOW, "dilations": Attr("ints", None)},
+    moves=False,
     samples=lambda rng: [
-        Sample((draw(rng, 2, 12, 12), ints(5, 4), ints(2, 3)), {"pads": (0, 1, 0, 0)},
-               frozenset({1, 2})),
-        Sample((draw(rng, 2, 4, 4), ints(5, 4), ints(2, 2)),
-               {"strides": (2, 1), "dilations": (1, 2)}, frozenset({1, 2}), note="strides"),
+        Sample(
+            (draw(rng, 2, 12, 12), ints(5, 4), ints(2, 3)),
+            {"pads": (0, 1, 0, 0)},
+            frozenset({1, 2}),
+        ),
+        Sample(
+            (draw(rng, 2, 4, 4), ints(5, 4), ints(2, 2)),
+            {"strides": (2, 1), "dilations": (1, 2)},
+            frozenset({1, 2}),
+            note="strides",
+        ),
     ],
     dtypes=(NUMBERS | BOOL, INDICES, INDICES),
+)
 
-)  # fmt: skip
 
-
-def _unpooled(shape: tuple[Dim, ...], kernel: Ints, strides: Ints | None, pads: Ints | None
-              ) -> tuple[Dim, ...]:  # fmt: skip
+def _unpooled(
+    shape: tuple[Dim, ...], kernel: Ints, strides: Ints | None, pads: Ints | None
+) -> tuple[Dim, ...]:
     rank = len(kernel)
     steps, edges, _ = window(rank, strides, pads)
     spatial_attrs(rank, kernel=kernel, strides=steps, pads=edges)
     return tuple(
         (dim - 1) * steps[i] + kernel[i] - edges[i] - edges[i + rank]
-        if isinstance(dim, int) else UNKNOWN
+        if isinstance(dim, int)
+        else UNKNOWN
         for i, dim in enumerate(shape[2:])
-    )  # fmt: skip
+    )
 
 
 def _infer_max_unpool(
-    x: Value, indices: Value, output_shape: Value | None = None, *, kernel_shape: Ints,
-    strides: Ints | None, pads: Ints | None,
-) -> Types:  # fmt: skip
+    x: Value,
+    indices: Value,
+    output_shape: Value | None = None,
+    *,
+    kernel_shape: Ints,
+    strides: Ints | None,
+    pads: Ints | None,
+) -> Types:
     if len(x.shape) != len(kernel_shape) + 2:
         raise ShapeError(f"x has rank {len(x.shape)}, expected {len(kernel_shape) + 2}")
     expect_dims("indices", indices, *x.shape)
@@ -127,9 +154,14 @@ def _infer_max_unpool(
 
 
 def _max_unpool(
-    x: Array, indices: Array, output_shape: Array | None = None, *, kernel_shape: Ints,
-    strides: Ints | None, pads: Ints | None,
-) -> Array:  # fmt: skip
+    x: Array,
+    indices: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Ints,
+    strides: Ints | None,
+    pads: Ints | None,
+) -> Array:
     space = [int(dim) for dim in _unpooled(x.shape, kernel_shape, strides, pads)]
     y = np.zeros((*x.shape[:2], *space), x.dtype)
     check_range("index", indices, 0, y.size - 1)
@@ -141,16 +173,24 @@ def _max_unpool(
 
 
 move(
-    "max_unpool", "x indices output_shape?",
+    "max_unpool",
+    "x indices output_shape?",
     "y = zeros, with x's elements at `indices` of the flat output of a max_pool that gave x. "
     "Source: ONNX MaxUnpool-22",
-    _infer_max_unpool, _max_unpool, attrs={**_WINDOW, "kernel_shape": Attr("ints")}, moves=False,
+    _infer_max_unpool,
+    _max_unpool,
+    attrs={**_WINDOW, "kernel_shape": Attr("ints")},
+    moves=False,
     samples=lambda rng: [
-        Sample((draw(rng, 1, 1, 2, 2), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
-               {"kernel_shape": (2, 2), "strides": (2, 2)}),
-        Sample((draw(rng, 1, 1, 2, 2), ints(1, 5, 6, 11).reshape(1, 1, 2, 2)),
-               {"kernel_shape": (2, 2), "strides": (2, 1)}, note="uneven strides"),
+        Sample(
+            (draw(rng, 1, 1, 2, 2), ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
+            {"kernel_shape": (2, 2), "strides": (2, 2)},
+        ),
+        Sample(
+            (draw(rng, 1, 1, 2, 2), ints(1, 5, 6, 11).reshape(1, 1, 2, 2)),
+            {"kernel_shape": (2, 2), "strides": (2, 1)},
+            note="uneven strides",
+        ),
     ],
     dtypes=(REALS, INDICES, INDICES),
-
-)  # fmt: skip
+)

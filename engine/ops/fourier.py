@@ -36,9 +36,13 @@ def _pairs(y: Array, dtype: np.dtype[np.generic]) -> Array:
 
 
 def _infer_dft(
-    x: Value, dft_length: Value | None = None, axis: Value | None = None, *, inverse: int,
+    x: Value,
+    dft_length: Value | None = None,
+    axis: Value | None = None,
+    *,
+    inverse: int,
     onesided: int,
-) -> Types:  # fmt: skip
+) -> Types:
     rank = len(x.shape)
     for what, value in (("dft_length", dft_length), ("axis", axis)):
         if value is not None:
@@ -66,9 +70,13 @@ def _infer_dft(
 
 
 def _dft(
-    x: Array, dft_length: Array | None = None, axis: Array | None = None, *, inverse: int,
+    x: Array,
+    dft_length: Array | None = None,
+    axis: Array | None = None,
+    *,
+    inverse: int,
     onesided: int,
-) -> Array:  # fmt: skip
+) -> Array:
     if axis is not None:
         check_range("axis", axis, -x.ndim, x.ndim - 1)
     at = (-2 if axis is None else int(axis.reshape(()))) % x.ndim
@@ -102,20 +110,31 @@ def _dft_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _SIDES = {"onesided": Attr("int", 0)}
 define(
     OpDef(
-        "dft", "x dft_length? axis?",
+        "dft",
+        "x dft_length? axis?",
         "y[k] = sum over n of x[n] e^(-2 pi i k n / N) along `axis`, or the inverse; onesided "
         "gives (or takes) only k <= N/2 of a real signal. Shapes: [..,1] is real, [..,2] complex. "
         "Source: ONNX DFT-20",
-        _infer_dft, _dft, flops=_flops, samples=_dft_samples, family="other", rtol=1e-5,
-        attrs={"inverse": Attr("int", 0), **_SIDES}, dtypes=(FLOATING, INDICES, INDICES),
+        _infer_dft,
+        _dft,
+        flops=_flops,
+        samples=_dft_samples,
+        family="other",
+        rtol=1e-5,
+        attrs={"inverse": Attr("int", 0), **_SIDES},
+        dtypes=(FLOATING, INDICES, INDICES),
     )
-)  # fmt: skip
+)
 
 
 def _infer_stft(
-    signal: Value, frame_step: Value, window: Value | None = None,
-    frame_length: Value | None = None, *, onesided: int,
-) -> Types:  # fmt: skip
+    signal: Value,
+    frame_step: Value,
+    window: Value | None = None,
+    frame_length: Value | None = None,
+    *,
+    onesided: int,
+) -> Types:
     if expect_rank("signal", signal, 2, 3) == 3 and signal.shape[2] not in (1, 2, UNKNOWN):
         raise ShapeError(f"signal is {signal.type}, expected [B,L,1] or [B,L,2]")
     steps, lengths, size = ints_of(frame_step), ints_of(frame_length), signal.shape[1]
@@ -139,9 +158,13 @@ def _infer_stft(
 
 
 def _stft(
-    signal: Array, frame_step: Array, window: Array | None = None,
-    frame_length: Array | None = None, *, onesided: int,
-) -> Array:  # fmt: skip
+    signal: Array,
+    frame_step: Array,
+    window: Array | None = None,
+    frame_length: Array | None = None,
+    *,
+    onesided: int,
+) -> Array:
     x = _complex(signal if signal.ndim == 3 else signal[..., None])
     step = int(frame_step.reshape(()))
     length = x.shape[1] if window is None else window.shape[0]
@@ -161,10 +184,17 @@ def _stft_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "stft", "signal frame_step window? frame_length?",
+        "stft",
+        "signal frame_step window? frame_length?",
         "y = the dft of each frame of the signal, times the window. Shapes: signal [B,L,1|2] -> "
         "y [B,(L - length) // step + 1,bins,2]. Source: ONNX STFT-17",
-        _infer_stft, _stft, flops=_flops, samples=_stft_samples, family="other", rtol=1e-5,
-        attrs={"onesided": Attr("int", 1)}, dtypes=(FLOATING, INDICES, Like("signal"), INDICES),
+        _infer_stft,
+        _stft,
+        flops=_flops,
+        samples=_stft_samples,
+        family="other",
+        rtol=1e-5,
+        attrs={"onesided": Attr("int", 1)},
+        dtypes=(FLOATING, INDICES, Like("signal"), INDICES),
     )
-)  # fmt: skip
+)

@@ -58,15 +58,18 @@ def _filled(shape: Array, *, value: Array | None) -> Array:
 
 
 move(
-    "constant_of_shape", "shape",
+    "constant_of_shape",
+    "shape",
     "y = a tensor of that shape filled with `value` (float32 0). Source: ONNX, opset 25",
-    _infer_filled, _filled, attrs={"value": Attr("array", None)},
+    _infer_filled,
+    _filled,
+    attrs={"value": Attr("array", None)},
     samples=lambda rng: [
         Sample((ints(3, 5),), constants=frozenset({0})),
         Sample((ints(2, 0, 3),), {"value": np.array([7], np.int32)}, frozenset({0}), note="empty"),
     ],
     dtypes=(INDICES,),
-)  # fmt: skip
+)
 
 
 def range_length(start: float, limit: float, delta: float) -> int:
@@ -101,15 +104,23 @@ def _range(start: Array, limit: Array, delta: Array) -> Array:
 
 def _range_samples(rng: np.random.Generator) -> Iterable[Sample]:
     fixed = frozenset({0, 1, 2})
-    for dtype, numbers in ((np.int64, (3, 12, 2)), (np.int32, (10, 4, -2)),
-                           (np.float32, (1, 5, 0.5))):  # fmt: skip
+    for dtype, numbers in (
+        (np.int64, (3, 12, 2)),
+        (np.int32, (10, 4, -2)),
+        (np.float32, (1, 5, 0.5)),
+    ):
         yield Sample(tuple(np.array(n, dtype) for n in numbers), constants=fixed)
 
 
 move(
-    "range", "start limit delta", "y = start, start + delta, .. before limit. Source: ONNX",
-    _infer_range, _range, samples=_range_samples, dtypes=(SIGNED, Like("start"), Like("start")),
-)  # fmt: skip
+    "range",
+    "start limit delta",
+    "y = start, start + delta, .. before limit. Source: ONNX",
+    _infer_range,
+    _range,
+    samples=_range_samples,
+    dtypes=(SIGNED, Like("start"), Like("start")),
+)
 
 
 def _infer_eye(x: Value, *, dtype: str | None, k: int) -> Types:
@@ -118,15 +129,15 @@ def _infer_eye(x: Value, *, dtype: str | None, k: int) -> Types:
 
 
 move(
-    "eye_like", "x", "y = ones on diagonal k of a matrix of x's shape. Source: ONNX EyeLike-22",
+    "eye_like",
+    "x",
+    "y = ones on diagonal k of a matrix of x's shape. Source: ONNX EyeLike-22",
     _infer_eye,
-    lambda x, dtype, k: np.eye(
-        x.shape[0], x.shape[1], k, numpy_dtype(dtype) if dtype else x.dtype
-    ),
+    lambda x, dtype, k: np.eye(x.shape[0], x.shape[1], k, numpy_dtype(dtype) if dtype else x.dtype),
     attrs={"dtype": Attr("str", None), "k": Attr("int", 0)},
     samples=lambda rng: [Sample((draw(rng, 4, 5),), {"k": k}) for k in (0, -1)],
     dtypes=(NUMBERS | BOOL,),
-)  # fmt: skip
+)
 
 
 def _infer_trilu(x: Value, k: Value | None = None, *, upper: int) -> Types:
@@ -141,14 +152,19 @@ def _trilu(x: Array, k: Array | None = None, *, upper: int) -> Array:
 
 
 move(
-    "trilu", "x k?", "y = x above (or below) and on diagonal k, else 0. Source: ONNX Trilu-14",
-    _infer_trilu, _trilu, attrs={"upper": Attr("int", 1)}, moves=False,
+    "trilu",
+    "x k?",
+    "y = x above (or below) and on diagonal k, else 0. Source: ONNX Trilu-14",
+    _infer_trilu,
+    _trilu,
+    attrs={"upper": Attr("int", 1)},
+    moves=False,
     samples=lambda rng: [
         Sample((draw(rng, 2, 4, 5), np.array(k, np.int64)), {"upper": u}, frozenset({1}))
         for k, u in ((0, 1), (-1, 0), (2, 1))
     ],
     dtypes=(ANY - TEXT, INDICES),
-)  # fmt: skip
+)
 
 
 def _infer_one_hot(indices: Value, depth: Value, values: Value, *, axis: int) -> Types:
@@ -169,33 +185,48 @@ def _one_hot(indices: Array, depth: Array, values: Array, *, axis: int) -> Array
 
 
 move(
-    "one_hot", "indices depth values",
+    "one_hot",
+    "indices depth values",
     "y = values[1] where the new axis' index is that of `indices`, else values[0]. Source: ONNX",
-    _infer_one_hot, _one_hot, attrs={"axis": Attr("int", -1)}, moves=False,
+    _infer_one_hot,
+    _one_hot,
+    attrs={"axis": Attr("int", -1)},
+    moves=False,
     samples=lambda rng: [
         Sample(
             (ints(1, 0, -1, 5), np.array(4, np.int64), np.array([0.5, 2], np.float32)),
-            {"axis": axis}, frozenset({1, 2}),
+            {"axis": axis},
+            frozenset({1, 2}),
         )
         for axis in (-1, 0)
     ],
     dtypes=(REALS, REALS, ANY),
-)  # fmt: skip
+)
 
 
 def _infer_mel(
-    num_mel_bins: Value, dft_length: Value, sample_rate: Value, lower: Value, upper: Value, *,
+    num_mel_bins: Value,
+    dft_length: Value,
+    sample_rate: Value,
+    lower: Value,
+    upper: Value,
+    *,
     output_datatype: str,
-) -> Types:  # fmt: skip
+) -> Types:
     bins, length = ints_of(num_mel_bins), ints_of(dft_length)
     rows: Dim = UNKNOWN if length is None else length[0] // 2 + 1
     return one((rows, UNKNOWN if bins is None else bins[0]), output_datatype)
 
 
 def _mel_weights(
-    num_mel_bins: Array, dft_length: Array, sample_rate: Array, lower: Array, upper: Array, *,
+    num_mel_bins: Array,
+    dft_length: Array,
+    sample_rate: Array,
+    lower: Array,
+    upper: Array,
+    *,
     output_datatype: str,
-) -> Array:  # fmt: skip
+) -> Array:
     bins, length, rate = (int(v.reshape(())) for v in (num_mel_bins, dft_length, sample_rate))
     ends = [2595 * np.log10(1 + float(edge.reshape(())) / 700) for edge in (lower, upper)]
     mels = ends[0] + np.arange(bins + 2) * (ends[1] - ends[0]) / (bins + 2)
@@ -211,10 +242,16 @@ def _mel_weights(
 
 define(
     OpDef(
-        "mel_weight_matrix", "num_mel_bins dft_length sample_rate lower_edge upper_edge",
+        "mel_weight_matrix",
+        "num_mel_bins dft_length sample_rate lower_edge upper_edge",
         "y[bin, band] = the height at a spectrum bin of triangle `band`, the bands' edges spaced "
         "evenly in mel(f) = 2595 log10(1 + f/700). Source: ONNX MelWeightMatrix-17",
-        _infer_mel, _mel_weights, attrs={"output_datatype": Attr("str", "float32")}, flops=no_flops,
-        family="other", rtol=2e-6, dtypes=(INDICES, INDICES, INDICES, FLOATING, FLOATING),
+        _infer_mel,
+        _mel_weights,
+        attrs={"output_datatype": Attr("str", "float32")},
+        flops=no_flops,
+        family="other",
+        rtol=2e-6,
+        dtypes=(INDICES, INDICES, INDICES, FLOATING, FLOATING),
     )
-)  # fmt: skip
+)

@@ -81,17 +81,26 @@ _BLOCK = {
     "layout": LAYOUT,
 }
 move(
-    "depth_to_space", "x",
+    "depth_to_space",
+    "x",
     "y[n,h*b+i,w*b+j,c] = x[n,h,w,(i*b+j)*C'+c] (DCR) or x[n,h,w,(c*b+i)*b+j] (CRD), "
     "C' = C/b^2. Source: ONNX DepthToSpace-13",
-    _infer_to_space, _to_space, attrs=_BLOCK, samples=_block_samples, dtypes=(ANY,),
-)  # fmt: skip
+    _infer_to_space,
+    _to_space,
+    attrs=_BLOCK,
+    samples=_block_samples,
+    dtypes=(ANY,),
+)
 move(
-    "space_to_depth", "x", "the inverse of depth_to_space. Source: ONNX SpaceToDepth-13",
-    _infer_to_depth, _to_depth, attrs=_BLOCK,
+    "space_to_depth",
+    "x",
+    "the inverse of depth_to_space. Source: ONNX SpaceToDepth-13",
+    _infer_to_depth,
+    _to_depth,
+    attrs=_BLOCK,
     samples=lambda rng: [s for s in _block_samples(rng) if s.attrs.get("mode") != "CRD"],
     dtypes=(ANY,),
-)  # fmt: skip
+)
 
 
 def _expect_blocks(x: Value, block: Value, edges: Value) -> None:
@@ -161,30 +170,37 @@ def _batch_to_space(x: Array, block: Array, crops: Array) -> Array:
     moved = split.transpose(order)
     space = [x.shape[i + 1] * size for i, size in enumerate(sizes)]
     whole = moved.reshape(batch, *space, *x.shape[1 + count :])
-    cuts = tuple(
-        slice(int(a), dim - int(b)) for (a, b), dim in zip(edges, space, strict=True)
-    )  # fmt: skip
+    cuts = tuple(slice(int(a), dim - int(b)) for (a, b), dim in zip(edges, space, strict=True))
     return np.ascontiguousarray(whole[(slice(None), *cuts)])
 
 
 move(
-    "space_to_batch", "x block pads",
+    "space_to_batch",
+    "x block pads",
     "y = x padded with zeros, its space cut into blocks whose positions become the batch. "
     "Shapes: x [N,*S,..], block [k], pads [k,2]. Source: TFLite SPACE_TO_BATCH_ND",
-    _infer_space_to_batch, _space_to_batch, moves=False,
+    _infer_space_to_batch,
+    _space_to_batch,
+    moves=False,
     samples=lambda rng: [
-        Sample((draw(rng, 2, 4, 5, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
-               constants=frozenset({1, 2}))
+        Sample(
+            (draw(rng, 2, 4, 5, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
+            constants=frozenset({1, 2}),
+        )
     ],
     dtypes=(ANY - TEXT, INDICES, INDICES),
-)  # fmt: skip
+)
 move(
-    "batch_to_space", "x block crops",
+    "batch_to_space",
+    "x block crops",
     "the inverse of space_to_batch, cropping instead of padding. Source: TFLite BATCH_TO_SPACE_ND",
-    _infer_batch_to_space, _batch_to_space,
+    _infer_batch_to_space,
+    _batch_to_space,
     samples=lambda rng: [
-        Sample((draw(rng, 12, 2, 2, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
-               constants=frozenset({1, 2}))
+        Sample(
+            (draw(rng, 12, 2, 2, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),
+            constants=frozenset({1, 2}),
+        )
     ],
     dtypes=(ANY, INDICES, INDICES),
-)  # fmt: skip
+)

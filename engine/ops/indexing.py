@@ -54,12 +54,16 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "gather", "x indices",
+    "gather",
+    "x indices",
     "y = x's slices at `indices` along `axis`; the first batch_dims axes of both go together. "
     "Shapes: x [..A,D,B..], indices [I..] -> y [..A,I..,B..]. Source: ONNX Gather-13, TFLite",
-    _infer_gather, _gather, samples=_gather_samples,
-    attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)}, dtypes=(ANY, INDICES),
-)  # fmt: skip
+    _infer_gather,
+    _gather,
+    samples=_gather_samples,
+    attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)},
+    dtypes=(ANY, INDICES),
+)
 
 
 def _infer_gather_elements(x: Value, indices: Value, *, axis: int) -> Types:
@@ -90,7 +94,8 @@ def element_places(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[A
 
 
 move(
-    "gather_elements", "x indices",
+    "gather_elements",
+    "x indices",
     "y[i,j,..] = x[i,..,indices[i,j,..],..], the index standing at `axis`. Source: ONNX",
     _infer_gather_elements,
     lambda x, indices, axis: x[element_places(indices, x.shape, axis % x.ndim)],
@@ -100,7 +105,7 @@ move(
         Sample((draw(rng, 3, 4), ints(2, 0, 1, 3, 3, -4).reshape(3, 2)), {"axis": 1}),
     ],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _infer_gather_nd(x: Value, indices: Value, *, batch_dims: int) -> Types:
@@ -134,23 +139,32 @@ def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
 
 
 move(
-    "gather_nd", "x indices",
+    "gather_nd",
+    "x indices",
     "y[i..] = x[indices[i..]], the last axis of indices naming leading axes of x after the "
     "batch_dims that go together. Source: ONNX GatherND-13",
-    _infer_gather_nd, _gather_nd, attrs={"batch_dims": Attr("int", 0)},
+    _infer_gather_nd,
+    _gather_nd,
+    attrs={"batch_dims": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),
         Sample((draw(rng, 2, 4, 5), ints(3, 0).reshape(2, 1)), {"batch_dims": 1}, note="batch"),
-        Sample((draw(rng, 2, 1, 3, 5), ints(2, 0, 1, 1).reshape(2, 1, 2, 1)), {"batch_dims": 2},
-               note="two batch axes"),
+        Sample(
+            (draw(rng, 2, 1, 3, 5), ints(2, 0, 1, 1).reshape(2, 1, 2, 1)),
+            {"batch_dims": 2},
+            note="two batch axes",
+        ),
         Sample((draw(rng, 0, 2, 5), ints().reshape(0, 2, 3, 1)), {"batch_dims": 2}, note="empty"),
     ],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 _COMBINE: dict[str, Callable[..., None]] = {
-    "add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at,
-}  # fmt: skip
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
 _REDUCTION = {"reduction": Attr("str", "none", ("none", *_COMBINE))}
 
 
@@ -178,10 +192,12 @@ def _scatter_elements(
 
 
 move(
-    "scatter_elements", "x indices updates",
+    "scatter_elements",
+    "x indices updates",
     "y = x, but y[i,..,indices[i,j,..],..] = updates[i,j,..] (or combined with what is there). "
     "Source: ONNX ScatterElements-18",
-    _infer_scatter_elements, _scatter_elements,
+    _infer_scatter_elements,
+    _scatter_elements,
     attrs={"axis": Attr("int", 0), **_REDUCTION},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4), ints(2, 0, 1, 1).reshape(1, 4), draw(rng, 1, 4)), {"axis": 0}),
@@ -191,7 +207,7 @@ move(
         ),
     ],
     dtypes=(ANY, INDICES, Like("x")),
-)  # fmt: skip
+)
 
 
 def _infer_scatter_nd(x: Value, indices: Value, updates: Value, *, reduction: str) -> Types:
@@ -208,7 +224,8 @@ def _infer_scatter_nd(x: Value, indices: Value, updates: Value, *, reduction: st
 
 
 move(
-    "scatter_nd", "x indices updates",
+    "scatter_nd",
+    "x indices updates",
     "y = x, but y[indices[i..]] = updates[i..] (or combined with what is there). "
     "Source: ONNX ScatterND-18",
     _infer_scatter_nd,
@@ -221,4 +238,4 @@ move(
         Sample((draw(rng, 5, 3), ints(0, 0).reshape(2, 1), draw(rng, 2, 3)), {"reduction": "add"}),
     ],
     dtypes=(ANY, INDICES, Like("x")),
-)  # fmt: skip
+)

@@ -78,20 +78,32 @@ def _matmul_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "matmul", "a b",
+        "matmul",
+        "a b",
         "y = a @ b as numpy does it. Shapes: a [..,M,K], b [..,K,N] -> y [..,M,N], leading axes "
         "broadcast. Source: ONNX MatMul-13",
-        _infer_matmul, _matmul, flops=_matmul_flops, family="matmul", rtol=1e-5,
-        samples=with_quantized("matmul", _matmul_samples), quantized=form("matmul"),
+        _infer_matmul,
+        _matmul,
+        flops=_matmul_flops,
+        family="matmul",
+        rtol=1e-5,
+        samples=with_quantized("matmul", _matmul_samples),
+        quantized=form("matmul"),
         dtypes=(REALS, Like("a")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_gemm(
-    a: Value, b: Value, c: Value | None = None, *, alpha: float, beta: float, trans_a: int,
+    a: Value,
+    b: Value,
+    c: Value | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    trans_a: int,
     trans_b: int,
-) -> Types:  # fmt: skip
+) -> Types:
     expect_rank("a", a, 2)
     expect_rank("b", b, 2)
     rows, inner = reversed(a.shape) if trans_a else a.shape
@@ -103,9 +115,15 @@ def _infer_gemm(
 
 
 def _gemm(
-    a: Array, b: Array, c: Array | None = None, *, alpha: float, beta: float, trans_a: int,
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float,
+    beta: float,
+    trans_a: int,
     trans_b: int,
-) -> Array:  # fmt: skip
+) -> Array:
     product = alpha * double_product(a.T if trans_a else a, b.T if trans_b else b)
     if c is not None:
         product = product + beta * c.astype(np.float64)
@@ -128,17 +146,25 @@ def _gemm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "gemm", "a b c?",
+        "gemm",
+        "a b c?",
         "y = alpha * a' @ b' + beta * c, where a' and b' are transposed when asked. Shapes: "
         "a' [M,K], b' [K,N], c broadcast to y [M,N]. Source: ONNX Gemm-13",
-        _infer_gemm, _gemm, flops=_gemm_flops, samples=_gemm_samples, family="matmul", rtol=1e-5,
+        _infer_gemm,
+        _gemm,
+        flops=_gemm_flops,
+        samples=_gemm_samples,
+        family="matmul",
+        rtol=1e-5,
         attrs={
-            "alpha": Attr("float", 1.0), "beta": Attr("float", 1.0),
-            "trans_a": Attr("int", 0), "trans_b": Attr("int", 0),
+            "alpha": Attr("float", 1.0),
+            "beta": Attr("float", 1.0),
+            "trans_a": Attr("int", 0),
+            "trans_b": Attr("int", 0),
         },
         dtypes=(REALS, Like("a"), Like("a")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_fully_connected(
@@ -177,8 +203,9 @@ def _fully_connected_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample(_draw(rng, (1, 64), (10, 64), (10,)), constants=fixed, note="classifier")
     yield Sample(_draw(rng, (3, 37), (19, 37), (19,)), {"activation": "relu"}, fixed, note="odd")
     yield Sample(_draw(rng, (2, 3, 5), (7, 5)), constants=fixed, note="three axes, no bias")
-    yield Sample(_draw(rng, (3, 5), (7, 5), (7,), (3, 7)), {"activation": "relu"}, fixed,
-                 note="residual")  # fmt: skip
+    yield Sample(
+        _draw(rng, (3, 5), (7, 5), (7,), (3, 7)), {"activation": "relu"}, fixed, note="residual"
+    )
     yield Sample(_draw(rng, (5, 1), (1, 1), (1,)), constants=fixed, note="all ones")
     for name in ACTIVATIONS:
         if name:
@@ -187,12 +214,18 @@ def _fully_connected_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "fully_connected", "x w bias? residual?",
+        "fully_connected",
+        "x w bias? residual?",
         "y = activation(x @ transpose(w) + bias + residual). Shapes: x [..,I], w [O,I], bias [O] "
         "-> y [..,O]. Source: TFLite FULLY_CONNECTED",
-        _infer_fully_connected, _fully_connected, attrs={"activation": ACTIVATION},
-        flops=_fully_connected_flops, family="matmul", rtol=1e-5,
+        _infer_fully_connected,
+        _fully_connected,
+        attrs={"activation": ACTIVATION},
+        flops=_fully_connected_flops,
+        family="matmul",
+        rtol=1e-5,
         samples=with_quantized("fully_connected", _fully_connected_samples),
-        quantized=form("fully_connected"), dtypes=(REALS, WEIGHT, BIAS, Like("x")),
+        quantized=form("fully_connected"),
+        dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
-)  # fmt: skip
+)

@@ -46,8 +46,14 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def move(name: str, inputs: str, doc: str, infer: Callable[..., Types],
-         reference: Callable[..., Any], **options: Any) -> OpDef:  # fmt: skip
+def move(
+    name: str,
+    inputs: str,
+    doc: str,
+    infer: Callable[..., Types],
+    reference: Callable[..., Any],
+    **options: Any,
+) -> OpDef:
     """Define an op that only rearranges, selects or repeats elements."""
     options.setdefault("moves", True)
     return define(
@@ -114,12 +120,16 @@ def _reshape_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "reshape", "x shape",
+    "reshape",
+    "x shape",
     "y = x's elements in order in another shape: 0 copies a dimension (unless allowzero), -1 "
     "takes the rest. Source: ONNX Reshape-25",
-    _infer_reshape, _reshape, attrs={"allowzero": Attr("int", 0)}, samples=_reshape_samples,
+    _infer_reshape,
+    _reshape,
+    attrs={"allowzero": Attr("int", 0)},
+    samples=_reshape_samples,
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _order(rank: int, perm: Ints | None) -> Ints:
@@ -140,10 +150,15 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "transpose", "x", "y's axis i is x's axis perm[i]; reversed axes without. Source: ONNX",
-    _infer_transpose, lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
-    attrs={"perm": Attr("ints", None)}, samples=_transpose_samples, dtypes=(ANY,),
-)  # fmt: skip
+    "transpose",
+    "x",
+    "y's axis i is x's axis perm[i]; reversed axes without. Source: ONNX",
+    _infer_transpose,
+    lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
+    attrs={"perm": Attr("ints", None)},
+    samples=_transpose_samples,
+    dtypes=(ANY,),
+)
 
 
 def _infer_concat(*xs: Value, axis: int, activation: str) -> Types:
@@ -175,11 +190,17 @@ def _concat_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "concat", "x xs*", "y = activation(the inputs one after another along `axis`). Source: ONNX",
-    _infer_concat, _concat, attrs={"axis": Attr("int"), "activation": ACTIVATION},
-    samples=with_quantized("concat", _concat_samples), moves=False, quantized=form("concat"),
+    "concat",
+    "x xs*",
+    "y = activation(the inputs one after another along `axis`). Source: ONNX",
+    _infer_concat,
+    _concat,
+    attrs={"axis": Attr("int"), "activation": ACTIVATION},
+    samples=with_quantized("concat", _concat_samples),
+    moves=False,
+    quantized=form("concat"),
     dtypes=(ANY, Like("x")),
-)  # fmt: skip
+)
 
 
 def _split_sizes(dim: int, sizes: Ints | None, parts: int | None) -> Ints:
@@ -193,8 +214,9 @@ def _split_sizes(dim: int, sizes: Ints | None, parts: int | None) -> Ints:
     return sizes
 
 
-def _infer_split(x: Value, split: Value | None = None, *, axis: int, num_outputs: int | None
-                 ) -> Types:  # fmt: skip
+def _infer_split(
+    x: Value, split: Value | None = None, *, axis: int, num_outputs: int | None
+) -> Types:
     axis = axis_of(axis, len(x.shape))
     dim, sizes = x.shape[axis], ints_of(split)
     if num_outputs is not None and num_outputs > MOST_PARTS:
@@ -211,8 +233,9 @@ def _infer_split(x: Value, split: Value | None = None, *, axis: int, num_outputs
     )
 
 
-def _split(x: Array, split: Array | None = None, *, axis: int, num_outputs: int | None
-           ) -> tuple[Array, ...]:  # fmt: skip
+def _split(
+    x: Array, split: Array | None = None, *, axis: int, num_outputs: int | None
+) -> tuple[Array, ...]:
     sizes = _split_sizes(x.shape[axis], None if split is None else to_ints(split), num_outputs)
     return tuple(np.split(x, np.cumsum(sizes)[:-1], axis=axis))
 
@@ -224,12 +247,17 @@ def _split_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "split", "x split?", "the parts of x along `axis`, of the sizes in `split` or num_outputs "
+    "split",
+    "x split?",
+    "the parts of x along `axis`, of the sizes in `split` or num_outputs "
     "parts of ceil(dim / num_outputs). Source: ONNX Split-18",
-    _infer_split, _split, outputs="y ys*", samples=_split_samples,
+    _infer_split,
+    _split,
+    outputs="y ys*",
+    samples=_split_samples,
     attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None, least=1)},
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _infer_squeeze(x: Value, axes: Value | None = None) -> Types:
@@ -253,14 +281,17 @@ def _squeeze(x: Array, axes: Array | None = None) -> Array:
 
 
 move(
-    "squeeze", "x axes?", "y = x without the axes of length 1 (all, or those given). Source: ONNX",
-    _infer_squeeze, _squeeze,
+    "squeeze",
+    "x axes?",
+    "y = x without the axes of length 1 (all, or those given). Source: ONNX",
+    _infer_squeeze,
+    _squeeze,
     samples=lambda rng: [
         Sample((draw(rng, 1, 3, 1, 5), ints(0, -2)), constants=frozenset({1})),
         Sample((draw(rng, 1, 3, 1),), note="all"),
     ],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _unsqueezed(shape: Shape, axes: Ints) -> Shape:
@@ -277,12 +308,14 @@ def _infer_unsqueeze(x: Value, axes: Value) -> Types:
 
 
 move(
-    "unsqueeze", "x axes", "y = x with new axes of length 1 at `axes` of y. Source: ONNX",
+    "unsqueeze",
+    "x axes",
+    "y = x with new axes of length 1 at `axes` of y. Source: ONNX",
     _infer_unsqueeze,
     lambda x, axes: x.reshape(tuple(int(d) for d in _unsqueezed(x.shape, to_ints(axes)))),
     samples=lambda rng: [Sample((draw(rng, 3, 5), ints(0, -2)), constants=frozenset({1}))],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _flattened(shape: Shape, axis: int) -> Shape:
@@ -294,14 +327,15 @@ def _flattened(shape: Shape, axis: int) -> Shape:
 
 
 move(
-    "flatten", "x", "y = x as a matrix: axes before `axis` are rows, the rest columns. "
-    "Source: ONNX Flatten-25",
+    "flatten",
+    "x",
+    "y = x as a matrix: axes before `axis` are rows, the rest columns. Source: ONNX Flatten-25",
     lambda x, axis: one(_flattened(x.shape, axis), x.dtype),
     lambda x, axis: x.reshape(tuple(int(d) for d in _flattened(x.shape, axis))),
     attrs={"axis": Attr("int", 1)},
     samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"axis": a}) for a in (0, 2, -1)],
     dtypes=(ANY,),
-)  # fmt: skip
+)
 
 
 def _infer_expand(x: Value, shape: Value) -> Types:
@@ -317,14 +351,17 @@ def _expand(x: Array, shape: Array) -> Array:
 
 
 move(
-    "expand", "x shape", "y = x broadcast with `shape`. Source: ONNX Expand-13",
-    _infer_expand, _expand,
+    "expand",
+    "x shape",
+    "y = x broadcast with `shape`. Source: ONNX Expand-13",
+    _infer_expand,
+    _expand,
     samples=lambda rng: [
         Sample((draw(rng, 3, 1), ints(2, 1, 6)), constants=frozenset({1})),
         Sample((draw(rng, 3, 5), ints(1)), constants=frozenset({1}), note="already large"),
     ],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _infer_tile(x: Value, repeats: Value) -> Types:
@@ -337,11 +374,14 @@ def _infer_tile(x: Value, repeats: Value) -> Types:
 
 
 move(
-    "tile", "x repeats", "y = x repeated repeats[i] times along axis i. Source: ONNX Tile-13",
-    _infer_tile, lambda x, repeats: np.tile(x, to_ints(repeats)),
+    "tile",
+    "x repeats",
+    "y = x repeated repeats[i] times along axis i. Source: ONNX Tile-13",
+    _infer_tile,
+    lambda x, repeats: np.tile(x, to_ints(repeats)),
     samples=lambda rng: [Sample((draw(rng, 2, 3), ints(3, 2)), constants=frozenset({1}))],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _infer_shape(x: Value, *, start: int, end: int | None) -> Types:
@@ -350,15 +390,24 @@ def _infer_shape(x: Value, *, start: int, end: int | None) -> Types:
 
 _ENDS = {"start": Attr("int", 0), "end": Attr("int", None)}
 move(
-    "shape", "x", "y = x's dimensions [start:end] as int64. Source: ONNX Shape-25", _infer_shape,
-    lambda x, start, end: ints(*x.shape[start:end]), attrs=_ENDS,
-    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"start": 1})], dtypes=(ANY,),
-)  # fmt: skip
+    "shape",
+    "x",
+    "y = x's dimensions [start:end] as int64. Source: ONNX Shape-25",
+    _infer_shape,
+    lambda x, start, end: ints(*x.shape[start:end]),
+    attrs=_ENDS,
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"start": 1})],
+    dtypes=(ANY,),
+)
 move(
-    "size", "x", "y = the number of x's elements as int64. Source: ONNX Size-25",
-    lambda x: one((), "int64"), lambda x: np.array(x.size, np.int64),
-    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),))], dtypes=(ANY,),
-)  # fmt: skip
+    "size",
+    "x",
+    "y = the number of x's elements as int64. Source: ONNX Size-25",
+    lambda x: one((), "int64"),
+    lambda x: np.array(x.size, np.int64),
+    samples=lambda rng: [Sample((draw(rng, 2, 3, 4),))],
+    dtypes=(ANY,),
+)
 
 
 def _infer_reverse(x: Value, *, axes: Ints) -> Types:
@@ -367,8 +416,12 @@ def _infer_reverse(x: Value, *, axes: Ints) -> Types:
 
 
 move(
-    "reverse", "x", "y = x back to front along `axes`. Source: TFLite REVERSE_V2", _infer_reverse,
-    lambda x, axes: np.ascontiguousarray(np.flip(x, axes)), attrs={"axes": Attr("ints")},
+    "reverse",
+    "x",
+    "y = x back to front along `axes`. Source: TFLite REVERSE_V2",
+    _infer_reverse,
+    lambda x, axes: np.ascontiguousarray(np.flip(x, axes)),
+    attrs={"axes": Attr("ints")},
     samples=lambda rng: [Sample((draw(rng, 2, 3, 5),), {"axes": a}) for a in ((0,), (1, -1))],
     dtypes=(ANY,),
-)  # fmt: skip
+)

@@ -81,35 +81,60 @@ def _softmax_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _AXIS = Attr("int", -1)
 define(
     OpDef(
-        "softmax", "x", "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
-        _infer_axis, lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
-        attrs={"axis": _AXIS, "beta": Attr("float", 1.0, least=0)}, flops=_flops(15),
-        samples=with_quantized("softmax", _softmax_samples), family="normalize", rtol=4e-6,
-        quantized=form("softmax"), dtypes=(FLOATING,),
+        "softmax",
+        "x",
+        "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
+        _infer_axis,
+        lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
+        attrs={"axis": _AXIS, "beta": Attr("float", 1.0, least=0)},
+        flops=_flops(15),
+        samples=with_quantized("softmax", _softmax_samples),
+        family="normalize",
+        rtol=4e-6,
+        quantized=form("softmax"),
+        dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "log_softmax", "x", "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
-        _infer_axis, lambda x, axis: log_softmax(x, axis).astype(x.dtype), attrs={"axis": _AXIS},
-        flops=_flops(15), samples=with_quantized("log_softmax", _axis_samples), family="normalize",
-        rtol=4e-6, quantized=form("log_softmax"), dtypes=(FLOATING,),
+        "log_softmax",
+        "x",
+        "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
+        _infer_axis,
+        lambda x, axis: log_softmax(x, axis).astype(x.dtype),
+        attrs={"axis": _AXIS},
+        flops=_flops(15),
+        samples=with_quantized("log_softmax", _axis_samples),
+        family="normalize",
+        rtol=4e-6,
+        quantized=form("log_softmax"),
+        dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "hardmax", "x", "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
-        _infer_axis, _hardmax, attrs={"axis": _AXIS}, family="normalize",
+        "hardmax",
+        "x",
+        "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
+        _infer_axis,
+        _hardmax,
+        attrs={"axis": _AXIS},
+        family="normalize",
         samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
         dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 
 
 def _infer_layer_norm(
-    x: Value, scale: Value, bias: Value | None = None, *, axis: int, epsilon: float,
+    x: Value,
+    scale: Value,
+    bias: Value | None = None,
+    *,
+    axis: int,
+    epsilon: float,
     stash_type: str,
-) -> Types:  # fmt: skip
+) -> Types:
     rank = len(x.shape)
     first = axis_of(axis, rank)
     for part in (scale, bias):
@@ -120,9 +145,14 @@ def _infer_layer_norm(
 
 
 def _layer_norm(
-    x: Array, scale: Array, bias: Array | None = None, *, axis: int, epsilon: float,
+    x: Array,
+    scale: Array,
+    bias: Array | None = None,
+    *,
+    axis: int,
+    epsilon: float,
     stash_type: str,
-) -> tuple[Array, ...]:  # fmt: skip
+) -> tuple[Array, ...]:
     axes = tuple(range(axis % x.ndim, x.ndim))
     wide = x.astype(np.float64)
     mean = wide.mean(axis=axes, keepdims=True)
@@ -144,15 +174,21 @@ def _layer_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _STASH = Attr("str", "float32")
 define(
     OpDef(
-        "layer_normalization", "x scale bias?",
+        "layer_normalization",
+        "x scale bias?",
         "y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on; "
         "mean and 1/sqrt(variance + epsilon) are outputs too. Source: ONNX LayerNormalization-17",
-        _infer_layer_norm, _layer_norm, outputs="y mean? inv_std_dev?",
-        attrs={"axis": _AXIS, "epsilon": EPSILON, "stash_type": _STASH}, flops=_flops(8),
-        samples=_layer_samples, family="normalize", rtol=1e-5,
+        _infer_layer_norm,
+        _layer_norm,
+        outputs="y mean? inv_std_dev?",
+        attrs={"axis": _AXIS, "epsilon": EPSILON, "stash_type": _STASH},
+        flops=_flops(8),
+        samples=_layer_samples,
+        family="normalize",
+        rtol=1e-5,
         dtypes=(FLOATING, Like("x"), Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_rms_norm(x: Value, scale: Value, *, axis: int, **attrs: object) -> Types:
@@ -169,18 +205,24 @@ def _rms_norm(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
 
 define(
     OpDef(
-        "rms_normalization", "x scale",
+        "rms_normalization",
+        "x scale",
         "y = x / sqrt(mean of x^2 + epsilon) * scale over the axes from `axis` on. "
         "Source: ONNX RMSNormalization-23",
-        _infer_rms_norm, _rms_norm, attrs={"axis": _AXIS, "epsilon": EPSILON}, flops=_flops(5),
+        _infer_rms_norm,
+        _rms_norm,
+        attrs={"axis": _AXIS, "epsilon": EPSILON},
+        flops=_flops(5),
         samples=lambda rng: [
             Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
             Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
             Sample((draw(rng, 3, 7), draw(rng, 7)), {"epsilon": 0.25}, frozenset({1})),
         ],
-        family="normalize", rtol=1e-5, dtypes=(FLOATING, FLOATING),
+        family="normalize",
+        rtol=1e-5,
+        dtypes=(FLOATING, FLOATING),
     )
-)  # fmt: skip
+)
 
 
 def _per_channel(x: Value, layout: str, **parts: Value) -> None:
@@ -205,9 +247,17 @@ def _infer_batch_norm(
 
 
 def _batch_norm(
-    x: Array, scale: Array, bias: Array, mean: Array, var: Array, *, epsilon: float,
-    momentum: float, training_mode: int, layout: str,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    var: Array,
+    *,
+    epsilon: float,
+    momentum: float,
+    training_mode: int,
+    layout: str,
+) -> tuple[Array, ...]:
     image = channels_last(x, layout).astype(np.float64) if x.ndim > 1 else x[:, None]
     running = (mean, var)
     if training_mode:
@@ -236,19 +286,27 @@ def _batch_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "batch_normalization", "x scale bias mean var",
+        "batch_normalization",
+        "x scale bias mean var",
         "y = (x - mean) / sqrt(var + epsilon) * scale + bias, one of each a channel; in "
         "training_mode with the batch's own mean and var, returning the running ones. "
         "Source: ONNX BatchNormalization-15",
-        _infer_batch_norm, _batch_norm, outputs="y running_mean? running_var?",
+        _infer_batch_norm,
+        _batch_norm,
+        outputs="y running_mean? running_var?",
         attrs={
-            "epsilon": EPSILON, "momentum": Attr("float", 0.9), "training_mode": Attr("int", 0),
+            "epsilon": EPSILON,
+            "momentum": Attr("float", 0.9),
+            "training_mode": Attr("int", 0),
             "layout": LAYOUT,
         },
-        flops=_flops(2), samples=_batch_norm_samples, family="normalize", rtol=1e-5,
+        flops=_flops(2),
+        samples=_batch_norm_samples,
+        family="normalize",
+        rtol=1e-5,
         dtypes=(FLOATING, FLOATING, FLOATING, FLOATING, FLOATING),
     )
-)  # fmt: skip
+)
 
 
 def _infer_channel_norm(x: Value, scale: Value, bias: Value, *, layout: str, **attrs: int) -> Types:
@@ -289,29 +347,38 @@ def _group_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "instance_normalization", "x scale bias",
+        "instance_normalization",
+        "x scale bias",
         "y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over the "
         "image of each channel. Source: ONNX InstanceNormalization-22",
         _infer_channel_norm,
         lambda x, scale, bias, epsilon, layout: _group_norm(
             x, scale, bias, num_groups=scale.size, epsilon=epsilon, layout=layout
         ),
-        attrs={"epsilon": EPSILON, "layout": LAYOUT}, flops=_flops(8),
-        samples=_channel_samples, family="normalize", rtol=1e-5,
+        attrs={"epsilon": EPSILON, "layout": LAYOUT},
+        flops=_flops(8),
+        samples=_channel_samples,
+        family="normalize",
+        rtol=1e-5,
         dtypes=(FLOATING, Like("x"), Like("x")),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "group_normalization", "x scale bias",
+        "group_normalization",
+        "x scale bias",
         "as instance_normalization, with mean and variance over each group of channels; scale and "
         "bias [C]. Source: ONNX GroupNormalization-21",
-        _infer_channel_norm, _group_norm,
-        attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT}, flops=_flops(8),
-        samples=_group_samples, family="normalize", rtol=1e-5,
+        _infer_channel_norm,
+        _group_norm,
+        attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT},
+        flops=_flops(8),
+        samples=_group_samples,
+        family="normalize",
+        rtol=1e-5,
         dtypes=(FLOATING, Like("x"), Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, layout: str) -> Array:
@@ -326,13 +393,21 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, layout:
 
 define(
     OpDef(
-        "lrn", "x",
+        "lrn",
+        "x",
         "y = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta. "
         "Source: ONNX LRN-13",
-        same_type, _lrn, flops=_flops(15), family="normalize", rtol=1e-5,
+        same_type,
+        _lrn,
+        flops=_flops(15),
+        family="normalize",
+        rtol=1e-5,
         attrs={
-            "alpha": Attr("float", 1e-4), "beta": Attr("float", 0.75), "bias": Attr("float", 1.0),
-            "size": Attr("int", least=1), "layout": LAYOUT,
+            "alpha": Attr("float", 1e-4),
+            "beta": Attr("float", 0.75),
+            "bias": Attr("float", 1.0),
+            "size": Attr("int", least=1),
+            "layout": LAYOUT,
         },
         samples=lambda rng: [
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
@@ -341,7 +416,7 @@ define(
         ],
         dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 
 
 def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
@@ -352,17 +427,22 @@ def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
 
 define(
     OpDef(
-        "lp_normalization", "x",
+        "lp_normalization",
+        "x",
         "y = x / (sum of |x|^p along `axis`)^(1/p), 0 where that is 0. Source: ONNX, opset 22",
-        _infer_axis, _lp_norm, attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
-        flops=_flops(4), family="normalize", rtol=4e-6,
+        _infer_axis,
+        _lp_norm,
+        attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
+        flops=_flops(4),
+        family="normalize",
+        rtol=4e-6,
         samples=lambda rng: [
             Sample((draw(rng, 3, 7),), {"p": p, "axis": axis})
             for p, axis in ((1, -1), (2, -1), (2, 0))
         ],
         dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 
 
 def _infer_mean_variance(x: Value, *, axes: tuple[int, ...]) -> Types:
@@ -379,12 +459,19 @@ def _mean_variance(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 define(
     OpDef(
-        "mean_variance_normalization", "x",
+        "mean_variance_normalization",
+        "x",
         "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
-        _infer_mean_variance, _mean_variance, attrs={"axes": Attr("ints", (0, 2, 3))},
-        flops=_flops(6), family="normalize", rtol=1e-5, dtypes=(FLOATING,),
+        _infer_mean_variance,
+        _mean_variance,
+        attrs={"axes": Attr("ints", (0, 2, 3))},
+        flops=_flops(6),
+        family="normalize",
+        rtol=1e-5,
+        dtypes=(FLOATING,),
         samples=lambda rng: [
-            Sample((draw(rng, 2, 3, 4, 5),)), Sample((draw(rng, 2, 3, 4),), {"axes": (1, 2)})
+            Sample((draw(rng, 2, 3, 4, 5),)),
+            Sample((draw(rng, 2, 3, 4),), {"axes": (1, 2)}),
         ],
     )
-)  # fmt: skip
+)

@@ -39,26 +39,40 @@ _WINDOW = {
 
 
 def _infer(
-    x: Value, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints, ceil_mode: int,
-    layout: str, **attrs: object,
-) -> Types:  # fmt: skip
+    x: Value,
+    *,
+    kernel: Ints,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
+    ceil_mode: int,
+    layout: str,
+    **attrs: object,
+) -> Types:
     rank = len(x.shape) - 2
     if rank < 1:
         raise ShapeError(f"x has rank {rank + 2}, expected 3 or more")
     spatial_attrs(rank, kernel=kernel, strides=strides, pads=pads, dilations=dilations)
     space = tuple(
-        windows(size, kernel[i], strides[i], (pads[i], pads[i + rank]), dilations[i],
-                bool(ceil_mode))
+        windows(
+            size, kernel[i], strides[i], (pads[i], pads[i + rank]), dilations[i], bool(ceil_mode)
+        )
         for i, size in enumerate(spatial(x.shape, layout))
-    )  # fmt: skip
+    )
     shape = image_shape(x.shape[0], space, channels(x.shape, layout), layout)
     return (TensorType(shape, x.dtype), TensorType(shape, "int64"))
 
 
 def pool_windows(
-    x: Array, fill: float, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints,
+    x: Array,
+    fill: float,
+    *,
+    kernel: Ints,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
     ceil_mode: int,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return the windows of x [N,*S,C], filled where they leave it, as [prod(taps),N,*OS,C].
 
     The taps of an axis are the kernel's elements, but for those that lie beyond the pads.
@@ -143,9 +157,15 @@ def _average_pool(
 
 
 def _counts(
-    space: Ints, with_pads: bool, *, kernel: Ints, strides: Ints, pads: Ints, dilations: Ints,
+    space: Ints,
+    with_pads: bool,
+    *,
+    kernel: Ints,
+    strides: Ints,
+    pads: Ints,
+    dilations: Ints,
     ceil_mode: int,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return how many elements each window averages; what ceil_mode adds never counts."""
     total = np.ones(())
     taps = cropped(space, kernel, pads, dilations)
@@ -218,32 +238,51 @@ def _average_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "max_pool", "x",
+        "max_pool",
+        "x",
         "y = the greatest element of each window; indices are places in the tensor of that layout. "
         "Shapes: x [N,H,W,C] (or NCHW) -> y, indices [N,OH,OW,C]. Source: ONNX MaxPool-22",
-        _infer, _max_pool, outputs="y indices?", flops=_flops,
-        attrs={**_WINDOW, "storage_order": Attr("int", 0)}, family="pool",
-        samples=with_quantized("max_pool", _max_samples), quantized=form("max_pool"),
+        _infer,
+        _max_pool,
+        outputs="y indices?",
+        flops=_flops,
+        attrs={**_WINDOW, "storage_order": Attr("int", 0)},
+        family="pool",
+        samples=with_quantized("max_pool", _max_samples),
+        quantized=form("max_pool"),
         dtypes=(REALS,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "average_pool", "x",
+        "average_pool",
+        "x",
         "y = the mean of each window, over the elements inside x (0 of none), or with the pads "
         "when count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
         "Source: ONNX AveragePool-22",
-        lambda x, **attrs: _infer(x, **attrs)[:1], _average_pool, flops=_flops,
+        lambda x, **attrs: _infer(x, **attrs)[:1],
+        _average_pool,
+        flops=_flops,
         attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
-        samples=with_quantized("average_pool", _average_samples), quantized=form("average_pool"),
-        family="pool", rtol=2e-6, dtypes=(FLOATING,),
+        samples=with_quantized("average_pool", _average_samples),
+        quantized=form("average_pool"),
+        family="pool",
+        rtol=2e-6,
+        dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "lp_pool", "x", "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
-        lambda x, **attrs: _infer(x, **attrs)[:1], _lp_pool, flops=_flops,
-        attrs={**_WINDOW, "p": Attr("int", 2, least=1)}, samples=_lp_samples, family="pool",
-        rtol=4e-6, dtypes=(FLOATING,),
+        "lp_pool",
+        "x",
+        "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
+        lambda x, **attrs: _infer(x, **attrs)[:1],
+        _lp_pool,
+        flops=_flops,
+        attrs={**_WINDOW, "p": Attr("int", 2, least=1)},
+        samples=_lp_samples,
+        family="pool",
+        rtol=4e-6,
+        dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)

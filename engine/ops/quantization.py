@@ -29,21 +29,30 @@ def _unquantized(x: Array, **attrs: object) -> Array:
 
 define(
     OpDef(
-        "quantize", "x",
+        "quantize",
+        "x",
         "y = round(x / scale) + zero point in `dtype`, with the scale and zero point of y's type; "
         "a quantised x is requantised. Source: TFLite QUANTIZE",
-        lambda x, dtype: one(x.shape, dtype), _unquantized, attrs={"dtype": Attr("str")},
-        quantized=form("quantize"), samples=with_quantized("quantize", lambda rng: ()),
+        lambda x, dtype: one(x.shape, dtype),
+        _unquantized,
+        attrs={"dtype": Attr("str")},
+        quantized=form("quantize"),
+        samples=with_quantized("quantize", lambda rng: ()),
         dtypes=(REALS,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "dequantize", "x", "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
-        lambda x: one(x.shape, "float32"), _unquantized, quantized=form("dequantize"),
-        samples=with_quantized("dequantize", lambda rng: ()), dtypes=(INTS,),
+        "dequantize",
+        "x",
+        "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
+        lambda x: one(x.shape, "float32"),
+        _unquantized,
+        quantized=form("dequantize"),
+        samples=with_quantized("dequantize", lambda rng: ()),
+        dtypes=(INTS,),
     )
-)  # fmt: skip
+)
 
 
 def limits(dtype: str) -> tuple[float, float]:
@@ -77,9 +86,15 @@ def _check_scale(x: Value, scale: Value, zero_point: Value | None, axis: int, bl
 
 
 def _infer_quantize_linear(
-    x: Value, scale: Value, zero_point: Value | None = None, *, axis: int, block_size: int,
-    output_dtype: str | None, **attrs: object,
-) -> Types:  # fmt: skip
+    x: Value,
+    scale: Value,
+    zero_point: Value | None = None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: str | None,
+    **attrs: object,
+) -> Types:
     _check_scale(x, scale, zero_point, axis, block_size)
     if zero_point is not None:
         return one(x.shape, zero_point.dtype)
@@ -87,9 +102,16 @@ def _infer_quantize_linear(
 
 
 def _quantize_linear(
-    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int,
-    output_dtype: str | None, saturate: int, precision: str | None,
-) -> Array:  # fmt: skip
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    axis: int,
+    block_size: int,
+    output_dtype: str | None,
+    saturate: int,
+    precision: str | None,
+) -> Array:
     dtype = output_dtype or "uint8" if zero_point is None else dtype_name(zero_point.dtype)
     work = numpy_dtype(precision) if precision else np.float32
     steps = along(scale, x.shape, axis, block_size).astype(work)
@@ -105,17 +127,27 @@ def _quantize_linear(
 
 
 def _infer_dequantize_linear(
-    x: Value, scale: Value, zero_point: Value | None = None, *, axis: int, block_size: int,
+    x: Value,
+    scale: Value,
+    zero_point: Value | None = None,
+    *,
+    axis: int,
+    block_size: int,
     output_dtype: str | None,
-) -> Types:  # fmt: skip
+) -> Types:
     _check_scale(x, scale, zero_point, axis, block_size)
     return one(x.shape, output_dtype or scale.dtype)
 
 
 def _dequantize_linear(
-    x: Array, scale: Array, zero_point: Array | None = None, *, axis: int, block_size: int,
+    x: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    *,
+    axis: int,
+    block_size: int,
     output_dtype: str | None,
-) -> Array:  # fmt: skip
+) -> Array:
     whole = x.astype(np.float64)
     if zero_point is not None:
         whole = whole - along(zero_point, x.shape, axis, block_size).astype(np.float64)
@@ -148,24 +180,32 @@ _PLACE = {
 }
 define(
     OpDef(
-        "quantize_linear", "x scale zero_point?",
+        "quantize_linear",
+        "x scale zero_point?",
         "y = saturate(round(x / scale) + zero_point), halves to even; NaN gives the least integer. "
         "Shapes: scale and zero_point [], [x's axis] or one a block of block_size along axis. "
         "Source: ONNX QuantizeLinear-25",
-        _infer_quantize_linear, _quantize_linear, samples=_quantize_samples,
+        _infer_quantize_linear,
+        _quantize_linear,
+        samples=_quantize_samples,
         attrs={**_PLACE, "saturate": Attr("int", 1), "precision": Attr("str", None)},
         dtypes=(FLOATING | {"int32"}, FLOATS | {"int32"}, FLOATS | INTS),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "dequantize_linear", "x scale zero_point?",
+        "dequantize_linear",
+        "x scale zero_point?",
         "y = (x - zero_point) * scale; shapes as of quantize_linear. "
         "Source: ONNX DequantizeLinear-25",
-        _infer_dequantize_linear, _dequantize_linear, attrs=_PLACE, samples=_dequantize_samples,
-        rtol=2e-7, dtypes=(FLOATS | INTS, FLOATS, Like("x")),
+        _infer_dequantize_linear,
+        _dequantize_linear,
+        attrs=_PLACE,
+        samples=_dequantize_samples,
+        rtol=2e-7,
+        dtypes=(FLOATS | INTS, FLOATS, Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
@@ -178,13 +218,18 @@ def _dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
 
 define(
     OpDef(
-        "dynamic_quantize_linear", "x",
+        "dynamic_quantize_linear",
+        "x",
         "y = x quantised to uint8 over its own range, which always holds 0; the scale "
         "(max - min) / 255 and zero point round(-min / scale) are outputs. Source: ONNX, opset 11",
-        lambda x: (TensorType(x.shape, "uint8"), TensorType((), "float32"),
-                   TensorType((), "uint8")),
-        _dynamic_quantize, outputs="y scale zero_point",
+        lambda x: (
+            TensorType(x.shape, "uint8"),
+            TensorType((), "float32"),
+            TensorType((), "uint8"),
+        ),
+        _dynamic_quantize,
+        outputs="y scale zero_point",
         samples=lambda rng: [Sample((draw(rng, 3, 19) + shift,)) for shift in (0, 5, -5)],
         dtypes=(FLOATING,),
     )
-)  # fmt: skip
+)

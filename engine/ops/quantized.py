@@ -249,10 +249,18 @@ _FORMS: dict[str, Quantized] = {
 _ON_STORED = frozenset({"max", "min", "reduce_max", "reduce_min"})
 _THROUGH_FLOAT = frozenset(
     {
-        "div", "equal", "greater", "greater_or_equal", "less", "less_or_equal", "log_softmax",
-        "not_equal", "pow", "squared_difference",
+        "div",
+        "equal",
+        "greater",
+        "greater_or_equal",
+        "less",
+        "less_or_equal",
+        "log_softmax",
+        "not_equal",
+        "pow",
+        "squared_difference",
     }
-)  # fmt: skip
+)
 
 
 def form(op: str) -> Quantized | None:

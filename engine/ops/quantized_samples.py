@@ -59,22 +59,28 @@ def _window(rank: int = 2, **attrs: Any) -> dict[str, Any]:
 _CONVS: tuple[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ("3x3", (1, 9, 11, 8), (16, 3, 3, 8), {"pads": (1, 1, 1, 1)}),
     (
-        "stride 2, odd channels", (2, 9, 7, 5), (19, 3, 3, 5),
+        "stride 2, odd channels",
+        (2, 9, 7, 5),
+        (19, 3, 3, 5),
         {"strides": (2, 2), "pads": (0, 0, 1, 1)},
     ),
     ("pointwise relu6", (1, 5, 7, 37), (24, 1, 1, 37), {"activation": "relu6"}),
     (
-        "depthwise", (1, 8, 7, 19), (19, 3, 3, 1),
+        "depthwise",
+        (1, 8, 7, 19),
+        (19, 3, 3, 1),
         {"groups": 19, "pads": (1, 1, 1, 1), "activation": "relu"},
     ),
     (
-        "depthwise, multiplier 2, stride 2", (2, 9, 9, 8), (16, 5, 5, 1),
+        "depthwise, multiplier 2, stride 2",
+        (2, 9, 9, 8),
+        (16, 5, 5, 1),
         {"groups": 8, "strides": (2, 2), "pads": (1, 1, 2, 2)},
     ),
     ("dilated", (1, 11, 11, 4), (8, 3, 3, 4), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
     ("two groups", (1, 6, 6, 8), (6, 3, 3, 4), {"groups": 2}),
     ("one pixel", (1, 1, 1, 3), (1, 1, 1, 3), {}),
-)  # fmt: skip
+)
 
 
 def _conv(rng: np.random.Generator) -> Iterator[Sample]:
@@ -86,9 +92,12 @@ def _conv(rng: np.random.Generator) -> Iterator[Sample]:
             reach = np.sqrt(np.prod(w_shape[1:]))
             yield Sample(
                 (stored(rng, dtype, *x_shape), stored(rng, dtype, *w_shape), _bias(rng, channels)),
-                _window(**attrs), FIXED, (per_tensor(0.037, zero), w_quant, None),
-                (per_tensor(0.02 * float(reach), zero + 3),), f"{dtype} {note}",
-            )  # fmt: skip
+                _window(**attrs),
+                FIXED,
+                (per_tensor(0.037, zero), w_quant, None),
+                (per_tensor(0.02 * float(reach), zero + 3),),
+                f"{dtype} {note}",
+            )
 
 
 def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
@@ -97,9 +106,12 @@ def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
         w_quant = per_channel(rng, 7, 3) if signed else per_tensor(0.011, w_zero)
         yield Sample(
             (stored(rng, dtype, 1, 5, 4, 6), stored(rng, dtype, 6, 3, 3, 7), _bias(rng, 7)),
-            _window(strides=(1, 2) if signed else (2, 1), pads=(0, 0, 1, 1)), FIXED,
-            (per_tensor(0.037, zero), w_quant, None), (per_tensor(0.1, zero),), dtype,
-        )  # fmt: skip
+            _window(strides=(1, 2) if signed else (2, 1), pads=(0, 0, 1, 1)),
+            FIXED,
+            (per_tensor(0.037, zero), w_quant, None),
+            (per_tensor(0.1, zero),),
+            dtype,
+        )
 
 
 def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
@@ -108,10 +120,12 @@ def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
             x, w = stored(rng, dtype, rows, columns), stored(rng, dtype, outs, columns)
             yield Sample(
                 (x, w, _bias(rng, outs)),
-                {"activation": "relu" if rows == 5 else ""}, FIXED,
+                {"activation": "relu" if rows == 5 else ""},
+                FIXED,
                 (per_tensor(0.023, zero), per_tensor(0.0137, w_zero), None),
-                (per_tensor(0.02 * columns**0.5, zero),), f"{dtype} {rows}x{columns}x{outs}",
-            )  # fmt: skip
+                (per_tensor(0.02 * columns**0.5, zero),),
+                f"{dtype} {rows}x{columns}x{outs}",
+            )
     x, w = stored(rng, "int8", 3, 40), stored(rng, "int8", 7, 40)
     quants = (per_tensor(0.02, 3), per_channel(rng, 7, 0))
     yield Sample((x, w), {}, FIXED, quants, (per_tensor(0.1, -4),), "per channel, no bias")
@@ -242,9 +256,13 @@ def _quantize(rng: np.random.Generator) -> Iterator[Sample]:
     for x, note in draws:
         for dtype, zero in (("int8", -3), ("uint8", 140)):
             yield Sample(
-                (x.astype(np.float32),), {"dtype": dtype}, frozenset(), (),
-                (per_tensor(0.25, zero),), f"float32 to {dtype}, {note}",
-            )  # fmt: skip
+                (x.astype(np.float32),),
+                {"dtype": dtype},
+                frozenset(),
+                (),
+                (per_tensor(0.25, zero),),
+                f"float32 to {dtype}, {note}",
+            )
     yield from _table_samples("quantize")
 
 
@@ -293,9 +311,11 @@ def _resize(rng: np.random.Generator) -> Iterator[Sample]:
         for how in ("half_pixel", "align_corners", "asymmetric"):
             for mode in ("linear", "nearest"):
                 attrs = {
-                    "mode": mode, "coordinate_transformation_mode": how, "axes": (1, 2),
+                    "mode": mode,
+                    "coordinate_transformation_mode": how,
+                    "axes": (1, 2),
                     "nearest_mode": "floor" if how == "asymmetric" else "round_prefer_ceil",
-                }  # fmt: skip
+                }
                 inputs = (x, None, None, np.array([11, 9]))
                 yield Sample(
                     inputs, attrs, frozenset({3}), (quant,), (quant,), f"{dtype} {mode} {how}"
@@ -320,15 +340,34 @@ def _resize_through_floats(x: Array, quant: Quant) -> Iterator[Sample]:
 
 
 _SAMPLERS: dict[str, Callable[[np.random.Generator], Iterator[Sample]]] = {
-    "add": _binary, "sub": _binary, "mul": _binary, "prelu": _prelu, "max": _same_quant,
-    "min": _same_quant, "conv": _conv, "conv_transpose": _conv_transpose, "matmul": _matmul,
-    "squared_difference": _difference, "div": _div, "clip": _clip, "pow": _pow,
+    "add": _binary,
+    "sub": _binary,
+    "mul": _binary,
+    "prelu": _prelu,
+    "max": _same_quant,
+    "min": _same_quant,
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "matmul": _matmul,
+    "squared_difference": _difference,
+    "div": _div,
+    "clip": _clip,
+    "pow": _pow,
     "log_softmax": _log_softmax,
-    "fully_connected": _fully_connected, "average_pool": _pool, "max_pool": _pool,
-    "reduce_mean": _reduce, "reduce_sum": _reduce, "reduce_max": _reduce_same,
-    "reduce_min": _reduce_same, "quantize": _quantize, "dequantize": _dequantize,
-    "concat": _concat, "softmax": _softmax, "pad": _pad, "resize": _resize,
+    "fully_connected": _fully_connected,
+    "average_pool": _pool,
+    "max_pool": _pool,
+    "reduce_mean": _reduce,
+    "reduce_sum": _reduce,
+    "reduce_max": _reduce_same,
+    "reduce_min": _reduce_same,
+    "quantize": _quantize,
+    "dequantize": _dequantize,
+    "concat": _concat,
+    "softmax": _softmax,
+    "pad": _pad,
+    "resize": _resize,
     **dict.fromkeys(
         ("equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"), _compare
     ),
-}  # fmt: skip
+}

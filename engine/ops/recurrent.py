@@ -48,7 +48,7 @@ class Kind:
 
 def activations_of(
     kind: Kind, directions: int, attrs: Mapping[str, Any]
-) -> list[tuple[str, tuple[float, float]]]:  # fmt: skip
+) -> list[tuple[str, tuple[float, float]]]:
     """Return the activations of all directions: ONNX's name in small letters, alpha and beta.
 
     Each takes its alpha and beta, if it has them, from the lists of the attributes in turn.
@@ -102,9 +102,17 @@ def _gru_step(
 
 
 def _lstm_step(
-    gates: Array, h: Array, c: Array, r: Array, rb: Array, f: list[Function], *,
-    peepholes: Array | None, coupled: bool, **_: Any,
-) -> State:  # fmt: skip
+    gates: Array,
+    h: Array,
+    c: Array,
+    r: Array,
+    rb: Array,
+    f: list[Function],
+    *,
+    peepholes: Array | None,
+    coupled: bool,
+    **_: Any,
+) -> State:
     size = h.shape[-1]
     whole = gates + h @ r.T + rb
     i, o, forget, cell = (whole[:, k * size : (k + 1) * size] for k in range(4))
@@ -127,9 +135,17 @@ KINDS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 
 
 def _direction(
-    kind: Kind, x: Array, w: Array, r: Array, bias: Array, states: State, lengths: Array,
-    backward: bool, f: list[Function], **options: Any,
-) -> tuple[Array, State]:  # fmt: skip
+    kind: Kind,
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Array,
+    states: State,
+    lengths: Array,
+    backward: bool,
+    f: list[Function],
+    **options: Any,
+) -> tuple[Array, State]:
     """Run one direction over x [S,B,I]; past its length a sequence's outputs are 0."""
     steps, batch, _ = x.shape
     time, column = np.arange(steps)[:, None], np.arange(batch)
@@ -147,19 +163,40 @@ def _direction(
 
 
 def _run(
-    kind: Kind, x: Array, w: Array, r: Array, bias: Array | None, lengths: Array | None,
-    states: Sequence[Array | None], peepholes: Array | None, *, direction: str, layout: int,
-    activations: tuple[str, ...] | None, activation_alpha: Any, activation_beta: Any,
-    clip: float | None, **options: Any,
-) -> tuple[Array, ...]:  # fmt: skip
+    kind: Kind,
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Array | None,
+    lengths: Array | None,
+    states: Sequence[Array | None],
+    peepholes: Array | None,
+    *,
+    direction: str,
+    layout: int,
+    activations: tuple[str, ...] | None,
+    activation_alpha: Any,
+    activation_beta: Any,
+    clip: float | None,
+    **options: Any,
+) -> tuple[Array, ...]:
     turned = (x, *states)
     if layout:
         turned = tuple(None if a is None else np.swapaxes(a, 0, 1) for a in turned)
     wide = turned[0].astype(np.float64) if turned[0] is not None else x
     (steps, batch, _), (count, rows, hidden) = wide.shape, r.shape
-    functions = [_function(name, numbers, clip) for name, numbers in activations_of(
-        kind, count, {"activations": activations, "activation_alpha": activation_alpha,
-                      "activation_beta": activation_beta})]  # fmt: skip
+    functions = [
+        _function(name, numbers, clip)
+        for name, numbers in activations_of(
+            kind,
+            count,
+            {
+                "activations": activations,
+                "activation_alpha": activation_alpha,
+                "activation_beta": activation_beta,
+            },
+        )
+    ]
     each = len(kind.activations)
     whole = np.zeros((count, 2 * rows)) if bias is None else bias.astype(np.float64)
     peep = [None] * count if peepholes is None else peepholes.astype(np.float64)
@@ -168,13 +205,20 @@ def _run(
     check_range("sequence length", until, 0, steps)
     results = [
         _direction(
-            kind, wide, w[d].astype(np.float64), r[d].astype(np.float64), whole[d],
-            tuple(a[d].astype(np.float64) for a in begin), until,
-            direction == "reverse" or d == 1, functions[d * each : (d + 1) * each],
-            peepholes=peep[d], **options,
+            kind,
+            wide,
+            w[d].astype(np.float64),
+            r[d].astype(np.float64),
+            whole[d],
+            tuple(a[d].astype(np.float64) for a in begin),
+            until,
+            direction == "reverse" or d == 1,
+            functions[d * each : (d + 1) * each],
+            peepholes=peep[d],
+            **options,
         )
         for d in range(count)
-    ]  # fmt: skip
+    ]
     y = np.stack([made for made, _ in results], axis=1)
     last = [np.stack(parts) for parts in zip(*(states for _, states in results), strict=True)]
     if layout:
@@ -199,9 +243,15 @@ def _expect_rest(
 
 def _infer(kind: Kind) -> Callable[..., Types]:
     def infer(
-        x: Value, w: Value, r: Value, *rest: Value | None, layout: int, direction: str,
-        hidden_size: int | None, **attrs: object,
-    ) -> Types:  # fmt: skip
+        x: Value,
+        w: Value,
+        r: Value,
+        *rest: Value | None,
+        layout: int,
+        direction: str,
+        hidden_size: int | None,
+        **attrs: object,
+    ) -> Types:
         for name, value in (("x", x), ("w", w), ("r", r)):
             expect_rank(name, value, 3)
         directions = expect("directions of w", w.shape[0], 2 if direction == "bidirectional" else 1)
@@ -245,9 +295,11 @@ def _samples(kind: Kind) -> Callable[[np.random.Generator], Iterable[Sample]]:
         for direction, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
             rows = 5 * kind.gates
             inputs = [
-                draw(rng, 4, 3, 7), draw(rng, count, rows, 7) / 3, draw(rng, count, rows, 5) / 3,
+                draw(rng, 4, 3, 7),
+                draw(rng, count, rows, 7) / 3,
+                draw(rng, count, rows, 5) / 3,
                 draw(rng, count, 2 * rows),
-            ]  # fmt: skip
+            ]
             attrs = {"direction": direction, "hidden_size": 5}
             yield Sample(tuple(inputs), attrs, fixed, note=direction)
             inputs.append(np.array([4, 1, 2], np.int32))
@@ -258,25 +310,49 @@ def _samples(kind: Kind) -> Callable[[np.random.Generator], Iterable[Sample]]:
 
 
 def _rnn(
-    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
-    h: Array | None = None, *, hidden_size: int | None, **attrs: Any,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Array | None = None,
+    lengths: Array | None = None,
+    h: Array | None = None,
+    *,
+    hidden_size: int | None,
+    **attrs: Any,
+) -> tuple[Array, ...]:
     return _run(RNN, x, w, r, bias, lengths, [h], None, **attrs)
 
 
 def _gru(
-    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
-    h: Array | None = None, *, hidden_size: int | None, linear_before_reset: int, **attrs: Any,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Array | None = None,
+    lengths: Array | None = None,
+    h: Array | None = None,
+    *,
+    hidden_size: int | None,
+    linear_before_reset: int,
+    **attrs: Any,
+) -> tuple[Array, ...]:
     linear = bool(linear_before_reset)
     return _run(GRU, x, w, r, bias, lengths, [h], None, linear=linear, **attrs)
 
 
 def _lstm(
-    x: Array, w: Array, r: Array, bias: Array | None = None, lengths: Array | None = None,
-    h: Array | None = None, c: Array | None = None, peepholes: Array | None = None, *,
-    hidden_size: int | None, input_forget: int, **attrs: Any,
-) -> tuple[Array, ...]:  # fmt: skip
+    x: Array,
+    w: Array,
+    r: Array,
+    bias: Array | None = None,
+    lengths: Array | None = None,
+    h: Array | None = None,
+    c: Array | None = None,
+    peepholes: Array | None = None,
+    *,
+    hidden_size: int | None,
+    input_forget: int,
+    **attrs: Any,
+) -> tuple[Array, ...]:
     coupled = bool(input_forget)
     return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, coupled=coupled, **attrs)
 
@@ -288,30 +364,51 @@ _SHAPES = (
 )
 define(
     OpDef(
-        "rnn", "x w r bias? sequence_lens? initial_h?",
+        "rnn",
+        "x w r bias? sequence_lens? initial_h?",
         f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
-        _infer(RNN), _rnn, outputs="y y_h?", attrs=_ATTRS, flops=_flops, samples=_samples(RNN),
-        family="matmul", rtol=1e-5,
+        _infer(RNN),
+        _rnn,
+        outputs="y y_h?",
+        attrs=_ATTRS,
+        flops=_flops,
+        samples=_samples(RNN),
+        family="matmul",
+        rtol=1e-5,
         dtypes=_DTYPES,
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "gru", "x w r bias? sequence_lens? initial_h?",
+        "gru",
+        "x w r bias? sequence_lens? initial_h?",
         f"z, r = f(gates); h = (1 - z) g(x W' + (r h) R' + b) + z h, gates z, r, h. {_SHAPES}"
         "Source: ONNX GRU-22",
-        _infer(GRU), _gru, outputs="y y_h?", flops=_flops, samples=_samples(GRU),
-        attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)}, family="matmul", rtol=1e-5,
+        _infer(GRU),
+        _gru,
+        outputs="y y_h?",
+        flops=_flops,
+        samples=_samples(GRU),
+        attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)},
+        family="matmul",
+        rtol=1e-5,
         dtypes=_DTYPES,
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "lstm", "x w r bias? sequence_lens? initial_h? initial_c? peepholes?",
+        "lstm",
+        "x w r bias? sequence_lens? initial_h? initial_c? peepholes?",
         f"i, o, f = f(gates); c = f c + i g(x W' + h R' + b); h = o h(c), gates i, o, f, c. "
         f"{_SHAPES}Source: ONNX LSTM-22",
-        _infer(LSTM), _lstm, outputs="y y_h? y_c?", flops=_flops, samples=_samples(LSTM),
-        attrs={**_ATTRS, "input_forget": Attr("int", 0)}, family="matmul", rtol=1e-5,
+        _infer(LSTM),
+        _lstm,
+        outputs="y y_h? y_c?",
+        flops=_flops,
+        samples=_samples(LSTM),
+        attrs={**_ATTRS, "input_forget": Attr("int", 0)},
+        family="matmul",
+        rtol=1e-5,
         dtypes=_DTYPES + (Like("x"),) * 2,
     )
-)  # fmt: skip
+)

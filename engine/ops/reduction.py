@@ -143,14 +143,20 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
     samples = _integer_samples if name in ("sum", "mean", "max", "min", "prod") else _samples
     define(
         OpDef(
-            f"reduce_{name}", "x axes?",
+            f"reduce_{name}",
+            "x axes?",
             f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
-            infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
-            samples=with_quantized(f"reduce_{name}", samples), rtol=rtol,
+            infer_reduce,
+            reference,
+            attrs=_ATTRS,
+            flops=_flops,
+            family="reduce",
+            samples=with_quantized(f"reduce_{name}", samples),
+            rtol=rtol,
             quantized=form(f"reduce_{name}"),
             dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
         )
-    )  # fmt: skip
+    )
 
 
 for _name, (_doc, _function, _rtol) in _KINDS.items():
@@ -172,11 +178,18 @@ def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
 
     define(
         OpDef(
-            f"reduce_{name}", "x axes?", f"y = whether {doc} of x is true. Source: TFLite",
-            infer_reduce, reference, attrs=_ATTRS, flops=_flops, family="reduce",
-            samples=_truth_samples, dtypes=(BOOL, INDICES),
+            f"reduce_{name}",
+            "x axes?",
+            f"y = whether {doc} of x is true. Source: TFLite",
+            infer_reduce,
+            reference,
+            attrs=_ATTRS,
+            flops=_flops,
+            family="reduce",
+            samples=_truth_samples,
+            dtypes=(BOOL, INDICES),
         )
-    )  # fmt: skip
+    )
 
 
 _truth("any", "any", np.any)
@@ -216,17 +229,24 @@ def _arg_samples(rng: np.random.Generator) -> Iterable[Sample]:
 for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
     define(
         OpDef(
-            f"arg_{_name}", "x",
+            f"arg_{_name}",
+            "x",
             f"y = the index of the {_name} along `axis`, the first of ties (or the last). "
             "Source: ONNX ArgMax-13",
-            _infer_arg, _arg(_arg_function), flops=_flops, samples=_arg_samples, family="reduce",
-            moves=True, dtypes=(REALS | BOOL,),
+            _infer_arg,
+            _arg(_arg_function),
+            flops=_flops,
+            samples=_arg_samples,
+            family="reduce",
+            moves=True,
+            dtypes=(REALS | BOOL,),
             attrs={
-                "axis": Attr("int", 0), "keepdims": Attr("int", 1),
+                "axis": Attr("int", 0),
+                "keepdims": Attr("int", 1),
                 "select_last_index": Attr("int", 0),
             },
         )
-    )  # fmt: skip
+    )
 
 
 def _infer_running(x: Value, axis: Value, **attrs: int) -> Types:
@@ -259,11 +279,16 @@ def _running_samples(rng: np.random.Generator) -> Iterable[Sample]:
 for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
     define(
         OpDef(
-            f"cum_{_name}", "x axis",
+            f"cum_{_name}",
+            "x axis",
             f"y = the running {_name} along `axis`, without the element itself when exclusive, "
             f"from the end when reverse. Source: ONNX Cum{_name.title()}",
-            _infer_running, _running(_run, _first), samples=_running_samples, family="reduce",
-            attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)}, rtol=4e-6,
+            _infer_running,
+            _running(_run, _first),
+            samples=_running_samples,
+            family="reduce",
+            attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)},
+            rtol=4e-6,
             dtypes=(REALS, INDICES),
         )
-    )  # fmt: skip
+    )

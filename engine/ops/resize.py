@@ -24,9 +24,14 @@ from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 COORDINATES = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-    "tf_half_pixel_for_nn", "tf_crop_and_resize",
-)  # fmt: skip
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
 _NOISE = 1e-5
 """An interpolated integer this close to a whole number is that number: the rest is rounding."""
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -120,9 +125,15 @@ def cubic_kernel(distance: Array, a: float) -> Array:
 
 
 def taps(
-    plan: AxisPlan, *, mode: str, transform: str, rounding: str, cubic_a: float, exclude: bool,
+    plan: AxisPlan,
+    *,
+    mode: str,
+    transform: str,
+    rounding: str,
+    cubic_a: float,
+    exclude: bool,
     antialias: bool,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array]:
     """Return indices [out,taps], weights [out,taps] and which positions lie outside the input."""
     where = coordinates(plan, transform).astype(np.float64)
     outside = (where < 0) | (where > plan.size - 1)
@@ -160,19 +171,34 @@ def _resize_axis(x: Array, axis: int, picks: Array, weights: Array) -> Array:
 
 
 def _resize(
-    x: Array, roi: Array | None = None, scales: Array | None = None, sizes: Array | None = None, *,
-    mode: str, coordinate_transformation_mode: str, nearest_mode: str, cubic_coeff_a: float,
-    exclude_outside: int, extrapolation_value: float, antialias: int, axes: Ints | None,
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    mode: str,
+    coordinate_transformation_mode: str,
+    nearest_mode: str,
+    cubic_coeff_a: float,
+    exclude_outside: int,
+    extrapolation_value: float,
+    antialias: int,
+    axes: Ints | None,
     keep_aspect_ratio_policy: str,
-) -> Array:  # fmt: skip
+) -> Array:
     plans = _plans(x.shape, roi, scales, sizes, axes, keep_aspect_ratio_policy)
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
     y, blank = x, np.zeros((1,) * x.ndim, bool)
     for axis, plan in plans.items():
         picks, weights, outside = taps(
-            plan, mode=mode, transform=coordinate_transformation_mode, rounding=nearest_mode,
-            cubic_a=cubic_coeff_a, exclude=bool(exclude_outside), antialias=bool(antialias),
-        )  # fmt: skip
+            plan,
+            mode=mode,
+            transform=coordinate_transformation_mode,
+            rounding=nearest_mode,
+            cubic_a=cubic_coeff_a,
+            exclude=bool(exclude_outside),
+            antialias=bool(antialias),
+        )
         if plan.out == plan.size and plan.scale == 1 and not crop:
             continue
         y = _resize_axis(y, axis, picks, weights)
@@ -188,16 +214,22 @@ def _resize(
 
 
 def _plans(
-    shape: Ints, roi: Array | None, scales: Array | None, sizes: Array | None, axes: Ints | None,
+    shape: Ints,
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
+    axes: Ints | None,
     policy: str,
-) -> dict[int, AxisPlan]:  # fmt: skip
+) -> dict[int, AxisPlan]:
     where = tuple(range(len(shape))) if axes is None else axes_of(axes, len(shape))
     use_scales = scales is not None and scales.size > 0
     plans = plan_axes(
         shape,
         tuple(float(s) for s in scales.reshape(-1)) if scales is not None and use_scales else None,
-        None if sizes is None or use_scales else to_ints(sizes), where, policy,
-    )  # fmt: skip
+        None if sizes is None or use_scales else to_ints(sizes),
+        where,
+        policy,
+    )
     if roi is None or not roi.size:
         return plans
     ends = roi.reshape(2, -1).astype(np.float64)
@@ -208,9 +240,15 @@ def _plans(
 
 
 def _infer_resize(
-    x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None, *,
-    axes: Ints | None, keep_aspect_ratio_policy: str, **attrs: object,
-) -> Types:  # fmt: skip
+    x: Value,
+    roi: Value | None = None,
+    scales: Value | None = None,
+    sizes: Value | None = None,
+    *,
+    axes: Ints | None,
+    keep_aspect_ratio_policy: str,
+    **attrs: object,
+) -> Types:
     where = tuple(range(len(x.shape))) if axes is None else axes_of(axes, len(x.shape))
     shape: list[Dim] = list(x.shape)
     use_scales = scales is not None and scales.shape != (0,)
@@ -221,9 +259,13 @@ def _infer_resize(
     if known and all(isinstance(shape[axis], int) for axis in where):
         fixed = tuple(dim if isinstance(dim, int) else 1 for dim in shape)
         plans = _plans(
-            fixed, None, scales.data if scales is not None and use_scales else None,
-            sizes.data if sizes is not None else None, axes, keep_aspect_ratio_policy,
-        )  # fmt: skip
+            fixed,
+            None,
+            scales.data if scales is not None and use_scales else None,
+            sizes.data if sizes is not None else None,
+            axes,
+            keep_aspect_ratio_policy,
+        )
         for axis, plan in plans.items():
             shape[axis] = plan.out
         return one(shape, x.dtype)
@@ -270,17 +312,25 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "resize", "x roi? scales? sizes?",
+        "resize",
+        "x roi? scales? sizes?",
         "y = x sampled at other sizes along `axes`: nearest, linear or cubic (Keys, with "
         "cubic_coeff_a), antialiased when asked. Source: ONNX Resize-19",
-        _infer_resize, _resize, flops=_flops, family="image", rtol=1e-5,
-        samples=with_quantized("resize", _samples), quantized=form("resize"),
+        _infer_resize,
+        _resize,
+        flops=_flops,
+        family="image",
+        rtol=1e-5,
+        samples=with_quantized("resize", _samples),
+        quantized=form("resize"),
         attrs={
             "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),
             "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),
             "nearest_mode": Attr("str", "round_prefer_floor", ROUNDINGS),
-            "cubic_coeff_a": Attr("float", -0.75), "exclude_outside": Attr("int", 0),
-            "extrapolation_value": Attr("float", 0.0, finite=False), "antialias": Attr("int", 0),
+            "cubic_coeff_a": Attr("float", -0.75),
+            "exclude_outside": Attr("int", 0),
+            "extrapolation_value": Attr("float", 0.0, finite=False),
+            "antialias": Attr("int", 0),
             "axes": Attr("ints", None),
             "keep_aspect_ratio_policy": Attr(
                 "str", "stretch", ("stretch", "not_larger", "not_smaller")
@@ -288,4 +338,4 @@ define(
         },
         dtypes=(REALS | BOOL, FLOATING, FLOATING, INDICES),
     )
-)  # fmt: skip
+)

@@ -47,9 +47,12 @@ def _reflect(places: Array, size: int, align_corners: bool) -> Array:
 
 
 def interpolate(
-    x: Array, where: Sequence[Array], mode: str = "linear", padding: str = "zeros",
+    x: Array,
+    where: Sequence[Array],
+    mode: str = "linear",
+    padding: str = "zeros",
     align_corners: bool = False,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return x [N,*S,C] at fractional places, one array [N,*OS] an axis of S, as [N,*OS,C].
 
     Outside x there are zeros, the border pixels, or x's reflection.
@@ -119,11 +122,16 @@ def _grid_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "grid_sample", "x grid",
+        "grid_sample",
+        "x grid",
         "y = x at the places of grid, where -1 and 1 are the ends of each axis, x's last axis "
         "first. Shapes: x [N,C,D1..Dr], grid [N,O1..Or,r] -> y [N,C,O1..Or]. "
         "Source: ONNX GridSample-22",
-        _infer_grid_sample, _grid_sample, family="image", rtol=2e-5, samples=_grid_samples,
+        _infer_grid_sample,
+        _grid_sample,
+        family="image",
+        rtol=2e-5,
+        samples=_grid_samples,
         flops=lambda call: 30 * call.outputs[0].elements,
         attrs={
             "align_corners": Attr("int", 0),
@@ -132,13 +140,18 @@ define(
         },
         dtypes=(REALS | BOOL, FLOATING),
     )
-)  # fmt: skip
+)
 
 
 def _infer_roi_align(
-    x: Value, rois: Value, batch_indices: Value, *, output_height: int, output_width: int,
+    x: Value,
+    rois: Value,
+    batch_indices: Value,
+    *,
+    output_height: int,
+    output_width: int,
     **attrs: object,
-) -> Types:  # fmt: skip
+) -> Types:
     expect_rank("x", x, 4)
     expect_rank("rois", rois, 2)
     expect("the length of rois", rois.shape[1], 4)
@@ -161,9 +174,17 @@ def _roi_axis(places: Array, size: int) -> tuple[Array, Array, Array, Array]:
 
 
 def _roi_align(
-    x: Array, rois: Array, batch_indices: Array, *, coordinate_transformation_mode: str, mode: str,
-    output_height: int, output_width: int, sampling_ratio: int, spatial_scale: float,
-) -> Array:  # fmt: skip
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    coordinate_transformation_mode: str,
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+) -> Array:
     check_range("batch index", batch_indices, 0, x.shape[0] - 1)
     if not np.isfinite(rois).all():
         raise RunError("a region has a corner that is not finite")
@@ -190,10 +211,14 @@ def _roi_align(
         (y0, y1, v, on_y), (x0, x1, u, on_x) = parts
         image, on = x[batch].astype(np.float64), on_y[:, None] & on_x
         v, u = v[:, None], u[None, :]
-        corners = np.stack([
-            image[:, y0][:, :, x0] * (1 - v) * (1 - u), image[:, y0][:, :, x1] * (1 - v) * u,
-            image[:, y1][:, :, x0] * v * (1 - u), image[:, y1][:, :, x1] * v * u,
-        ])  # fmt: skip
+        corners = np.stack(
+            [
+                image[:, y0][:, :, x0] * (1 - v) * (1 - u),
+                image[:, y0][:, :, x1] * (1 - v) * u,
+                image[:, y1][:, :, x0] * v * (1 - u),
+                image[:, y1][:, :, x1] * v * u,
+            ]
+        )
         sampled = np.where(on, corners.sum(0) if mode == "avg" else corners.max(0), 0)
         bins = sampled.reshape(-1, output_height, points[0], output_width, points[1])
         outputs.append(bins.mean((2, 4)) if mode == "avg" else bins.max((2, 4)))
@@ -212,30 +237,46 @@ def _roi_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "roi_align", "x rois batch_indices",
+        "roi_align",
+        "x rois batch_indices",
         "y = the mean (or max) of points sampled linearly in each bin of each region. Shapes: "
         "x [N,C,H,W], rois [R,4] as x1,y1,x2,y2, batch_indices [R] -> y [R,C,OH,OW]. "
         "Source: ONNX RoiAlign-22",
-        _infer_roi_align, _roi_align, family="image", rtol=1e-5, samples=_roi_samples,
+        _infer_roi_align,
+        _roi_align,
+        family="image",
+        rtol=1e-5,
+        samples=_roi_samples,
         flops=lambda call: 40 * call.outputs[0].elements,
         attrs={
             "coordinate_transformation_mode": Attr(
                 "str", "half_pixel", ("half_pixel", "output_half_pixel")
             ),
-            "mode": Attr("str", "avg", ("avg", "max")), "output_height": Attr("int", 1),
-            "output_width": Attr("int", 1), "sampling_ratio": Attr("int", 0),
+            "mode": Attr("str", "avg", ("avg", "max")),
+            "output_height": Attr("int", 1),
+            "output_width": Attr("int", 1),
+            "sampling_ratio": Attr("int", 0),
             "spatial_scale": Attr("float", 1.0),
         },
         dtypes=(FLOATING, Like("x"), INDICES),
     )
-)  # fmt: skip
+)
 
 
 def _infer_deform(
-    x: Value, w: Value, offset: Value, bias: Value | None = None, mask: Value | None = None, *,
-    strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
-    offset_group: int, kernel_shape: Ints | None,
-) -> Types:  # fmt: skip
+    x: Value,
+    w: Value,
+    offset: Value,
+    bias: Value | None = None,
+    mask: Value | None = None,
+    *,
+    strides: Ints | None,
+    pads: Ints | None,
+    dilations: Ints | None,
+    group: int,
+    offset_group: int,
+    kernel_shape: Ints | None,
+) -> Types:
     rank = expect_rank("w", w, len(x.shape)) - 2
     steps, edges, spread = window(rank, strides, pads, dilations)
     spatial_attrs(rank, strides=steps, pads=edges, dilations=spread)
@@ -260,10 +301,19 @@ def _infer_deform(
 
 
 def _deform_conv(
-    x: Array, w: Array, offset: Array, bias: Array | None = None, mask: Array | None = None, *,
-    strides: Ints | None, pads: Ints | None, dilations: Ints | None, group: int,
-    offset_group: int, kernel_shape: Ints | None,
-) -> Array:  # fmt: skip
+    x: Array,
+    w: Array,
+    offset: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    *,
+    strides: Ints | None,
+    pads: Ints | None,
+    dilations: Ints | None,
+    group: int,
+    offset_group: int,
+    kernel_shape: Ints | None,
+) -> Array:
     rank, kernel = x.ndim - 2, w.shape[2:]
     steps, edges, spread = window(rank, strides, pads, dilations)
     image, space = np.moveaxis(x, 1, -1), offset.shape[2:]
@@ -304,21 +354,29 @@ def _deform_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "deform_conv", "x w offset bias? mask?",
+        "deform_conv",
+        "x w offset bias? mask?",
         "conv whose kernel positions are moved by `offset` and scaled by `mask`, x read linearly "
         "between pixels. Shapes: x [N,C,H,W], w [O,C/group,KH,KW], offset "
         "[N,offset_group*KH*KW*2,OH,OW], mask [N,offset_group*KH*KW,OH,OW] -> y [N,O,OH,OW]. "
         "Source: ONNX DeformConv-22",
-        _infer_deform, _deform_conv, flops=_deform_flops, family="conv", rtol=2e-5,
+        _infer_deform,
+        _deform_conv,
+        flops=_deform_flops,
+        family="conv",
+        rtol=2e-5,
         samples=_deform_samples,
         attrs={
-            "strides": Attr("ints", None), "pads": Attr("ints", None),
-            "dilations": Attr("ints", None), "group": Attr("int", 1),
-            "offset_group": Attr("int", 1), "kernel_shape": Attr("ints", None),
+            "strides": Attr("ints", None),
+            "pads": Attr("ints", None),
+            "dilations": Attr("ints", None),
+            "group": Attr("int", 1),
+            "offset_group": Attr("int", 1),
+            "kernel_shape": Attr("ints", None),
         },
         dtypes=(FLOATING, Like("x"), Like("x"), Like("x"), Like("x")),
     )
-)  # fmt: skip
+)
 
 
 def _infer_affine_grid(theta: Value, size: Value, *, align_corners: int) -> Types:
@@ -348,16 +406,21 @@ def _affine_grid(theta: Array, size: Array, *, align_corners: int) -> Array:
 
 define(
     OpDef(
-        "affine_grid", "theta size",
+        "affine_grid",
+        "theta size",
         "y = theta applied to the places of an image of `size`, -1 and 1 being its ends, for "
         "grid_sample. Shapes: theta [N,r,r+1], size [r+2] -> y [N,D1..Dr,r]. "
         "Source: ONNX AffineGrid-20",
-        _infer_affine_grid, _affine_grid, attrs={"align_corners": Attr("int", 0)}, family="image",
-        flops=lambda call: 8 * call.outputs[0].elements, rtol=1e-5,
+        _infer_affine_grid,
+        _affine_grid,
+        attrs={"align_corners": Attr("int", 0)},
+        family="image",
+        flops=lambda call: 8 * call.outputs[0].elements,
+        rtol=1e-5,
         samples=lambda rng: [
             Sample((draw(rng, 2, 2, 3), ints(2, 3, 4, 5)), {"align_corners": align}, frozenset({1}))
             for align in (0, 1)
         ],
         dtypes=(FLOATING, INDICES),
     )
-)  # fmt: skip
+)

@@ -65,21 +65,31 @@ def _top_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "top_k", "x k",
+        "top_k",
+        "x k",
         "y, indices = the k greatest (or least) elements along `axis`, in order, the first of "
         "ties first. Source: ONNX TopK-24",
-        _infer_top_k, _top_k, outputs="y indices?", samples=_top_samples, family="other",
+        _infer_top_k,
+        _top_k,
+        outputs="y indices?",
+        samples=_top_samples,
+        family="other",
         attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
-        flops=lambda call: 10 * call.type(0).elements, moves=True, dtypes=(REALS, INDICES),
+        flops=lambda call: 10 * call.type(0).elements,
+        moves=True,
+        dtypes=(REALS, INDICES),
     )
-)  # fmt: skip
+)
 move(
-    "non_zero", "x", "y = the indices of x's nonzero elements, [rank, count]. Source: ONNX",
+    "non_zero",
+    "x",
+    "y = the indices of x's nonzero elements, [rank, count]. Source: ONNX",
     lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
     lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
     moves=False,
-    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))], dtypes=(ANY,),
-)  # fmt: skip
+    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))],
+    dtypes=(ANY,),
+)
 
 
 def _infer_unique(x: Value, *, axis: int | None, sorted: int) -> Types:
@@ -111,18 +121,23 @@ def _unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
 
 define(
     OpDef(
-        "unique", "x",
+        "unique",
+        "x",
         "y, first, inverse, counts = the distinct elements (or slices along `axis`), ascending or "
         "in order of appearance. Source: ONNX Unique-28",
-        _infer_unique, _unique, outputs="y indices? inverse_indices? counts?", family="other",
-        attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)}, moves=True,
+        _infer_unique,
+        _unique,
+        outputs="y indices? inverse_indices? counts?",
+        family="other",
+        attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)},
+        moves=True,
         flops=lambda call: 10 * call.type(0).elements,
         samples=lambda rng: [
             Sample((rng.integers(0, 5, (4, 5)).astype(np.float32),), {"sorted": s}) for s in (0, 1)
         ],
         dtypes=(ANY,),
     )
-)  # fmt: skip
+)
 
 
 def _infer_compress(x: Value, condition: Value, *, axis: int | None) -> Types:
@@ -137,16 +152,18 @@ def _infer_compress(x: Value, condition: Value, *, axis: int | None) -> Types:
 
 
 move(
-    "compress", "x condition", "y = x's slices along `axis` (or elements) where condition holds. "
-    "Source: ONNX Compress-11",
-    _infer_compress, lambda x, condition, axis: np.compress(condition, x, axis=axis),
+    "compress",
+    "x condition",
+    "y = x's slices along `axis` (or elements) where condition holds. Source: ONNX Compress-11",
+    _infer_compress,
+    lambda x, condition, axis: np.compress(condition, x, axis=axis),
     attrs={"axis": Attr("int", None)},
     samples=lambda rng: [
         Sample((draw(rng, 4, 3), np.array([1, 0, 1, 1], bool)), {"axis": 0}),
         Sample((draw(rng, 2, 3), np.array([1, 0, 1, 0, 0, 1], bool)), note="elements"),
     ],
     dtypes=(ANY, BOOL),
-)  # fmt: skip
+)
 
 
 def _infer_reverse_sequence(x: Value, lengths: Value, *, batch_axis: int, time_axis: int) -> Types:
@@ -165,16 +182,18 @@ def _reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: i
 
 
 move(
-    "reverse_sequence", "x lengths",
+    "reverse_sequence",
+    "x lengths",
     "y = x with the first lengths[b] steps of each batch b back to front. Source: ONNX",
-    _infer_reverse_sequence, _reverse_sequence,
+    _infer_reverse_sequence,
+    _reverse_sequence,
     attrs={"batch_axis": Attr("int", 1), "time_axis": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 4, 3, 2), ints(4, 1, 2)), constants=frozenset({1})),
         Sample((draw(rng, 3, 4), ints(4, 1, 2)), {"batch_axis": 0, "time_axis": 1}),
     ],
     dtypes=(ANY, INDICES),
-)  # fmt: skip
+)
 
 
 def _tensor_scatter(
@@ -210,14 +229,16 @@ def _infer_tensor_scatter(
 
 
 move(
-    "tensor_scatter", "past_cache update write_indices?",
+    "tensor_scatter",
+    "past_cache update write_indices?",
     "y = the cache with each batch's update written from its index on along `axis`, wrapping "
     "around when circular. Source: ONNX TensorScatter-24",
-    _infer_tensor_scatter, _tensor_scatter,
+    _infer_tensor_scatter,
+    _tensor_scatter,
     attrs={"axis": Attr("int", -2), "mode": Attr("str", "linear", ("linear", "circular"))},
     samples=lambda rng: [
         Sample((draw(rng, 2, 3, 5, 4), draw(rng, 2, 3, 2, 4), ints(3, 1))),
         Sample((draw(rng, 2, 5, 4), draw(rng, 2, 3, 4), ints(3, 1)), {"mode": "circular"}),
     ],
     dtypes=(ANY, Like("past_cache"), INDICES),
-)  # fmt: skip
+)

@@ -78,16 +78,21 @@ def _slice_samples(rng: np.random.Generator) -> Iterable[Sample]:
     x = draw(rng, 5, 7, 9)
     yield Sample((x, ints(1, 2), ints(4, 99)), constants=fixed, note="leading axes")
     yield Sample((x, ints(-3), ints(-1), ints(-1)), constants=fixed, note="from the end")
-    yield Sample((x, ints(8, 5), ints(-99, 0), ints(2, 1), ints(-2, -3)), constants=fixed,
-                 note="backward")  # fmt: skip
+    yield Sample(
+        (x, ints(8, 5), ints(-99, 0), ints(2, 1), ints(-2, -3)), constants=fixed, note="backward"
+    )
     yield Sample((x, ints(0), ints(99), ints(1), ints(3)), constants=fixed, note="step 3")
 
 
 move(
-    "slice", "x starts ends axes? steps?",
+    "slice",
+    "x starts ends axes? steps?",
     "y = x[start:end:step] along each axis given, clamped to x. Source: ONNX Slice-13",
-    _infer_slice, _slice, samples=_slice_samples, dtypes=(ANY, INDICES, INDICES, INDICES, INDICES),
-)  # fmt: skip
+    _infer_slice,
+    _slice,
+    samples=_slice_samples,
+    dtypes=(ANY, INDICES, INDICES, INDICES, INDICES),
+)
 
 NUMPY_MODES = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "wrap": "wrap"}
 
@@ -130,8 +135,9 @@ def pad(
         return np.pad(x[tuple(cuts)], grow, mode=NUMPY_MODES[mode])  # type: ignore[call-overload, no-any-return]
     y = np.full(
         [n + a + b for n, (a, b) in zip(x.shape, edges, strict=True)],
-        _fill(x.dtype) if value is None else value.reshape(()), dtype=x.dtype,
-    )  # fmt: skip
+        _fill(x.dtype) if value is None else value.reshape(()),
+        dtype=x.dtype,
+    )
     kept = [_kept(a, n, n + a + b) for (a, b), n in zip(edges, x.shape, strict=True)]
     sources = tuple(
         slice(to.start - a, to.stop - a) for to, (a, _) in zip(kept, edges, strict=True)
@@ -166,11 +172,15 @@ def _pad_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 move(
-    "pad", "x pads value? axes?",
+    "pad",
+    "x pads value? axes?",
     "y = x with pads[i] elements before and pads[i+n] after along each axis: the value (0), or "
     "x reflected without or with (symmetric) its edge, its edge, or wrapped. Source: ONNX Pad-25",
-    _infer_pad, pad, samples=with_quantized("pad", _pad_samples), moves=False,
+    _infer_pad,
+    pad,
+    samples=with_quantized("pad", _pad_samples),
+    moves=False,
     quantized=form("pad"),
     attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
     dtypes=(ANY, INDICES, Like("x"), INDICES),
-)  # fmt: skip
+)

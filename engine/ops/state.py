@@ -37,18 +37,34 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 define(
     OpDef(
-        "variable", "initial",
+        "variable",
+        "initial",
         "y = the state named `state` as the effects before this node left it, `initial` before "
         "the first. Source: TFLite READ_VARIABLE",
-        same_type, _variable, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
-        moves=True, effect="reads", dtypes=(ANY,),
+        same_type,
+        _variable,
+        attrs=_STATE,
+        flops=no_flops,
+        samples=_samples,
+        family="move",
+        moves=True,
+        effect="reads",
+        dtypes=(ANY,),
     )
-)  # fmt: skip
+)
 define(
     OpDef(
-        "assign", "value",
+        "assign",
+        "value",
         "the state named `state` becomes value; y = value. Source: TFLite ASSIGN_VARIABLE",
-        same_type, _assign, attrs=_STATE, flops=no_flops, samples=_samples, family="move",
-        moves=True, effect="writes", dtypes=(ANY,),
+        same_type,
+        _assign,
+        attrs=_STATE,
+        flops=no_flops,
+        samples=_samples,
+        family="move",
+        moves=True,
+        effect="writes",
+        dtypes=(ANY,),
     )
-)  # fmt: skip
+)

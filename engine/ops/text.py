@@ -28,11 +28,16 @@ def _infer_concat(a: Value, b: Value) -> Types:
 
 define(
     OpDef(
-        "string_concat", "a b", "y = a followed by b, broadcast. Source: ONNX StringConcat-20",
-        _infer_concat, lambda a, b: np.asarray(a.astype(object) + b.astype(object), object),
-        flops=_cost, family="other", dtypes=(TEXT, TEXT),
+        "string_concat",
+        "a b",
+        "y = a followed by b, broadcast. Source: ONNX StringConcat-20",
+        _infer_concat,
+        lambda a, b: np.asarray(a.astype(object) + b.astype(object), object),
+        flops=_cost,
+        family="other",
+        dtypes=(TEXT, TEXT),
     )
-)  # fmt: skip
+)
 
 
 def _infer_split(x: Value, **attrs: object) -> Types:
@@ -52,13 +57,19 @@ def _split(x: Array, *, delimiter: str, maxsplit: int | None) -> tuple[Array, Ar
 
 define(
     OpDef(
-        "string_split", "x",
+        "string_split",
+        "x",
         "y, count = the parts of each string between delimiters (or runs of blanks), padded with "
         "empty strings. Shapes: x [..] -> y [..,most parts], count [..]. Source: ONNX, opset 20",
-        _infer_split, _split, outputs="y count?", flops=_cost, family="other",
-        attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)}, dtypes=(TEXT,),
+        _infer_split,
+        _split,
+        outputs="y count?",
+        flops=_cost,
+        family="other",
+        attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)},
+        dtypes=(TEXT,),
     )
-)  # fmt: skip
+)
 
 
 def _infer_match(x: Value, *, pattern: str) -> Types:
@@ -77,13 +88,19 @@ def _match(x: Array, *, pattern: str) -> Array:
 
 define(
     OpDef(
-        "regex_full_match", "x",
+        "regex_full_match",
+        "x",
         "y = whether `pattern` matches all of x; the syntax that RE2 and Python's re share. "
         "Source: ONNX RegexFullMatch-20",
-        _infer_match, _match, flops=_cost, family="other", attrs={"pattern": Attr("str", "")},
-        dtypes=(TEXT,), bounded=False,
+        _infer_match,
+        _match,
+        flops=_cost,
+        family="other",
+        attrs={"pattern": Attr("str", "")},
+        dtypes=(TEXT,),
+        bounded=False,
     )
-)  # fmt: skip
+)
 
 
 def _infer_normalizer(x: Value, **attrs: object) -> Types:
@@ -104,24 +121,34 @@ def _normalizer(
 
 define(
     OpDef(
-        "string_normalizer", "x",
+        "string_normalizer",
+        "x",
         "y = x without the stop words, in small or capital letters; one empty string when "
         "nothing is left. Shapes: x [C] or [1,C]. Source: ONNX StringNormalizer-10",
-        _infer_normalizer, _normalizer, flops=_cost, family="other",
+        _infer_normalizer,
+        _normalizer,
+        flops=_cost,
+        family="other",
         attrs={
             "case_change_action": Attr("str", "NONE", ("NONE", "LOWER", "UPPER")),
-            "is_case_sensitive": Attr("int", 0), "stopwords": Attr("strs", ()),
+            "is_case_sensitive": Attr("int", 0),
+            "stopwords": Attr("strs", ()),
             "locale": Attr("str", ""),
         },
         dtypes=(TEXT,),
     )
-)  # fmt: skip
+)
 
 
 def _infer_tf_idf(
-    x: Value, *, ngram_indexes: Ints, ngram_counts: Ints, pool_int64s: Ints | None,
-    pool_strings: Strs | None, **attrs: object,
-) -> Types:  # fmt: skip
+    x: Value,
+    *,
+    ngram_indexes: Ints,
+    ngram_counts: Ints,
+    pool_int64s: Ints | None,
+    pool_strings: Strs | None,
+    **attrs: object,
+) -> Types:
     rank = expect_rank("x", x, 1, 2)
     size = len(pool_strings or pool_int64s or ())
     if any(a > b for a, b in pairwise((0, *ngram_counts, size))):
@@ -147,10 +174,18 @@ def _grams(
 
 
 def _tf_idf(
-    x: Array, *, ngram_indexes: Ints, ngram_counts: Ints, weights: tuple[float, ...] | None,
-    pool_int64s: Ints | None, pool_strings: Strs | None, min_gram_length: int,
-    max_gram_length: int, max_skip_count: int, mode: str,
-) -> Array:  # fmt: skip
+    x: Array,
+    *,
+    ngram_indexes: Ints,
+    ngram_counts: Ints,
+    weights: tuple[float, ...] | None,
+    pool_int64s: Ints | None,
+    pool_strings: Strs | None,
+    min_gram_length: int,
+    max_gram_length: int,
+    max_skip_count: int,
+    mode: str,
+) -> Array:
     pool: tuple[object, ...] = pool_strings or pool_int64s or ()
     grams = dict(
         (gram, number)
@@ -178,18 +213,26 @@ def _found(line: list[object], least: int, most: int, skips: int) -> Iterable[tu
 
 define(
     OpDef(
-        "tf_idf_vectorizer", "x",
+        "tf_idf_vectorizer",
+        "x",
         "y[i] = how often the n-grams with index i occur in x, elements of a gram lying 1 to "
         "max_skip_count + 1 apart (TF), whether they do times their weight (IDF), or the count "
         "times it (TFIDF). Shapes: x [C] or [N,C] -> y [..,indexes]. Source: ONNX, opset 9",
-        _infer_tf_idf, _tf_idf, flops=_cost, family="other",
+        _infer_tf_idf,
+        _tf_idf,
+        flops=_cost,
+        family="other",
         attrs={
-            "ngram_indexes": Attr("ints", least=0), "ngram_counts": Attr("ints"),
-            "weights": Attr("floats", None), "pool_int64s": Attr("ints", None),
-            "pool_strings": Attr("strs", None), "min_gram_length": Attr("int"),
-            "max_gram_length": Attr("int"), "max_skip_count": Attr("int"),
+            "ngram_indexes": Attr("ints", least=0),
+            "ngram_counts": Attr("ints"),
+            "weights": Attr("floats", None),
+            "pool_int64s": Attr("ints", None),
+            "pool_strings": Attr("strs", None),
+            "min_gram_length": Attr("int"),
+            "max_gram_length": Attr("int"),
+            "max_skip_count": Attr("int"),
             "mode": Attr("str", choices=("TF", "IDF", "TFIDF")),
         },
         dtypes=(INDICES | TEXT,),
     )
-)  # fmt: skip
+)

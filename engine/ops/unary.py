@@ -20,9 +20,14 @@ Function = Callable[..., Array]
 
 
 def _unary(
-    name: str, doc: str, reference: Function, cost: int, rtol: float = 0,
-    dtypes: frozenset[str] = FLOATING, **options: Any,
-) -> OpDef:  # fmt: skip
+    name: str,
+    doc: str,
+    reference: Function,
+    cost: int,
+    rtol: float = 0,
+    dtypes: frozenset[str] = FLOATING,
+    **options: Any,
+) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
@@ -30,10 +35,17 @@ def _unary(
     options.setdefault("quantized", form(name))
     return define(
         OpDef(
-            name, "x", doc, same_type, reference, flops=flops, rtol=rtol, dtypes=(dtypes,),
+            name,
+            "x",
+            doc,
+            same_type,
+            reference,
+            flops=flops,
+            rtol=rtol,
+            dtypes=(dtypes,),
             **options,
         )
-    )  # fmt: skip
+    )
 
 
 def _rsqrt(x: Array) -> Array:
@@ -54,18 +66,33 @@ _unary("square", "y = x * x. Source: TFLite SQUARE", np.square, 1, dtypes=NUMBER
 _unary("reciprocal", "y = 1 / x. Source: ONNX Reciprocal-13", lambda x: 1 / x, 4, 1e-6)
 for _name in ("sin", "cos", "tan"):
     _unary(
-        _name, f"y = {_name} x, x in radians. Source: ONNX {_name.title()}-22",
-        _double(getattr(np, _name)), 20, 2e-6,
-    )  # fmt: skip
+        _name,
+        f"y = {_name} x, x in radians. Source: ONNX {_name.title()}-22",
+        _double(getattr(np, _name)),
+        20,
+        2e-6,
+    )
 for _name in ("sinh", "cosh"):
     _unary(_name, f"y = {_name} x. Source: ONNX", _double(getattr(np, _name)), 20, 2e-6)
 for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
     _inverse = getattr(np, f"arc{_name[1:]}")
     _unary(_name, f"y = {_name} x. Source: ONNX", _double(_inverse), 20, 2e-6)
-_unary("bitwise_not", "y = ~x. Source: ONNX BitwiseNot-18", np.invert, 1, dtypes=INTEGERS,
-       samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))])  # fmt: skip
-_unary("not", "y = not x. Source: ONNX Not-1", np.logical_not, 1, dtypes=BOOL,
-       samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))])  # fmt: skip
+_unary(
+    "bitwise_not",
+    "y = ~x. Source: ONNX BitwiseNot-18",
+    np.invert,
+    1,
+    dtypes=INTEGERS,
+    samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))],
+)
+_unary(
+    "not",
+    "y = not x. Source: ONNX Not-1",
+    np.logical_not,
+    1,
+    dtypes=BOOL,
+    samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))],
+)
 
 
 def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | None = None) -> OpDef:
@@ -90,6 +117,8 @@ def _is_inf(x: Array, detect_negative: int, detect_positive: int) -> Array:
 
 _flag("is_nan", "y = whether x is NaN. Source: ONNX IsNaN-20", np.isnan)
 _flag(
-    "is_inf", "y = whether x is infinite, of a sign asked for. Source: ONNX IsInf-20", _is_inf,
+    "is_inf",
+    "y = whether x is infinite, of a sign asked for. Source: ONNX IsInf-20",
+    _is_inf,
     {"detect_negative": Attr("int", 1), "detect_positive": Attr("int", 1)},
-)  # fmt: skip
+)

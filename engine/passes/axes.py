@@ -161,9 +161,19 @@ def _axis_input(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
 
 
 REDUCTIONS = (
-    "reduce_l1", "reduce_l2", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean",
-    "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square", "reduce_any", "reduce_all",
-)  # fmt: skip
+    "reduce_l1",
+    "reduce_l2",
+    "reduce_log_sum",
+    "reduce_log_sum_exp",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "reduce_sum_square",
+    "reduce_any",
+    "reduce_all",
+)
 
 ON_AXES: Mapping[str, Renumber] = {
     "concat": _axis_attr,

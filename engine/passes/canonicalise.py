@@ -73,9 +73,12 @@ def gemm_of_weights(g: Draft, root: Node) -> tuple[int] | None:
         a = g.add("transpose", [a], {"perm": (1, 0)}, [root])
     inputs = [a, g.constant(weights)]
     offset = _offset(g, c, beta)
-    if c is None or offset is not None and offset.size in (1, len(weights)) and (
-        offset.size == 1 or offset.shape[-1] == len(weights)
-    ):  # fmt: skip
+    if (
+        c is None
+        or offset is not None
+        and offset.size in (1, len(weights))
+        and (offset.size == 1 or offset.shape[-1] == len(weights))
+    ):
         if offset is not None:
             wide = np.broadcast_to(offset.reshape(-1), (len(weights),))
             inputs.append(g.constant(np.ascontiguousarray(wide)))

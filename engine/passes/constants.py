@@ -23,9 +23,17 @@ MOST_TIMES, MOST_MORE_BYTES = 5, 256 << 20
 each double a constant double it 45 times as readily as once."""
 
 NOT_REPEATABLE = frozenset(
-    {"random_normal", "random_normal_like", "random_uniform", "random_uniform_like", "bernoulli",
-     "multinomial", "python", "copy"}
-)  # fmt: skip
+    {
+        "random_normal",
+        "random_normal_like",
+        "random_uniform",
+        "random_uniform_like",
+        "bernoulli",
+        "multinomial",
+        "python",
+        "copy",
+    }
+)
 """Ops whose outputs are not told by their inputs, or whose place is the point of them."""
 
 

@@ -183,7 +183,16 @@ def _takes(op: str, activation: str) -> bool:
 
 
 CLAMPED = frozenset(
-    {"conv", "conv_transpose", "fully_connected", "matmul", "add", "sub", "mul", "max_pool",
-     "average_pool"}
-)  # fmt: skip
+    {
+        "conv",
+        "conv_transpose",
+        "fully_connected",
+        "matmul",
+        "add",
+        "sub",
+        "mul",
+        "max_pool",
+        "average_pool",
+    }
+)
 """Ops whose integer form ends in a clamp; the clamp can be an activation's."""

@@ -24,8 +24,16 @@ SAME_QUANT = ("max_pool", "average_pool", "resize", "pad", "reduce_max", "reduce
 """Ops whose integer form has one quantisation for input and output."""
 
 OWN_QUANT = TABLE_OPS - {"quantize"} | {
-    "add", "sub", "mul", "div", "prelu", "softmax", "reduce_mean", "reduce_sum", "concat",
-}  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "prelu",
+    "softmax",
+    "reduce_mean",
+    "reduce_sum",
+    "concat",
+}
 """Ops whose integer form goes from any quantisation to any other."""
 
 LINEAR = ("conv", "conv_transpose", "fully_connected", "matmul", "gemm")

@@ -74,9 +74,7 @@ def _over_deviation(g: Draft, root: Node) -> tuple[int, int, float, list[Node]] 
     return None
 
 
-def _square_root(
-    g: Draft, value: int, root: Node, inverse: bool
-) -> tuple[int, list[Node]] | None:  # fmt: skip
+def _square_root(g: Draft, value: int, root: Node, inverse: bool) -> tuple[int, list[Node]] | None:
     """Return (x, nodes) if the value is sqrt(x), or 1 / sqrt(x) when `inverse`."""
     node = g.made_by(value, root, "rsqrt" if inverse else "sqrt", "pow", "reciprocal", "div")
     if node is None:
@@ -151,9 +149,13 @@ def _scaled_by_deviation(
 
 
 def _norm_in_two(
-    g: Draft, root: Node, x: int, rest: Node,
-    found: tuple[Array, int, float, list[Node]], of: list[Node],
-) -> tuple[int] | None:  # fmt: skip
+    g: Draft,
+    root: Node,
+    x: int,
+    rest: Node,
+    found: tuple[Array, int, float, list[Node]],
+    of: list[Node],
+) -> tuple[int] | None:
     scale, axis, epsilon, nodes = found
     bias, shape = g.data(rest.used[0]), g.type(x).shape[axis:]
     if bias is None or scale.shape != shape or bias.shape != shape:

@@ -21,9 +21,19 @@ from trireme.passes.integer_ops import EIGHT_BIT, integers_of, is_of, on_integer
 from trireme.support.dtypes import Array
 
 MOVES = (
-    "reshape", "transpose", "squeeze", "unsqueeze", "flatten", "slice", "gather", "expand", "tile",
-    "identity", "depth_to_space", "space_to_depth",
-)  # fmt: skip
+    "reshape",
+    "transpose",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "slice",
+    "gather",
+    "expand",
+    "tile",
+    "identity",
+    "depth_to_space",
+    "space_to_depth",
+)
 """Ops that only move elements, and so may run before a dequantize as well as after it."""
 
 
@@ -78,9 +88,7 @@ def pair_of_types(g: Draft, root: Node) -> tuple[int] | None:
     return None if typed is None else (g.add("dequantize", [typed], {}, [root]),)
 
 
-def _quantized_once(
-    g: Draft, root: Node, first: Node, quant: Quant, stored: str
-) -> int | None:  # fmt: skip
+def _quantized_once(g: Draft, root: Node, first: Node, quant: Quant, stored: str) -> int | None:
     """Return what the quantize_linear `first` makes, by a type; one value for all that read it."""
     real = first.used[0]
     if g.data(real) is not None:

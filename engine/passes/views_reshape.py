@@ -36,9 +36,7 @@ def groups_of(before: Sequence[int], after: Sequence[int]) -> list[Group]:
     return groups
 
 
-def reshape_under(
-    g: Draft, root: Node, u: int, perm: Perm, sorts: bool
-) -> tuple[int, ...] | None:  # fmt: skip
+def reshape_under(g: Draft, root: Node, u: int, perm: Perm, sorts: bool) -> tuple[int, ...] | None:
     """Return what stands in for reshape(transpose(u, perm)), None to leave it.
 
     `sorts` says that it pays to transpose u inside a group and leave the groups where they are, as

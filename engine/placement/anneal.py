@@ -40,9 +40,13 @@ _NEEDED, _ALL = 0.35, 0.1
 
 
 def anneal(
-    scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], visits: int, least: float = 0.0,
+    scorer: Scorer,
+    tasks: Tasks,
+    able: Sequence[Sequence[int]],
+    visits: int,
+    least: float = 0.0,
     seed: int = 0,
-) -> tuple[float, Assignment, Tasks]:  # fmt: skip
+) -> tuple[float, Assignment, Tasks]:
     """Return the best met within some node visits from the tasks: its score, and what it is.
 
     able: of each node, the devices that it may move to
@@ -60,9 +64,14 @@ def anneal(
 
 
 def _exchanged(
-    scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]], tails: Sequence[Sequence[float]],
-    steps: int, least: float, rng: random.Random,
-) -> tuple[Tasks, float]:  # fmt: skip
+    scorer: Scorer,
+    tasks: Tasks,
+    able: Sequence[Sequence[int]],
+    tails: Sequence[Sequence[float]],
+    steps: int,
+    least: float,
+    rng: random.Random,
+) -> tuple[Tasks, float]:
     """Return the best tasks met by walks at several heats that exchange what they have, and the
     share of the steps that they took.
     """
@@ -108,9 +117,13 @@ class _Walk:
     """
 
     def __init__(
-        self, scorer: Scorer, tasks: Tasks, able: Sequence[Sequence[int]],
-        tails: Sequence[Sequence[float]], rng: random.Random,
-    ) -> None:  # fmt: skip
+        self,
+        scorer: Scorer,
+        tasks: Tasks,
+        able: Sequence[Sequence[int]],
+        tails: Sequence[Sequence[float]],
+        rng: random.Random,
+    ) -> None:
         self.scorer, self.problem, self.able = scorer, scorer.problem, able
         self.tails, self.random = tails, rng.random
         self.assigned = assigned_of(self.problem, tasks)
@@ -175,9 +188,10 @@ class _Walk:
             return None
         first, last = self._between(part)
         joins = [
-            u for u in range(max(first, 0), min(last + 1, len(tasks)))
+            u
+            for u in range(max(first, 0), min(last + 1, len(tasks)))
             if tasks[u][0] == device and u != t
-        ]  # fmt: skip
+        ]
         if joins and (first >= last or self.random() < 0.5):
             return joining(tasks, t, part, joins[int(self.random() * len(joins))])
         if first >= last:

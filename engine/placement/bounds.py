@@ -78,11 +78,19 @@ def to_end(problem: Problem) -> list[list[float]]:
                 if reader == CALLER:
                     longest = max(longest, problem.copy_s(value, space[d], 0))
                     continue
-                longest = max(longest, min(
-                    problem.own_s(reader, e) + tails[reader][e]
-                    + (launch_s[e] + problem.copy_s(value, space[d], space[e]) if e != d else 0.0)
-                    for e in problem.able[reader]
-                ))  # fmt: skip
+                longest = max(
+                    longest,
+                    min(
+                        problem.own_s(reader, e)
+                        + tails[reader][e]
+                        + (
+                            launch_s[e] + problem.copy_s(value, space[d], space[e])
+                            if e != d
+                            else 0.0
+                        )
+                        for e in problem.able[reader]
+                    ),
+                )
             tails[i][d] = longest
     return tails
 
@@ -121,9 +129,7 @@ def makespan_bound(
     if left is None:
         return known_s, "the critical path"
     again = load if load is not None and left is problem else LoadBound(Forest(left))
-    bounds = [
-        (critical_s(left), "the critical path"), (again.seconds, "the load")
-    ]  # fmt: skip
+    bounds = [(critical_s(left), "the critical path"), (again.seconds, "the load")]
     best, origin = max(bounds)
     return min(best, known_s), origin
 

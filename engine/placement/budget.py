@@ -40,10 +40,17 @@ def memory_uses(
             arena = _packed(problem, ranges[s])
         uses.append(
             MemoryUse(
-                memory, limit, arena, weights[s], scratch[s], code[s], streamed,
-                streamed * problem.links[0][s][1], streams,
+                memory,
+                limit,
+                arena,
+                weights[s],
+                scratch[s],
+                code[s],
+                streamed,
+                streamed * problem.links[0][s][1],
+                streams,
             )
-        )  # fmt: skip
+        )
     return uses
 
 

@@ -143,18 +143,27 @@ class _Duel:
             safe, far = (safe, middle) if self.lead(middle) < 0 else (middle, far)
         ids = tuple(node.id for node in nodes)
         return Deciding(
-            group.op, names[group.device], ids, seconds, low_s, high_s, far * seconds, rival,
+            group.op,
+            names[group.device],
+            ids,
+            seconds,
+            low_s,
+            high_s,
+            far * seconds,
+            rival,
             own[0].source,
-        )  # fmt: skip
+        )
 
     def lead(self, factor: float) -> float:
         """Return how much less what is kept takes, with the group's estimates times a factor."""
         problem, moved = self.pricing.problem, set(self.group.nodes)
         rows = [
-            [s if s is None or i not in moved or d != self.group.device else s * factor
-             for d, s in enumerate(row)]
+            [
+                s if s is None or i not in moved or d != self.group.device else s * factor
+                for d, s in enumerate(row)
+            ]
             for i, row in enumerate(problem.seconds)
-        ]  # fmt: skip
+        ]
         moved_problem = Problem.of(self.pricing.graph, problem.machine, rows)
         scorer = Scorer(moved_problem, self.scorer.objective)
         return scorer.value(*self.rival) - scorer.value(*self.kept)

@@ -193,10 +193,14 @@ def _copies(repricer: Repricer) -> tuple[CopyReason, ...]:
             ways.append(_way(repricer, readers, source, "its readers"))
         reasons.append(
             CopyReason(
-                placement.source.values[value].first_name, spaces[source], spaces[target],
-                problem.nbytes[value], problem.copy_s(value, source, target), tuple(ways),
+                placement.source.values[value].first_name,
+                spaces[source],
+                spaces[target],
+                problem.nbytes[value],
+                problem.copy_s(value, source, target),
+                tuple(ways),
             )
-        )  # fmt: skip
+        )
     return tuple(reasons)
 
 

@@ -65,10 +65,12 @@ class Pair(Factor):
         for edge in self.launches:
             enter = [(e, self.prices.launch[e] * shares[e].get(edge, 0.0)) for e in self.below]
             self.price = [
-                [copy + (more if d != e else 0.0) for copy, (e, more) in zip(
-                    row, enter, strict=True)]
+                [
+                    copy + (more if d != e else 0.0)
+                    for copy, (e, more) in zip(row, enter, strict=True)
+                ]
                 for d, row in zip(self.above, self.copies, strict=True)
-            ]  # fmt: skip
+            ]
 
     def told(self, i: int) -> list[float]:
         """Return the least of what is left with the other node, for each device of node i."""
@@ -88,9 +90,14 @@ class Star(Factor):
     """
 
     def __init__(
-        self, problem: Problem, prices: Prices, maker: int, value: int, readers: Sequence[int],
+        self,
+        problem: Problem,
+        prices: Prices,
+        maker: int,
+        value: int,
+        readers: Sequence[int],
         pays: Sequence[int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.maker, self.readers = maker, [r for r in readers if r != CALLER]
         self.members = (*([maker] if maker != CALLER else []), *self.readers)
         self.launches = tuple((maker, r) for r in pays)
@@ -114,11 +121,12 @@ class Star(Factor):
             price = sum([_copy(problem, self.prices, value, source, s) for s in copied])
             allowed = {
                 r: [
-                    at for at, e in enumerate(problem.able[r])
+                    at
+                    for at, e in enumerate(problem.able[r])
                     if problem.space[e] == source or problem.space[e] in copied
                 ]
                 for r in self.readers
-            }  # fmt: skip
+            }
             if all(allowed.values()):
                 found.append((price, allowed))
         return found
@@ -182,9 +190,11 @@ def factors_of(problem: Problem, prices: Prices) -> tuple[list[Factor], list[lis
         if alone is not None:
             _add_copy(problem, prices, own, value, maker, alone)
             continue
-        pays = [] if maker == CALLER else [
-            r for r in readers if r != CALLER and (maker, r) not in paid
-        ]  # fmt: skip
+        pays = (
+            []
+            if maker == CALLER
+            else [r for r in readers if r != CALLER and (maker, r) not in paid]
+        )
         paid.update((maker, r) for r in pays)
         if len(readers) == 1:
             edge = (maker, readers[0])

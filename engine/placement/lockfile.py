@@ -129,9 +129,12 @@ class MadeWith:
 
 
 def made_with(
-    placement: Held | None, devices: Sequence[str | Device] | None, threads: int | None,
-    batch: int | None, objective: Objective | None,
-) -> MadeWith:  # fmt: skip
+    placement: Held | None,
+    devices: Sequence[str | Device] | None,
+    threads: int | None,
+    batch: int | None,
+    objective: Objective | None,
+) -> MadeWith:
     """Return what a session is made with, given its options of these names.
 
     Errors: PlacementError, if the lock is of a described machine, where nothing can run;
@@ -184,9 +187,13 @@ def read_held(held: Held | None) -> Placement | Lock | None:
 
 
 def place_as(
-    graph: Graph, costs: CostModel, objective: Objective = "makespan", held: Held | None = None,
-    splits: Splits = "off", mixtures: Mixtures = "any",
-) -> Placement:  # fmt: skip
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective = "makespan",
+    held: Held | None = None,
+    splits: Splits = "off",
+    mixtures: Mixtures = "any",
+) -> Placement:
     """Return the placement of a graph: searched for, or as it is held, its splits included.
 
     splits, mixtures: what to split over devices, and to mix of them, where nothing is held
@@ -216,10 +223,18 @@ def lock(placement: Placement, version: str = "", options: LockedOptions | None 
         nodes.append(LockedNode(names[node.id], node.op, chosen.device, task, us, chosen.why))
     devices = {name: spec.description for name, spec in placement.specs.items()}
     return Lock(
-        placement.source.name, version, score.objective, score.value, score.lower_bound,
-        score.unit, devices, tuple(nodes), tuple(one.text for one in placement.splits),
-        any(line.endswith(KEPT) for line in placement.measured), options or LockedOptions(),
-    )  # fmt: skip
+        placement.source.name,
+        version,
+        score.objective,
+        score.value,
+        score.lower_bound,
+        score.unit,
+        devices,
+        tuple(nodes),
+        tuple(one.text for one in placement.splits),
+        any(line.endswith(KEPT) for line in placement.measured),
+        options or LockedOptions(),
+    )
 
 
 def lock_text(locked: Lock) -> str:
@@ -300,11 +315,18 @@ def load_lock(file: str | os.PathLike[str]) -> Lock:
         nodes = tuple(_node(row) for row in data["nodes"])
         devices = {str(name): str(text) for name, text in data["devices"].items()}
         return Lock(
-            str(data["model"]), str(data["trireme"]), str(data["objective"]),
-            float(data["predicted"]), float(data["lower_bound"]), str(data["unit"]),
-            devices, nodes, tuple(str(text) for text in data.get("splits", ())),
-            bool(data.get("measured", False)), _options(data["options"]),
-        )  # fmt: skip
+            str(data["model"]),
+            str(data["trireme"]),
+            str(data["objective"]),
+            float(data["predicted"]),
+            float(data["lower_bound"]),
+            str(data["unit"]),
+            devices,
+            nodes,
+            tuple(str(text) for text in data.get("splits", ())),
+            bool(data.get("measured", False)),
+            _options(data["options"]),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: a placement without its {error}") from error
 
@@ -324,9 +346,13 @@ def _options(row: Mapping[str, Any]) -> LockedOptions:
 
 def _node(row: Mapping[str, Any]) -> LockedNode:
     return LockedNode(
-        str(row["name"]), str(row["op"]), str(row["device"]), int(row["task"]), float(row["us"]),
+        str(row["name"]),
+        str(row["op"]),
+        str(row["device"]),
+        int(row["task"]),
+        float(row["us"]),
         str(row["why"]),
-    )  # fmt: skip
+    )
 
 
 def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -> list[str]:

@@ -19,9 +19,12 @@ from trireme.placement.stages import Tasks
 
 
 def makespan_s(
-    problem: Problem, assigned: Sequence[int], tasks: Tasks, most_s: float = math.inf,
+    problem: Problem,
+    assigned: Sequence[int],
+    tasks: Tasks,
+    most_s: float = math.inf,
     tails: Sequence[Sequence[float]] = (),
-) -> float:  # fmt: skip
+) -> float:
     """Return the predicted seconds of a run; every node must have an estimate where it is.
 
     The caller is node -1, the last in every list: over at 0, in host memory.
@@ -79,9 +82,14 @@ def follows(problem: Problem, assigned: Sequence[int], device: int, members: Seq
 
 
 def _issue(
-    problem: Problem, where: Sequence[int], makers: Sequence[int], source: int, made_s: float,
-    arrival: dict[int, float], link: list[float],
-) -> None:  # fmt: skip
+    problem: Problem,
+    where: Sequence[int],
+    makers: Sequence[int],
+    source: int,
+    made_s: float,
+    arrival: dict[int, float],
+    link: list[float],
+) -> None:
     """Start copies of what nodes of a task made to every space that reads it, each on its way's
     turn."""
     width, reads, copies_s = problem.spaces, problem.reads, problem.copies_s

@@ -63,10 +63,12 @@ class Messages:
             self.met.append(assigned)
             self.turns += 1
             paths = busiest(self.problem, assigned)
-            self._charge([
-                _mixed(old, new, 1.0 / self.turns)
-                for old, new in zip(self.shares, paths, strict=True)
-            ])  # fmt: skip
+            self._charge(
+                [
+                    _mixed(old, new, 1.0 / self.turns)
+                    for old, new in zip(self.shares, paths, strict=True)
+                ]
+            )
 
     def _charge(self, shares: Sequence[Flow]) -> None:
         """Share launches out anew."""
@@ -168,9 +170,10 @@ def _busiest(problem: Problem, assigned: Assignment, device: int) -> Flow:
     for i in range(-1, problem.n):
         if i >= 0:
             ways = [
-                (i, j) for j in problem.next[i]
+                (i, j)
+                for j in problem.next[i]
                 if amount[i] and entries[i] == entries[j] + (here[j] and not here[i])
-            ]  # fmt: skip
+            ]
         for edge in ways:
             flow[edge] = (amount[i] if i >= 0 else 1.0) / len(ways)
             amount[edge[1]] += flow[edge]

@@ -71,9 +71,12 @@ class Scorer:
         return best, kept
 
     def score(
-        self, assigned: Sequence[int], tasks: Tasks, most: float = math.inf,
+        self,
+        assigned: Sequence[int],
+        tasks: Tasks,
+        most: float = math.inf,
         tails: Sequence[Sequence[float]] = (),
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Return the value of these tasks, and far more if they do not fit.
 
         most, tails: when a makespan need not be known any further (`makespan_s`)
@@ -84,9 +87,12 @@ class Scorer:
         return value
 
     def value(
-        self, assigned: Sequence[int], tasks: Tasks, most: float = math.inf,
+        self,
+        assigned: Sequence[int],
+        tasks: Tasks,
+        most: float = math.inf,
         tails: Sequence[Sequence[float]] = (),
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Return what the objective says of these tasks."""
         if self.objective == "makespan":
             return makespan_s(self.problem, assigned, tasks, most, tails)

@@ -194,21 +194,31 @@ class Pricing:
         streaming = streamed_s(problem, assigned, tasks)
         uses = least_uses(scorer, assigned, search.best_using if search else {})
         return Placement(
-            graph, placed, specs, self.costs.links,
+            graph,
+            placed,
+            specs,
+            self.costs.links,
             dict(zip(names, problem.machine.launch_s, strict=True)),
-            choices, device_of, memory_of, stage_of, makespan_s(problem, assigned, tasks), score,
-            search.candidates if search else {}, self._unused(assigned, score, uses),
+            choices,
+            device_of,
+            memory_of,
+            stage_of,
+            makespan_s(problem, assigned, tasks),
+            score,
+            search.candidates if search else {},
+            self._unused(assigned, score, uses),
             issue_s=self.costs.issue_s(),
             memory=tuple(memory_uses(problem, assigned, tasks, packed=True)),
             streamed_s={graph.nodes[i].id: s for i, s in streaming.items()},
-        )  # fmt: skip
+        )
 
     def _unused(self, assigned: Assignment, score: Score, uses: Iterable[Use]) -> dict[str, str]:
         """Return, for each device without a node, the sentence that says why."""
         names, unused = self.problem.machine.names, {}
         for name in (name for d, name in enumerate(names) if d not in assigned):
-            refused = [refusals[name] for _, refusals, _, _ in self.options.values()
-                       if name in refusals]  # fmt: skip
+            refused = [
+                refusals[name] for _, refusals, _, _ in self.options.values() if name in refusals
+            ]
             common = max(set(refused), key=lambda r: (refused.count(r), r), default="")
             unused[name] = f"it refuses all {self.problem.n} nodes ({common})"
             if not self.problem.n:
@@ -227,14 +237,16 @@ class Pricing:
         for use in overfull:
             space = spaces.index(use.memory)
             mine = [
-                node for node, d in zip(self.graph.nodes, assigned, strict=True)
+                node
+                for node, d in zip(self.graph.nodes, assigned, strict=True)
                 if self.problem.space[d] == space
-            ]  # fmt: skip
+            ]
             facts += [str(use), "largest: " + ", ".join(largest_values(self.graph, mine))]
         raise PlacementError(
-            "no placement was found that fits the devices' memory", facts=facts,
+            "no placement was found that fits the devices' memory",
+            facts=facts,
             fix="leave out the device, or give it more memory",
-        )  # fmt: skip
+        )
 
 
 def lower_bound(

@@ -50,9 +50,12 @@ class Machine:
 
     @classmethod
     def of(
-        cls, specs: Mapping[str, DeviceSpec], launch_s: Mapping[str, float], links: Links,
+        cls,
+        specs: Mapping[str, DeviceSpec],
+        launch_s: Mapping[str, float],
+        links: Links,
         issue_s: Mapping[str, float] | None = None,
-    ) -> Machine:  # fmt: skip
+    ) -> Machine:
         """Return the machine of these devices."""
         limits: dict[str, int] = {}
         for spec in specs.values():
@@ -137,9 +140,12 @@ class Problem:
 
     @classmethod
     def of(
-        cls, graph: Graph, machine: Machine, seconds: Sequence[Sequence[float | None]],
+        cls,
+        graph: Graph,
+        machine: Machine,
+        seconds: Sequence[Sequence[float | None]],
         resident: Sequence[Sequence[Resident]] = (),
-    ) -> Problem:  # fmt: skip
+    ) -> Problem:
         """Return the problem of a static graph whose i-th node takes seconds[i]."""
         at = {node.id: i for i, node in enumerate(graph.nodes)}
         maker = {out: at[node.id] for node in graph.nodes for out in node.outputs}
@@ -160,9 +166,14 @@ class Problem:
     def with_seconds(self, seconds: Sequence[Sequence[float | None]]) -> Problem:
         """Return the problem with other seconds for the nodes: None where one may not be."""
         return Problem(
-            self.machine, seconds, self.inputs, self.after, self.outputs, self.nbytes,
+            self.machine,
+            seconds,
+            self.inputs,
+            self.after,
+            self.outputs,
+            self.nbytes,
             self.resident,
-        )  # fmt: skip
+        )
 
     @cached_property
     def work_s(self) -> list[list[float]]:

@@ -32,9 +32,13 @@ def prove_prices(
     contraction = Contraction(problem, prices, 0.0)
     small = contraction.small
     cheap = Prices(
-        [[sum(prices.own[i][d] for i in group) for d in small.devices]
-         for group in contraction.groups], prices.launch, prices.copy,
-    )  # fmt: skip
+        [
+            [sum(prices.own[i][d] for i in group) for d in small.devices]
+            for group in contraction.groups
+        ],
+        prices.launch,
+        prices.copy,
+    )
     best = _settled(problem, prices, known)
     bound = price_bound(problem, prices, best[1], best[0], None)[0]
     relaxed = None

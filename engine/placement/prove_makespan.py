@@ -24,9 +24,12 @@ _WHOLE = 60
 
 
 def prove_makespan(
-    problem: Problem, known: Assignment, limit_s: float = 60.0, workers: int = 1,
+    problem: Problem,
+    known: Assignment,
+    limit_s: float = 60.0,
+    workers: int = 1,
     tasks: Tasks | None = None,
-) -> Proof:  # fmt: skip
+) -> Proof:
     """Return the best makespan found and the bound proven, from a known assignment.
 
     tasks: of the known assignment; those of the best rule where not given

@@ -207,14 +207,16 @@ class PathModel:
         given = [value for value, maker in problem.inputs[i] if maker == CALLER]
         yield own + sum(
             share * ((launch_s[d] + self._copy_s(given, 0, space[d])) * scale)
-            for d, share in row.items() if given or not problem.before[i]
-        )  # fmt: skip
+            for d, share in row.items()
+            if given or not problem.before[i]
+        )
         for j in problem.before[i]:
             values = [value for value, maker in problem.inputs[i] if maker == j]
             crossing = [
                 share * ((launch_s[e] + self._copy_s(values, space[d], space[e])) * scale)
-                for (d, e), share in self.flow[j, i].items() if d != e
-            ]  # fmt: skip
+                for (d, e), share in self.flow[j, i].items()
+                if d != e
+            ]
             yield over[j] + own + sum(crossing)
 
     def _copy_s(self, values: Sequence[int], source: int, target: int) -> float:

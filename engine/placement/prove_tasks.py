@@ -113,11 +113,14 @@ class TaskModel:
             for i in members:
                 leader[i] = min(members)
         return [
-            sorted({
-                *range(max(i - reach, 0), i + 1),
-                *(leader[j] for j in (i, *before[i], *after[i]) if leader[j] <= i),
-            }) for i in range(n)
-        ], False  # fmt: skip
+            sorted(
+                {
+                    *range(max(i - reach, 0), i + 1),
+                    *(leader[j] for j in (i, *before[i], *after[i]) if leader[j] <= i),
+                }
+            )
+            for i in range(n)
+        ], False
 
     def _led(self, i: int) -> dict[tuple[int, int], Any]:
         """Give node i one leader on its device; who leads it has its start and end."""
@@ -199,8 +202,9 @@ class TaskModel:
         model.add(self.start[i] >= self.end[j]).only_enforce_if(apart)
         model.add(self.start[i] == self.start[j]).only_enforce_if(apart.negated())
         rows: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]] = [
-            (self.on[i], self.on[j]), (self.led[i], self.led[j])
-        ]  # fmt: skip
+            (self.on[i], self.on[j]),
+            (self.led[i], self.led[j]),
+        ]
         for mine, theirs in rows:
             for one, two in ((mine, theirs), (theirs, mine)):
                 for key, who in one.items():
@@ -226,17 +230,19 @@ class TaskModel:
             made = always if maker == CALLER else self.spaces[maker]
             reading: dict[int, list[tuple[int, Any]]] = {}
             for reader in readers:
-                for space, there in (
-                    always if reader == CALLER else self.spaces[reader]
-                ).items():  # fmt: skip
+                for space, there in (always if reader == CALLER else self.spaces[reader]).items():
                     reading.setdefault(space, []).append((reader, there))
             for space, reads in reading.items():
                 self._copied(value, maker, made, space, reads)
 
     def _copied(
-        self, value: int, maker: int, made: Mapping[int, Any], space: int,
+        self,
+        value: int,
+        maker: int,
+        made: Mapping[int, Any],
+        space: int,
         reads: list[tuple[int, Any]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Copy a value to a space, if it is made elsewhere, for those who read it there."""
         model, there = self.model, self._time()
         elsewhere = [made[space].negated()] if space in made else []

@@ -49,9 +49,13 @@ class Search:
     """
 
     def __init__(
-        self, problem: Problem, objective: Objective, forest: Forest, load: LoadBound | None,
+        self,
+        problem: Problem,
+        objective: Objective,
+        forest: Forest,
+        load: LoadBound | None,
         known: Assignment | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)

@@ -62,8 +62,11 @@ def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
     """Yield each device alone that has a node to run and could leave it to another; if there is no
     such, each that can run anything. Some may not fit their memory."""
     problem = pricing.problem
-    free = [able for node, able in zip(pricing.graph.nodes, problem.able, strict=True)
-            if node.pin is None]  # fmt: skip
+    free = [
+        able
+        for node, able in zip(pricing.graph.nodes, problem.able, strict=True)
+        if node.pin is None
+    ]
     devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
     for d in devices:
         yield Single(problem.machine.names[d], *_best(_only(pricing, d), objective))
@@ -93,8 +96,9 @@ def alone_on(placement: Placement) -> bool:
     """Whether a placement has all that some device can run on it."""
     return any(
         all(name in (choice.device, *choice.refusals) for choice in placement.choices.values())
-        for name in placement.specs if placement.nodes_on(name)
-    )  # fmt: skip
+        for name in placement.specs
+        if placement.nodes_on(name)
+    )
 
 
 def choosing(problem: Problem) -> list[int]:

@@ -56,8 +56,9 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     assigned, tasks = pricing.kept(placement)
     if is_single(pricing.problem, assigned):
         return replace(placement, undecided=_undecided(pricing, scorer, (assigned, tasks or [])))
-    fitting = (one for one in singles(pricing, objective)
-               if not scorer.overfull(one.assigned, one.tasks))  # fmt: skip
+    fitting = (
+        one for one in singles(pricing, objective) if not scorer.overfull(one.assigned, one.tasks)
+    )
     best = min(fitting, key=lambda one: one.value, default=None)
     if best is None:
         return placement
@@ -148,9 +149,10 @@ def _instead(kept: Placement, device: str, mixture: Placement, doubt: float) -> 
     why = _why(f"kept on {device}: the best mixture found", kept, mixture, doubt)
     unused = {
         name: f"{device} was kept to, as a mixture is not surely better"
-        if mixture.nodes_on(name) else why
+        if mixture.nodes_on(name)
+        else why
         for name, why in kept.unused.items()
-    }  # fmt: skip
+    }
     return _known(kept, mixture, unused, why)
 
 
@@ -160,9 +162,14 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
     score = replace(kept.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     declined = found.declined + max(kept.score.value - found.score.value, 0.0)
     return replace(
-        kept, score=score, candidates=found.candidates, unused=dict(unused), unmixed=why,
-        declined=declined, price_pins=found.price_pins,
-    )  # fmt: skip
+        kept,
+        score=score,
+        candidates=found.candidates,
+        unused=dict(unused),
+        unmixed=why,
+        declined=declined,
+        price_pins=found.price_pins,
+    )
 
 
 def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:

@@ -31,9 +31,12 @@ def state_waits(plan: Plan) -> list[tuple[int, int]]:
             if uses_state(node):
                 users.setdefault(node.attrs["state"], []).append((task.index, node.op == "assign"))
     pairs = {
-        (a, b) for same in users.values() for a, wrote in same for b, writes in same
+        (a, b)
+        for same in users.values()
+        for a, wrote in same
+        for b, writes in same
         if wrote or writes
-    }  # fmt: skip
+    }
     return sorted(pairs)
 
 

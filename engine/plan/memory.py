@@ -33,9 +33,16 @@ def beside_arena(placement: Placement, regions: Iterable[Region], memory: str) -
             scratch[device] = max(scratch[device], inside - specs[device].sram_bytes)
     found = next((use for use in placement.memory if use.memory == memory), MemoryUse(memory, 0))
     return MemoryUse(
-        memory, limit, 0, weights, sum(scratch.values()), code, found.streamed,
-        found.streamed_s, any(spec.streams_weights for spec in specs.values()),
-    )  # fmt: skip
+        memory,
+        limit,
+        0,
+        weights,
+        sum(scratch.values()),
+        code,
+        found.streamed,
+        found.streamed_s,
+        any(spec.streams_weights for spec in specs.values()),
+    )
 
 
 def _inside_bytes(
@@ -46,9 +53,9 @@ def _inside_bytes(
     last = dict(first)
     for step, node in enumerate(nodes):
         last.update((v, step) for v in node.used if v in first)
-    return peak_bytes([
-        LiveRange(v, first[v], last[v], align_up(graph.type(v).nbytes, alignment)) for v in first
-    ])  # fmt: skip
+    return peak_bytes(
+        [LiveRange(v, first[v], last[v], align_up(graph.type(v).nbytes, alignment)) for v in first]
+    )
 
 
 def compiled_use(
@@ -59,10 +66,16 @@ def compiled_use(
     for task, made in executables.items():
         scratch[devices[task]] = max(scratch.get(devices[task], 0), made.scratch_bytes)
     return MemoryUse(
-        use.memory, use.limit, use.arena, sum(e.constant_bytes for e in executables.values()),
-        sum(scratch.values()), sum(e.code_bytes for e in executables.values()), use.streamed,
-        use.streamed_s, use.can_stream,
-    )  # fmt: skip
+        use.memory,
+        use.limit,
+        use.arena,
+        sum(e.constant_bytes for e in executables.values()),
+        sum(scratch.values()),
+        sum(e.code_bytes for e in executables.values()),
+        use.streamed,
+        use.streamed_s,
+        use.can_stream,
+    )
 
 
 def check_fits(placement: Placement, use: MemoryUse, least_arena: int) -> None:
@@ -82,8 +95,9 @@ def check_fits(placement: Placement, use: MemoryUse, least_arena: int) -> None:
     raise PlanError(
         problem,
         facts=[
-            str(use), f"no order of packing the arena takes less than {least_arena} bytes",
+            str(use),
+            f"no order of packing the arena takes less than {least_arena} bytes",
             "largest: " + ", ".join(largest_values(placement.source, mine)),
         ],
         fix="leave out the device, or give it more memory",
-    ).of_device(specs[0].name)  # fmt: skip
+    ).of_device(specs[0].name)

@@ -86,9 +86,11 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan of {self.graph.name!r}: {len(self.tasks)} tasks"]
         for task in self.tasks:
-            what = f"copy {self.graph.values[task.inputs[0]].first_name}" if task.is_copy else (
-                f"{len(task.nodes)} nodes: {_ops_text(task.nodes)}"
-            )  # fmt: skip
+            what = (
+                f"copy {self.graph.values[task.inputs[0]].first_name}"
+                if task.is_copy
+                else (f"{len(task.nodes)} nodes: {_ops_text(task.nodes)}")
+            )
             waits = ",".join(map(str, task.waits)) or "-"
             lines.append(f"  {task.index:3} {task.device:12} waits {waits:8} {what}")
         for memory, packing in self.arenas.items():
@@ -139,10 +141,16 @@ def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
         )
         tasks.append(
             Task(
-                index, group.device, group.level, group.nodes, tuple(read), leaving,
-                _estimate(placement, group.device, group.nodes), subgraph=group.subgraph,
+                index,
+                group.device,
+                group.level,
+                group.nodes,
+                tuple(read),
+                leaving,
+                _estimate(placement, group.device, group.nodes),
+                subgraph=group.subgraph,
             )
-        )  # fmt: skip
+        )
     tasks = [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
     return _hidden(placement, tasks)
 

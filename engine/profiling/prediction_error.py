@@ -66,9 +66,12 @@ def drift_of(
     """
     worst = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:3]
     return Drift(
-        what, sum(p for p, _ in totals), sum(m for _, m in totals), tuple(worst),
+        what,
+        sum(p for p, _ in totals),
+        sum(m for _, m in totals),
+        tuple(worst),
         moved or _remedy(list(sources), command),
-    )  # fmt: skip
+    )
 
 
 _WHY: Mapping[Source, str] = {

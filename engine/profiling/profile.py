@@ -215,11 +215,23 @@ def make_profile(
         last[row.task].end_s - last[row.task].start_s for row in tasks if row.clock == "virtual"
     )
     return Profile(
-        plan.graph.name, len(runs), tuple(wall_s), simulating, makespan_s(predicted),
-        makespan_s(virtual), best_s, tuple(tasks), tuple(nodes), tuple(memory), tuple(predicted),
-        tuple(virtual), tuple(runs[-1]), (ends[0], ends[1]), _drift(plan, tasks, nodes, cores),
+        plan.graph.name,
+        len(runs),
+        tuple(wall_s),
+        simulating,
+        makespan_s(predicted),
+        makespan_s(virtual),
+        best_s,
+        tuple(tasks),
+        tuple(nodes),
+        tuple(memory),
+        tuple(predicted),
+        tuple(virtual),
+        tuple(runs[-1]),
+        (ends[0], ends[1]),
+        _drift(plan, tasks, nodes, cores),
         cores,
-    )  # fmt: skip
+    )
 
 
 def _seconds(rows: Sequence[TaskRow], took: Mapping[int, float]) -> list[float]:
@@ -254,7 +266,7 @@ def _drift(
                 ],
                 command(ends),
                 moved.get(name, ""),
-            )  # fmt: skip
+            )
         )
     return tuple(found)
 
@@ -281,9 +293,15 @@ def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan], took: Sequence[
     else:
         seconds = statistics.median(took)
     return TaskRow(
-        task.index, task.device, label, clock, task.estimate_s, seconds, nbytes,
+        task.index,
+        task.device,
+        label,
+        clock,
+        task.estimate_s,
+        seconds,
+        nbytes,
         *_task_interval(plan, task),
-    )  # fmt: skip
+    )
 
 
 def _task_interval(plan: Plan, task: Task) -> tuple[float, float]:
@@ -319,9 +337,16 @@ def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRo
         first = plan.graph.node(last.nodes[0]) if last.nodes else task.nodes[0]
         rows.append(
             NodeRow(
-                last.nodes, task.index, f"{label or first.op} ({first.source})", task.device,
-                last.kernel, last.clock, sum(estimates),
-                statistics.median(same), last.cycles, last.detail,
+                last.nodes,
+                task.index,
+                f"{label or first.op} ({first.source})",
+                task.device,
+                last.kernel,
+                last.clock,
+                sum(estimates),
+                statistics.median(same),
+                last.cycles,
+                last.detail,
             )
-        )  # fmt: skip
+        )
     return rows

@@ -21,8 +21,11 @@ def chrome_trace(profile: Profile) -> dict[str, Any]:
     """
     devices = list(dict.fromkeys(row.device for row in profile.tasks))
     row_of = {device: index + 1 for index, device in enumerate(devices)}
-    names = {_WALL: "wall clock, measured", _VIRTUAL: "virtual clock, measured durations",
-             _PREDICTED: "virtual clock, predicted"}  # fmt: skip
+    names = {
+        _WALL: "wall clock, measured",
+        _VIRTUAL: "virtual clock, measured durations",
+        _PREDICTED: "virtual clock, predicted",
+    }
     events: list[dict[str, Any]] = []
     for process, name in names.items():
         events.append(_meta("process_name", process, 0, name))
@@ -41,9 +44,15 @@ def _event(
     name: str, process: int, thread: int, start_s: float, end_s: float, args: dict[str, Any]
 ) -> dict[str, Any]:
     return {
-        "ph": "X", "name": name, "cat": "task", "pid": process, "tid": thread,
-        "ts": start_s * 1e6, "dur": max(end_s - start_s, 0.0) * 1e6, "args": args,
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "cat": "task",
+        "pid": process,
+        "tid": thread,
+        "ts": start_s * 1e6,
+        "dur": max(end_s - start_s, 0.0) * 1e6,
+        "args": args,
+    }
 
 
 def _wall_events(profile: Profile, row_of: dict[str, int]) -> list[dict[str, Any]]:

@@ -110,10 +110,14 @@ class Timed(Generic[S]):
 
 
 def take_turns(
-    entrants: Sequence[Timed[S]], feeds: Mapping[str, Array], rounds: int, turn_s: float,
-    seed: int = 0, told: Callable[[int, int], None] = lambda done, total: None,
+    entrants: Sequence[Timed[S]],
+    feeds: Mapping[str, Array],
+    rounds: int,
+    turn_s: float,
+    seed: int = 0,
+    told: Callable[[int, int], None] = lambda done, total: None,
     limit_s: float = float("inf"),
-) -> Clock:  # fmt: skip
+) -> Clock:
     """Time every entrant in every round; the first round warms up and is not kept.
 
     told: which round it is, and of how many
@@ -254,11 +258,15 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ..
     unused = {
         name: "what uses it was slower when measured" if name in used else why
         for name, why in best.unused.items()
-    }  # fmt: skip
+    }
     return replace(
-        best, score=score, candidates=first.candidates, unused=unused, measured=lines,
+        best,
+        score=score,
+        candidates=first.candidates,
+        unused=unused,
+        measured=lines,
         undecided="",
-    )  # fmt: skip
+    )
 
 
 def _feeds(session: Opened) -> dict[str, Array]:

@@ -22,8 +22,17 @@ from trireme.support.dtypes import FLOATS, Array, dtype_name
 
 FLOAT_FLOOR = 1e-5
 """The least tolerance of a float node: samples are small, sums in models are long."""
-RANDOM = frozenset({"random_normal", "random_normal_like", "random_uniform", "random_uniform_like",
-                    "bernoulli", "multinomial", "python"})  # fmt: skip
+RANDOM = frozenset(
+    {
+        "random_normal",
+        "random_normal_like",
+        "random_uniform",
+        "random_uniform_like",
+        "bernoulli",
+        "multinomial",
+        "python",
+    }
+)
 """Ops whose outputs are not told by their inputs: the run's own values are taken as right."""
 
 
@@ -87,10 +96,15 @@ class NodeGap:
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as plain data."""
         return {
-            "node": self.node.id, "op": self.node.op, "source": self.node.source,
-            "device": self.device, "value": self.value, "agrees": self.agrees,
-            "local": None if self.local is None else vars(self.local), "total": vars(self.total),
-        }  # fmt: skip
+            "node": self.node.id,
+            "op": self.node.op,
+            "source": self.node.source,
+            "device": self.device,
+            "value": self.value,
+            "agrees": self.agrees,
+            "local": None if self.local is None else vars(self.local),
+            "total": vars(self.total),
+        }
 
 
 def compare_nodes(

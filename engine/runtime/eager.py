@@ -102,9 +102,13 @@ class _Use:
             else:
                 values.append(b.input(f"x{position}", operand.type))
         made = b.add_node(
-            self.op.name, values, self.attrs, outputs=self._count(b, values),
-            quants=self.quants, source="eager",
-        )  # fmt: skip
+            self.op.name,
+            values,
+            self.attrs,
+            outputs=self._count(b, values),
+            quants=self.quants,
+            source="eager",
+        )
         return b.finish(*made)
 
     def _count(self, b: GraphBuilder, values: Sequence[int | None]) -> int:
@@ -238,9 +242,10 @@ def _choose_constants(use: _Use, operands: Sequence[Operand], device: Device) ->
     """
     present = [i for i, each in enumerate(operands) if each is not None]
     integers = [
-        i for i in present[1:]
+        i
+        for i in present[1:]
         if (each := operands[i]) is not None and each.type.dtype in ("int32", "int64")
-    ]  # fmt: skip
+    ]
     able: frozenset[int] | None = None
     refusal = ""
     fault: TriremeError | None = None

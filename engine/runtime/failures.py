@@ -9,9 +9,16 @@ from trireme.plan.plan import Plan
 from trireme.support.errors import DeviceError, TriremeError
 
 _FAULTS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NameError,
-    RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What Python raises where code is wrong or is given what it cannot work with."""
 _FREE_LOCK = ("release unlocked lock", "cannot release un-acquired lock")
 _MOST_NODES = 4

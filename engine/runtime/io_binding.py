@@ -61,9 +61,7 @@ class Ports:
 
         def port(value: Value, point: Point | None) -> _Port:
             view = views[value.id]
-            return _Port(
-                value.name, view, view.shape, view.dtype, point, view.ctypes.data, value
-            )  # fmt: skip
+            return _Port(value.name, view, view.shape, view.dtype, point, view.ctypes.data, value)
 
         known = plan, calls, _Arguments(plan)
         self._inputs = [port(v, _reader(*known, v.id)) for v in graph.input_values()]
@@ -73,9 +71,11 @@ class Ports:
         self._put, self._copied = self._putter(), self._copier()
 
     def give(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None,
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None = None,
         in_place: bool = True,
-    ) -> Given:  # fmt: skip
+    ) -> Given:
         """Check what is fed and put it in; the result is for `take`, after the run.
 
         in_place: whether arrays may be used where they are; without, every value is in its place
@@ -134,8 +134,9 @@ class Ports:
         values = [port.value for port in self._inputs]
         ports = [
             (port.name, port.view, port.shape, port.dtype, port)
-            for port in self._inputs if port.point is None
-        ]  # fmt: skip
+            for port in self._inputs
+            if port.point is None
+        ]
 
         def put(feeds: Mapping[str, Any]) -> None:
             try:

@@ -59,10 +59,13 @@ def memory_rows(program: Program) -> list[MemoryRow]:
         mine = [n for n, d in program.devices.items() if d.spec.memory == memory]
         rows.append(
             MemoryRow(
-                memory, packing.nbytes, packing.lower_bound,
-                sum(scratch[n] for n in mine), sum(constants[n] for n in mine),
+                memory,
+                packing.nbytes,
+                packing.lower_bound,
+                sum(scratch[n] for n in mine),
+                sum(constants[n] for n in mine),
             )
-        )  # fmt: skip
+        )
     return rows
 
 

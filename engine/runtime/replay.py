@@ -100,10 +100,17 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
     order = _started(session.plan, spans)
     digests, _ = _step_by_step(session, feeds, order)
     return Run(
-        VERSION, graph_hash(session.graph), session.runs.mode, session.subgraphs, session.execution,
-        seed, str(session.plan), tuple(order), (*digests, *_returned(outputs)),
+        VERSION,
+        graph_hash(session.graph),
+        session.runs.mode,
+        session.subgraphs,
+        session.execution,
+        seed,
+        str(session.plan),
+        tuple(order),
+        (*digests, *_returned(outputs)),
         _given(session, feeds),
-    )  # fmt: skip
+    )
 
 
 def _started(plan: Plan, spans: Iterable[TaskSpan]) -> list[int]:
@@ -243,9 +250,17 @@ def load_bundle(folder: Path) -> tuple[Run, dict[str, Array]]:
 
 
 _DAMAGE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError,
-    NotImplementedError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    RecursionError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What reading broken JSON and broken archives may raise."""
 
 
@@ -264,8 +279,14 @@ def _run_of(raw: Mapping[str, Any], folder: Path) -> Run:
         Digest(*(str(one[field.name]) for field in fields(Digest))) for one in raw["digests"]
     )
     return Run(
-        VERSION, str(raw["graph_sha256"]), choice("mode", raw["mode"], Mode),
+        VERSION,
+        str(raw["graph_sha256"]),
+        choice("mode", raw["mode"], Mode),
         choice("subgraphs", raw["subgraphs"], Subgraphs),
-        choice("execution", raw["execution"], Execution), int(raw["seed"]), str(raw["plan"]),
-        tuple(map(int, raw["order"])), digests, inputs,
-    )  # fmt: skip
+        choice("execution", raw["execution"], Execution),
+        int(raw["seed"]),
+        str(raw["plan"]),
+        tuple(map(int, raw["order"])),
+        digests,
+        inputs,
+    )

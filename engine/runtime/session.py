@@ -142,9 +142,14 @@ class Session(Closing):
             self._placing = Placing(made.objective, made.held, split, mixtures)
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
             self.program, self._lane = Preparation(
-                self.graph, self._calibration, self._placing, subgraphs, execution,
-                self._holding if measure else None, progress,
-            ).on_some(opened, self._drop if fallback else None)  # fmt: skip
+                self.graph,
+                self._calibration,
+                self._placing,
+                subgraphs,
+                execution,
+                self._holding if measure else None,
+                progress,
+            ).on_some(opened, self._drop if fallback else None)
             self._bind(mode)
         except BaseException:
             self.close()
@@ -201,9 +206,13 @@ class Session(Closing):
     def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
         """Return what opens a session like this one that holds a placement."""
         return lambda placement: Session(
-            placement.source, devices=list(devices.values()), passes=(), placement=placement,
-            calibration=self._calibration, **self._modes,
-        )  # fmt: skip
+            placement.source,
+            devices=list(devices.values()),
+            passes=(),
+            placement=placement,
+            calibration=self._calibration,
+            **self._modes,
+        )
 
     @property
     def inputs(self) -> list[Value]:

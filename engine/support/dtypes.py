@@ -14,17 +14,38 @@ Array = np.ndarray[Any, Any]
 _NUMPY: dict[str, np.dtype[Any]] = {
     name: np.dtype(name)
     for name in (
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-        "float16", "float32", "float64", "complex64", "complex128",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
     )
-}  # fmt: skip
+}
 _NUMPY |= {
     name: np.dtype(getattr(ml_dtypes, name))
     for name in (
-        "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-        "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "int2", "uint2",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn",
+        "int4",
+        "uint4",
+        "int2",
+        "uint2",
     )
-}  # fmt: skip
+}
 _NUMPY["string"] = np.dtype(object)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
@@ -36,8 +57,11 @@ COMPLEX = frozenset({"complex64", "complex128"})
 FLOATS = frozenset(name for name in NAMES if name.startswith(("float", "bfloat")))
 INTS = frozenset(name for name in NAMES if name.startswith(("int", "uint")))
 NARROW = frozenset(name for name in FLOATS if name.startswith(("float8", "float4"))) | {
-    "int4", "uint4", "int2", "uint2",
-}  # fmt: skip
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+}
 """Dtypes that are stored, moved and converted, but not computed with: some of their arithmetic in
 ml_dtypes ends the process (int2 // int2)."""
 FLOATING = FLOATS - NARROW

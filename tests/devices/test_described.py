@@ -40,8 +40,11 @@ def test_shipped_descriptions_are_whole(name):
     for device, row in soc.tables["devices"].items():
         for key, source in row["sources"].items():
             assert key in row and len(source) > 7, f"{name}: {device}.{key}"
-    assert any("data sheet" in s or "brief" in s for row in soc.tables["devices"].values()
-               for s in row["sources"].values())  # fmt: skip
+    assert any(
+        "data sheet" in s or "brief" in s
+        for row in soc.tables["devices"].values()
+        for s in row["sources"].values()
+    )
 
 
 def test_four_descriptions_come_with_trireme():
@@ -92,8 +95,11 @@ def _run(device):
 
 
 def test_the_command_tells_a_descriptions_errors(tmp_path, capsys):
-    soc_of(tmp_path, TEXT + '\n[[published]]\ndevice = "far"\nmodel = "chain"\n'
-           'dtype = "float32"\nms = 1\nsource = "s"\nused = "held out"\n')  # fmt: skip
+    soc_of(
+        tmp_path,
+        TEXT + '\n[[published]]\ndevice = "far"\nmodel = "chain"\n'
+        'dtype = "float32"\nms = 1\nsource = "s"\nused = "held out"\n',
+    )
     words = ["devices", "--soc", str(tmp_path / "soc.toml")]
     code, out, _ = call(capsys, *words)
     assert code == 0 and "no model" in out and "without --models DIR of: chain" in out
@@ -152,7 +158,7 @@ def test_sizes_of_an_op_may_end(tmp_path):
         ('memory = "far"', 'memory = "far"\nmax_elements = { tahn = 1 }', "'tahn', which is no op"),
         ('memory = "far"', 'memory = "far"\nsram = 1e6', "sram and no sram_bandwidth"),
         ("[devices.cpu]", "[devices.cpu", "soc.toml"),
-        ('launch_s = 1e-6', 'launch_s = 1e-6\nmemory = "near"\nlink_bandwidth = 1e9', "no source"),
+        ("launch_s = 1e-6", 'launch_s = 1e-6\nmemory = "near"\nlink_bandwidth = 1e9', "no source"),
         ("launch_s = 1e-6", f"launch_s = 1{'0' * 400}", "not a positive number"),
         ('name = "test"', 'name = "test"\ncolour = 1', "unknown field 'colour'"),
         ('name = "test"', 'name = "test"\npublished = 3', "no list of tables"),
@@ -169,7 +175,7 @@ def test_sizes_of_an_op_may_end(tmp_path):
         ("devices.far", 'devices."a>b"', "have a meaning"),
         ("devices.far", 'devices.""', "not called ''"),
     ],
-)  # fmt: skip
+)
 def test_wrong_descriptions_are_named(tmp_path, old, new, message):
     text = TEXT.replace(old, new) if old == "devices.far" else TEXT.replace(old, new, 1)
     with pytest.raises(ModelFileError, match=message):

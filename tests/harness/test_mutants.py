@@ -66,8 +66,9 @@ def test_a_mutant_is_found_where_its_statement_moved_to():
         after = '"""Longer\nnow."""' + SOURCE.removeprefix('"""A module."""')
         moved = mutants.moved(mutant, SOURCE, after)
         assert (moved.line, moved.applied(after)) == (
-            mutant.line + 1, after.replace(SOURCE[20:], mutant.applied(SOURCE)[20:]),
-        )  # fmt: skip
+            mutant.line + 1,
+            after.replace(SOURCE[20:], mutant.applied(SOURCE)[20:]),
+        )
         statement = SOURCE.splitlines()[mutant.statement[0] - 1]
         other = after.replace(statement, f"{statement}  # another")
         assert mutants.moved(mutant, SOURCE, other) is None
@@ -82,8 +83,9 @@ def known(**cost_s):
 def test_the_cheapest_test_of_each_function_comes_first():
     found = known(**{"a__one[x]": 2.0, "a__one[y]": 1.0, "b__two[x]": 3.0, "b__two[y]": 9.0})
     assert found.chosen(0, 99.0) == (
-        ["a.py::one[y]", "b.py::two[x]", "a.py::one[x]", "b.py::two[y]"], True
-    )  # fmt: skip
+        ["a.py::one[y]", "b.py::two[x]", "a.py::one[x]", "b.py::two[y]"],
+        True,
+    )
     assert found.chosen(0, 6.0) == (["a.py::one[y]", "b.py::two[x]", "a.py::one[x]"], False)
     assert found.chosen(0, 0.5) == (["a.py::one[y]"], False)
 

@@ -101,10 +101,11 @@ def test_imports_point_down():
 def test_every_module_of_the_engine_is_in_a_room():
     inside = [module_name(path).split(".")[1:] for path in MODULES]
     homeless = [
-        ".".join(parts) for parts in inside
+        ".".join(parts)
+        for parts in inside
         if split(".".join(["trireme", *parts]))[0] == "engine"
         and (parts or [""])[0] not in {*ROOMS["trireme"], *FRONT}
-    ]  # fmt: skip
+    ]
     assert not homeless
 
 

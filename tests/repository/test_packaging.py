@@ -12,9 +12,12 @@ from zoo import CHECKOUT
 
 ROOT = CHECKOUT
 FOLDERS = {
-    "engine": "trireme", "schema": "trireme/schema", "converters": "trireme/converters",
-    "devices": "trireme/devices", "tools": "trireme/tools",
-}  # fmt: skip
+    "engine": "trireme",
+    "schema": "trireme/schema",
+    "converters": "trireme/converters",
+    "devices": "trireme/devices",
+    "tools": "trireme/tools",
+}
 NOT_SHIPPED = {"__pycache__"}
 
 

@@ -15,10 +15,11 @@ def big_model(rng, channels=64):
     ]
     shape = (1, channels, 7, 7)
     graph = helper.make_graph(
-        nodes, "big",
+        nodes,
+        "big",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("z", TensorProto.FLOAT, shape)],
         [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(table, "b")],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     return model, weights

@@ -114,9 +114,13 @@ def _child(command, input, stall_s):
     """Run a child and return its exit status, or "a stall", and what it printed."""
     try:
         child = subprocess.run(
-            [sys.executable, *command], input=input, capture_output=True, timeout=stall_s,
-            check=False, env=os.environ | {"PYTHONFAULTHANDLER": "1"},
-        )  # fmt: skip
+            [sys.executable, *command],
+            input=input,
+            capture_output=True,
+            timeout=stall_s,
+            check=False,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+        )
         ended = child.returncode, child.stdout, child.stderr
     except subprocess.TimeoutExpired as late:
         ended = "a stall", late.stdout or b"", late.stderr or b""

@@ -112,9 +112,14 @@ def sample_graph(op, sample):
     if op.name == "split":
         outputs = sample.attrs.get("num_outputs") or outputs
     return node_graph(
-        op.name, sample.inputs, sample.attrs, sample.constants, sample.quants, outputs,
+        op.name,
+        sample.inputs,
+        sample.attrs,
+        sample.constants,
+        sample.quants,
+        outputs,
         sample.out_quants,
-    )  # fmt: skip
+    )
 
 
 def agree_everywhere(cpus, graph, feeds, rtol=1e-5):

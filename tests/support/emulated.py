@@ -36,10 +36,13 @@ class Machine:
 
 MACHINES = {
     "neon": Machine(
-        "aarch64-unknown-linux-gnu", "cortex-a76", "", "aarch64-linux-gnu-gcc",
+        "aarch64-unknown-linux-gnu",
+        "cortex-a76",
+        "",
+        "aarch64-linux-gnu-gcc",
         ("qemu-aarch64", "-cpu", "max"),
     ),
-}  # fmt: skip
+}
 
 _DRIVER = r"""
 #include <stdint.h>

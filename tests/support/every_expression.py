@@ -18,16 +18,52 @@ from trireme.ir.op import get_op
 from trireme.support.dtypes import numpy_dtype
 
 EDGES = (
-    np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 1.5, -1.5, 2.5, 127.9, 128, 255.9, -129, 300,
-    32768, 65504, 65519, 65520, 65536, 2147483520, 2147483648, -2147483648, -2147483904, 4294967040,
-    4294967296, 9.2e18, 9.3e18, -9.3e18, 1.8e19, 1.9e19, 1e30, 1e-40, 6e-8, 3e-8, 1e300,
-)  # fmt: skip
+    np.nan,
+    np.inf,
+    -np.inf,
+    -0.0,
+    0.0,
+    1.0,
+    -1.0,
+    1.5,
+    -1.5,
+    2.5,
+    127.9,
+    128,
+    255.9,
+    -129,
+    300,
+    32768,
+    65504,
+    65519,
+    65520,
+    65536,
+    2147483520,
+    2147483648,
+    -2147483648,
+    -2147483904,
+    4294967040,
+    4294967296,
+    9.2e18,
+    9.3e18,
+    -9.3e18,
+    1.8e19,
+    1.9e19,
+    1e30,
+    1e-40,
+    6e-8,
+    3e-8,
+    1e300,
+)
 ULPS = {"float16": 2.0**-9, "bfloat16": 2.0**-6, "float32": 1e-6, "float64": 1e-15}
 ATTRS = {
     "bit_shift": ({"direction": "LEFT"}, {"direction": "RIGHT"}),
-    "leaky_relu": ({"alpha": 0.5},), "elu": ({"alpha": 0.5},), "celu": ({"alpha": 0.5},),
-    "thresholded_relu": ({"alpha": 0.5},), "is_inf": ({"detect_negative": 0}, {}),
-}  # fmt: skip
+    "leaky_relu": ({"alpha": 0.5},),
+    "elu": ({"alpha": 0.5},),
+    "celu": ({"alpha": 0.5},),
+    "thresholded_relu": ({"alpha": 0.5},),
+    "is_inf": ({"detect_negative": 0}, {}),
+}
 STEPS, MANY_STEPS = 2, {"mish": 64}
 """Of denormals, which have fewer bits than ULPS counts on; mish rounds e^x to one before it takes
 it times x, which is up to 104 there."""

@@ -78,8 +78,9 @@ CASES = {
     "softmax": lambda: one("Softmax", {"x": [2, HUGE, 3]}, axis=1),
     "conv pads": lambda: one("Conv", IMAGE, {"w": weights(1, 1, 3, 3)}, pads=[HUGE] * 4),
     "conv columns": lambda: one("Conv", IMAGE, {"w": weights(1, 1, 3, 3)}, pads=[0, 0, 0, 2**24]),
-    "conv_transpose": lambda: one("ConvTranspose", IMAGE, {"w": weights(1, 1, 3, 3)},
-                                  strides=[HUGE, HUGE]),
+    "conv_transpose": lambda: one(
+        "ConvTranspose", IMAGE, {"w": weights(1, 1, 3, 3)}, strides=[HUGE, HUGE]
+    ),
     "max_pool": lambda: one("MaxPool", IMAGE, kernel_shape=[HUGE] * 2, pads=[HUGE - 1] * 4),
     "lrn": lambda: one("LRN", {"x": [1, 4, 4, 4]}, size=HUGE + 1),
     "folded": lambda: doubling(45, "constant"),
@@ -89,23 +90,41 @@ CASES = {
     "tile": lambda: one("Tile", {"x": [2]}, {"n": np.array([HUGE])}),
     "expand": lambda: one("Expand", {"x": [1]}, {"n": np.array([HUGE])}),
     "pad": lambda: one("Pad", {"x": [4]}, {"n": np.array([HUGE, HUGE])}),
-    "one_hot": lambda: one("OneHot", {"x": [4]}, {"n": np.array(HUGE), "v": np.arange(2.0)},
-                           dtype=INT64),
+    "one_hot": lambda: one(
+        "OneHot", {"x": [4]}, {"n": np.array(HUGE), "v": np.arange(2.0)}, dtype=INT64
+    ),
     "eye_like": lambda: one("EyeLike", {"x": [2**20, 2**20]}),
     "matmul": lambda: one("MatMul", {"x": [2**20, 2], "z": [2, 2**30]}),
     "einsum": lambda: one("Einsum", {"x": [9999, 9999], "z": [9999, 9999]}, equation="ab,cd->abcd"),
-    "roi_align": lambda: one("RoiAlign", REGIONS, {"i": np.array([0])}, output_height=2,
-                             output_width=2, sampling_ratio=2**30),
-    "tf_idf": lambda: one("TfIdfVectorizer", {"x": [6]}, dtype=INT64, max_gram_length=HUGE,
-                          max_skip_count=HUGE, **GRAMS),
+    "roi_align": lambda: one(
+        "RoiAlign",
+        REGIONS,
+        {"i": np.array([0])},
+        output_height=2,
+        output_width=2,
+        sampling_ratio=2**30,
+    ),
+    "tf_idf": lambda: one(
+        "TfIdfVectorizer",
+        {"x": [6]},
+        dtype=INT64,
+        max_gram_length=HUGE,
+        max_skip_count=HUGE,
+        **GRAMS,
+    ),
     "regex": lambda: model(
-        [helper.make_node("RegexFullMatch", ["s"], ["m"], pattern="(a+)+b"),
-         helper.make_node("Where", ["m", "x", "x"], ["y"])],
-        {"x": [1]}, constants={"s": np.array(["a" * 60], object)}),
+        [
+            helper.make_node("RegexFullMatch", ["s"], ["m"], pattern="(a+)+b"),
+            helper.make_node("Where", ["m", "x", "x"], ["y"]),
+        ],
+        {"x": [1]},
+        constants={"s": np.array(["a" * 60], object)},
+    ),
     "depth_to_space": lambda: one("DepthToSpace", {"x": [1, 4, 4, 4]}, blocksize=2**31),
-    "lstm": lambda: one("LSTM", {"x": [HUGE, 1, 2]}, {"w": weights(1, 8, 2), "r": weights(1, 8, 2)},
-                        hidden_size=2),
-}  # fmt: skip
+    "lstm": lambda: one(
+        "LSTM", {"x": [HUGE, 1, 2]}, {"w": weights(1, 8, 2), "r": weights(1, 8, 2)}, hidden_size=2
+    ),
+}
 """Models by name. Each asks for much by a few bytes."""
 
 

@@ -83,9 +83,15 @@ def _bodies():
     yield "scan", Sample((x, np.ones((3, 2), np.float32)), scan)
 
 
-GRAMS = {"min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "mode": "TF",
-         "ngram_counts": (0, 2), "ngram_indexes": (0, 1, 2),
-         "pool_int64s": (1, 2, 1, 2)}  # fmt: skip
+GRAMS = {
+    "min_gram_length": 1,
+    "max_gram_length": 2,
+    "max_skip_count": 1,
+    "mode": "TF",
+    "ngram_counts": (0, 2),
+    "ngram_indexes": (0, 1, 2),
+    "pool_int64s": (1, 2, 1, 2),
+}
 MORE = {
     **dict(_bodies()),
     "mel_weight_matrix": Sample(
@@ -202,9 +208,13 @@ def graph_of(case):
             operands.append(builder.input(f"x{position}", type_))
     attrs = dict(case.attrs) if case.attrs else case.sample.attrs
     made = builder.add_node(
-        case.op.name, operands, attrs, outputs=max(outputs_of(case.op, case.sample), 1),
-        quants=case.sample.out_quants, source="test:hostile",
-    )  # fmt: skip
+        case.op.name,
+        operands,
+        attrs,
+        outputs=max(outputs_of(case.op, case.sample), 1),
+        quants=case.sample.out_quants,
+        source="test:hostile",
+    )
     return builder.finish(*made), feeds
 
 

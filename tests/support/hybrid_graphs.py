@@ -30,9 +30,12 @@ class Case:
         if len(self.w) == 2:
             return {}
         return {
-            "strides": self.strides, "pads": self.pads, "dilations": self.dilations,
-            "groups": self.groups, "layout": "NHWC",
-        }  # fmt: skip
+            "strides": self.strides,
+            "pads": self.pads,
+            "dilations": self.dilations,
+            "groups": self.groups,
+            "layout": "NHWC",
+        }
 
 
 class Hybrid:

@@ -19,9 +19,11 @@ def interpreter(model: pathlib.Path | str | bytes, *, reference: bool = True, ke
     kind = litert.OpResolverType.BUILTIN_REF if reference else litert.OpResolverType.AUTO
     where = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
     made = litert.Interpreter(
-        **where, num_threads=1, experimental_op_resolver_type=kind,
+        **where,
+        num_threads=1,
+        experimental_op_resolver_type=kind,
         experimental_preserve_all_tensors=keep,
-    )  # fmt: skip
+    )
     made.allocate_tensors()
     return made
 

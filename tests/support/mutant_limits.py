@@ -117,9 +117,11 @@ def environment(package: pathlib.Path, home: pathlib.Path, log: pathlib.Path) ->
     """The environment in which tests import a copy of the package."""
     path = f"{package}{os.pathsep}{pathlib.Path(__file__).parent}"
     return os.environ | {
-        "PYTHONPATH": path, "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
-        "TRIREME_TEST_HOME": str(home), "TRIREME_MUTANT_LOG": str(log),
-    }  # fmt: skip
+        "PYTHONPATH": path,
+        "PYTHONPYCACHEPREFIX": str(home / "bytecode"),
+        "TRIREME_TEST_HOME": str(home),
+        "TRIREME_MUTANT_LOG": str(log),
+    }
 
 
 def run_tests(
@@ -163,9 +165,12 @@ def verdict_of(status: int | str, output: str) -> tuple[str, str]:
 
 
 def _run(
-    command: list[str], env: dict[str, str], limit_s: float, log: pathlib.Path,
+    command: list[str],
+    env: dict[str, str],
+    limit_s: float,
+    log: pathlib.Path,
     usual_s: Mapping[str, float],
-) -> tuple[int | str, str, float]:  # fmt: skip
+) -> tuple[int | str, str, float]:
     """Run a command; return its exit status or why it was ended, its output, its CPU seconds."""
 
     def limit_memory() -> None:
@@ -173,9 +178,15 @@ def _run(
 
     with log.with_suffix(".txt").open("w") as file:
         child = subprocess.Popen(
-            command, cwd=ROOT, env=env, preexec_fn=limit_memory, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            env=env,
+            preexec_fn=limit_memory,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
     return watched(child, log, limit_s, usual_s)
 
 

@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 FLIPPED = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
-    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
-}  # fmt: skip
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+}
 STEPPED = {ast.Add: "-", ast.Sub: "+"}
 
 
@@ -77,9 +85,10 @@ def moved(mutant: Mutant, before: str, after: str) -> Mutant | None:
     """
     wanted = (mutant.kind, mutant.old, mutant.new, _first_line(before, mutant))
     same = [
-        one for one in mutants_of(mutant.path, after)
+        one
+        for one in mutants_of(mutant.path, after)
         if (one.kind, one.old, one.new, _first_line(after, one)) == wanted
-    ]  # fmt: skip
+    ]
     return min(same, key=lambda one: abs(one.line - mutant.line), default=None)
 
 
@@ -109,9 +118,16 @@ class _Finder:
     ) -> Mutant:
         start, end = self._span(old)
         return Mutant(
-            self.path, kind, old.lineno, start, end, self.source[start:end], new,
-            (statement.lineno, statement.col_offset), at_import,
-        )  # fmt: skip
+            self.path,
+            kind,
+            old.lineno,
+            start,
+            end,
+            self.source[start:end],
+            new,
+            (statement.lineno, statement.col_offset),
+            at_import,
+        )
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         return (

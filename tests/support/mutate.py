@@ -69,10 +69,14 @@ def run_mutants(
     numbers = range(len(mutant_map.load_mutants(folder)))[only]
 
     def left() -> list[int]:
-        found = {number: row for (number, suite), row in results(folder).items()
-                 if suite == "default"}  # fmt: skip
-        done = {number for number, row in found.items()
-                if row["verdict"] != "unresolved" or row["budget_s"] >= budget_s}  # fmt: skip
+        found = {
+            number: row for (number, suite), row in results(folder).items() if suite == "default"
+        }
+        done = {
+            number
+            for number, row in found.items()
+            if row["verdict"] != "unresolved" or row["budget_s"] >= budget_s
+        }
         return [n for n in numbers if n not in done and str(n) not in equivalent(folder)]
 
     withdraw(folder, warm)
@@ -97,9 +101,15 @@ def _run_one(folder: pathlib.Path, warm: Warm, number: int, budget_s: float) -> 
 
 
 def _run_changed(
-    folder: pathlib.Path, warm: Warm, mutant: mutants.Mutant, early: bool,
-    tests: Sequence[str], limit_s: float, usual_s: Mapping[str, float], marks: str = runs.DEFAULT,
-) -> runs.Outcome:  # fmt: skip
+    folder: pathlib.Path,
+    warm: Warm,
+    mutant: mutants.Mutant,
+    early: bool,
+    tests: Sequence[str],
+    limit_s: float,
+    usual_s: Mapping[str, float],
+    marks: str = runs.DEFAULT,
+) -> runs.Outcome:
     """Run tests against a mutant, in a fork unless its statement has run `early`, by an import."""
     package = folder / "mutated"
     file, outcome = runs.copied(package, mutant.path), None
@@ -161,8 +171,12 @@ def run_sweeps(folder: pathlib.Path, warm: Warm) -> None:
         if not wanted or (number, "sweep") in results(folder) or str(number) in equivalent(folder):
             continue
         functions = sorted({test.split("[")[0] for test in known.fit(number)})
-        tests = [test for turn in itertools.zip_longest(*(sweeps[name] for name in functions))
-                 for test in turn if test]  # fmt: skip
+        tests = [
+            test
+            for turn in itertools.zip_longest(*(sweeps[name] for name in functions))
+            for test in turn
+            if test
+        ]
         mutant, early = drawn[number], number in known.early
         assert mutant is not None
         if tests:
@@ -192,9 +206,11 @@ def report(folder: pathlib.Path) -> None:
         mine = [row for row in rows if not kind or row["kind"] == kind]
         counts = collections.Counter(map(verdict, mine))
         more = sum(swept.get(row["number"]) == "killed" for row in mine)
-        print(f"{kind or 'all':18} {len(mine)} run:",
-              ", ".join(f"{count} {name}" for name, count in counts.most_common()),
-              f"({more} more killed by sweeps)")  # fmt: skip
+        print(
+            f"{kind or 'all':18} {len(mine)} run:",
+            ", ".join(f"{count} {name}" for name, count in counts.most_common()),
+            f"({more} more killed by sweeps)",
+        )
     for row in rows:
         if row["verdict"] != "killed":
             more = [why.get(str(row["number"]), ""), swept.get(row["number"], "")]
@@ -202,16 +218,27 @@ def report(folder: pathlib.Path) -> None:
 
 
 def note(
-    folder: pathlib.Path, number: int, mutant: mutants.Mutant | None, suite: str,
-    outcome: runs.Outcome, covering: int, budget_s: float,
-) -> None:  # fmt: skip
+    folder: pathlib.Path,
+    number: int,
+    mutant: mutants.Mutant | None,
+    suite: str,
+    outcome: runs.Outcome,
+    covering: int,
+    budget_s: float,
+) -> None:
     """Append a row and print it."""
     row = {
-        "number": number, "suite": suite, "verdict": outcome.verdict, "by": outcome.by,
-        "kind": mutant.kind if mutant else "", "mutant": str(mutant or ""),
-        "passed": outcome.passed, "covering": covering, "cpu_s": outcome.cpu_s,
+        "number": number,
+        "suite": suite,
+        "verdict": outcome.verdict,
+        "by": outcome.by,
+        "kind": mutant.kind if mutant else "",
+        "mutant": str(mutant or ""),
+        "passed": outcome.passed,
+        "covering": covering,
+        "cpu_s": outcome.cpu_s,
         "budget_s": budget_s,
-    }  # fmt: skip
+    }
     _append(folder / "results.jsonl", row)
     print(*(row[key] for key in ("number", "verdict", "mutant", "by", "cpu_s")), flush=True)
 

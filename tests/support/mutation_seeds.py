@@ -44,21 +44,29 @@ def tflite_seeds() -> list[bytes]:
     ints = tfl.constant(bias.astype(np.int32), 0.1, 0.1, 0.1, 0.1)
     return [
         tfl.one_op(
-            "CONV_2D", [x, tfl.constant(w), tfl.constant(bias.astype(np.float32))], [y],
-            "Conv2DOptions", **window,
+            "CONV_2D",
+            [x, tfl.constant(w), tfl.constant(bias.astype(np.float32))],
+            [y],
+            "Conv2DOptions",
+            **window,
         ),
         tfl.one_op(
-            "CONV_2D", [xq, tfl.constant(q, 1.0, 1.0, 1.0, 1.0), ints], [yq],
-            "Conv2DOptions", **window,
+            "CONV_2D",
+            [xq, tfl.constant(q, 1.0, 1.0, 1.0, 1.0), ints],
+            [yq],
+            "Conv2DOptions",
+            **window,
         ),
         tfl.one_op(
-            "RESHAPE", [x, tfl.constant(np.array([1, 98], np.int32))], [tfl.T((1, 98))],
+            "RESHAPE",
+            [x, tfl.constant(np.array([1, 98], np.int32))],
+            [tfl.T((1, 98))],
             "ReshapeOptions",
         ),
         tfl.one_op("ADD", [x, x], [x], "AddOptions"),
         small_tflite(),
         *zoo_files("*.tflite"),
-    ]  # fmt: skip
+    ]
 
 
 def small_tflite() -> bytes:
@@ -69,17 +77,30 @@ def small_tflite() -> bytes:
     y = tfl.T((1, 6, 6, 4), "int8", (0.2,), (-5,))
     turned = tfl.T((1, 36, 4), "int8", (0.2,), (-5,))
     tensors = [
-        x, w, b, y, tfl.constant(np.array([1, 36, 4], np.int32)), turned, tfl.T((1, 36, 4)),
-        tfl.constant(np.ones((36, 4), np.float32)), tfl.T((1, 3, 4)), tfl.T((1, 3)),
-        tfl.T((1, 3)), tfl.T((1,)),
-    ]  # fmt: skip
-    window = {
-        "StrideH": 1, "StrideW": 1, "Padding": 0, "DilationHFactor": 1, "DilationWFactor": 1
-    }  # fmt: skip
+        x,
+        w,
+        b,
+        y,
+        tfl.constant(np.array([1, 36, 4], np.int32)),
+        turned,
+        tfl.T((1, 36, 4)),
+        tfl.constant(np.ones((36, 4), np.float32)),
+        tfl.T((1, 3, 4)),
+        tfl.T((1, 3)),
+        tfl.T((1, 3)),
+        tfl.T((1,)),
+    ]
+    window = {"StrideH": 1, "StrideW": 1, "Padding": 0, "DilationHFactor": 1, "DilationWFactor": 1}
     options = {
-        "max_detections": 3, "max_classes_per_detection": 1, "num_classes": 3,
-        "nms_iou_threshold": 0.5, "y_scale": 1.0, "x_scale": 1.0, "h_scale": 1.0, "w_scale": 1.0,
-    }  # fmt: skip
+        "max_detections": 3,
+        "max_classes_per_detection": 1,
+        "num_classes": 3,
+        "nms_iou_threshold": 0.5,
+        "y_scale": 1.0,
+        "x_scale": 1.0,
+        "h_scale": 1.0,
+        "w_scale": 1.0,
+    }
     custom = bytes(flexbuffers.Dumps(options))
     operators = [
         tfl.Op("CONV_2D", [0, 1, 2], [3], "Conv2DOptions", window),
@@ -121,15 +142,21 @@ def onnx_seeds() -> list[bytes]:
         for opset in (13, 21)
     ] + [
         model(
-            [helper.make_node(op, names, ["y"], **attrs)], [info("a", [2, 3]), info("b", [3, 4])],
-            [info("y", None)], [], opset,
+            [helper.make_node(op, names, ["y"], **attrs)],
+            [info("a", [2, 3]), info("b", [3, 4])],
+            [info("y", None)],
+            [],
+            opset,
         )
         for op, names, attrs, opset in (
-            ("Gemm", ["a", "b"], {"alpha": 0.5}, 9), ("MatMul", ["a", "b"], {}, 13),
-            ("Concat", ["a", "a"], {"axis": 1}, 13), ("Transpose", ["a"], {"perm": [1, 0]}, 13),
-            ("Pad", ["a"], {"pads": [0, 1, 1, 0]}, 7), ("Upsample", ["a"], {"scales": [2., 2.]}, 7),
+            ("Gemm", ["a", "b"], {"alpha": 0.5}, 9),
+            ("MatMul", ["a", "b"], {}, 13),
+            ("Concat", ["a", "a"], {"axis": 1}, 13),
+            ("Transpose", ["a"], {"perm": [1, 0]}, 13),
+            ("Pad", ["a"], {"pads": [0, 1, 1, 0]}, 7),
+            ("Upsample", ["a"], {"scales": [2.0, 2.0]}, 7),
         )
-    ]  # fmt: skip
+    ]
 
 
 def onnx_control_seeds() -> list[bytes]:
@@ -174,9 +201,15 @@ def grown_tflite() -> list[bytes]:
     return [grow_tflite(seed, least=1, most=3).content for seed in range(GROWN)]
 
 
-SEEDS = {"trm": trm_seeds, "tflite": tflite_seeds,
-         "onnx": lambda: onnx_seeds() + onnx_control_seeds()}  # fmt: skip
+SEEDS = {
+    "trm": trm_seeds,
+    "tflite": tflite_seeds,
+    "onnx": lambda: onnx_seeds() + onnx_control_seeds(),
+}
 """Files to read, by format."""
-RUN_SEEDS = {"trm": trm_seeds, "tflite": lambda: tflite_seeds() + grown_tflite(),
-             "onnx": lambda: SEEDS["onnx"]() + grown_onnx()}  # fmt: skip
+RUN_SEEDS = {
+    "trm": trm_seeds,
+    "tflite": lambda: tflite_seeds() + grown_tflite(),
+    "onnx": lambda: SEEDS["onnx"]() + grown_onnx(),
+}
 """Files to run."""

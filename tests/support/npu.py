@@ -143,14 +143,26 @@ class Int8Builder(GraphBuilder):
         return self.add_node(name, inputs, attrs, quants=[quant or self.quant()])[0]
 
     def conv(
-        self, x: int, channels: int, kernel: int = 3, stride: int = 1, groups: int = 1,
-        activation: str = "", same: bool = True,
-    ) -> int:  # fmt: skip
+        self,
+        x: int,
+        channels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        groups: int = 1,
+        activation: str = "",
+        same: bool = True,
+    ) -> int:
         """Add a conv with bias."""
         depth = int(self.type(x).shape[-1]) // groups
         pad = kernel // 2 if same else 0
         return self.op(
-            "conv", x, self.weights(channels, kernel, kernel, depth), self.bias(channels),
-            strides=(stride, stride), pads=(pad,) * 4, dilations=(1, 1), groups=groups,
+            "conv",
+            x,
+            self.weights(channels, kernel, kernel, depth),
+            self.bias(channels),
+            strides=(stride, stride),
+            pads=(pad,) * 4,
+            dilations=(1, 1),
+            groups=groups,
             activation=activation,
-        )  # fmt: skip
+        )

@@ -15,8 +15,24 @@ SEED = 20261123
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0)
 SHARE = 4
 """Of each so many elements one is odd."""
-OUTSIDE = (300, -129, 127.5, -0.5, 2.0**31, -(2.0**31), 3e9, -3e9, 2.0**32, 1e10, 2.0**63, -1e19,
-           1.5e19, 2.0**64, 1e30, -1e30)  # fmt: skip
+OUTSIDE = (
+    300,
+    -129,
+    127.5,
+    -0.5,
+    2.0**31,
+    -(2.0**31),
+    3e9,
+    -3e9,
+    2.0**32,
+    1e10,
+    2.0**63,
+    -1e19,
+    1.5e19,
+    2.0**64,
+    1e30,
+    -1e30,
+)
 """Floats at the ends of the integers, and beyond."""
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 

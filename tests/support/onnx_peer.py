@@ -166,8 +166,9 @@ def _swish(model, attrs):
 
 
 def _layer_norm(model, attrs):
-    return model.add("LayerNormalization", model.inputs, 3, axis=attrs["axis"],
-                     epsilon=attrs["epsilon"])[:1]  # fmt: skip
+    return model.add(
+        "LayerNormalization", model.inputs, 3, axis=attrs["axis"], epsilon=attrs["epsilon"]
+    )[:1]
 
 
 def _rms_norm(model, attrs):
@@ -273,38 +274,60 @@ def _filled(model, attrs):
 
 
 MAKERS = {
-    "reduce_any": _reduce_bool("ReduceMax"), "reduce_all": _reduce_bool("ReduceMin"),
-    "bit_cast": _bit_cast, "tensor_scatter": _newest("TensorScatter"),
+    "reduce_any": _reduce_bool("ReduceMax"),
+    "reduce_all": _reduce_bool("ReduceMin"),
+    "bit_cast": _bit_cast,
+    "tensor_scatter": _newest("TensorScatter"),
     "unique": lambda model, attrs: model.add("Unique", model.inputs, 4, **attrs),
-    "constant_of_shape": _filled, "cast_like": lambda model, attrs: [
-        model.add("CastLike", model.inputs)
-    ],
+    "constant_of_shape": _filled,
+    "cast_like": lambda model, attrs: [model.add("CastLike", model.inputs)],
     "top_k": lambda model, attrs: model.add("TopK", model.inputs, 2, **attrs),
-    "add": arithmetic("Add"), "sub": arithmetic("Sub"), "mul": arithmetic("Mul"),
-    "div": arithmetic("Div"), "concat": _concat, "split": _split, "softmax": _softmax,
-    "cast": _cast, "not_equal": _not_equal, "squared_difference": _squared_difference,
-    "square": _square, "floor_div": _floor_div, "reverse": _reverse, "gemm": _gemm,
-    "rsqrt": chain("Sqrt", "Reciprocal"), "gather": _gather,
-    "relu6": _clamp(0, 6), "relu_n1_to_1": _clamp(-1, 1), "swish": _swish,
+    "add": arithmetic("Add"),
+    "sub": arithmetic("Sub"),
+    "mul": arithmetic("Mul"),
+    "div": arithmetic("Div"),
+    "concat": _concat,
+    "split": _split,
+    "softmax": _softmax,
+    "cast": _cast,
+    "not_equal": _not_equal,
+    "squared_difference": _squared_difference,
+    "square": _square,
+    "floor_div": _floor_div,
+    "reverse": _reverse,
+    "gemm": _gemm,
+    "rsqrt": chain("Sqrt", "Reciprocal"),
+    "gather": _gather,
+    "relu6": _clamp(0, 6),
+    "relu_n1_to_1": _clamp(-1, 1),
+    "swish": _swish,
     "conv": image_op("Conv", 1, groups="group"),
     "conv_transpose": image_op("ConvTranspose", 1, groups="group"),
     "max_pool": image_op("MaxPool", kernel="kernel_shape"),
     "average_pool": image_op("AveragePool", kernel="kernel_shape"),
     "lp_pool": image_op("LpPool", kernel="kernel_shape"),
-    "fully_connected": _fully_connected, "layer_normalization": _layer_norm,
-    "rms_normalization": _rms_norm, "batch_normalization": _batch_norm,
+    "fully_connected": _fully_connected,
+    "layer_normalization": _layer_norm,
+    "rms_normalization": _rms_norm,
+    "batch_normalization": _batch_norm,
     "instance_normalization": image_op("InstanceNormalization"),
-    "group_normalization": image_op("GroupNormalization"), "lrn": image_op("LRN"),
-    "depth_to_space": _depth("DepthToSpace"), "space_to_depth": _depth("SpaceToDepth"),
+    "group_normalization": image_op("GroupNormalization"),
+    "lrn": image_op("LRN"),
+    "depth_to_space": _depth("DepthToSpace"),
+    "space_to_depth": _depth("SpaceToDepth"),
     "quantize_linear": _linear_quant("QuantizeLinear"),
     "dequantize_linear": _linear_quant("DequantizeLinear"),
-    "space_to_batch": _blocks, "batch_to_space": _blocks,
-    "rnn": _recurrent("RNN", 2), "gru": _recurrent("GRU", 2), "lstm": _recurrent("LSTM", 3),
-    "cum_prod": _newest("CumProd"), "atan2": _atan2,
+    "space_to_batch": _blocks,
+    "batch_to_space": _blocks,
+    "rnn": _recurrent("RNN", 2),
+    "gru": _recurrent("GRU", 2),
+    "lstm": _recurrent("LSTM", 3),
+    "cum_prod": _newest("CumProd"),
+    "atan2": _atan2,
     "dynamic_quantize_linear": lambda model, attrs: model.add(
         "DynamicQuantizeLinear", model.inputs, 3
     ),
-}  # fmt: skip
+}
 
 
 ONNX_NAMES = {

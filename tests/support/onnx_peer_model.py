@@ -10,10 +10,19 @@ OPSET = 22
 ELEMENT = {
     name: getattr(TensorProto, name.upper())
     for name in (
-        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
         "bfloat16",
     )
-}  # fmt: skip
+}
 ELEMENT |= {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE}
 ELEMENT |= {"string": TensorProto.STRING, "complex64": TensorProto.COMPLEX64}
 

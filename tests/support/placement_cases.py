@@ -22,9 +22,15 @@ from trireme.placement.problem import CALLER, Machine, Problem
 
 KINDS = ("series-parallel", "layered", "zoo")
 ZOO = (
-    "kws_dscnn_f32", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_f32", "deeplabv3_f32",
-    "ssd_mobilenet_v1_quant", "vww_96_float", "yamnet", "mobilenet_v1_0.25_224_f32",
-)  # fmt: skip
+    "kws_dscnn_f32",
+    "mobilenet_v2_1.0_224_quant",
+    "resnet8_cifar10_f32",
+    "deeplabv3_f32",
+    "ssd_mobilenet_v1_quant",
+    "vww_96_float",
+    "yamnet",
+    "mobilenet_v1_0.25_224_f32",
+)
 _graphs = {}
 
 
@@ -40,9 +46,14 @@ def machine(rng, count):
         memory = name if far else HOST
         shared = far and rng.random() < 0.15
         specs[name] = DeviceSpec(
-            name, "invented", {"float32": rate, "int8": rate * 2}, 20e9 * rng.uniform(0.7, 5),
-            launch_s[name], memory=memory, resource_group="cores" if shared or not far else "",
-        )  # fmt: skip
+            name,
+            "invented",
+            {"float32": rate, "int8": rate * 2},
+            20e9 * rng.uniform(0.7, 5),
+            launch_s[name],
+            memory=memory,
+            resource_group="cores" if shared or not far else "",
+        )
         if far:
             link = Link(near * rng.uniform(1e-6, 20e-6), 2 ** rng.uniform(0, 4) * 1e9)
             to_host[name] = link
@@ -66,8 +77,9 @@ def zoo_problem(name, seed):
     ops = sorted({node.op for node in graph.nodes})
     struck = {
         device: set(rng.sample(ops, rng.randint(0, max(len(ops) // 3, 1))))
-        for device in specs if device != "cpu"
-    }  # fmt: skip
+        for device in specs
+        if device != "cpu"
+    }
     also = {device: rng.choice((0.0, 0.05, 0.15)) for device in specs}
     seconds = []
     for node in graph.nodes:

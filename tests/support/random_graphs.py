@@ -42,10 +42,11 @@ class Growing:
     def pick(self, rank: int | None = None, shape: tuple[int, ...] | None = None) -> int | None:
         """A live value, a recent one more often than not; None when none fits."""
         fits = [
-            value for value in self.live
+            value
+            for value in self.live
             if (rank is None or len(self.dims(value)) == rank)
             and (shape is None or self.dims(value) == shape)
-        ]  # fmt: skip
+        ]
         if not fits:
             return None
         return self.one_of(fits[-4:] if self.rng.random() < 0.7 else fits)
@@ -89,9 +90,14 @@ class Growing:
         """Add a node; its outputs are live from now on."""
         pin = self.one_of(self.pins) if self.pins and self.rng.random() < 0.5 else None
         self.live += self.b.add_node(
-            op, inputs, attrs, outputs=outputs, quants=[quant] * outputs, pin=pin,
+            op,
+            inputs,
+            attrs,
+            outputs=outputs,
+            quants=[quant] * outputs,
+            pin=pin,
             source=f"random:{len(self.b.nodes)}",
-        )  # fmt: skip
+        )
 
 
 def _window(g: Growing, x: int) -> dict:
@@ -112,9 +118,16 @@ def _convolve(g: Growing, depthwise: bool) -> bool:
     shape = (channels, *kernel, 1) if depthwise else (g.below(1, 9), *kernel, channels)
     w = g.weights(*shape)
     g.add(
-        "conv", x, w, g.bias(x, w), quant=g.quant(), activation=g.one_of(CLAMPS),
-        groups=channels if depthwise else 1, dilations=dilations, **window,
-    )  # fmt: skip
+        "conv",
+        x,
+        w,
+        g.bias(x, w),
+        quant=g.quant(),
+        activation=g.one_of(CLAMPS),
+        groups=channels if depthwise else 1,
+        dilations=dilations,
+        **window,
+    )
     return True
 
 

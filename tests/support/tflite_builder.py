@@ -11,9 +11,15 @@ import numpy as np
 import tflite
 
 KINDS = {
-    "float32": "FLOAT32", "float16": "FLOAT16", "int8": "INT8", "uint8": "UINT8", "int32": "INT32",
-    "int64": "INT64", "bool": "BOOL", "int16": "INT16",
-}  # fmt: skip
+    "float32": "FLOAT32",
+    "float16": "FLOAT16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int32": "INT32",
+    "int64": "INT64",
+    "bool": "BOOL",
+    "int16": "INT16",
+}
 
 
 @dataclass
@@ -81,10 +87,14 @@ def model_of(subs: list[Sub], signatures: Sequence[Signature] = ()) -> bytes:
     code_tables = [_code(b, code) for code in codes]
     data = [_table(b, "Buffer", Data=b.CreateNumpyVector(raw)) for raw in buffers]
     root = _table(
-        b, "Model", Version=3, OperatorCodes=_offsets(b, code_tables),
-        Subgraphs=_offsets(b, made), Buffers=_offsets(b, data),
+        b,
+        "Model",
+        Version=3,
+        OperatorCodes=_offsets(b, code_tables),
+        Subgraphs=_offsets(b, made),
+        Buffers=_offsets(b, data),
         SignatureDefs=_offsets(b, signed),
-    )  # fmt: skip
+    )
     b.Finish(root, file_identifier=b"TFL3")
     return bytes(b.Output())
 
@@ -152,17 +162,22 @@ def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray])
         scale = b.CreateNumpyVector(np.array(t.scales, np.float32))
         zeros = t.zeros * (len(t.scales) if len(t.zeros) == 1 else 1)
         fields["Quantization"] = _table(
-            b, "QuantizationParameters", Scale=scale, ZeroPoint=_ints(b, list(zeros), np.int64),
+            b,
+            "QuantizationParameters",
+            Scale=scale,
+            ZeroPoint=_ints(b, list(zeros), np.int64),
             QuantizedDimension=t.axis,
-        )  # fmt: skip
+        )
     fields["Type"] = getattr(tflite.TensorType, KINDS[t.dtype])
     return _table(b, "Tensor", **fields)
 
 
 def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
     fields = {
-        "OpcodeIndex": position, "Inputs": _ints(b, op.inputs), "Outputs": _ints(b, op.outputs),
-    }  # fmt: skip
+        "OpcodeIndex": position,
+        "Inputs": _ints(b, op.inputs),
+        "Outputs": _ints(b, op.outputs),
+    }
     if op.kind:
         made = {
             key: _ints(b, list(value)) if isinstance(value, tuple | list) else value

@@ -27,16 +27,34 @@ from trireme.support.errors import CompileError, DeviceError
 
 class ToyDevice(Device):
     def __init__(
-        self, name, *, memory=None, ops=None, flops=1e9, bandwidth=1e9, launch_s=1e-6,
-        link_bandwidth=1e9, resource_group="", delay_s=0.0, fail_compile=False, fail_launch=False,
+        self,
+        name,
+        *,
+        memory=None,
+        ops=None,
+        flops=1e9,
+        bandwidth=1e9,
+        launch_s=1e-6,
+        link_bandwidth=1e9,
+        resource_group="",
+        delay_s=0.0,
+        fail_compile=False,
+        fail_launch=False,
         memory_bytes=0,
-    ):  # fmt: skip
+    ):
         memory = memory or (HOST if name == "cpu" else name)
         self.spec = DeviceSpec(
-            name, f"toy {name}", {"float32": flops}, bandwidth, launch_s, memory=memory,
-            link_latency_s=0.0 if memory == HOST else 1e-6, link_bandwidth=link_bandwidth,
-            resource_group=resource_group, memory_bytes=memory_bytes,
-        )  # fmt: skip
+            name,
+            f"toy {name}",
+            {"float32": flops},
+            bandwidth,
+            launch_s,
+            memory=memory,
+            link_latency_s=0.0 if memory == HOST else 1e-6,
+            link_bandwidth=link_bandwidth,
+            resource_group=resource_group,
+            memory_bytes=memory_bytes,
+        )
         self.ops = ops
         self.delay_s = delay_s
         self.fail_compile, self.fail_launch = fail_compile, fail_launch

@@ -117,8 +117,10 @@ def test_weights_made_by_nodes_or_listed_as_inputs_become_plain(tmp_path):
     helper, info = onnx.helper, onnx.helper.make_tensor_value_info
     shape = onnx.numpy_helper.from_array(np.array([2, 3]), "shape")
     value = onnx.numpy_helper.from_array(np.array([7], np.float32), "v")
-    nodes = [helper.make_node("ConstantOfShape", ["shape"], ["w"], value=value),
-             helper.make_node("Add", ["x", "w"], ["y"])]  # fmt: skip
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["w"], value=value),
+        helper.make_node("Add", ["x", "w"], ["y"]),
+    ]
     inputs = [info("x", 1, [2, 3]), info("shape", 7, [2])]
     graph = helper.make_graph(nodes, "g", inputs, [info("y", 1, [2, 3])], [shape])
     onnx.save(helper.make_model(graph), tmp_path / "old.onnx")
@@ -152,8 +154,19 @@ def test_ctrl_c_leaves_no_worker_behind(relu):
     import subprocess
 
     code = "from trireme.tools.cli import main; import sys; sys.exit(main())"
-    argv = [sys.executable, "-c", code, "bench", str(relu), "--against", "onnxruntime",
-            "--threads", "1", "--duration", "60"]  # fmt: skip
+    argv = [
+        sys.executable,
+        "-c",
+        code,
+        "bench",
+        str(relu),
+        "--against",
+        "onnxruntime",
+        "--threads",
+        "1",
+        "--duration",
+        "60",
+    ]
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's `&` ignores Ctrl-C
     run = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     children = pathlib.Path(f"/proc/{run.pid}/task/{run.pid}/children")

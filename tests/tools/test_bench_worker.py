@@ -20,8 +20,13 @@ def start(tmp_path):
     opened = []
 
     def open_one(model):
-        task = {"file": str(tmp_path / "engine.py"), "module": "json", "model": model,
-                "threads": 1, "cpus": []}  # fmt: skip
+        task = {
+            "file": str(tmp_path / "engine.py"),
+            "module": "json",
+            "model": model,
+            "threads": 1,
+            "cpus": [],
+        }
         opened.append(WorkerProcess("fake", task))
         return opened[-1]
 

@@ -83,8 +83,9 @@ def test_explain_names_every_node(model, capsys):
 def test_json_keeps_progress_out_of_pipes(model):
     run = subprocess.run(
         [sys.executable, "-m", "trireme.tools.cli", "explain", model, "--json"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0 and run.stderr == "" and json.loads(run.stdout)
 
 

@@ -9,8 +9,20 @@ from trireme.support.errors import RunError, TriremeError
 from trireme.tools.cli import COMMANDS, make_parser
 
 SENSELESS = ("-1", "nan", "inf", "-inf", "1" + "0" * 400, "x", "")
-SHOULD_COUNT = {"--top", "--runs", "--rounds", "--duration", "--round-s", "--batch", "--threads",
-                "--depth", "--repeat", "--steps", "--limit", "--prove"}  # fmt: skip
+SHOULD_COUNT = {
+    "--top",
+    "--runs",
+    "--rounds",
+    "--duration",
+    "--round-s",
+    "--batch",
+    "--threads",
+    "--depth",
+    "--repeat",
+    "--steps",
+    "--limit",
+    "--prove",
+}
 """Options that 0 makes no sense for either."""
 
 

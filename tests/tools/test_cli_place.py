@@ -74,11 +74,15 @@ def test_a_model_without_nodes_is_placed_and_run(tmp_path, capsys, constant):
     model = str(tmp_path / "empty.trm")
     trireme.save(b.finish(b.constant("c", np.ones(2, np.float32)) if constant else x), model)
     for words in (
-        ["place", "--why"], ["place", "--soc", "rk3588"], ["explain"], ["run"],
-        ["place", "--prove"], ["whatif", "--soc", "rk3588"],
+        ["place", "--why"],
+        ["place", "--soc", "rk3588"],
+        ["explain"],
+        ["run"],
+        ["place", "--prove"],
+        ["whatif", "--soc", "rk3588"],
         ["place", "--soc", "rk3588", "--objective", "energy"],
         ["run", "--devices", "cpu,host", "--mode", "parallel"],
-    ):  # fmt: skip
+    ):
         code, out, err = call(capsys, words[0], model, *words[1:])
         assert code == 0 and not err, (words, err)
         assert words[0] in ("run", "whatif") or "the graph has no nodes" in out
@@ -121,8 +125,9 @@ def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
     stated = next(one for one in node["alternatives"] if one["device"] == "host")
     assert (node["name"], node["id"]) == ("cum_sum1", 1) and stated["run_s"] > score
     for name in ("cum_sum1", "#1"):
-        code, out, _ = call(capsys, "place", model, *devices, "--placement", path,
-                            "--pin", f"{name}=host", "--json")  # fmt: skip
+        code, out, _ = call(
+            capsys, "place", model, *devices, "--placement", path, "--pin", f"{name}=host", "--json"
+        )
         assert code == 0 and json.loads(out)["score"] == stated["run_s"]
         anew = ["--mixtures", "any", "--split", "off", "--json"]
         code, out, _ = call(capsys, "place", model, *devices, "--pin", f"{name}=host", *anew)

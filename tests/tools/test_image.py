@@ -37,8 +37,10 @@ def test_integers_take_pixels(picture):
     quant = Quant((1 / 128,), (0,))
     assert load_image(picture, image_type("uint8"))[0, 0, 1].tolist() == [255, 0, 0]
     assert load_image(picture, image_type("int8", quant=quant))[0, 0, 1].tolist() == [
-        127, -128, -128,
-    ]  # fmt: skip
+        127,
+        -128,
+        -128,
+    ]
     fine = image_type("int8", quant=Quant((0.02,), (3,)))
     x = load_image(picture, fine, normalise="imagenet")
     assert x[0, 0, 0, 0] == np.round(-2.1179 / 0.02) + 3

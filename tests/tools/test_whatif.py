@@ -62,8 +62,18 @@ def test_figures_are_named_in_full_or_short(tmp_path):
     assert set(soc.named("bandwidth")) == {"cpu.bandwidth", "far.bandwidth"}
     assert soc.named("far.flops.float32") == ["far.flops.float32"]
     assert soc.named("far.flops") == ["far.flops.float32"] and len(soc.named("flops")) == 2
-    for row in ("cache=1..2", "bandwidth=a..b", "bandwidth=0..2", "bandwidth", "bandwidth=x1,2",
-                "bandwidth=nan..2", "bandwidth=1..inf", "=1", "", "far=1"):  # fmt: skip
+    for row in (
+        "cache=1..2",
+        "bandwidth=a..b",
+        "bandwidth=0..2",
+        "bandwidth",
+        "bandwidth=x1,2",
+        "bandwidth=nan..2",
+        "bandwidth=1..inf",
+        "=1",
+        "",
+        "far=1",
+    ):
         with pytest.raises(RunError, match="no figure|expected"):
             parse_axis(soc, row, 3)
     with pytest.raises(RunError, match="two values at least"):
@@ -122,8 +132,18 @@ def wide():
     b = GraphBuilder("wide")
     x = b.input("x", TensorType((1, 64, 64, 32), "float32"))
     weights = b.constant("w", np.ones((64, 3, 3, 32), np.float32))
-    return b.finish(b.add("conv", x, weights, pads=(1, 1, 1, 1), strides=(1, 1),
-                          dilations=(1, 1), groups=1, layout="NHWC"))  # fmt: skip
+    return b.finish(
+        b.add(
+            "conv",
+            x,
+            weights,
+            pads=(1, 1, 1, 1),
+            strides=(1, 1),
+            dilations=(1, 1),
+            groups=1,
+            layout="NHWC",
+        )
+    )
 
 
 @pytest.mark.parametrize("objective", ["makespan", "throughput"])
@@ -177,10 +197,13 @@ def test_commands_take_some_devices_of_a_description(tmp_path, capsys):
     assert main(["whatif", model, "--soc", soc, "--pin", "*=cpu"]) == 0
     assert "cpu 1, one 0, two 0" in capsys.readouterr().out
     for more, message in (
-        (["--devices", "gpu"], "no device 'gpu'"), (["--devices", ","], "no device without a name"),
-        (["--measure"], "--measure is of devices that are there"), (["--threads", "1"], "figures"),
-        (["--soc", ""], "'' cannot be read: Is a directory"), (["--pin", "*=gpu"], "not among the"),
-    ):  # fmt: skip
+        (["--devices", "gpu"], "no device 'gpu'"),
+        (["--devices", ","], "no device without a name"),
+        (["--measure"], "--measure is of devices that are there"),
+        (["--threads", "1"], "figures"),
+        (["--soc", ""], "'' cannot be read: Is a directory"),
+        (["--pin", "*=gpu"], "not among the"),
+    ):
         assert main(["place", model, "--soc", soc, *more]) in (2, 3, 4)
         assert message in capsys.readouterr().err
 
@@ -192,8 +215,23 @@ def test_the_commands(tmp_path, capsys):
     assert main(["place", model, "--soc", soc, "--why"]) == 0
     out = capsys.readouterr().out
     assert "placement of 'chain'" in out and "with it here" in out
-    assert main(["whatif", model, "--soc", soc, "--vary", "link_bandwidth=0.1..100",
-                 "--vary", "far.launch_s=1e-5,1e-4", "--steps", "4"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "whatif",
+                model,
+                "--soc",
+                soc,
+                "--vary",
+                "link_bandwidth=0.1..100",
+                "--vary",
+                "far.launch_s=1e-5,1e-4",
+                "--steps",
+                "4",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "flip between link_bandwidth x" in out and "far.launch_s 0.0001" in out
     assert "as described: far.launch_s 1e-05" in out
@@ -216,15 +254,24 @@ def test_fifty_variants_of_a_thousand_nodes_take_a_minute():
     assert len(found) == 50 and time.process_time() - start <= 60
 
 
-@pytest.mark.parametrize("text, figure", [(None, "link_bandwidth=0.1..100"),
-                                          (TWINS, "link_bandwidth=0.1..30")])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, figure", [(None, "link_bandwidth=0.1..100"), (TWINS, "link_bandwidth=0.1..30")]
+)
 def test_the_commands_of_a_flip_reproduce_it(tmp_path, capsys, monkeypatch, text, figure):
     """The two last commands predict what the flip says that moving gains."""
     monkeypatch.chdir(tmp_path)
     soc_of(tmp_path, *([text] if text else []))
     trireme.save(wide() if text else chain(), "model of mine.trm")
-    words = ["whatif", "model of mine.trm", "--soc", str(tmp_path / "soc.toml"),
-             "--vary", figure, "--steps", "6"]  # fmt: skip
+    words = [
+        "whatif",
+        "model of mine.trm",
+        "--soc",
+        str(tmp_path / "soc.toml"),
+        "--vary",
+        figure,
+        "--steps",
+        "6",
+    ]
     assert main([*words, "--json"]) == 0
     flips = json.loads(capsys.readouterr().out)["flips"]
     assert flips

@@ -27,21 +27,41 @@ from trireme.tools.verify import compare_all
 CPU, ALL = "cpu", "npu,opencl,cpu"
 DEVICE_SETS = [CPU, "cpu,opencl", "cpu,npu", ALL]
 FLOAT_MODELS = [
-    "ad01_fp32", "deeplabv3_f32", "kws_dscnn_f32", "mobilenet_v1_0.25_224_f32",
-    "resnet8_cifar10_f32", "vww_96_float", "yamnet",
-]  # fmt: skip
+    "ad01_fp32",
+    "deeplabv3_f32",
+    "kws_dscnn_f32",
+    "mobilenet_v1_0.25_224_f32",
+    "resnet8_cifar10_f32",
+    "vww_96_float",
+    "yamnet",
+]
 QUANTISED_MODELS = [
-    "ad01_int8", "kws_dscnn_int8", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_int8",
-    "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_int8",
-]  # fmt: skip
+    "ad01_int8",
+    "kws_dscnn_int8",
+    "mobilenet_v2_1.0_224_quant",
+    "resnet8_cifar10_int8",
+    "ssd_mobilenet_v1_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "vww_96_int8",
+]
 ALWAYS = [
-    ("ad01_fp32", CPU), ("deeplabv3_f32", CPU), ("kws_dscnn_f32", ALL),
-    ("mobilenet_v1_0.25_224_f32", CPU), ("resnet8_cifar10_f32", CPU), ("vww_96_float", CPU),
-    ("yamnet", CPU), ("yamnet", ALL), ("ad01_int8", ALL), ("kws_dscnn_int8", CPU),
-    ("kws_dscnn_int8", ALL), ("mobilenet_v2_1.0_224_quant", CPU), ("resnet8_cifar10_int8", ALL),
-    ("ssd_mobilenet_v1_quant", "cpu,npu"), ("tf2_mobilenet_v2_1.0_224_ptq", ALL),
+    ("ad01_fp32", CPU),
+    ("deeplabv3_f32", CPU),
+    ("kws_dscnn_f32", ALL),
+    ("mobilenet_v1_0.25_224_f32", CPU),
+    ("resnet8_cifar10_f32", CPU),
+    ("vww_96_float", CPU),
+    ("yamnet", CPU),
+    ("yamnet", ALL),
+    ("ad01_int8", ALL),
+    ("kws_dscnn_int8", CPU),
+    ("kws_dscnn_int8", ALL),
+    ("mobilenet_v2_1.0_224_quant", CPU),
+    ("resnet8_cifar10_int8", ALL),
+    ("ssd_mobilenet_v1_quant", "cpu,npu"),
+    ("tf2_mobilenet_v2_1.0_224_ptq", ALL),
     ("vww_96_int8", "cpu,opencl"),
-]  # fmt: skip
+]
 """Every model once; float, uint8 and int8 models on the cpu alone and on all devices."""
 TOLERANCES = {"kws_dscnn_f32": 1e-3}
 """Its activations are rounded to 8 bits on the fly: where the last bit of a float sum decides such
@@ -120,8 +140,10 @@ def run_forced(path, device):
 
 FORCED = [
     *((name, "npu") for name in QUANTISED_MODELS if not name.startswith(("ssd", "tf2"))),
-    ("kws_dscnn_int8", "opencl"), ("ad01_fp32", "opencl"), ("kws_dscnn_f32", "opencl"),
-]  # fmt: skip
+    ("kws_dscnn_int8", "opencl"),
+    ("ad01_fp32", "opencl"),
+    ("kws_dscnn_f32", "opencl"),
+]
 """Convolutions, depthwise ones, pools, products and softmax; a model takes OpenCL 2 to 9 s."""
 
 
@@ -148,8 +170,10 @@ PHOTOGRAPHS = [
     ("cat.bmp", "cat"),
 ]
 CLASSIFIERS = [
-    "mobilenet_v2_1.0_224_quant", "tf2_mobilenet_v2_1.0_224_ptq", "mobilenet_v1_0.25_224_f32",
-]  # fmt: skip
+    "mobilenet_v2_1.0_224_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "mobilenet_v1_0.25_224_f32",
+]
 
 
 @pytest.mark.parametrize("name", sweep(CLASSIFIERS, [CLASSIFIERS[0], CLASSIFIERS[2]]))
@@ -185,8 +209,14 @@ def litert_class(path, feeds):
 
 
 MADE = (
-    "mobilenet_v1", "mobilenet_v2", "resnet18", "resnet50", "mobilevit_s", "vit_tiny", "bert_mini",
-)  # fmt: skip
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "resnet18",
+    "resnet50",
+    "mobilevit_s",
+    "vit_tiny",
+    "bert_mini",
+)
 
 
 @pytest.mark.slow

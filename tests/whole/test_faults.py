@@ -88,9 +88,15 @@ def graph_of(pinned=True):
 
 def open_session(graph, npu, mode, **options):
     return Session(
-        graph, devices=[ToyDevice("cpu"), npu], passes=(), calibration=Calibration(),
-        mode=mode[0], subgraphs=mode[1], execution=mode[2], **options,
-    )  # fmt: skip
+        graph,
+        devices=[ToyDevice("cpu"), npu],
+        passes=(),
+        calibration=Calibration(),
+        mode=mode[0],
+        subgraphs=mode[1],
+        execution=mode[2],
+        **options,
+    )
 
 
 @pytest.mark.parametrize("what", LOAD)
@@ -180,9 +186,15 @@ def test_a_fallback_is_in_the_report(what, mode):
     slow = ToyDevice("cpu", flops=1.0, bandwidth=1.0)
     npu = Faulty("npu", what, flops=1e15, bandwidth=1e15, launch_s=0.0, link_bandwidth=1e15)
     with Session(
-        graph, devices=[slow, npu], passes=(), calibration=Calibration(), fallback=True,
-        mode=mode[0], subgraphs=mode[1], execution=mode[2],
-    ) as session:  # fmt: skip
+        graph,
+        devices=[slow, npu],
+        passes=(),
+        calibration=Calibration(),
+        fallback=True,
+        mode=mode[0],
+        subgraphs=mode[1],
+        execution=mode[2],
+    ) as session:
         assert f"fail at {what}" in session.dropped["npu"]
         assert not session.placement.nodes_on("npu") if "npu" in session.devices else True
         np.testing.assert_array_equal(

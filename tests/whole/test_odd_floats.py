@@ -51,9 +51,10 @@ def small(sample):
     """The sample with its floats within HALF_MOST and none so near 0 that float16 drops it."""
     inputs = [
         np.where(np.abs(a) < 0.01, 0, np.clip(a, -HALF_MOST, HALF_MOST)).astype(a.dtype)
-        if odd_floats.is_float(a) else a
+        if odd_floats.is_float(a)
+        else a
         for a in sample.inputs
-    ]  # fmt: skip
+    ]
     return replace(sample, inputs=tuple(inputs))
 
 
@@ -130,15 +131,39 @@ NOT_IN_ONNX = ("complex_abs", "detection_post_process", "rfft2d")
 DIFFERENT = {
     "cast": "tests/devices/cpu/test_elementwise.py asks ONNX Runtime",
     **dict.fromkeys(
-        ("arg_max", "arg_min", "clip", "hardmax", "lrn", "max_pool", "reduce_max", "reduce_min",
-         "reduce_log_sum_exp", "dynamic_quantize_linear"), "ONNX Runtime drops NaN"),
+        (
+            "arg_max",
+            "arg_min",
+            "clip",
+            "hardmax",
+            "lrn",
+            "max_pool",
+            "reduce_max",
+            "reduce_min",
+            "reduce_log_sum_exp",
+            "dynamic_quantize_linear",
+        ),
+        "ONNX Runtime drops NaN",
+    ),
     **dict.fromkeys(("gru", "lstm", "rnn"), "ONNX Runtime's tanh and sigmoid are finite of NaN"),
-    **dict.fromkeys(("batch_normalization", "instance_normalization"),
-                    "ONNX Runtime folds scale and mean, of which infinities cancel"),
-    **dict.fromkeys(("deform_conv", "grid_sample", "det", "resize", "roi_align", "unique",
-                     "non_max_suppression"), "ONNX Runtime does otherwise or refuses"),
+    **dict.fromkeys(
+        ("batch_normalization", "instance_normalization"),
+        "ONNX Runtime folds scale and mean, of which infinities cancel",
+    ),
+    **dict.fromkeys(
+        (
+            "deform_conv",
+            "grid_sample",
+            "det",
+            "resize",
+            "roi_align",
+            "unique",
+            "non_max_suppression",
+        ),
+        "ONNX Runtime does otherwise or refuses",
+    ),
     "atan2": "the peer is made of atan, which does not see the sign of 0",
-}  # fmt: skip
+}
 """Ops whose peer treats odd floats in another way than numpy does, which decides."""
 PEER_RTOL = 3e-6
 

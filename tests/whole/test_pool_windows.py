@@ -38,8 +38,16 @@ WINDOWS = {
 
 def pool(op, shape, kernel, strides, pads, ceil_mode=1):
     name, attrs = OPS[op]
-    node = helper.make_node(name, ["x"], ["y"], kernel_shape=kernel, strides=strides, pads=pads,
-                            ceil_mode=ceil_mode, **attrs)  # fmt: skip
+    node = helper.make_node(
+        name,
+        ["x"],
+        ["y"],
+        kernel_shape=kernel,
+        strides=strides,
+        pads=pads,
+        ceil_mode=ceil_mode,
+        **attrs,
+    )
     ends = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
         helper.make_tensor_value_info("y", TensorProto.FLOAT, None),

@@ -175,8 +175,9 @@ def test_onnx_runtime_refuses_the_same_indices(case):
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     given = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in zip(names, inputs, strict=True) if n
-    ]  # fmt: skip
+        for n, a in zip(names, inputs, strict=True)
+        if n
+    ]
     node = helper.make_node(ONNX[op], names, ["y"], **attrs)
     graph = helper.make_graph([node], case, given, [onnx.ValueInfoProto(name="y")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

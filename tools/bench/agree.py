@@ -83,7 +83,8 @@ def _worst(
         )
     if set(ours) != set(theirs):
         theirs = dict(zip(ours, theirs.values(), strict=True))
-    shaped = {n: a.reshape(ours[n].shape) if a.size == ours[n].size else a
-              for n, a in theirs.items()}  # fmt: skip
+    shaped = {
+        n: a.reshape(ours[n].shape) if a.size == ours[n].size else a for n, a in theirs.items()
+    }
     rows = compare_all(ours, shaped, tolerance.relative, tolerance.units)
     return max(rows, key=lambda row: (not row.agrees, row.largest))

@@ -30,20 +30,40 @@ ARGUMENTS = (
     argument("--duration", type=seconds, default=2.0, help="seconds each engine is timed"),
     argument("--rounds", type=whole(), default=15, help="turns that those seconds are split into"),
     argument("--round-s", type=seconds, help="seconds of a turn, instead of --duration"),
-    argument("--shape", action="append", default=[], metavar="NAME=1,3,224,224",
-             help="the shape of an input that the model leaves open"),
+    argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1,3,224,224",
+        help="the shape of an input that the model leaves open",
+    ),
     argument("--batch", type=whole(), help="run the model with this batch"),
     argument("--tolerance", type=relative, help="of float outputs, relative to the largest value"),
     argument("--units", type=whole(0), help="of integer outputs, in units"),
-    argument("--limit-peers", choices=("avx2", "generic"),
-             help="keep peers to an instruction set, where they can be kept"),
-    argument("--modes", action="store_true",
-             help="no peers: each model here in every execution mode, on one placement"),
-    argument("--singles", action="store_true",
-             help="no peers: each model as it is placed on --devices, against each device alone"),
-    argument("--from", dest="stored", nargs="+", default=[], metavar="FILE",
-             help="print the tables of earlier --json files, pooled"),
-)  # fmt: skip
+    argument(
+        "--limit-peers",
+        choices=("avx2", "generic"),
+        help="keep peers to an instruction set, where they can be kept",
+    ),
+    argument(
+        "--modes",
+        action="store_true",
+        help="no peers: each model here in every execution mode, on one placement",
+    ),
+    argument(
+        "--singles",
+        action="store_true",
+        help="no peers: each model as it is placed on --devices, against each device alone",
+    ),
+    argument(
+        "--from",
+        dest="stored",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="print the tables of earlier --json files, pooled",
+    ),
+)
 
 OURSELVES_ALONE = {"modes": (bench_modes, modes_table), "singles": (bench_singles, singles_table)}
 """Comparisons without peers, by option: what measures, and what prints each model's rows."""

@@ -93,9 +93,15 @@ def _entrants(match: Match, stack: ExitStack) -> list[tuple[Entrant, list[Modes]
         mode, subgraphs, execution = modes
         placement = match.first.placement
         session = Session(
-            placement.source, devices=match.shared, passes=(), placement=placement,
-            calibration=match.calibration, mode=mode, subgraphs=subgraphs, execution=execution,
-        )  # fmt: skip
+            placement.source,
+            devices=match.shared,
+            passes=(),
+            placement=placement,
+            calibration=match.calibration,
+            mode=mode,
+            subgraphs=subgraphs,
+            execution=execution,
+        )
         stack.callback(session.close)
         entrant = Entrant.ready(session, match.feeds)
         _, names = found.setdefault(_program(session), (entrant, []))
@@ -121,13 +127,18 @@ def _rows(
         tasks, runner = session.plan.tasks, session.runs.runner
         groups = itertools.groupby(tasks[index].device for index in session.runs.order)
         figures = (
-            len(tasks), " ".join(f"{device} x{len(list(some))}" for device, some in groups),
+            len(tasks),
+            " ".join(f"{device} x{len(list(some))}" for device, some in groups),
             1 + (len(runner.threads) if runner else 0),
             sum(row.arena_bytes + row.scratch_bytes for row in memory),
-            runner.dispatches if runner else 0, sum(task.is_copy for task in tasks),
-            min(entrant.wall_s), min(entrant.virtual_s), clock, first.ratio(entrant, clock),
+            runner.dispatches if runner else 0,
+            sum(task.is_copy for task in tasks),
+            min(entrant.wall_s),
+            min(entrant.virtual_s),
+            clock,
+            first.ratio(entrant, clock),
             entrant.apart(first),
-        )  # fmt: skip
+        )
         for modes in names:
             why = f"{session.runs.chosen}: {session.runs.why}" if modes == DEFAULT else ""
             yield (match.label, *modes, *figures, why)
@@ -140,20 +151,47 @@ def default_over_best(rows: Sequence[ModeRow]) -> float:
 
 def modes_table(rows: Sequence[ModeRow]) -> str:
     """Return the rows of one model as text."""
-    head = ("mode", "subgraphs", "execution", "tasks", "threads", "peak bytes", "dispatches",
-            "copies", "wall ms", "virtual ms", "default/this", "apart", "order")  # fmt: skip
+    head = (
+        "mode",
+        "subgraphs",
+        "execution",
+        "tasks",
+        "threads",
+        "peak bytes",
+        "dispatches",
+        "copies",
+        "wall ms",
+        "virtual ms",
+        "default/this",
+        "apart",
+        "order",
+    )
     cells = [
         (
-            r.mode, r.subgraphs, r.execution, r.tasks, r.threads, r.peak_bytes, r.dispatches,
-            r.copies, f"{r.wall_s * 1e3:.3f}", f"{r.virtual_s * 1e3:.3f}", f"{r.ratio:.3f}",
-            f"{r.apart:.2g}", r.order if len(r.order) <= 60 else r.order[:57] + "...",
+            r.mode,
+            r.subgraphs,
+            r.execution,
+            r.tasks,
+            r.threads,
+            r.peak_bytes,
+            r.dispatches,
+            r.copies,
+            f"{r.wall_s * 1e3:.3f}",
+            f"{r.virtual_s * 1e3:.3f}",
+            f"{r.ratio:.3f}",
+            f"{r.apart:.2g}",
+            r.order if len(r.order) <= 60 else r.order[:57] + "...",
         )
         for r in rows
-    ]  # fmt: skip
+    ]
     best = max(rows, key=lambda row: row.ratio)
     name = "the default" if best.ratio <= 1 else f"{best.mode} {best.subgraphs} {best.execution}"
-    return "\n".join([
-        rows[0].model, *text_table(head, cells), f"auto is {rows[0].why}",
-        f"the fastest is {name}; "
-        f"the default takes {default_over_best(rows):.3f} of its {rows[0].clock} time",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            rows[0].model,
+            *text_table(head, cells),
+            f"auto is {rows[0].why}",
+            f"the fastest is {name}; "
+            f"the default takes {default_over_best(rows):.3f} of its {rows[0].clock} time",
+        ]
+    )

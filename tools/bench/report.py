@@ -28,8 +28,14 @@ def report(rows: Sequence[Row]) -> str:
 def time_table(rows: Sequence[Row]) -> str:
     """Return a line per model: each engine's best, median and p90 in ms, and its ratio to ours."""
     peers = _columns(rows)
-    head = ["model", "trireme, ms: best median p90", *(f"{p}: ratio" for p in peers),
-            "best peer", "ratio", "of medians"]  # fmt: skip
+    head = [
+        "model",
+        "trireme, ms: best median p90",
+        *(f"{p}: ratio" for p in peers),
+        "best peer",
+        "ratio",
+        "of medians",
+    ]
     lines = []
     for row in rows:
         cells = [_name(row), _times(row.ours) if row.ours.ran else "-"]

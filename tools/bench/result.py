@@ -175,8 +175,10 @@ def _engine_json(row: Row, name: str) -> dict[str, Any]:
     data = asdict(run)
     if run.ran:
         data |= {
-            "best_s": run.best_s(), "median_s": run.quantile_s(0.5), "p90_s": run.quantile_s(0.9),
-        }  # fmt: skip
+            "best_s": run.best_s(),
+            "median_s": run.quantile_s(0.5),
+            "p90_s": run.quantile_s(0.9),
+        }
     if name in row.peers():
         data |= {"ratio": row.ratio(name), "median_ratio": row.median_ratio(name)}
     return data

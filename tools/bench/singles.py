@@ -68,12 +68,19 @@ def time_singles(match: Match) -> list[SingleRow]:
         first = entrants[CHOSEN]
         return [
             SingleRow(
-                match.label, name, _where(placements[name]), placements[name].tasks,
-                placements[name].makespan_s, min(one.wall_s), min(one.virtual_s), clock,
-                first.ratio(one, clock), one.apart(first),
+                match.label,
+                name,
+                _where(placements[name]),
+                placements[name].tasks,
+                placements[name].makespan_s,
+                min(one.wall_s),
+                min(one.virtual_s),
+                clock,
+                first.ratio(one, clock),
+                one.apart(first),
             )
             for name, one in entrants.items()
-        ]  # fmt: skip
+        ]
 
 
 def single_placements(match: Match) -> dict[str, Placement]:
@@ -92,9 +99,12 @@ def _entrant(
         if is_same(other.session.placement, placement):
             return other
     session = Session(
-        placement.source, devices=match.shared, passes=(), placement=placement,
+        placement.source,
+        devices=match.shared,
+        passes=(),
+        placement=placement,
         calibration=match.calibration,
-    )  # fmt: skip
+    )
     stack.callback(session.close)
     return Entrant.ready(session, match.feeds)
 
@@ -111,18 +121,35 @@ def chosen_over_best(rows: Sequence[SingleRow]) -> float:
 
 def singles_table(rows: Sequence[SingleRow]) -> str:
     """Return the rows of one model as text."""
-    head = ("placement", "nodes", "tasks", "predicted ms", "wall ms", "virtual ms",
-            "placed/this", "apart")  # fmt: skip
+    head = (
+        "placement",
+        "nodes",
+        "tasks",
+        "predicted ms",
+        "wall ms",
+        "virtual ms",
+        "placed/this",
+        "apart",
+    )
     cells = [
         (
-            r.name, r.where, r.tasks, f"{r.predicted_s * 1e3:.3f}", f"{r.wall_s * 1e3:.3f}",
-            f"{r.virtual_s * 1e3:.3f}", f"{r.ratio:.3f}", f"{r.apart:.2g}",
+            r.name,
+            r.where,
+            r.tasks,
+            f"{r.predicted_s * 1e3:.3f}",
+            f"{r.wall_s * 1e3:.3f}",
+            f"{r.virtual_s * 1e3:.3f}",
+            f"{r.ratio:.3f}",
+            f"{r.apart:.2g}",
         )
         for r in rows
-    ]  # fmt: skip
+    ]
     best = max((row for row in rows if row.name != CHOSEN), key=lambda row: row.ratio)
-    return "\n".join([
-        rows[0].model, *text_table(head, cells),
-        f"the best single device is {best.name}; as placed the model takes {best.ratio:.3f} of "
-        f"its {best.clock} time",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            rows[0].model,
+            *text_table(head, cells),
+            f"the best single device is {best.name}; as placed the model takes {best.ratio:.3f} of "
+            f"its {best.clock} time",
+        ]
+    )

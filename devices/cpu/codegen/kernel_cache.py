@@ -216,9 +216,14 @@ def formed(value: Any) -> Any:
 
 def _version(isa: Isa) -> str:
     parts: Sequence[str] = (
-        sources_digest(), code_version(), llvm_identity(), encoded(isa), sys.platform,
-        platform.machine(), "" if isa.cpu else machine_identity(),
-    )  # fmt: skip
+        sources_digest(),
+        code_version(),
+        llvm_identity(),
+        encoded(isa),
+        sys.platform,
+        platform.machine(),
+        "" if isa.cpu else machine_identity(),
+    )
     return "\n".join(parts)
 
 

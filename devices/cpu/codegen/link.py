@@ -23,8 +23,14 @@ _SECTION, _SYMBOL, _RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IB
 _RELA, _NOBITS, _SYMBOLS = 4, 8, 2
 _ALLOC = 2
 _EXTERNAL, _ABSOLUTE = 0, 0xFFF1
-_KINDS = {1: ("<Q", False), 2: ("<i", True), 4: ("<i", True), 10: ("<I", False),
-          11: ("<i", False), 24: ("<q", True)}  # fmt: skip
+_KINDS = {
+    1: ("<Q", False),
+    2: ("<i", True),
+    4: ("<i", True),
+    10: ("<I", False),
+    11: ("<i", False),
+    24: ("<q", True),
+}
 """Relocations: what is written, and whether relative to where (R_X86_64_64, PC32, PLT32, ...)."""
 _UNWIND = ".eh_frame"
 """Not loaded: nothing unwinds through kernels."""

@@ -232,8 +232,6 @@ def _to_integer(fn: Function, value: Value, new: Scalar) -> Value:
 
 def _to_signed(fn: Function, value: Value, type: str) -> Value:
     limit = 2.0 ** (_WIDTH[element_of(type)] - 1)
-    inside = bits(
-        fn, "and", fn.compare("oge", value, -limit), fn.compare("olt", value, limit)
-    )  # fmt: skip
+    inside = bits(fn, "and", fn.compare("oge", value, -limit), fn.compare("olt", value, limit))
     safe = fn.select(inside, value, fn.as_value(value.type, 0.0))
     return fn.select(inside, fn.convert("fptosi", safe, type), fn.as_value(type, -int(limit)))

@@ -68,9 +68,7 @@ def cut(graph: Graph, groups: Sequence[Group], isa: Isa) -> Iterator[Group | Str
     yield from _stretch(graph, waiting, items[0], part)
 
 
-def _stretch(
-    graph: Graph, groups: list[Group], items: int, part: int
-) -> Iterator[Group | Stretch]:  # fmt: skip
+def _stretch(graph: Graph, groups: list[Group], items: int, part: int) -> Iterator[Group | Stretch]:
     """Yield groups as one stretch; one group alone as it is."""
     if len(groups) < 2:
         yield from groups
@@ -86,8 +84,9 @@ def _part(graph: Graph, group: Group, items: int, isa: Isa) -> int:
     read = {value for node in group.nodes for value in node.used} - made
     flowing = sum(
         graph.type(value).nbytes
-        for value in (*read, *group.node.outputs) if not graph.values[value].is_constant
-    )  # fmt: skip
+        for value in (*read, *group.node.outputs)
+        if not graph.values[value].is_constant
+    )
     weights = sum(graph.type(value).nbytes for value in read if graph.values[value].is_constant)
     if flowing <= WHOLE * room_bytes(isa):
         return items
@@ -135,13 +134,17 @@ def _part_graph(graph: Graph, groups: Sequence[Group], part: int) -> Graph:
     made = {value for node in nodes for value in node.outputs}
     entering = [v for v in values if v not in made and not values[v].is_constant]
     leaving = [
-        v for v in made
+        v
+        for v in made
         if graph.is_output(v) or any(user.id not in inside for user in graph.users(v))
-    ]  # fmt: skip
+    ]
     return replace(
-        graph, inputs=tuple(entering), outputs=tuple(sorted(leaving)), nodes=tuple(nodes),
+        graph,
+        inputs=tuple(entering),
+        outputs=tuple(sorted(leaving)),
+        nodes=tuple(nodes),
         values=values,
-    )  # fmt: skip
+    )
 
 
 def _shortened(value: Value, part: int) -> Value:

@@ -26,22 +26,51 @@ from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, T
 from trireme.ir.graph import Graph
 
 _KNOWN = (
-    "arg", "top_k", "cum", "scatter",
-    "conv_f32_winograd", "direct_conv_f32", "conv_f32", "fully_connected_f32", "matmul_f32",
-    "attention_f32", "gemm_q8", "depthwise_f32", "depthwise_q8", "max_pool_f32",
-    "average_pool_f32", "layer_normalization_f32", "softmax_f32", "reduce", "resize_nearest",
-    "resize_linear_q8", "resize", "concat", "transpose", "table_q8", "copy", "gather", "group_norm",
-    "recurrent", "fft_f32", "detection",
-)  # fmt: skip
+    "arg",
+    "top_k",
+    "cum",
+    "scatter",
+    "conv_f32_winograd",
+    "direct_conv_f32",
+    "conv_f32",
+    "fully_connected_f32",
+    "matmul_f32",
+    "attention_f32",
+    "gemm_q8",
+    "depthwise_f32",
+    "depthwise_q8",
+    "max_pool_f32",
+    "average_pool_f32",
+    "layer_normalization_f32",
+    "softmax_f32",
+    "reduce",
+    "resize_nearest",
+    "resize_linear_q8",
+    "resize",
+    "concat",
+    "transpose",
+    "table_q8",
+    "copy",
+    "gather",
+    "group_norm",
+    "recurrent",
+    "fft_f32",
+    "detection",
+)
 """Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
 _LIKE = {"rms_normalization_f32": "layer_normalization_f32"}
 """Starts of kernels' names that another family prices as well."""
 _HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")
 TERM_LIMITS = {
-    "bytes": 1e-10, "far_bytes": 6e-11, "remote_bytes": 1.5e-10, "cold_bytes": 6e-11,
-    "remote_cold_bytes": 1.5e-10, "activations": 4e-11, "joins": 80.0,
+    "bytes": 1e-10,
+    "far_bytes": 6e-11,
+    "remote_bytes": 1.5e-10,
+    "cold_bytes": 6e-11,
+    "remote_cold_bytes": 1.5e-10,
+    "activations": 4e-11,
+    "joins": 80.0,
     **dict.fromkeys([BYTES + name for name in _HANDED], 1.0),
-}  # fmt: skip
+}
 """The most seconds a byte that lies near (L2), further or in memory can cost, and an instruction of
 an activation for one element; flags that handing work to other threads can take; and how much of
 the bytes can pass from core to core."""
@@ -51,8 +80,14 @@ one pixel takes what a fully connected layer takes, int8 twice what its multipli
 _COLUMNS = " columns"
 """Ends families of products whose threads each make some columns of all rows: they read what the
 other cores made, where products dealt out by rows mostly read what their own core did."""
-_PRODUCTS = ("conv_f32", "direct_conv_f32", "fully_connected_f32", "matmul_f32", "attention_f32",
-             "gemm_q8")  # fmt: skip
+_PRODUCTS = (
+    "conv_f32",
+    "direct_conv_f32",
+    "fully_connected_f32",
+    "matmul_f32",
+    "attention_f32",
+    "gemm_q8",
+)
 """Starts of families whose authors' estimates count what tiles read and write in the L2 cache."""
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""

@@ -93,9 +93,13 @@ class Bound:
     """A program on memory: tables of steps and pointers, and closures for reference steps."""
 
     def __init__(
-        self, program: Program, code: Sequence[int], pool: Pool, args: Sequence[Buffer],
+        self,
+        program: Program,
+        code: Sequence[int],
+        pool: Pool,
+        args: Sequence[Buffer],
         scratch: Buffer | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._program, self._code, self._pool = program, code, pool
         self._keep = (args, scratch)
         graph = program.graph
@@ -269,9 +273,13 @@ class _Native:
     """
 
     def __init__(
-        self, pool: Pool, steps: Sequence[tuple[Step, int]], pointers: Sequence[Sequence[int]],
-        owners: Sequence[tuple[int, int] | None], alive: object,
-    ) -> None:  # fmt: skip
+        self,
+        pool: Pool,
+        steps: Sequence[tuple[Step, int]],
+        pointers: Sequence[Sequence[int]],
+        owners: Sequence[tuple[int, int] | None],
+        alive: object,
+    ) -> None:
         self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
         self._owners = owners
         self._steps: list[Step] = []  # by row of the table
@@ -297,9 +305,14 @@ class _Native:
         shared = [step.seconds for step in self._steps if step.chunks > 1]
         polls = bool(table[:, runtime.STEP_POLL].any())
         return Call(
-            table, shared=bool(shared), wakes=sum(shared) > _WAKE_S, tries=sum(shared) < TRY_S,
-            polls=polls, stamps=stamps, alive=self._alive,
-        )  # fmt: skip
+            table,
+            shared=bool(shared),
+            wakes=sum(shared) > _WAKE_S,
+            tries=sum(shared) < TRY_S,
+            polls=polls,
+            stamps=stamps,
+            alive=self._alive,
+        )
 
     def uses(self, value: int) -> list[tuple[int, int]]:
         """Return which of the pointers are into a value's memory, and how far into it."""

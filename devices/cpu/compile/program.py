@@ -153,11 +153,16 @@ def build(
         kernels |= {node.id: _kernel_name(made) for node in group.nodes}
     offsets, nbytes = _place(graph, items, homes)
     return Program(
-        graph, tuple(items), tuple(i.code.symbol for i in items if isinstance(i, Step)),
-        homes, offsets, nbytes,
+        graph,
+        tuple(items),
+        tuple(i.code.symbol for i in items if isinstance(i, Step)),
+        homes,
+        offsets,
+        nbytes,
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
-        kernels, stretches,
-    )  # fmt: skip
+        kernels,
+        stretches,
+    )
 
 
 def pack(program: Program) -> Program:

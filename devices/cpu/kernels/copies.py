@@ -141,9 +141,14 @@ def copy_row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: 
 
 
 def _pieces(
-    fn: Function, x: Value, y: Value, element: str, span: tuple[int, int], same: Value | None,
+    fn: Function,
+    x: Value,
+    y: Value,
+    element: str,
+    span: tuple[int, int],
+    same: Value | None,
     item: int,
-) -> None:  # fmt: skip
+) -> None:
     """Emit the end of a row in powers of two, so that no byte beyond it is touched."""
     at, end = span
     while at < end:

@@ -62,7 +62,7 @@ MOST_PHASES = 4096
 
 def axis_of(
     size: int, out: int, kernel: int, stride: int, pad: int, dilation: int, alone: bool
-) -> Axis:  # fmt: skip
+) -> Axis:
     """Return an axis with its phases in runs; `alone` gives each phase a run of its own.
 
     No window begins behind the input's first element.
@@ -90,11 +90,16 @@ def axes_of(graph: Graph, node: Node, alone: bool) -> tuple[Axis, Axis]:
     attrs = node.attrs
     found = [
         axis_of(
-            x[i + 1], y[i + 1], w[i + 1], attrs["strides"][i], attrs["pads"][i],
-            attrs["dilations"][i], alone,
+            x[i + 1],
+            y[i + 1],
+            w[i + 1],
+            attrs["strides"][i],
+            attrs["pads"][i],
+            attrs["dilations"][i],
+            alone,
         )
         for i in range(len(x) - 2)
-    ]  # fmt: skip
+    ]
     if len(found) == 1:
         found.insert(0, axis_of(1, 1, 1, 1, 0, 1, alone))
     return found[0], found[1]

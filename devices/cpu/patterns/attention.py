@@ -164,9 +164,11 @@ def _from_product(graph: Graph, value: int) -> bool:
 
 
 def _shape(
-    graph: Graph, views: tuple[_View, _View, _View, _View], mask: int | None,
+    graph: Graph,
+    views: tuple[_View, _View, _View, _View],
+    mask: int | None,
     scales: tuple[float, float],
-) -> Shape | None:  # fmt: skip
+) -> Shape | None:
     """Return the kernel's shape, None when it cannot walk the operands."""
     q, k, v, out = views
     batch, (queries, width) = out.shape[:-2], out.shape[-2:]

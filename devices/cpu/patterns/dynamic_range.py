@@ -49,12 +49,12 @@ def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
     found = find_hybrid(context.graph)
     slow = {
         one.source.levels
-        for one in found if isinstance(one, HybridProduct) and _is_slower(context, one)
-    }  # fmt: skip
+        for one in found
+        if isinstance(one, HybridProduct) and _is_slower(context, one)
+    }
     return [
-        one for one in found
-        if (one if isinstance(one, Levels) else one.source).levels not in slow
-    ]  # fmt: skip
+        one for one in found if (one if isinstance(one, Levels) else one.source).levels not in slow
+    ]
 
 
 def _is_slower(context: Context, product: HybridProduct) -> bool:
@@ -155,9 +155,7 @@ def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
     window = depthwise.window_of(context.graph, op)
     blocks = depthwise.cut_channels(channels, dot, isa)
     lanes = depthwise.lane_channels(isa, blocks, dot)
-    epilogue = _epilogue(
-        context, product, lanes, window.out[0] * window.out[1], mixed=True
-    )  # fmt: skip
+    epilogue = _epilogue(context, product, lanes, window.out[0] * window.out[1], mixed=True)
     w = _weights(context, op.used[1])
     packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
     levels, _ = _memory(context, product.source, op)
@@ -166,9 +164,12 @@ def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
 
 
 def _epilogue(
-    context: Context, product: HybridProduct, lanes: Array, rows: int,
+    context: Context,
+    product: HybridProduct,
+    lanes: Array,
+    rows: int,
     mixed: bool = False,
-) -> Dequantiser:  # fmt: skip
+) -> Dequantiser:
     """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
     source, dot = product.source, _dot(context, product.source, product.op)
     scales = [_constant(context, value) for value in product.scales]
@@ -176,9 +177,15 @@ def _epilogue(
     zero = 0 if dot.width == 2 else None if source.asymmetric else 128
     _, state = _memory(context, source, product.op)
     return dequantiser(
-        _weights(context, product.op.used[1]), scales, bias, lanes,
-        State(state, source.images, zero), rows // source.images, product.activation, mixed,
-    )  # fmt: skip
+        _weights(context, product.op.used[1]),
+        scales,
+        bias,
+        lanes,
+        State(state, source.images, zero),
+        rows // source.images,
+        product.activation,
+        mixed,
+    )
 
 
 def _constant(context: Context, value: int) -> Array:

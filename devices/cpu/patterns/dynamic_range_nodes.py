@@ -25,13 +25,16 @@ SYMMETRIC: dict[str, Pattern] = {
 }
 """127 steps either way; what is called the step here is all of them, max |x|."""
 ASYMMETRIC: dict[str, Pattern] = {
-    "levels": ("sub", ("clip", ("round", ("add", ("div", "x", "step"), "point")), -128.0, 127.0),
-               "point"),
+    "levels": (
+        "sub",
+        ("clip", ("round", ("add", ("div", "x", "step"), "point")), -128.0, 127.0),
+        "point",
+    ),
     "point": ("clip", ("round", ("sub", -128.0, ("div", "low", "step"))), -128.0, 127.0),
     "step": ("max", ("mul", ("sub", "high", "low"), 1 / 255), "tiny"),
     "low": ("min", ("reduce_min", "x", "axes"), 0.0),
     "high": [("max", ("reduce_max", "x", "axes"), 0.0), ("relu", ("reduce_max", "x", "axes"))],
-}  # fmt: skip
+}
 MOST_DEPTH = (1 << 31) // (255 * 128) - 1
 """Products that a 32-bit sum surely holds."""
 Pads = tuple[int, int, int, int]
@@ -94,9 +97,14 @@ def _levels(graph: Graph, value: int) -> Levels | None:
             nodes = _in_order(graph, found.nodes)
             if images and tiny and tiny > 0 and _are_float(graph, nodes):
                 return Levels(
-                    nodes, found["x"], value, found["step"], images, float(tiny),
+                    nodes,
+                    found["x"],
+                    value,
+                    found["step"],
+                    images,
+                    float(tiny),
                     equations is ASYMMETRIC,
-                )  # fmt: skip
+                )
     return None
 
 

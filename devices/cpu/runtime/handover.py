@@ -168,10 +168,13 @@ def _probe(isa: Isa) -> Code:
         for k in range(_CHAINS)
     )
     text = _IR.substitute(
-        LINE=native.LINE, PATIENCE=_PATIENCE, LAST=_CHAINS - 1, SUMS=sums,
+        LINE=native.LINE,
+        PATIENCE=_PATIENCE,
+        LAST=_CHAINS - 1,
+        SUMS=sums,
         PHIS=_lines("  %a{k} = phi <4 x float> [ %half, %entry ], [ %b{k}, %loop ]\n", _CHAINS),
         STEPS=_lines(step, _CHAINS),
-    )  # fmt: skip
+    )
     return code_of("handover", text)
 
 
@@ -190,9 +193,15 @@ class HandoverProbe:
         self._args = np.zeros((2, _WORDS), np.int64)
         for neighbour, row in enumerate(self._args):
             row[:] = (
-                self._memory.ctypes.data, _BYTES, self._flags.ctypes.data, _ANSWERS, self.threads,
-                self._results.ctypes.data, neighbour, _PRODUCTS,
-            )  # fmt: skip
+                self._memory.ctypes.data,
+                _BYTES,
+                self._flags.ctypes.data,
+                _ANSWERS,
+                self.threads,
+                self._results.ctypes.data,
+                neighbour,
+                _PRODUCTS,
+            )
         own, next = (row.ctypes.data for row in self._args)
         mine = [(fill, own), (scan, own), (fill, own), (scan, next)] * _ROUNDS + [(answer, own)]
         rows = [(code, args, self.threads, 0, 0) for code, args in mine]
@@ -200,9 +209,7 @@ class HandoverProbe:
         table = np.zeros((len(rows), native.STEP_WORDS), np.int64)
         table[:, :5] = rows
         self._stamps = np.zeros((len(rows), 2), np.int64)
-        call = Call(
-            table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps
-        )  # fmt: skip
+        call = Call(table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps)
         self._run = pool.bind(call)
 
     def measure(self) -> Handover | None:

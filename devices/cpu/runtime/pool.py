@@ -70,9 +70,16 @@ class Call:
     """
 
     def __init__(
-        self, steps: Array, *, shared: bool, wakes: bool, tries: bool, polls: bool,
-        stamps: Array | None = None, alive: object = None,
-    ) -> None:  # fmt: skip
+        self,
+        steps: Array,
+        *,
+        shared: bool,
+        wakes: bool,
+        tries: bool,
+        polls: bool,
+        stamps: Array | None = None,
+        alive: object = None,
+    ) -> None:
         self.shared = shared
         self._keep = (steps, stamps, alive)
         self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
@@ -105,9 +112,14 @@ class Pool:
     """
 
     def __init__(
-        self, jit: Jit, threads: int, *, spins: int = SPINS, futex: bool | None = None,
+        self,
+        jit: Jit,
+        threads: int,
+        *,
+        spins: int = SPINS,
+        futex: bool | None = None,
         cores: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.threads, self._cores = threads, cores
         self._spins = spins
         self._futex = runtime.has_futex() if futex is None else futex
@@ -213,9 +225,11 @@ class Pool:
     def _start(self) -> None:
         for who in range(1, self.threads):
             thread = threading.Thread(
-                target=_serve, args=(self._state, self.native, who, self._spins, self._cores),
-                name=f"trireme-cpu-{who}", daemon=True,
-            )  # fmt: skip
+                target=_serve,
+                args=(self._state, self.native, who, self._spins, self._cores),
+                name=f"trireme-cpu-{who}",
+                daemon=True,
+            )
             thread.start()
             self._state.threads.append(thread)
 

@@ -242,9 +242,12 @@ class ServedCall:
     chain: object = CHAIN
 
     def __init__(
-        self, bound: BoundCall, server: Server, pointer: Callable[[], int],
+        self,
+        bound: BoundCall,
+        server: Server,
+        pointer: Callable[[], int],
         stamped: Callable[[], Stamped],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._bound, self._server, self._pointer, self._stamped = bound, server, pointer, stamped
         self.point: Any = getattr(bound, "point", None)
         self._last = 0, 0  # counter and goal of the last launch

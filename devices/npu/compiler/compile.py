@@ -84,9 +84,12 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
         *(Region("argument", graph.type(value).nbytes) for value in _argument_ids(graph)),
     )
     task = Task(
-        spec.name, regions, tuple(NodeInfo(n.id, n.label) for n in graph.nodes),
-        _values(graph, state, residency.places), tuple(out.commands),
-    )  # fmt: skip
+        spec.name,
+        regions,
+        tuple(NodeInfo(n.id, n.label) for n in graph.nodes),
+        _values(graph, state, residency.places),
+        tuple(out.commands),
+    )
     return Compiled(task, constants, residency.scratch_bytes, sram_bytes)
 
 

@@ -207,9 +207,14 @@ class MapJob(Job):
             self._emit_part(out, site, part, tile, copies, address)
 
     def _emit_part(
-        self, out: Emitter, site: Site, part: tuple[tuple[Operand, ...], Operand], tile: Dims,
-        copies: int, address: int,
-    ) -> None:  # fmt: skip
+        self,
+        out: Emitter,
+        site: Site,
+        part: tuple[tuple[Operand, ...], Operand],
+        tile: Dims,
+        copies: int,
+        address: int,
+    ) -> None:
         xs, y = part
         rings = [self._ring(out, site, x, tile, copies) for x in xs]
         ring = self._ring(out, site, y, tile, copies)

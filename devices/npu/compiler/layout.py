@@ -27,9 +27,12 @@ class Layout:
         size = ITEMSIZE[place.dtype]
         a, b, c, d = self.strides
         return View(
-            place.region, place.offset + self.offset * size, place.dtype, self.shape,
+            place.region,
+            place.offset + self.offset * size,
+            place.dtype,
+            self.shape,
             (a * size, b * size, c * size, d * size),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -195,10 +195,15 @@ def lower_concat(state: Lowering, node: Node, call: Call) -> None:
                 parts = state.parts([state.whole(value), (out, place)])
                 state.jobs.append(
                     MapJob(
-                        state.node, (parts[0][0][0].value,), parts[0][1].value, parts, _look_up,
-                        False, blob,
+                        state.node,
+                        (parts[0][0][0].value,),
+                        parts[0][1].value,
+                        parts,
+                        _look_up,
+                        False,
+                        blob,
                     )
-                )  # fmt: skip
+                )
         start += size
 
 
@@ -208,13 +213,41 @@ def _copy(state: Lowering, value: int, out: int, place: Axes) -> None:
 
 
 _UNARY = (
-    "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", "hard_sigmoid", "hard_swish", "swish",
-    "gelu", "clip", "leaky_relu", "elu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "neg",
-    "erf", "square",
-)  # fmt: skip
+    "relu",
+    "relu6",
+    "relu_n1_to_1",
+    "tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "hard_swish",
+    "swish",
+    "gelu",
+    "clip",
+    "leaky_relu",
+    "elu",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "abs",
+    "neg",
+    "erf",
+    "square",
+)
 _TABLE_ONLY = (
-    "ceil", "celu", "cos", "floor", "mish", "round", "selu", "sign", "sin", "softplus", "softsign",
-)  # fmt: skip
+    "ceil",
+    "celu",
+    "cos",
+    "floor",
+    "mish",
+    "round",
+    "selu",
+    "sign",
+    "sin",
+    "softplus",
+    "softsign",
+)
 MAP_OPS = (
     Lowered(tuple(_INTEGER_PARAMS), lower_binary),
     Lowered(("div",), lower_binary, FLOATS),

@@ -39,9 +39,13 @@ def _numbers(
     if is_integer(call):
         linear = params(call)
         fields: dict[str, Any] = {
-            "x_zero": linear.x_zero, "w_zero": linear.w_zero, "y_zero": linear.y_zero,
-            "low": linear.low, "high": linear.high, "rounding_once": linear.rounding_once,
-        }  # fmt: skip
+            "x_zero": linear.x_zero,
+            "w_zero": linear.w_zero,
+            "y_zero": linear.y_zero,
+            "low": linear.low,
+            "high": linear.high,
+            "rounding_once": linear.rounding_once,
+        }
 
         def integers(part: int, channels: slice) -> Array:
             cut = slice(part * oc + channels.start, part * oc + channels.stop)
@@ -119,11 +123,19 @@ def lower_conv(state: Lowering, node: Node, call: Call) -> None:
     reads = (x.value, *((residual.value,) if residual else ()))
     state.jobs.append(
         MatrixJob(
-            state.node, reads, y.value, tuple(made), window_of(call, kernels.shape[1:3]),
-            oc // groups if channel_wise else 0, numbers.w_dtype, pack, numbers.scales,
-            numbers.fields, _packed(node, numbers),
+            state.node,
+            reads,
+            y.value,
+            tuple(made),
+            window_of(call, kernels.shape[1:3]),
+            oc // groups if channel_wise else 0,
+            numbers.w_dtype,
+            pack,
+            numbers.scales,
+            numbers.fields,
+            _packed(node, numbers),
         )
-    )  # fmt: skip
+    )
 
 
 def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
@@ -157,10 +169,19 @@ def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
     window = Window(kh, kw, 1, 1, dh, dw, (kh - 1) * dh - pads[0], (kw - 1) * dw - pads[1])
     state.jobs.append(
         MatrixJob(
-            state.node, (spread.value,), y.value, tuple(made), window, 0, numbers.w_dtype, pack,
-            numbers.scales, numbers.fields, _packed(node, numbers),
+            state.node,
+            (spread.value,),
+            y.value,
+            tuple(made),
+            window,
+            0,
+            numbers.w_dtype,
+            pack,
+            numbers.scales,
+            numbers.fields,
+            _packed(node, numbers),
         )
-    )  # fmt: skip
+    )
 
 
 def _spread(state: Lowering, node: Node, call: Call) -> Operand:
@@ -251,17 +272,27 @@ def _batches(
         y_layout = Layout((1, 1, rows, columns), (0, 0, columns, 1), number * rows * columns)
         parts.append(
             Part(
-                replace(x_value, layout=x_layout), replace(out, layout=y_layout), None,
+                replace(x_value, layout=x_layout),
+                replace(out, layout=y_layout),
+                None,
                 replace(w_value, layout=w_layout),
             )
-        )  # fmt: skip
+        )
     state.jobs.append(
         MatrixJob(
-            state.node, (x_value.value, w_value.value), out.value, tuple(parts), Window(), 0,
-            numbers.w_dtype, None, _shared(numbers.scales), numbers.fields,
+            state.node,
+            (x_value.value, w_value.value),
+            out.value,
+            tuple(parts),
+            Window(),
+            0,
+            numbers.w_dtype,
+            None,
+            _shared(numbers.scales),
+            numbers.fields,
             _packed(node, numbers),
         )
-    )  # fmt: skip
+    )
 
 
 def _shared(scales: PackScales) -> PackScales:
@@ -296,9 +327,15 @@ def lower_gemm(state: Lowering, node: Node, call: Call) -> None:
 
 
 def _product(
-    state: Lowering, node: Node, call: Call, numbers: _Numbers, w_layout: Layout, residual: Any,
-    alpha: float = 1.0, turned: bool = False,
-) -> None:  # fmt: skip
+    state: Lowering,
+    node: Node,
+    call: Call,
+    numbers: _Numbers,
+    w_layout: Layout,
+    residual: Any,
+    alpha: float = 1.0,
+    turned: bool = False,
+) -> None:
     """Add the job of [M,K] x [K,N] with one matrix of weights; `w_layout` is [1,1,K,N] of it."""
     _, _, inner, outputs = w_layout.shape
     rows = call.outputs[0].elements // outputs
@@ -318,10 +355,19 @@ def _product(
         reads.append(residual.value)
     state.jobs.append(
         MatrixJob(
-            state.node, tuple(reads), y.value, (Part(x, y, residual, moving),), Window(), 0,
-            numbers.w_dtype, pack, numbers.scales, numbers.fields, _packed(node, numbers),
+            state.node,
+            tuple(reads),
+            y.value,
+            (Part(x, y, residual, moving),),
+            Window(),
+            0,
+            numbers.w_dtype,
+            pack,
+            numbers.scales,
+            numbers.fields,
+            _packed(node, numbers),
         )
-    )  # fmt: skip
+    )
 
 
 def _constant_weights(data: Array, layout: Layout, dtype: str, alpha: float) -> PackWeights:

@@ -173,16 +173,15 @@ def _nested(line: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 def copy_axes(
-    state: Lowering, x: int, out: int, copies: Sequence[tuple[Axes, Axes]],
+    state: Lowering,
+    x: int,
+    out: int,
+    copies: Sequence[tuple[Axes, Axes]],
     fill: tuple[Axes, float] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Add a job that copies boxes of x into boxes of out, after a fill."""
     source, target = state.value(x), state.value(out)
-    pairs = [
-        (Operand(source, a), Operand(target, b))
-        for pair in copies
-        for a, b in fold(pair)
-    ]  # fmt: skip
+    pairs = [(Operand(source, a), Operand(target, b)) for pair in copies for a, b in fold(pair)]
     filled = None
     if fill is not None:
         layouts = [layout for (layout,) in fold([fill[0]])]
@@ -254,10 +253,26 @@ def lower_resize(state: Lowering, node: Node, call: Call) -> None:
 
 MOVE_OPS = (
     Lowered(
-        ("reshape", "flatten", "squeeze", "unsqueeze", "transpose", "slice", "split", "expand",
-         "tile", "space_to_depth", "depth_to_space", "batch_to_space", "gather", "identity",
-         "reverse"), lower_move, (*BOTH, *QUANTISED),
+        (
+            "reshape",
+            "flatten",
+            "squeeze",
+            "unsqueeze",
+            "transpose",
+            "slice",
+            "split",
+            "expand",
+            "tile",
+            "space_to_depth",
+            "depth_to_space",
+            "batch_to_space",
+            "gather",
+            "identity",
+            "reverse",
+        ),
+        lower_move,
+        (*BOTH, *QUANTISED),
     ),
     Lowered(("pad",), lower_pad),
     Lowered(("resize",), lower_resize),
-)  # fmt: skip
+)

@@ -55,9 +55,11 @@ def arrange(site: Site, jobs: Sequence[Job], stored: Mapping[int, tuple[str, int
             span.key: dense(SCRATCH, scratch.offsets[span.key], dtype, (1, 1, 1, elements)),
         }
     return Residency(
-        trial.places, tuple(_halves(trial, jobs, gaps)), scratch.nbytes if outside else 0,
+        trial.places,
+        tuple(_halves(trial, jobs, gaps)),
+        scratch.nbytes if outside else 0,
         tuple(_live_bytes([spans[v] for v in inside], step) for step in range(len(jobs))),
-    )  # fmt: skip
+    )
 
 
 def _live_bytes(spans: Iterable[LiveRange], step: int) -> int:
@@ -123,9 +125,12 @@ def _gap(
 
 
 def _crowded(
-    site: Site, jobs: Sequence[Job], spans: Mapping[int, LiveRange], inside: set[int],
+    site: Site,
+    jobs: Sequence[Job],
+    spans: Mapping[int, LiveRange],
+    inside: set[int],
     gaps: Sequence[tuple[int, int]],
-) -> set[int]:  # fmt: skip
+) -> set[int]:
     """Which values to evict for jobs with too little room: large ones that the job does not use."""
     evicted: set[int] = set()
     for step, (job, (start, end)) in enumerate(zip(jobs, gaps, strict=True)):

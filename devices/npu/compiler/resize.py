@@ -172,8 +172,13 @@ def _floats(call: Call) -> tuple[Neighbours, Neighbours]:
             made.append(Neighbours(same, same, np.zeros(x[axis], np.float32)))
             continue
         picks, weights, _ = taps(
-            plan, mode="linear", transform=how, rounding="floor", cubic_a=0.0, exclude=False,
+            plan,
+            mode="linear",
+            transform=how,
+            rounding="floor",
+            cubic_a=0.0,
+            exclude=False,
             antialias=False,
-        )  # fmt: skip
+        )
         made.append(Neighbours(picks[:, 0], picks[:, 1], weights[:, 1].astype(np.float32)))
     return made[0], made[1]

@@ -72,9 +72,13 @@ def splits(size: int, unit: int = 1) -> list[int]:
         if unit > 1 and tile > unit:
             tile = min(size, ceil(tile / unit) * unit)
         found[tile] = None
-        count = count + 1 if count < 4 else count * 3 // 2 if count & (count - 1) == 0 else (
-            count * 4 // 3
-        )  # fmt: skip
+        count = (
+            count + 1
+            if count < 4
+            else count * 3 // 2
+            if count & (count - 1) == 0
+            else (count * 4 // 3)
+        )
     found[1] = None
     return list(found)
 

@@ -74,11 +74,17 @@ class WindowJob(Job):
         dtype = site.dtype(part.x.value)
         residual = part.residual
         return WindowShape(
-            part.y.layout.shape, (h, w, ic), self.window, len(self.parts), self.channels,
-            site.spec.matrix.rate.get(dtype, 1.0), site.width(part.x.value),
-            site.width(part.y.value), site.width(residual.value) if residual else 0,
+            part.y.layout.shape,
+            (h, w, ic),
+            self.window,
+            len(self.parts),
+            self.channels,
+            site.spec.matrix.rate.get(dtype, 1.0),
+            site.width(part.x.value),
+            site.width(part.y.value),
+            site.width(residual.value) if residual else 0,
             *self._weight_widths(site),
-        )  # fmt: skip
+        )
 
     def _weight_widths(self, site: Site) -> tuple[int, int]:
         """Bytes of a weight, and of the scales of a channel."""
@@ -184,9 +190,15 @@ class MatrixJob(WindowJob):
         return rings
 
     def _emit_output(
-        self, out: Emitter, site: Site, index: int, where: Space, channels: slice, tiles: Tiles,
+        self,
+        out: Emitter,
+        site: Site,
+        index: int,
+        where: Space,
+        channels: slice,
+        tiles: Tiles,
         rings: dict[str, Ring],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Emit what one output tile takes: one command for each tile of input channels."""
         part = self.parts[index]
         start = (where.n, where.h, where.w, channels.start)
@@ -207,11 +219,19 @@ class MatrixJob(WindowJob):
             weights, scales = self._weights(out, site, index, depth, channels, rings)
             out.add(
                 Matrix(
-                    ifm, staged, weights, self.w_dtype, scales, window, bool(self.channels),
+                    ifm,
+                    staged,
+                    weights,
+                    self.w_dtype,
+                    scales,
+                    window,
+                    bool(self.channels),
                     accumulators=rings["sums"].offset if len(inputs) > 1 else 0,
-                    load_acc=position > 0, store_acc=position < len(inputs) - 1, **work_fields,
+                    load_acc=position > 0,
+                    store_acc=position < len(inputs) - 1,
+                    **work_fields,
                 )
-            )  # fmt: skip
+            )
         out.commit(staged, target)
 
     def _input_slices(self, ic: int, channels: slice, tiles: Tiles) -> list[slice]:
@@ -221,9 +241,14 @@ class MatrixJob(WindowJob):
         return [slice(i, min(i + tiles.ic, ic)) for i in range(0, ic, tiles.ic)]
 
     def _weights(
-        self, out: Emitter, site: Site, index: int, depth: slice, channels: slice,
+        self,
+        out: Emitter,
+        site: Site,
+        index: int,
+        depth: slice,
+        channels: slice,
         rings: dict[str, Ring],
-    ) -> tuple[int, int]:  # fmt: skip
+    ) -> tuple[int, int]:
         """Bring a tile of weights and return the addresses of weights and scales."""
         oc = channels.stop - channels.start
         front = align_up(scale_bytes(oc, site.dtype(self.parts[index].x.value)), ALIGN)

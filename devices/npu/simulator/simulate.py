@@ -90,9 +90,14 @@ def _matrix_int(work: Matrix, memory: Memory) -> None:
         array_of(sram, sums)[...] = acc
         return
     _array(memory, work.ofm)[...] = requantize(
-        acc, scales[1], scales[2], work.y_zero, work.low, work.high,
+        acc,
+        scales[1],
+        scales[2],
+        work.y_zero,
+        work.low,
+        work.high,
         rounding_once=work.rounding_once,
-    )  # fmt: skip
+    )
 
 
 def _matrix_float(work: Matrix, memory: Memory) -> None:
@@ -135,9 +140,11 @@ def _product(x: Array, w: Array, work: Matrix) -> Array:
     flat = w.reshape(taps, oc)
     rows = (windows[i : i + some] for i in range(0, n, some))
     sums = [part.reshape(len(part), oh * ow, taps) @ flat for part in rows]  # image by image
-    return np.concatenate(sums).reshape(n, oh, ow, oc) if len(sums) > 1 else (
-        sums[0].reshape(n, oh, ow, oc)
-    )  # fmt: skip
+    return (
+        np.concatenate(sums).reshape(n, oh, ow, oc)
+        if len(sums) > 1
+        else (sums[0].reshape(n, oh, ow, oc))
+    )
 
 
 def _depthwise(x: Array, w: Array, work: Matrix) -> Array:
@@ -154,23 +161,39 @@ def _depthwise(x: Array, w: Array, work: Matrix) -> Array:
 
 def sliding(x: Array, window: Window, oh: int, ow: int, padding: float) -> Array:
     """Return the windows of an input, [n,oh,ow,kh,kw,c], without a copy where nothing is padded."""
-    x = _padded(x, 1, oh, window.kernel_h, window.stride_h, window.dilation_h, window.pad_top,
-                padding)  # fmt: skip
-    x = _padded(x, 2, ow, window.kernel_w, window.stride_w, window.dilation_w, window.pad_left,
-                padding)  # fmt: skip
+    x = _padded(
+        x, 1, oh, window.kernel_h, window.stride_h, window.dilation_h, window.pad_top, padding
+    )
+    x = _padded(
+        x, 2, ow, window.kernel_w, window.stride_w, window.dilation_w, window.pad_left, padding
+    )
     n, _, _, c = x.shape
     sn, sh, sw, sc = x.strides
     return np.lib.stride_tricks.as_strided(
-        x, (n, oh, ow, window.kernel_h, window.kernel_w, c),
-        (sn, sh * window.stride_h, sw * window.stride_w, sh * window.dilation_h,
-         sw * window.dilation_w, sc), writeable=False,
-    )  # fmt: skip
+        x,
+        (n, oh, ow, window.kernel_h, window.kernel_w, c),
+        (
+            sn,
+            sh * window.stride_h,
+            sw * window.stride_w,
+            sh * window.dilation_h,
+            sw * window.dilation_w,
+            sc,
+        ),
+        writeable=False,
+    )
 
 
 def _padded(
-    x: Array, axis: int, out: int, kernel: int, stride: int, dilation: int, pad: int,
+    x: Array,
+    axis: int,
+    out: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pad: int,
     padding: float,
-) -> Array:  # fmt: skip
+) -> Array:
     """Return x so that row 0 along the axis is the first row of the first window."""
     need = (out - 1) * stride + (kernel - 1) * dilation + 1
     size = x.shape[axis]
@@ -211,9 +234,13 @@ def _pool(work: Pool, memory: Memory) -> None:
     elif work.kind == "mean":
         taps = work.window.kernel_h * work.window.kernel_w
         y[...] = requantize(
-            result - taps * work.x_zero, work.multiplier, work.shift, work.y_zero, work.low,
+            result - taps * work.x_zero,
+            work.multiplier,
+            work.shift,
+            work.y_zero,
+            work.low,
             work.high,
-        )  # fmt: skip
+        )
     else:
         y[...] = np.clip(result, work.low, work.high)
 
@@ -260,9 +287,13 @@ def _binary(work: Binary, memory: Memory) -> None:
 
 
 _FLOAT_BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
     "min": np.minimum,
-}  # fmt: skip
+}
 
 
 def _table(work: Table, memory: Memory) -> None:
@@ -290,8 +321,9 @@ def _softmax(work: Softmax, memory: Memory) -> None:
     total = powers.sum(3, keepdims=True)
     y[...] = np.clip(
         (powers * work.gain + total // 2) // np.maximum(total, 1) + work.y_zero,
-        work.low, work.high,
-    )  # fmt: skip
+        work.low,
+        work.high,
+    )
 
 
 def _resize(work: Resize, memory: Memory) -> None:
@@ -313,6 +345,13 @@ def _resize(work: Resize, memory: Memory) -> None:
 
 
 _RUN: dict[type, Callable[..., None]] = {
-    Dma: _dma, Fill: _fill, Matrix: _matrix, Pool: _pool, Binary: _binary, Table: _table,
-    Unary: _unary, Softmax: _softmax, Resize: _resize,
-}  # fmt: skip
+    Dma: _dma,
+    Fill: _fill,
+    Matrix: _matrix,
+    Pool: _pool,
+    Binary: _binary,
+    Table: _table,
+    Unary: _unary,
+    Softmax: _softmax,
+    Resize: _resize,
+}

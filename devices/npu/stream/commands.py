@@ -22,10 +22,30 @@ ENGINES = ("dma", "matrix", "vector")
 POOL_KINDS = ("max", "average", "mean")
 BINARY_KINDS = ("add", "sub", "mul", "div", "max", "min")
 FUNCTIONS = (
-    "none", "relu", "relu6", "relu_n1_to_1", "tanh", "sigmoid", "hard_sigmoid", "hard_swish",
-    "swish", "gelu", "gelu_tanh", "clip", "leaky_relu", "elu", "exp", "log", "sqrt", "rsqrt",
-    "reciprocal", "abs", "neg", "erf", "square",
-)  # fmt: skip
+    "none",
+    "relu",
+    "relu6",
+    "relu_n1_to_1",
+    "tanh",
+    "sigmoid",
+    "hard_sigmoid",
+    "hard_swish",
+    "swish",
+    "gelu",
+    "gelu_tanh",
+    "clip",
+    "leaky_relu",
+    "elu",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "abs",
+    "neg",
+    "erf",
+    "square",
+)
 LARGEST_WINDOWS = 1 << 30
 """Elements that the windows of one command may have: its outputs times the taps of one."""
 ITEMSIZE = {"int8": 1, "uint8": 1, "int32": 4, "float16": 2, "float32": 4}
@@ -227,9 +247,16 @@ class Resize:
 Work = Barrier | Dma | Fill | Matrix | Pool | Binary | Table | Unary | Softmax | Resize
 WORKS: tuple[type, ...] = get_args(Work)
 ENGINE_OF: dict[type, str] = {
-    Dma: "dma", Fill: "dma", Matrix: "matrix", Pool: "vector", Binary: "vector", Table: "vector",
-    Unary: "vector", Softmax: "vector", Resize: "vector",
-}  # fmt: skip
+    Dma: "dma",
+    Fill: "dma",
+    Matrix: "matrix",
+    Pool: "vector",
+    Binary: "vector",
+    Table: "vector",
+    Unary: "vector",
+    Softmax: "vector",
+    Resize: "vector",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,11 @@ def _shape_problem(spec: NpuSpec, work: Work) -> str:
         return "shapes differ"
     floats = [view.dtype in FLOATS for view in views]
     table_on_floats = isinstance(work, Table) and any(floats)
-    if any(floats) != all(floats) or table_on_floats or (
-        isinstance(work, Unary) and not all(floats)
-    ):  # fmt: skip
+    if (
+        any(floats) != all(floats)
+        or table_on_floats
+        or (isinstance(work, Unary) and not all(floats))
+    ):
         return "dtypes do not fit"
     return ""
 
@@ -197,7 +199,13 @@ def _window_problem(spec: NpuSpec, window: Window, ifm: View, ofm: View) -> str:
 
 
 _VIEWS: dict[type, tuple[str, ...]] = {
-    Dma: ("source", "target"), Fill: ("target",), Matrix: ("ifm", "ofm", "residual"),
-    Pool: ("ifm", "ofm"), Binary: ("a", "b", "y"), Table: ("x", "y"), Unary: ("x", "y"),
-    Softmax: ("x", "y"), Resize: ("x", "y"),
-}  # fmt: skip
+    Dma: ("source", "target"),
+    Fill: ("target",),
+    Matrix: ("ifm", "ofm", "residual"),
+    Pool: ("ifm", "ofm"),
+    Binary: ("a", "b", "y"),
+    Table: ("x", "y"),
+    Unary: ("x", "y"),
+    Softmax: ("x", "y"),
+    Resize: ("x", "y"),
+}

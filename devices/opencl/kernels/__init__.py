@@ -67,8 +67,12 @@ _STORED_REDUCTION = Kernel(
 _Q, _F = (QUANTISED,), ("float32",)
 _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
     (("conv",), Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True), _F, "NHWC"),
-    (("fully_connected",), Kernel(
-        products.refuse_fully_connected, products.lower_fully_connected, fuses=True), _F, ANY),
+    (
+        ("fully_connected",),
+        Kernel(products.refuse_fully_connected, products.lower_fully_connected, fuses=True),
+        _F,
+        ANY,
+    ),
     (("matmul",), Kernel(products.refuse_floats, products.lower_matmul, fuses=True), _F, ANY),
     (("max_pool", "average_pool"), _POOL, _F, "NHWC"),
     (("softmax", "log_softmax"), _SOFTMAX, _F, ANY),
@@ -81,8 +85,12 @@ _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
     (TABLE_OPS, Kernel(integer.refuse_table, integer.lower_table), STORED_8, ANY),
     (("conv",), _LINEAR, STORED_8, "NHWC"),
     (("fully_connected", "matmul"), _LINEAR, STORED_8, ANY),
-    (("add", "sub", "mul", "prelu"), Kernel(integer.refuse_binary, integer.lower_binary),
-     STORED_8, ANY),
+    (
+        ("add", "sub", "mul", "prelu"),
+        Kernel(integer.refuse_binary, integer.lower_binary),
+        STORED_8,
+        ANY,
+    ),
     (("max", "min"), _STORED, _Q, ANY),
     (("max_pool", "average_pool"), _STORED_POOL, STORED_8, "NHWC"),
     (reductions.QUANTIZED, _STORED_REDUCTION, _Q, ANY),
@@ -93,7 +101,7 @@ _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
     (("softmax",), Kernel(integer.refuse_softmax, integer.lower_softmax), STORED_8, ANY),
     (("quantize",), Kernel(integer.refuse_quantize, integer.lower_quantize), STORED_8, ANY),
     (("dequantize",), Kernel(integer.refuse_dequantize, integer.lower_dequantize), _Q, ANY),
-)  # fmt: skip
+)
 
 
 def _filled() -> KernelTable[Kernel]:

@@ -68,10 +68,21 @@ class Window:
     def scalars(self) -> dict[str, int]:
         """Return the sizes as arguments of a kernel."""
         return {
-            "H": self.h, "W": self.w, "C": self.c, "OH": self.oh, "OW": self.ow, "N": self.o,
-            "KH": self.kh, "KW": self.kw, "SH": self.sh, "SW": self.sw, "PT": self.top,
-            "PL": self.left, "DH": self.dh, "DW": self.dw,
-        }  # fmt: skip
+            "H": self.h,
+            "W": self.w,
+            "C": self.c,
+            "OH": self.oh,
+            "OW": self.ow,
+            "N": self.o,
+            "KH": self.kh,
+            "KW": self.kw,
+            "SH": self.sh,
+            "SW": self.sw,
+            "PT": self.top,
+            "PL": self.left,
+            "DH": self.dh,
+            "DW": self.dw,
+        }
 
 
 def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> Window:
@@ -151,16 +162,21 @@ def _emit_windows(product: Product, window: Window, w: Array, groups: int) -> No
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
+        Tensor("x", "float", product.x),
+        Tensor("w", ctype, packed),
         Tensor("zero", "float", zeros(low, depth)),
-        *product.finish.tensors, product.finish.target(),
-    ]  # fmt: skip
+        *product.finish.tensors,
+        product.finish.target(),
+    ]
     low.emit(
-        product.chain, product_label(product, "conv", tile), tensors,
-        (-(-window.pixels // tile.rows), tile.panels * groups), indent(lines),
+        product.chain,
+        product_label(product, "conv", tile),
+        tensors,
+        (-(-window.pixels // tile.rows), tile.panels * groups),
+        indent(lines),
         scalars=window.scalars() | {"M": window.pixels, "CG": depth} | product.scalars,
         group=low.tuning.product_group,
-    )  # fmt: skip
+    )
 
 
 def _columns(tile: Tile, groups: int, each: int) -> list[str]:
@@ -230,18 +246,24 @@ def _emit_depthwise(product: Product, window: Window, w: Array) -> None:
         place = f"(((n * OH + oh) * OW + ow + {t}) * N + o0)"
         lines.append("{ " + " ".join(product.finish.code(f"s{t}", lanes, place, "o0")) + " }")
     tensors = [
-        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
-        *product.finish.tensors, product.finish.target(),
-    ]  # fmt: skip
+        Tensor("x", "float", product.x),
+        Tensor("w", ctype, packed),
+        *product.finish.tensors,
+        product.finish.target(),
+    ]
     scalars = window.scalars() | product.finish.scalars
     baked = {name: scalars.pop(name) for name in ("KH", "KW", "SH", "SW", "DH", "DW")}
     work = (-(-window.o // lanes.n), -(-window.ow // across), window.n * window.oh)
     low.emit(
         product.chain,
         product.finish.label(f"depthwise_{product.finish.kind}_{across}x{lanes.n}"),
-        tensors, work, indent(lines),
-        scalars=scalars, baked=baked, group=(min(low.tuning.group, work[0]), 1, 1),
-    )  # fmt: skip
+        tensors,
+        work,
+        indent(lines),
+        scalars=scalars,
+        baked=baked,
+        group=(min(low.tuning.group, work[0]), 1, 1),
+    )
 
 
 def _taps(lanes: Lanes, product: Product, across: int, window: Window) -> list[str]:

@@ -118,9 +118,13 @@ def lower_chain(low: Lowering, nodes: Sequence[Node]) -> None:
 
 
 def emit_elementwise(
-    low: Lowering, nodes: Sequence[Node], label: str, loads: Sequence[int], code: Code,
+    low: Lowering,
+    nodes: Sequence[Node],
+    label: str,
+    loads: Sequence[int],
+    code: Code,
     numbers: Mapping[str, int] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Emit a kernel that loads values, broadcast to the last node's output, and stores a result.
 
     `code` gets the variable of each value and the lanes, and returns statements and the variable to
@@ -155,9 +159,14 @@ def emit_elementwise(
     tensors.append(Tensor("y", C_TYPES[dtype], low.ref(target), writes=True))
     items = -(-n // lanes.n)
     low.emit(
-        nodes, label, tensors, (items, *outer_work(plan.dims)),
-        "\n".join(f"  {line}" for line in body), scalars=scalars, group=row_group(low, items),
-    )  # fmt: skip
+        nodes,
+        label,
+        tensors,
+        (items, *outer_work(plan.dims)),
+        "\n".join(f"  {line}" for line in body),
+        scalars=scalars,
+        group=row_group(low, items),
+    )
 
 
 def _offset(name: str, steps: Ints, coordinates: list[str], scalars: dict[str, int]) -> str:

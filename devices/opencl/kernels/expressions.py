@@ -166,7 +166,7 @@ ROWS: dict[str, Row] = {
     "and": Row("({0} & {1})", ("bool",)),
     "or": Row("({0} | {1})", ("bool",)),
     "xor": Row("({0} ^ {1})", ("bool",)),
-}  # fmt: skip
+}
 for _name in ("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh"):
     ROWS[_name] = Row(f"{_name}({{0}})")
 

@@ -59,9 +59,15 @@ def lower_linear(low: Lowering, chain: list[Node]) -> None:
     depth = graph.type(weight.id).dims
     total = depth[-2] if node.op == "matmul" and len(depth) > 1 else math.prod(depth[1:])
     product = Product(
-        low, chain, widened(low, node, x, params.x_zero), side, (weight.id, "integers"),
-        "float32", Requantize(low, node, params), 0 if total <= chunk else chunk,
-    )  # fmt: skip
+        low,
+        chain,
+        widened(low, node, x, params.x_zero),
+        side,
+        (weight.id, "integers"),
+        "float32",
+        Requantize(low, node, params),
+        0 if total <= chunk else chunk,
+    )
     _EMIT[node.op](product)
 
 
@@ -198,9 +204,13 @@ def lower_binary(low: Lowering, chain: list[Node]) -> None:
         return [f"const {kind} v = {lanes.convert(ctype, value)};"], "v"
 
     emit_elementwise(
-        low, chain, f"{node.op}_{ctype}", list(dict.fromkeys((a, b))), code,
+        low,
+        chain,
+        f"{node.op}_{ctype}",
+        list(dict.fromkeys((a, b))),
+        code,
         numbers=numbers(params),
-    )  # fmt: skip
+    )
 
 
 def _binary_text(
@@ -347,14 +357,18 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     ]
     table = low.constant(p.table, ("softmax", node.id))
     tensors = [
-        Tensor("x", ctype, low.ref(node.used[0])), Tensor("lut", "int", table),
+        Tensor("x", ctype, low.ref(node.used[0])),
+        Tensor("lut", "int", table),
         Tensor("y", out, low.ref(node.outputs[0]), writes=True),
-    ]  # fmt: skip
+    ]
     low.emit(
-        chain, f"softmax_{_KINDS[type.dtype]}", tensors, (inner, math.prod(dims[:axis])),
+        chain,
+        f"softmax_{_KINDS[type.dtype]}",
+        tensors,
+        (inner, math.prod(dims[:axis])),
         "\n".join(f"  {line}" for line in lines),
         scalars={"SIZE": size, "INNER": inner, **numbers(p)},
-    )  # fmt: skip
+    )
 
 
 def refuse_concat(graph: Graph, node: Node) -> str | None:

@@ -64,17 +64,27 @@ def emit_local(product: Product, name: str, rows: int, b: Array) -> None:
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
-        *product.finish.tensors, product.finish.target(),
-    ]  # fmt: skip
+        Tensor("x", "float", product.x),
+        Tensor("w", ctype, packed),
+        *product.finish.tensors,
+        product.finish.target(),
+    ]
     product.low.emit(
-        product.chain, f"{product_label(product, name, tile)}_local", tensors,
-        (-(-rows // _ROWS), tile.panels), indent(lines), group=(_SIDE, _SIDE), local=True,
+        product.chain,
+        f"{product_label(product, name, tile)}_local",
+        tensors,
+        (-(-rows // _ROWS), tile.panels),
+        indent(lines),
+        group=(_SIDE, _SIDE),
+        local=True,
         scalars={
-            "M": rows, "N": tile.columns, "K": b.shape[0], "PANELS": tile.panels,
+            "M": rows,
+            "N": tile.columns,
+            "K": b.shape[0],
+            "PANELS": tile.panels,
             **product.scalars,
         },
-    )  # fmt: skip
+    )
 
 
 def _fetch(product: Product) -> list[str]:

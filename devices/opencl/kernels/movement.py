@@ -33,9 +33,19 @@ from trireme.support.dtypes import Array, itemsize, numpy_dtype
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
 MOVES = (
-    "transpose", "slice", "expand", "tile", "split", "reverse", "pad", "depth_to_space",
-    "space_to_depth", "gather", "batch_to_space", "space_to_batch",
-)  # fmt: skip
+    "transpose",
+    "slice",
+    "expand",
+    "tile",
+    "split",
+    "reverse",
+    "pad",
+    "depth_to_space",
+    "space_to_depth",
+    "gather",
+    "batch_to_space",
+    "space_to_batch",
+)
 """Ops whose first input is moved and whose other inputs say where to."""
 
 
@@ -71,9 +81,13 @@ def lower_move(low: Lowering, chain: list[Node]) -> None:
         first = int(places.reshape(-1)[0]) if places.size else 0
         dense = dense_strides(graph.type(out).dims)
         emit_strided(
-            low, node, dtype, graph.type(out).dims, Side(source, strides, first),
+            low,
+            node,
+            dtype,
+            graph.type(out).dims,
+            Side(source, strides, first),
             Side(target, dense),
-        )  # fmt: skip
+        )
 
 
 def _places(graph: Graph, node: Node) -> list[Array]:
@@ -113,9 +127,16 @@ def _steps(places: Array) -> Ints | None:
 
 
 def emit_strided(
-    low: Lowering, node: Node, dtype: str, dims: Ints, source: Side, target: Side, *,
-    table: Array | None = None, fused: str = "",
-) -> None:  # fmt: skip
+    low: Lowering,
+    node: Node,
+    dtype: str,
+    dims: Ints,
+    source: Side,
+    target: Side,
+    *,
+    table: Array | None = None,
+    fused: str = "",
+) -> None:
     """Emit target[..] = source[..] over `dims`, through a table of bytes or an activation."""
     plan = merge(dims, [target.strides, source.strides])
     n, (to, out_of) = plan.dims[-1], plan.strides
@@ -134,9 +155,10 @@ def emit_strided(
     value = lanes.load(kind, f"x + {' + '.join(terms['X'])}")
     ctype = _C.get(kind, "float")
     lines = [
-        f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *code,
+        f"const int at = min(i0 * {lanes.n}, N - {lanes.n});",
+        *code,
         f"{lanes.type(ctype)} v = {'lut[' + value + ']' if table is not None else value};",
-    ]  # fmt: skip
+    ]
     if fused:
         lines.append(f"v = {activation(fused, 'v', lanes)};")
     lines.append(lanes.store(kind, "v", f"y + {' + '.join(terms['Y'])}"))
@@ -145,9 +167,14 @@ def emit_strided(
         tensors.append(Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))))
     items = -(-n // lanes.n)
     low.emit(
-        [node], f"{node.op}_strided", tensors, (items, *outer_work(plan.dims)),
-        "\n".join(f"  {line}" for line in lines), scalars=scalars, group=row_group(low, items),
-    )  # fmt: skip
+        [node],
+        f"{node.op}_strided",
+        tensors,
+        (items, *outer_work(plan.dims)),
+        "\n".join(f"  {line}" for line in lines),
+        scalars=scalars,
+        group=row_group(low, items),
+    )
 
 
 def _step(side: str, strides: Ints, scalars: dict[str, int]) -> str:
@@ -179,10 +206,14 @@ def _emit_table(
     ]
     items = -(-run // lanes.n)
     low.emit(
-        [node], f"{node.op}_table", tensors, (items, len(starts)),
-        "\n".join(f"  {line}" for line in lines), scalars={"RUN": run},
+        [node],
+        f"{node.op}_table",
+        tensors,
+        (items, len(starts)),
+        "\n".join(f"  {line}" for line in lines),
+        scalars={"RUN": run},
         group=row_group(low, items),
-    )  # fmt: skip
+    )
 
 
 def fill_value(graph: Graph, node: Node) -> Array:
@@ -218,10 +249,15 @@ def _concat(low: Lowering, node: Node, tables: Sequence[Array | None]) -> None:
     for value, table in zip(node.used, tables, strict=True):
         shape = graph.type(value).dims
         emit_strided(
-            low, node, dtype, shape, Side(low.ref(value), dense_strides(shape)),
-            Side(low.ref(out), steps, first), table=table,
+            low,
+            node,
+            dtype,
+            shape,
+            Side(low.ref(value), dense_strides(shape)),
+            Side(low.ref(out), steps, first),
+            table=table,
             fused=str(node.attrs["activation"]),
-        )  # fmt: skip
+        )
         first += shape[axis] * steps[axis]
 
 
@@ -271,10 +307,14 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
     ]
     items = -(-run // lanes.n)
     low.emit(
-        [node], "gather", tensors, (items, index.elements, math.prod(x.dims[:axis])),
-        "\n".join(f"  {line}" for line in lines), scalars={"RUN": run, "SIZE": x.dims[axis]},
+        [node],
+        "gather",
+        tensors,
+        (items, index.elements, math.prod(x.dims[:axis])),
+        "\n".join(f"  {line}" for line in lines),
+        scalars={"RUN": run, "SIZE": x.dims[axis]},
         group=row_group(low, items),
-    )  # fmt: skip
+    )
 
 
 def refuse_gather(graph: Graph, node: Node) -> str | None:

@@ -44,16 +44,18 @@ def _loop(window: Window, lines: list[str], node: Node, lanes: Lanes) -> list[st
             "if ((uint)h >= (uint)H || (uint)w >= (uint)W) continue;",
             "count++;",
             f"__global const void *at = {place};",
-            *lines, "}",
-        ]  # fmt: skip
+            *lines,
+            "}",
+        ]
     return [
         *_begin(),
         f"if (h >= H + {bottom} || w >= W + {right}) continue;",
         "count++;",
         "if ((uint)h >= (uint)H || (uint)w >= (uint)W) continue;",
         f"__global const void *at = {place};",
-        *lines, "}",
-    ]  # fmt: skip
+        *lines,
+        "}",
+    ]
 
 
 def _begin() -> list[str]:
@@ -82,8 +84,10 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
         *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0"),
     ]
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])), *epilogue.tensors, epilogue.target(),
-    ]  # fmt: skip
+        Tensor("x", "float", low.ref(node.used[0])),
+        *epilogue.tensors,
+        epilogue.target(),
+    ]
     _emit(low, chain, epilogue.label(f"{node.op}_f32"), tensors, window, lanes, lines)
 
 
@@ -101,11 +105,10 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     mean = [
         "if (count == 0) { count = 1; s += zero; }",
         "const int part = count / 2;",
-        "s += (count - inside) * zero;"
-        if node.attrs.get("count_include_pad") else "",
+        "s += (count - inside) * zero;" if node.attrs.get("count_include_pad") else "",
         f"s = (s < {lanes.splat('int', '0')} ? s - part : s + part) / "
         f"{lanes.splat('int', 'count')};",
-    ]  # fmt: skip
+    ]
     lines = [
         f"{kind} s = {lanes.splat('int', '-2147483647 - 1' if maximum else '0')};",
         "int inside = 0;",
@@ -114,10 +117,11 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
         f"s = min(max(s, {ends[0]}), {ends[1]});",
         f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
         lanes.store(
-            dtype, lanes.convert(C_TYPES[dtype], "s"),
+            dtype,
+            lanes.convert(C_TYPES[dtype], "s"),
             "y + ((n * OH + oh) * OW + ow) * C + o0",
         ),
-    ]  # fmt: skip
+    ]
     tensors = [
         Tensor("x", C_TYPES[dtype], low.ref(node.used[0])),
         Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
@@ -127,11 +131,22 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
 
 
 def _emit(
-    low: Lowering, chain: list[Node], label: str, tensors: list[Tensor], window: Window,
-    lanes: Lanes, lines: list[str], scalars: dict[str, int] | None = None,
-) -> None:  # fmt: skip
+    low: Lowering,
+    chain: list[Node],
+    label: str,
+    tensors: list[Tensor],
+    window: Window,
+    lanes: Lanes,
+    lines: list[str],
+    scalars: dict[str, int] | None = None,
+) -> None:
     items = -(-window.c // lanes.n)
     low.emit(
-        chain, label, tensors, (items, window.ow, window.n * window.oh), indent(lines),
-        scalars=window.scalars() | (scalars or {}), group=(*row_group(low, items), 1),
-    )  # fmt: skip
+        chain,
+        label,
+        tensors,
+        (items, window.ow, window.n * window.oh),
+        indent(lines),
+        scalars=window.scalars() | (scalars or {}),
+        group=(*row_group(low, items), 1),
+    )

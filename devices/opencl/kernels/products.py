@@ -67,15 +67,20 @@ def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x), Tensor("w", ctype, packed),
-        *product.finish.tensors, product.finish.target(),
-    ]  # fmt: skip
+        Tensor("x", "float", product.x),
+        Tensor("w", ctype, packed),
+        *product.finish.tensors,
+        product.finish.target(),
+    ]
     product.low.emit(
-        product.chain, product_label(product, name, tile), tensors,
-        (-(-rows // tile.rows), tile.panels), indent(lines),
+        product.chain,
+        product_label(product, name, tile),
+        tensors,
+        (-(-rows // tile.rows), tile.panels),
+        indent(lines),
         scalars={"M": rows, "N": tile.columns, "K": b.shape[0], **product.scalars},
         group=product.low.tuning.product_group,
-    )  # fmt: skip
+    )
 
 
 def lower_matmul(low: Lowering, chain: list[Node]) -> None:
@@ -99,9 +104,7 @@ def emit_matmul(product: Product) -> None:
         )
     else:
         weight = product.weight
-    _emit_batches(
-        product, weight, (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
-    )  # fmt: skip
+    _emit_batches(product, weight, (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b)
 
 
 def _emit_batches(product: Product, weight: Ref, a: Ints, b: Ints) -> None:
@@ -120,16 +123,21 @@ def _emit_batches(product: Product, weight: Ref, a: Ints, b: Ints) -> None:
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x), Tensor("w", "float", weight),
+        Tensor("x", "float", product.x),
+        Tensor("w", "float", weight),
         Tensor("table", "int", low.constant(places, ("batches", a, b))),
-        *product.finish.tensors, product.finish.target(),
-    ]  # fmt: skip
+        *product.finish.tensors,
+        product.finish.target(),
+    ]
     low.emit(
-        product.chain, product_label(product, "matmul", tile), tensors,
-        (-(-rows // tile.rows), tile.panels, len(places)), indent(lines),
+        product.chain,
+        product_label(product, "matmul", tile),
+        tensors,
+        (-(-rows // tile.rows), tile.panels, len(places)),
+        indent(lines),
         scalars={"M": rows, "N": columns, "K": depth, **product.scalars},
         group=low.tuning.product_group,
-    )  # fmt: skip
+    )
 
 
 def batch_places(a: Ints, b: Ints) -> Array:

@@ -143,10 +143,11 @@ def emit_reduction(
             places[name].append(f"{coordinate} * {name.upper()}{axis}")
     kind = lanes.type(how.ctype)
     lines = [
-        f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *code,
+        f"const int at = min(i0 * {lanes.n}, N - {lanes.n});",
+        *code,
         f"__global const {C_TYPES[dtype]} *r = x + {' + '.join(places['x'])};",
         f"{kind} s = {lanes.splat(how.ctype, how.start)};",
-    ]  # fmt: skip
+    ]
     loops, ends = _loops(inner, scalars, wide)
     if wide.n > 1:
         lines += _vector_rows(loops, ends, wide, how, dtype)
@@ -161,9 +162,14 @@ def emit_reduction(
     ]
     items = -(-n // lanes.n)
     low.emit(
-        chain, f"{node.op}_{dtype}", tensors, (items, *outer_work(outer.dims)), indent(lines),
-        scalars=scalars, group=row_group(low, items),
-    )  # fmt: skip
+        chain,
+        f"{node.op}_{dtype}",
+        tensors,
+        (items, *outer_work(outer.dims)),
+        indent(lines),
+        scalars=scalars,
+        group=row_group(low, items),
+    )
 
 
 def _element(lanes: Lanes, how: Reduction, dtype: str, pointer: str) -> str:

@@ -42,17 +42,22 @@ def _taps_by_axis(graph: Graph, node: Node) -> dict[int, Taps]:
         shape,
         tuple(float(v) for v in scales.reshape(-1)) if scales is not None and by_scale else None,
         None if sizes is None or by_scale else tuple(int(v) for v in sizes.reshape(-1)),
-        tuple(axis % len(shape) for axis in axes), str(attrs["keep_aspect_ratio_policy"]),
-    )  # fmt: skip
+        tuple(axis % len(shape) for axis in axes),
+        str(attrs["keep_aspect_ratio_policy"]),
+    )
     found = {}
     for axis, plan in plans.items():
         if plan.out == plan.size and plan.scale == 1:
             continue
         picks, weights, _ = taps(
-            plan, mode=attrs["mode"], transform=attrs["coordinate_transformation_mode"],
-            rounding=attrs["nearest_mode"], cubic_a=attrs["cubic_coeff_a"],
-            exclude=bool(attrs["exclude_outside"]), antialias=bool(attrs["antialias"]),
-        )  # fmt: skip
+            plan,
+            mode=attrs["mode"],
+            transform=attrs["coordinate_transformation_mode"],
+            rounding=attrs["nearest_mode"],
+            cubic_a=attrs["cubic_coeff_a"],
+            exclude=bool(attrs["exclude_outside"]),
+            antialias=bool(attrs["antialias"]),
+        )
         found[axis] = Taps(picks, weights)
     return found
 
@@ -154,13 +159,22 @@ def _emit(low: Lowering, chain: list[Node], first: int, along: list[Taps], ctype
     (oh, th), (ow, tw) = along[0].picks.shape, along[1].picks.shape
     items = -(-inner // lanes.n)
     low.emit(
-        chain, f"resize_{node.attrs['mode']}_{type.dtype}", tensors, (items, ow, outer * oh),
-        indent(lines), group=(*row_group(low, items), 1),
+        chain,
+        f"resize_{node.attrs['mode']}_{type.dtype}",
+        tensors,
+        (items, ow, outer * oh),
+        indent(lines),
+        group=(*row_group(low, items), 1),
         scalars={
-            "C": inner, "H": dims[first], "W": dims[first + 1], "OH": oh, "OW": ow, "TH": th,
+            "C": inner,
+            "H": dims[first],
+            "W": dims[first + 1],
+            "OH": oh,
+            "OW": ow,
+            "TH": th,
             "TW": tw,
         },
-    )  # fmt: skip
+    )
 
 
 def _end(lanes: Lanes, dtype: str, ctype: str) -> list[str]:

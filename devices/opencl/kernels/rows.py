@@ -30,27 +30,49 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     loop = "for (int k = 0; k < SIZE; k++) {"
     if node.op == "softmax":
         passes = [
-            loop, f"const {kind} e = exp({load} - m);", "s += e;", put, "}",
-            loop, f"const {kind} e = {again} / s;", put, "}",
-        ]  # fmt: skip
+            loop,
+            f"const {kind} e = exp({load} - m);",
+            "s += e;",
+            put,
+            "}",
+            loop,
+            f"const {kind} e = {again} / s;",
+            put,
+            "}",
+        ]
     else:
         passes = [
-            loop, f"s += exp({load} - m);", "}", "s = log(s);",
-            loop, f"const {kind} e = {load} - m - s;", put, "}",
-        ]  # fmt: skip
+            loop,
+            f"s += exp({load} - m);",
+            "}",
+            "s = log(s);",
+            loop,
+            f"const {kind} e = {load} - m - s;",
+            put,
+            "}",
+        ]
     lines = [
         f"const int first = i1 * SIZE * INNER + min(i0 * {lanes.n}, INNER - {lanes.n});",
         f"{kind} m = {lanes.splat('float', '-INFINITY')}, s = {lanes.splat('float', '0.0f')};",
-        loop, f"const {kind} v = {load};", "m = (v > m) | (v != v) ? v : m;", "}",
+        loop,
+        f"const {kind} v = {load};",
+        "m = (v > m) | (v != v) ? v : m;",
+        "}",
         *passes,
-    ]  # fmt: skip
+    ]
     _emit_rows(low, chain, lines, -(-inner // lanes.n), math.prod(dims[:axis]), size, inner)
 
 
 def _emit_rows(
-    low: Lowering, chain: list[Node], lines: list[str], items: int, rows: int, size: int,
-    inner: int, more: list[Tensor] | None = None,
-) -> None:  # fmt: skip
+    low: Lowering,
+    chain: list[Node],
+    lines: list[str],
+    items: int,
+    rows: int,
+    size: int,
+    inner: int,
+    more: list[Tensor] | None = None,
+) -> None:
     node = chain[0]
     tensors = [
         Tensor("x", "float", low.ref(node.used[0])),
@@ -58,9 +80,14 @@ def _emit_rows(
         Tensor("y", "float", low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(
-        chain, f"{node.op}_f32", tensors, (items, rows), indent(lines),
-        scalars={"SIZE": size, "INNER": inner}, group=row_group(low, items),
-    )  # fmt: skip
+        chain,
+        f"{node.op}_f32",
+        tensors,
+        (items, rows),
+        indent(lines),
+        scalars={"SIZE": size, "INNER": inner},
+        group=row_group(low, items),
+    )
 
 
 def refuse_normalization(graph: Graph, node: Node) -> str | None:
@@ -100,13 +127,19 @@ def lower_normalization(low: Lowering, chain: list[Node]) -> None:
     if bias is not None:
         more.append(Tensor("bias", "float", low.ref(bias)))
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])), *more,
+        Tensor("x", "float", low.ref(node.used[0])),
+        *more,
         Tensor("y", "float", low.ref(node.outputs[0]), writes=True),
-    ]  # fmt: skip
+    ]
     low.emit(
-        chain, f"{node.op}_f32", tensors, (math.prod(dims[:axis]),), indent(lines),
-        scalars={"SIZE": size}, group=(1,),
-    )  # fmt: skip
+        chain,
+        f"{node.op}_f32",
+        tensors,
+        (math.prod(dims[:axis]),),
+        indent(lines),
+        scalars={"SIZE": size},
+        group=(1,),
+    )
 
 
 def _row_sum(lanes: Lanes, term: str, into: str) -> list[str]:

@@ -27,8 +27,17 @@ PRELUDE = """\
 #endif
 """
 
-_SIZES = {"char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4,
-          "long": 8, "ulong": 8}  # fmt: skip
+_SIZES = {
+    "char": 1,
+    "uchar": 1,
+    "short": 2,
+    "ushort": 2,
+    "int": 4,
+    "uint": 4,
+    "float": 4,
+    "long": 8,
+    "ulong": 8,
+}
 _MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
 
 
@@ -62,9 +71,14 @@ def _requantize(n: int) -> str:
     lanes = "" if n == 1 else str(n)
     text = _REQUANTIZE.replace("multiply_twice", f"multiply_twice{n}")
     text = text.replace("multiply_once", f"multiply_once{n}")
-    for name, ctype in (("TO_LONG", "convert_long"), ("TO_INT", "convert_int"),
-                        ("AS_INT", "as_int"), ("AS_UINT", "as_uint"), ("LONG", "long"),
-                        ("INT", "int")):  # fmt: skip
+    for name, ctype in (
+        ("TO_LONG", "convert_long"),
+        ("TO_INT", "convert_int"),
+        ("AS_INT", "as_int"),
+        ("AS_UINT", "as_uint"),
+        ("LONG", "long"),
+        ("INT", "int"),
+    ):
         text = re.sub(rf"\b{name}\b", f"{ctype}{lanes}", text)
     return text
 

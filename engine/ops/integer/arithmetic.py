@@ -100,9 +100,15 @@ def multiply_rounding_once(x: Array, multiplier: Array | int, shift: Array | int
 
 
 def requantize(
-    acc: Array, multiplier: Array | int, shift: Array | int, zero: int, low: int, high: int,
-    *, rounding_once: bool = False,
-) -> Array:  # fmt: skip
+    acc: Array,
+    multiplier: Array | int,
+    shift: Array | int,
+    zero: int,
+    low: int,
+    high: int,
+    *,
+    rounding_once: bool = False,
+) -> Array:
     """Return clamp(multiply_by_quantized(acc, multiplier, shift) + zero, low, high) as int64.
 
     With `rounding_once`, multiply_rounding_once takes the place of multiply_by_quantized.

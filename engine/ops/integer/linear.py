@@ -180,9 +180,12 @@ def mul_params(call: Call) -> MulParams:
     a, b, y = _binary(call)
     real = np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
     return MulParams(
-        a.zero_point, b.zero_point, y.zero_point, *quantize_multiplier(float(real)),
+        a.zero_point,
+        b.zero_point,
+        y.zero_point,
+        *quantize_multiplier(float(real)),
         *clamp_limits(call.outputs[0], _activation(call)),
-    )  # fmt: skip
+    )
 
 
 def prelu_params(call: Call) -> PreluParams:
@@ -191,10 +194,13 @@ def prelu_params(call: Call) -> PreluParams:
     positive = float(np.float32(x.scale) / np.float32(y.scale))
     negative = float(np.float32(x.scale) * np.float32(slope.scale) / np.float32(y.scale))
     return PreluParams(
-        x.zero_point, slope.zero_point, y.zero_point,
-        *quantize_multiplier(positive), *quantize_multiplier(negative),
+        x.zero_point,
+        slope.zero_point,
+        y.zero_point,
+        *quantize_multiplier(positive),
+        *quantize_multiplier(negative),
         *dtype_limits(call.outputs[0].dtype),
-    )  # fmt: skip
+    )
 
 
 def reduce_mean_params(call: Call) -> ReduceParams:
@@ -228,10 +234,13 @@ def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
     reals = products / np.float64(np.float32(y.scale))
     multipliers, shifts = quantize_multipliers(reals)
     return LinearParams(
-        x.zero_point, w.zero_points[0], y.zero_point,
-        _per_channel(multipliers, channels), _per_channel(shifts, channels),
+        x.zero_point,
+        w.zero_points[0],
+        y.zero_point,
+        _per_channel(multipliers, channels),
+        _per_channel(shifts, channels),
         *clamp_limits(call.outputs[0], _activation(call)),
-    )  # fmt: skip
+    )
 
 
 def _per_channel(values: Array, channels: int) -> Array:
@@ -265,10 +274,17 @@ def _add(call: Call, sign: int) -> AddParams:
     b_multiplier, b_shift = quantize_multiplier(np.float32(b.scale).item() / twice)
     real = twice / ((1 << left_shift) * np.float32(y.scale).item())
     return AddParams(
-        a.zero_point, b.zero_point, y.zero_point, left_shift,
-        a_multiplier, a_shift, sign * b_multiplier, b_shift, *quantize_multiplier(real),
+        a.zero_point,
+        b.zero_point,
+        y.zero_point,
+        left_shift,
+        a_multiplier,
+        a_shift,
+        sign * b_multiplier,
+        b_shift,
+        *quantize_multiplier(real),
         *clamp_limits(call.outputs[0], _activation(call)),
-    )  # fmt: skip
+    )
 
 
 def _reduce(call: Call, mean: bool) -> ReduceParams:
@@ -280,6 +296,10 @@ def _reduce(call: Call, mean: bool) -> ReduceParams:
         fold = min(count.bit_length() - 1, 32, 31 + shift)
         multiplier, shift = (multiplier << fold) // count, shift - fold
     return ReduceParams(
-        count, x.zero_point, y.zero_point, multiplier, shift,
+        count,
+        x.zero_point,
+        y.zero_point,
+        multiplier,
+        shift,
         *dtype_limits(call.outputs[0].dtype),
-    )  # fmt: skip
+    )

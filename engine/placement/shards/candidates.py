@@ -115,8 +115,9 @@ class _Outline:
         rows = [tries.known[node][0] for node in nodes]
         own_s = {
             name: sum(row[name].seconds for row in rows)
-            for name in plain.specs if all(name in row for row in rows)
-        }  # fmt: skip
+            for name in plain.specs
+            if all(name in row for row in rows)
+        }
         spaces = {node: plain.specs[device].memory for node, device in tries.where.items()}
         now_s = sum(row[tries.where[node]].seconds for node, row in zip(nodes, rows, strict=True))
         inputs = []

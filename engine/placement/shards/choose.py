@@ -108,9 +108,11 @@ def place_split(
 
 
 def improve(
-    plain: Placement, costs: CostModel, pins: Mapping[int, str] | None = None,
+    plain: Placement,
+    costs: CostModel,
+    pins: Mapping[int, str] | None = None,
     mixtures: Mixtures = "any",
-) -> Placement:  # fmt: skip
+) -> Placement:
     """Return a placement with regions split over devices, where that is predicted to gain
     LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `unsplit` why no more.
 
@@ -161,9 +163,13 @@ def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Gr
 
 
 def _settled(
-    graph: Graph, costs: CostModel, objective: Objective, held: Mapping[int, str],
-    where: Mapping[int, str], mixtures: Mixtures = "any",
-) -> Placement:  # fmt: skip
+    graph: Graph,
+    costs: CostModel,
+    objective: Objective,
+    held: Mapping[int, str],
+    where: Mapping[int, str],
+    mixtures: Mixtures = "any",
+) -> Placement:
     """Return the better of a search around the parts and of everything held where it is; without
     the pins, so that the alternatives of the parts are priced too.
 

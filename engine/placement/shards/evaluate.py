@@ -38,9 +38,12 @@ class Evaluator:
     """Tries splits of one graph, whose nodes are on the devices of `where`."""
 
     def __init__(
-        self, base: Pricing, where: Mapping[int, str], objective: Objective,
+        self,
+        base: Pricing,
+        where: Mapping[int, str],
+        objective: Objective,
         memo: dict[Hashable, NodeOptions] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph, self.costs, self.where, self.objective = (
             base.graph,
             base.costs,

@@ -342,8 +342,23 @@ _RULES: Mapping[str, Rule] = {
         _along(_from_axis, "it normalises along that axis"),
     ),
     **dict.fromkeys(
-        [f"reduce_{kind}" for kind in ("all", "any", "l1", "l2", "log_sum", "log_sum_exp", "max",
-                                       "mean", "min", "prod", "sum", "sum_square")],
+        [
+            f"reduce_{kind}"
+            for kind in (
+                "all",
+                "any",
+                "l1",
+                "l2",
+                "log_sum",
+                "log_sum_exp",
+                "max",
+                "mean",
+                "min",
+                "prod",
+                "sum",
+                "sum_square",
+            )
+        ],
         _reduce,
     ),
     **dict.fromkeys(("flatten", "squeeze", "unsqueeze"), _renamed_axes),
@@ -359,7 +374,7 @@ _RULES: Mapping[str, Rule] = {
     "slice": _touched(3),
     "split": _along(_same_axis, "it cuts along that axis"),
     "transpose": _transpose,
-}  # fmt: skip
+}
 
 
 def splittable(op: str) -> bool:
@@ -374,7 +389,8 @@ def type_of(type: TensorType, span: Span) -> TensorType:
     quant = type.quant
     if quant is not None and quant.axis == span.axis:
         quant = Quant(
-            quant.scales[span.start : span.stop], quant.zero_points[span.start : span.stop],
+            quant.scales[span.start : span.stop],
+            quant.zero_points[span.start : span.stop],
             quant.axis,
-        )  # fmt: skip
+        )
     return TensorType(tuple(shape), type.dtype, quant)

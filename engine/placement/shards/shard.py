@@ -245,9 +245,14 @@ class _Making:
         return made
 
     def _node(
-        self, op: str, inputs: Sequence[int | None], outputs: Sequence[int],
-        attrs: Mapping[str, Any], source: str, kept: dict[int, str],
-    ) -> None:  # fmt: skip
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        outputs: Sequence[int],
+        attrs: Mapping[str, Any],
+        source: str,
+        kept: dict[int, str],
+    ) -> None:
         bound = get_op(op).bind(attrs)
         self.made.append(Node(self.next_node, op, tuple(inputs), tuple(outputs), bound, source))
         kept[self.next_node] = self.device

@@ -52,10 +52,12 @@ class StreamProfile:
                 f"{_gain(p.alone_s, p.steady_s)}; busiest {p.busiest}, {_us(p.busy_s)}",
                 f"  virtual clock  alone {_us(v.alone_s)}, streamed {_us(v.steady_s)}"
                 f"{_gain(v.alone_s, v.steady_s)}; busiest {v.busiest}, {_us(v.busy_s)}",
-                *(f"  memory {name}: {n} bytes in {p.depth} lanes"
-                  for name, n in p.arena_bytes.items()),
+                *(
+                    f"  memory {name}: {n} bytes in {p.depth} lanes"
+                    for name, n in p.arena_bytes.items()
+                ),
             ]
-        )  # fmt: skip
+        )
 
 
 def _us(seconds: float) -> str:
@@ -95,9 +97,7 @@ def profile_stream(
     if is_dealt:  # every task on each of the instances, in turn
         ways = flow.alone_s / flow.steady_s if flow.steady_s else 1.0
         virtual = replace(flow, alone_s=sum(task_s), steady_s=sum(task_s) / ways)
-    return StreamProfile(
-        plan.graph.name, runs, alone_s, wall_s, flow, virtual, simulated
-    )  # fmt: skip
+    return StreamProfile(plan.graph.name, runs, alone_s, wall_s, flow, virtual, simulated)
 
 
 def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -> float:

@@ -31,9 +31,14 @@ class Replicas(Closing):
 
     @checked(RunError)
     def __init__(
-        self, model: Model, count: int, *, threads: int = 1,
-        devices: Sequence[str | Device] = ("cpu",), **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        count: int,
+        *,
+        threads: int = 1,
+        devices: Sequence[str | Device] = ("cpu",),
+        **options: Any,
+    ) -> None:
         if count < 1 or not all(isinstance(name, str) for name in devices):
             raise RunError(
                 f"{count} replicas on {list(map(str, devices))}", fix='count=2, devices=["cpu"]'

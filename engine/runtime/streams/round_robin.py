@@ -94,9 +94,14 @@ def dealt_flow(plans: Sequence[Plan], over: str) -> Flow:
         for memory, nbytes in flow.arena_bytes.items():
             arenas[memory] = arenas.get(memory, 0) + _AHEAD * nbytes
     return Flow(
-        depth, max(flow.alone_s for flow in flows) / len(plans), first.alone_s, first.busiest,
-        first.busy_s / len(plans), arenas, f"whole runs dealt out, {_AHEAD} for each of {over}",
-    )  # fmt: skip
+        depth,
+        max(flow.alone_s for flow in flows) / len(plans),
+        first.alone_s,
+        first.busiest,
+        first.busy_s / len(plans),
+        arenas,
+        f"whole runs dealt out, {_AHEAD} for each of {over}",
+    )
 
 
 def dealt_or_none(

@@ -38,11 +38,16 @@ OLD = {
     "slice": (9, [node("Slice", "x", "y", starts=[1, 0], ends=[4, -1], axes=[2, 3])]),
     "split": (11, [node("Split", "x", "a b", axis=1), node("Concat", "b a", "y", axis=1)]),
     "split by sizes": (
-        12, [node("Split", "x", "a b", axis=1, split=[1, 3]), node("Concat", "b a", "y", axis=1)],
+        12,
+        [node("Split", "x", "a b", axis=1, split=[1, 3]), node("Concat", "b a", "y", axis=1)],
     ),
     "squeeze": (
-        11, [node("ReduceMean", "x", "a", axes=[2]), node("Squeeze", "a", "b", axes=[2]),
-             node("Unsqueeze", "b", "y", axes=[0, 4])],
+        11,
+        [
+            node("ReduceMean", "x", "a", axes=[2]),
+            node("Squeeze", "a", "b", axes=[2]),
+            node("Unsqueeze", "b", "y", axes=[0, 4]),
+        ],
     ),
     "reduce": (12, [node("ReduceSum", "x", "y", axes=[1, -1], keepdims=0)]),
     "softmax of a matrix": (11, [node("Softmax", "x", "y")]),
@@ -53,9 +58,10 @@ OLD = {
     "top k": (9, [node("TopK", "x", "y i", k=2)]),
     "upsample": (7, [node("Upsample", "x", "y", mode="nearest", scales=[1.0, 1.0, 2.0, 3.0])]),
     "upsample linear": (
-        7, [node("Upsample", "x", "y", mode="linear", scales=[1.0, 1.0, 2.0, 2.0])],
+        7,
+        [node("Upsample", "x", "y", mode="linear", scales=[1.0, 1.0, 2.0, 2.0])],
     ),
-}  # fmt: skip
+}
 
 
 def agrees(data, x, limit=1e-6):
@@ -77,9 +83,12 @@ def test_old_opsets(name):
 
 
 FLATTEN = [
-    node("Shape", "x", "s"), node("Gather", "s zero", "n"), node("Unsqueeze", "n axis", "n1"),
-    node("Concat", "n1 rest", "to", axis=0), node("Reshape", "x to", "y"),
-]  # fmt: skip
+    node("Shape", "x", "s"),
+    node("Gather", "s zero", "n"),
+    node("Unsqueeze", "n axis", "n1"),
+    node("Concat", "n1 rest", "to", axis=0),
+    node("Reshape", "x to", "y"),
+]
 CONSTANTS = [
     numpy_helper.from_array(np.array(0, np.int64), "zero"),
     ints("axis", 0),
@@ -122,8 +131,10 @@ def test_one_symbol_is_one_size():
 def test_values_keep_the_models_names():
     nodes = [
         node("Conv", "x w", "hidden", name="stem", kernel_shape=[1, 1]),
-        node("Identity", "hidden", "same"), node("Relu", "same", "y"), node("Tanh", "x", "z"),
-    ]  # fmt: skip
+        node("Identity", "hidden", "same"),
+        node("Relu", "same", "y"),
+        node("Tanh", "x", "z"),
+    ]
     w = numpy_helper.from_array(np.ones((3, 4, 1, 1), np.float32), "w")
     graph = convert(model(nodes, (2, 4, 5, 6), weights=[w], outputs=("y", "hidden", "z")))
     assert [v.name for v in graph.output_values()] == ["y", "hidden", "z"]
@@ -133,8 +144,13 @@ def test_values_keep_the_models_names():
 
 
 def test_inputs_passed_through_and_asked_for_twice():
-    graph = convert(model([node("Identity", "x", "y"), node("Identity", "x", "z")], (2, 3),
-                          outputs=("y", "z", "x")))  # fmt: skip
+    graph = convert(
+        model(
+            [node("Identity", "x", "y"), node("Identity", "x", "z")],
+            (2, 3),
+            outputs=("y", "z", "x"),
+        )
+    )
     x = np.ones((2, 3), np.float32)
     assert set(run_reference(graph, {"x": x})) == {"y", "z", "x"}
 
@@ -148,10 +164,11 @@ def test_bodies_capture_outer_values():
     print("seed", SEED)
     then, other = branch("Add", "p"), branch("Mul", "q")
     nodes = [
-        node("Tanh", "x", "a"), node("ReduceSum", "a", "s", keepdims=0),
+        node("Tanh", "x", "a"),
+        node("ReduceSum", "a", "s", keepdims=0),
         node("Greater", "s nil", "c"),
         helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other),
-    ]  # fmt: skip
+    ]
     weights = [
         numpy_helper.from_array(np.float32(2), "w"),
         numpy_helper.from_array(np.float32(0), "nil"),
@@ -180,13 +197,14 @@ def test_quantised_ops_of_onnx_runtime():
     weights = [numpy_helper.from_array(np.asarray(c), name) for name, c in consts.items()]
     own = {"domain": "com.microsoft"}
     nodes = [
-        node("QuantizeLinear", "x s z", "q"), node("QLinearSigmoid", "q s z t u", "r", **own),
+        node("QuantizeLinear", "x s z", "q"),
+        node("QLinearSigmoid", "q s z t u", "r", **own),
         node("QLinearAdd", "q s z r t u v n", "a", **own),
         node("QLinearMul", "a v n r t u v n", "m", **own),
         node("QLinearConcat", "v n a v n m v n", "c", axis=1, **own),
         node("QLinearGlobalAveragePool", "c v n v n", "g", channels_last=0, **own),
         node("DequantizeLinear", "g v n", "y"),
-    ]  # fmt: skip
+    ]
     x = np.random.default_rng(SEED).standard_normal((2, 4, 5, 6)).astype(np.float32)
     agrees(model(nodes, x.shape, weights=weights), x, limit=0.051)
 
@@ -197,18 +215,26 @@ def test_stored_integers_are_moved_as_quantised_values():
     rng = np.random.default_rng(SEED)
     f32, i8 = np.float32, np.int8
     consts = {
-        "s": f32(0.03), "z": i8(-7), "ws": f32(0.01), "wz": i8(0), "t": f32(0.05), "u": i8(4),
+        "s": f32(0.03),
+        "z": i8(-7),
+        "ws": f32(0.01),
+        "wz": i8(0),
+        "t": f32(0.05),
+        "u": i8(4),
         "w": rng.integers(-127, 128, (5, 4, 3, 3)).astype(i8),
         "v": rng.integers(-127, 128, (2, 5, 1, 1)).astype(i8),
-    }  # fmt: skip
+    }
     weights = [numpy_helper.from_array(np.asarray(c), name) for name, c in consts.items()]
     weights.append(ints("pads", 0, 0, 1, 1, 0, 0, 0, 2))
     nodes = [
-        node("QuantizeLinear", "x s z", "q"), node("Pad", "q pads z", "p"),
-        node("QLinearConv", "p s z w ws wz t u", "a"), node("Pad", "a pads u", "b"),
+        node("QuantizeLinear", "x s z", "q"),
+        node("Pad", "q pads z", "p"),
+        node("QLinearConv", "p s z w ws wz t u", "a"),
+        node("Pad", "a pads u", "b"),
         node("MaxPool", "b", "m", kernel_shape=[2, 2]),
-        node("QLinearConv", "m t u v ws wz t u", "c"), node("DequantizeLinear", "c t u", "y"),
-    ]  # fmt: skip
+        node("QLinearConv", "m t u v ws wz t u", "c"),
+        node("DequantizeLinear", "c t u", "y"),
+    ]
     x = rng.standard_normal((2, 4, 6, 7)).astype(f32)
     graph = agrees(model(nodes, x.shape, weights=weights), x, limit=0.051)
     ops = [n.op for n in optimise(graph).nodes if n.op not in ("transpose", "pad")]

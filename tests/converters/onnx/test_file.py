@@ -94,13 +94,16 @@ def test_constants_that_would_not_fit_into_memory():
 def test_functions_that_unfold_without_end():
     functions = [
         helper.make_function(
-            "f", f"F{i}", ["a"], ["b"],
+            "f",
+            f"F{i}",
+            ["a"],
+            ["b"],
             [helper.make_node(f"F{i + 1}", ["a"], [f"t{j}"], domain="f") for j in range(20)]
             + [node("Identity", "t0", "b")],
             [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)],
         )
         for i in range(6)
-    ]  # fmt: skip
+    ]
     functions.append(
         helper.make_function(
             "f", "F6", ["a"], ["b"], [node("Relu", "a", "b")], [helper.make_opsetid("", 17)]
@@ -114,9 +117,13 @@ def test_functions_that_unfold_without_end():
 
 def test_a_function_that_calls_itself():
     loop = helper.make_function(
-        "f", "F", ["a"], ["b"], [helper.make_node("F", ["a"], ["b"], domain="f")],
+        "f",
+        "F",
+        ["a"],
+        ["b"],
+        [helper.make_node("F", ["a"], ["b"], domain="f")],
         [helper.make_opsetid("f", 1)],
-    )  # fmt: skip
+    )
     bad = model([helper.make_node("F", ["x"], ["y"], domain="f")], functions=[loop])
     refused(ModelFileError, bad, "function F calls itself")
 

@@ -14,10 +14,12 @@ FLOAT = TensorProto.FLOAT
 
 def model_of(nodes, inputs, constants=()):
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", FLOAT, shape) for shape in inputs],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", FLOAT, shape) for shape in inputs],
         [helper.make_tensor_value_info("y", FLOAT, None)],
         [numpy_helper.from_array(np.asarray(data), name) for name, data in constants],
-    )  # fmt: skip
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
 
 
@@ -59,9 +61,12 @@ def test_scales_at_the_ends_of_float32(op, scale):
     quantize = lambda x, y: helper.make_node("QuantizeLinear", [x, "s", "z"], [y])  # noqa: E731
     real = lambda x, y: helper.make_node("DequantizeLinear", [x, "s", "z"], [y])  # noqa: E731
     nodes = [
-        quantize("x", "q"), real("q", "d"), helper.make_node(op, ["d", "d"], ["e"]),
-        quantize("e", "f"), real("f", "y"),
-    ]  # fmt: skip
+        quantize("x", "q"),
+        real("q", "d"),
+        helper.make_node(op, ["d", "d"], ["e"]),
+        quantize("e", "f"),
+        real("f", "y"),
+    ]
     constants = [("s", np.float32(scale)), ("z", np.int8(0))]
     assert run(model_of(nodes, [[4, 4]], constants))["y"].shape == (4, 4)
 

@@ -15,8 +15,11 @@ from trireme.support.errors import ConvertError, ModelFileError
 def test_the_small_model_is_sound():
     graph = convert(small_tflite())
     assert [node.op for node in graph.nodes] == [
-        "conv", "reshape", "dequantize", "detection_post_process",
-    ]  # fmt: skip
+        "conv",
+        "reshape",
+        "dequantize",
+        "detection_post_process",
+    ]
 
 
 def test_every_cut_is_refused():
@@ -43,8 +46,9 @@ def test_all_unsupported_operators_in_one_error():
         convert(model(tensors, operators, [0], [3]))
     assert "3 of 3 operators" in caught.value.summary
     assert caught.value.facts == (
-        "2 x LSTM (first tflite:LSTM#0)", "1 x SVDF (first tflite:SVDF#1)",
-    )  # fmt: skip
+        "2 x LSTM (first tflite:LSTM#0)",
+        "1 x SVDF (first tflite:SVDF#1)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,9 +87,10 @@ def test_int16_activations_are_refused_in_a_sentence():
 def convolution(name, dtype, zero_point):
     """A model of one convolution whose weights have a zero point."""
     shape, made = {
-        "CONV_2D": ((4, 3, 3, 2), 4), "DEPTHWISE_CONV_2D": ((1, 3, 3, 2), 2),
+        "CONV_2D": ((4, 3, 3, 2), 4),
+        "DEPTHWISE_CONV_2D": ((1, 3, 3, 2), 2),
         "TRANSPOSE_CONV": ((4, 3, 3, 2), 4),
-    }[name]  # fmt: skip
+    }[name]
     data = np.random.default_rng(3).integers(60, 120, shape).astype(dtype)
     w = T(shape, dtype, (0.05,), (zero_point,), data=data)
     x, y = T((1, 7, 7, 2), dtype, (0.1,), (3,)), T((1, 7, 7, made), dtype, (1.0,), (5,))
@@ -142,8 +147,13 @@ def test_inputs_and_outputs_of_one_name_stay_apart():
 
 def test_options_of_another_operator_are_not_read():
     """As LiteRT has it: a sum with the options of a product has no activation."""
-    data = one_op("ADD", [T((2, 3)), T((2, 3))], [T((2, 3))], "MulOptions",
-                  FusedActivationFunction=tflite.ActivationFunctionType.RELU6)  # fmt: skip
+    data = one_op(
+        "ADD",
+        [T((2, 3)), T((2, 3))],
+        [T((2, 3))],
+        "MulOptions",
+        FusedActivationFunction=tflite.ActivationFunctionType.RELU6,
+    )
     given = {name: np.full((2, 3), 5, np.float32) for name in ("t0", "t1")}
     (found,) = run_reference(convert(data), given).values()
     (wanted,) = litert_run(data, given).values()

@@ -35,9 +35,12 @@ def depthwise(rng):
 def fully_connected(rng, asymmetric):
     inputs = [T((3, 12)), weights(rng, (5, 12), 1), bias(rng, 5)]
     return one_op(
-        "FULLY_CONNECTED", inputs, [T((3, 5))], "FullyConnectedOptions",
+        "FULLY_CONNECTED",
+        inputs,
+        [T((3, 5))],
+        "FullyConnectedOptions",
         AsymmetricQuantizeInputs=asymmetric,
-    )  # fmt: skip
+    )
 
 
 def bias(rng, channels):

@@ -57,20 +57,50 @@ def float_case(name, code, inputs, outputs, kind="", tolerance=1e-5, **options):
 
 
 def elementwise():
-    for code in ("ABS", "CEIL", "COS", "ELU", "EXP", "FLOOR", "HARD_SWISH", "LOGISTIC", "NEG",
-                 "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ROUND", "SIGN", "SIN",
-                 "SQUARE", "TANH"):  # fmt: skip
+    for code in (
+        "ABS",
+        "CEIL",
+        "COS",
+        "ELU",
+        "EXP",
+        "FLOOR",
+        "HARD_SWISH",
+        "LOGISTIC",
+        "NEG",
+        "RELU",
+        "RELU6",
+        "RELU_N1_TO_1",
+        "RELU_0_TO_1",
+        "ROUND",
+        "SIGN",
+        "SIN",
+        "SQUARE",
+        "TANH",
+    ):
         float_case(code, code, [T((3, 7))], [T((3, 7))])
     float_case("LEAKY_RELU", "LEAKY_RELU", [T((3, 7))], [T((3, 7))], "LeakyReluOptions", Alpha=0.2)
     for approximate in (True, False):
-        float_case(f"GELU {approximate}", "GELU", [T((3, 7))], [T((3, 7))], "GeluOptions",
-                   tolerance=1e-3, Approximate=approximate)  # fmt: skip
+        float_case(
+            f"GELU {approximate}",
+            "GELU",
+            [T((3, 7))],
+            [T((3, 7))],
+            "GeluOptions",
+            tolerance=1e-3,
+            Approximate=approximate,
+        )
     for code in ("MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE", "FLOOR_DIV"):
         float_case(code, code, [T((2, 3, 7)), T((3, 1))], [T((2, 3, 7))])
     for code, kind in (("ADD", "Add"), ("SUB", "Sub"), ("MUL", "Mul"), ("DIV", "Div")):
         for act in (NONE, RELU, RELU6, RELU_N1_TO_1):
-            float_case(f"{code} {act}", code, [T((2, 3, 7)), floats(7)], [T((2, 3, 7))],
-                       f"{kind}Options", FusedActivationFunction=act)  # fmt: skip
+            float_case(
+                f"{code} {act}",
+                code,
+                [T((2, 3, 7)), floats(7)],
+                [T((2, 3, 7))],
+                f"{kind}Options",
+                FusedActivationFunction=act,
+            )
     for code in ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"):
         float_case(code, code, [T((3, 7)), T((3, 7))], [T((3, 7), "bool")])
     float_case("PRELU", "PRELU", [T((2, 3, 4, 5)), floats(1, 1, 5)], [T((2, 3, 4, 5))])
@@ -78,8 +108,11 @@ def elementwise():
     squares.data = np.square(squares.data) + np.float32(1)
     for code in ("LOG", "SQRT", "RSQRT"):
         tensors = [T((3, 7)), squares, T((3, 7)), T((3, 7))]
-        case(code, model(tensors, [Op("ADD", [0, 1], [2], "AddOptions"), Op(code, [2], [3])],
-                         [0], [3]), 1e-5)  # fmt: skip
+        case(
+            code,
+            model(tensors, [Op("ADD", [0, 1], [2], "AddOptions"), Op(code, [2], [3])], [0], [3]),
+            1e-5,
+        )
     float_case("POW", "POW", [T((3, 7)), constant(np.full((3, 7), 2, np.float32))], [T((3, 7))])
     truth = constant(RNG.integers(0, 2, (3, 7)).astype(bool))
     for code in ("LOGICAL_AND", "LOGICAL_OR"):
@@ -97,95 +130,207 @@ def elementwise():
 
 def linear():
     x = T(NHWC)
-    for stride, pad, dilation, act in ((1, SAME, 1, NONE), (2, SAME, 1, RELU6), (2, VALID, 1, RELU),
-                                       (1, SAME, 2, NONE), (3, SAME, 1, TANH)):  # fmt: skip
+    for stride, pad, dilation, act in (
+        (1, SAME, 1, NONE),
+        (2, SAME, 1, RELU6),
+        (2, VALID, 1, RELU),
+        (1, SAME, 2, NONE),
+        (3, SAME, 1, TANH),
+    ):
         out = [-(-d // stride) for d in NHWC[1:3]]
         if pad == VALID:
             out = [(d - 3) // stride + 1 for d in NHWC[1:3]]
-        options = {"StrideH": stride, "StrideW": stride, "Padding": pad,
-                   "DilationHFactor": dilation, "DilationWFactor": dilation,
-                   "FusedActivationFunction": act}  # fmt: skip
+        options = {
+            "StrideH": stride,
+            "StrideW": stride,
+            "Padding": pad,
+            "DilationHFactor": dilation,
+            "DilationWFactor": dilation,
+            "FusedActivationFunction": act,
+        }
         if act == TANH:
             continue
         tag = f"{stride} {pad} {dilation}"
-        float_case(f"CONV_2D {tag}", "CONV_2D", [x, floats(8, 3, 3, 6), floats(8)],
-                   [T((1, *out, 8))], "Conv2DOptions", **options)  # fmt: skip
-        float_case(f"DEPTHWISE {tag}", "DEPTHWISE_CONV_2D", [x, floats(1, 3, 3, 12), floats(12)],
-                   [T((1, *out, 12))], "DepthwiseConv2DOptions", DepthMultiplier=2,
-                   **options)  # fmt: skip
+        float_case(
+            f"CONV_2D {tag}",
+            "CONV_2D",
+            [x, floats(8, 3, 3, 6), floats(8)],
+            [T((1, *out, 8))],
+            "Conv2DOptions",
+            **options,
+        )
+        float_case(
+            f"DEPTHWISE {tag}",
+            "DEPTHWISE_CONV_2D",
+            [x, floats(1, 3, 3, 12), floats(12)],
+            [T((1, *out, 12))],
+            "DepthwiseConv2DOptions",
+            DepthMultiplier=2,
+            **options,
+        )
         for code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
             pool = {k: v for k, v in options.items() if not k.startswith("Dilation")}
             if dilation == 1:
-                float_case(f"{code} {tag}", code, [x], [T((1, *out, 6))], "Pool2DOptions",
-                           FilterHeight=3, FilterWidth=3, **pool)  # fmt: skip
+                float_case(
+                    f"{code} {tag}",
+                    code,
+                    [x],
+                    [T((1, *out, 6))],
+                    "Pool2DOptions",
+                    FilterHeight=3,
+                    FilterWidth=3,
+                    **pool,
+                )
     for stride, pad, out in ((2, SAME, (18, 22)), (2, VALID, (19, 23)), (1, SAME, (9, 11))):
         float_case(
-            f"TRANSPOSE_CONV {stride} {pad}", "TRANSPOSE_CONV",
-            [ints(1, *out, 5), floats(5, 3, 3, 6), x], [T((1, *out, 5))], "TransposeConvOptions",
-            StrideH=stride, StrideW=stride, Padding=pad,
-        )  # fmt: skip
-    float_case("FULLY_CONNECTED", "FULLY_CONNECTED", [T((2, 3, 4)), floats(5, 12), floats(5)],
-               [T((2, 5))], "FullyConnectedOptions")  # fmt: skip
-    float_case("FULLY_CONNECTED keep", "FULLY_CONNECTED", [T((2, 3, 4)), floats(5, 4), floats(5)],
-               [T((2, 3, 5))], "FullyConnectedOptions", KeepNumDims=True)  # fmt: skip
-    float_case("BATCH_MATMUL", "BATCH_MATMUL", [T((2, 3, 4)), T((2, 5, 4))], [T((2, 3, 5))],
-               "BatchMatMulOptions", AdjY=True)  # fmt: skip
+            f"TRANSPOSE_CONV {stride} {pad}",
+            "TRANSPOSE_CONV",
+            [ints(1, *out, 5), floats(5, 3, 3, 6), x],
+            [T((1, *out, 5))],
+            "TransposeConvOptions",
+            StrideH=stride,
+            StrideW=stride,
+            Padding=pad,
+        )
+    float_case(
+        "FULLY_CONNECTED",
+        "FULLY_CONNECTED",
+        [T((2, 3, 4)), floats(5, 12), floats(5)],
+        [T((2, 5))],
+        "FullyConnectedOptions",
+    )
+    float_case(
+        "FULLY_CONNECTED keep",
+        "FULLY_CONNECTED",
+        [T((2, 3, 4)), floats(5, 4), floats(5)],
+        [T((2, 3, 5))],
+        "FullyConnectedOptions",
+        KeepNumDims=True,
+    )
+    float_case(
+        "BATCH_MATMUL",
+        "BATCH_MATMUL",
+        [T((2, 3, 4)), T((2, 5, 4))],
+        [T((2, 3, 5))],
+        "BatchMatMulOptions",
+        AdjY=True,
+    )
 
 
 def reductions():
     for code in ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"):
         for keep, out in ((True, (2, 1, 4)), (False, (2, 4))):
-            float_case(f"{code} {keep}", code, [T((2, 3, 4)), ints(1)], [T(out)],
-                       "ReducerOptions", KeepDims=keep)  # fmt: skip
+            float_case(
+                f"{code} {keep}",
+                code,
+                [T((2, 3, 4)), ints(1)],
+                [T(out)],
+                "ReducerOptions",
+                KeepDims=keep,
+            )
     for code in ("ARG_MAX", "ARG_MIN"):
-        float_case(code, code, [T((3, 7)), ints(-1)], [T((3,), "int64")], f"{code.title()}Options"
-                   .replace("_", ""), OutputType=4)  # fmt: skip
+        float_case(
+            code,
+            code,
+            [T((3, 7)), ints(-1)],
+            [T((3,), "int64")],
+            f"{code.title()}Options".replace("_", ""),
+            OutputType=4,
+        )
 
 
 def movement():
     x = T((2, 3, 4))
     float_case("RESHAPE", "RESHAPE", [x, ints(4, -1)], [T((4, 6))], "ReshapeOptions")
     float_case("TRANSPOSE", "TRANSPOSE", [x, ints(2, 0, 1)], [T((4, 2, 3))])
-    float_case("CONCATENATION", "CONCATENATION", [x, T((2, 3, 5))], [T((2, 3, 9))],
-               "ConcatenationOptions", Axis=-1)  # fmt: skip
-    float_case("SPLIT", "SPLIT", [ints(2), x], [T((2, 3, 2)), T((2, 3, 2))], "SplitOptions",
-               NumSplits=2)  # fmt: skip
-    float_case("SPLIT_V", "SPLIT_V", [x, ints(1, -1), ints(2)], [T((2, 3, 1)), T((2, 3, 3))],
-               "SplitVOptions", NumSplits=2)  # fmt: skip
+    float_case(
+        "CONCATENATION",
+        "CONCATENATION",
+        [x, T((2, 3, 5))],
+        [T((2, 3, 9))],
+        "ConcatenationOptions",
+        Axis=-1,
+    )
+    float_case(
+        "SPLIT", "SPLIT", [ints(2), x], [T((2, 3, 2)), T((2, 3, 2))], "SplitOptions", NumSplits=2
+    )
+    float_case(
+        "SPLIT_V",
+        "SPLIT_V",
+        [x, ints(1, -1), ints(2)],
+        [T((2, 3, 1)), T((2, 3, 3))],
+        "SplitVOptions",
+        NumSplits=2,
+    )
     float_case("PACK", "PACK", [x, x], [T((2, 2, 3, 4))], "PackOptions", Axis=1, ValuesCount=2)
     float_case("UNPACK", "UNPACK", [x], [T((2, 4))] * 3, "UnpackOptions", Axis=1, Num=3)
     float_case("EXPAND_DIMS", "EXPAND_DIMS", [x, ints(-2)], [T((2, 3, 1, 4))])
     float_case("SQUEEZE", "SQUEEZE", [T((1, 3, 1))], [T((3, 1))], "SqueezeOptions", SqueezeDims=[0])
     float_case("GATHER", "GATHER", [x, ints(3, 0)], [T((2, 3, 2))], "GatherOptions", Axis=2)
-    float_case("GATHER_ND", "GATHER_ND", [x, constant(np.array([[1, 2], [0, 0]], np.int32))],
-               [T((2, 4))])  # fmt: skip
+    float_case(
+        "GATHER_ND", "GATHER_ND", [x, constant(np.array([[1, 2], [0, 0]], np.int32))], [T((2, 4))]
+    )
     pads = constant(np.array([[0, 1], [2, 0], [1, 1]], np.int32))
     float_case("PAD", "PAD", [x, pads], [T((3, 5, 6))])
     float_case("PADV2", "PADV2", [x, pads, floats()], [T((3, 5, 6))])
     for mode in (0, 1):
-        float_case(f"MIRROR_PAD {mode}", "MIRROR_PAD", [x, pads], [T((3, 5, 6))],
-                   "MirrorPadOptions", Mode=mode)  # fmt: skip
+        float_case(
+            f"MIRROR_PAD {mode}",
+            "MIRROR_PAD",
+            [x, pads],
+            [T((3, 5, 6))],
+            "MirrorPadOptions",
+            Mode=mode,
+        )
     float_case("SLICE", "SLICE", [x, ints(0, 1, 1), ints(-1, 2, 2)], [T((2, 2, 2))])
     for tag, out, options in (
-        ("plain", (1, 1, 2), {}), ("begin", (2, 1, 2), {"BeginMask": 1, "EndMask": 1}),
-        ("shrink", (1, 2), {"ShrinkAxisMask": 2}), ("new axis", (1, 1, 1, 4), {"NewAxisMask": 2}),
+        ("plain", (1, 1, 2), {}),
+        ("begin", (2, 1, 2), {"BeginMask": 1, "EndMask": 1}),
+        ("shrink", (1, 2), {"ShrinkAxisMask": 2}),
+        ("new axis", (1, 1, 1, 4), {"NewAxisMask": 2}),
         ("ellipsis", (1, 3, 2), {"EllipsisMask": 2}),
-    ):  # fmt: skip
-        float_case(f"STRIDED_SLICE {tag}", "STRIDED_SLICE",
-                   [x, ints(0, 1, 3), ints(1, 2, -6), ints(1, 1, -2)] if tag != "new axis" else
-                   [x, ints(0, 0, 1), ints(1, 0, 2), ints(1, 1, 1)],
-                   [T(out)], "StridedSliceOptions", **options)  # fmt: skip
+    ):
+        float_case(
+            f"STRIDED_SLICE {tag}",
+            "STRIDED_SLICE",
+            [x, ints(0, 1, 3), ints(1, 2, -6), ints(1, 1, -2)]
+            if tag != "new axis"
+            else [x, ints(0, 0, 1), ints(1, 0, 2), ints(1, 1, 1)],
+            [T(out)],
+            "StridedSliceOptions",
+            **options,
+        )
     float_case("TILE", "TILE", [x, ints(1, 2, 1)], [T((2, 6, 4))])
     float_case("BROADCAST_TO", "BROADCAST_TO", [T((3, 1)), ints(2, 3, 4)], [T((2, 3, 4))])
-    float_case("SPACE_TO_DEPTH", "SPACE_TO_DEPTH", [T((1, 4, 6, 3))], [T((1, 2, 3, 12))],
-               "SpaceToDepthOptions", BlockSize=2)  # fmt: skip
-    float_case("DEPTH_TO_SPACE", "DEPTH_TO_SPACE", [T((1, 2, 3, 12))], [T((1, 4, 6, 3))],
-               "DepthToSpaceOptions", BlockSize=2)  # fmt: skip
+    float_case(
+        "SPACE_TO_DEPTH",
+        "SPACE_TO_DEPTH",
+        [T((1, 4, 6, 3))],
+        [T((1, 2, 3, 12))],
+        "SpaceToDepthOptions",
+        BlockSize=2,
+    )
+    float_case(
+        "DEPTH_TO_SPACE",
+        "DEPTH_TO_SPACE",
+        [T((1, 2, 3, 12))],
+        [T((1, 4, 6, 3))],
+        "DepthToSpaceOptions",
+        BlockSize=2,
+    )
     edges = constant(np.array([[1, 0], [0, 2]], np.int32))
-    float_case("SPACE_TO_BATCH_ND", "SPACE_TO_BATCH_ND", [T((2, 5, 4, 3)), ints(2, 3), edges],
-               [T((12, 3, 2, 3))])  # fmt: skip
-    float_case("BATCH_TO_SPACE_ND", "BATCH_TO_SPACE_ND", [T((12, 3, 2, 3)), ints(2, 3), edges],
-               [T((2, 5, 4, 3))])  # fmt: skip
+    float_case(
+        "SPACE_TO_BATCH_ND",
+        "SPACE_TO_BATCH_ND",
+        [T((2, 5, 4, 3)), ints(2, 3), edges],
+        [T((12, 3, 2, 3))],
+    )
+    float_case(
+        "BATCH_TO_SPACE_ND",
+        "BATCH_TO_SPACE_ND",
+        [T((12, 3, 2, 3)), ints(2, 3), edges],
+        [T((2, 5, 4, 3))],
+    )
 
 
 def images():
@@ -195,11 +340,15 @@ def images():
             x, y = T((1, 5, 7, 3), dtype), T((1, 11, 9, 3), dtype)
             if dtype == "int8":
                 x, y = q8("int8", x.shape, 0.05, -3), q8("int8", y.shape, 0.05, -3)
-            for code, kind in (("RESIZE_BILINEAR", "ResizeBilinear"),
-                               ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighbor")):  # fmt: skip
-                case(f"{code} {tag} {dtype}",
-                     one_op(code, [x, ints(11, 9)], [y], f"{kind}Options", **how),
-                     1e-5 if dtype == "float32" else 0)  # fmt: skip
+            for code, kind in (
+                ("RESIZE_BILINEAR", "ResizeBilinear"),
+                ("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighbor"),
+            ):
+                case(
+                    f"{code} {tag} {dtype}",
+                    one_op(code, [x, ints(11, 9)], [y], f"{kind}Options", **how),
+                    1e-5 if dtype == "float32" else 0,
+                )
 
 
 def quantised(dtype):
@@ -208,30 +357,75 @@ def quantised(dtype):
     two = {"StrideH": 2, "StrideW": 2, "Padding": SAME, "FusedActivationFunction": RELU6}
     for tag, out, options in (("1", (9, 11), one), ("2", (5, 6), two)):
         w = weights(dtype, (8, 3, 3, 6), 8)
-        case(f"{dtype} CONV_2D {tag}", one_op("CONV_2D", [x, w, bias(x, w)(8)],
-             [q8(dtype, (1, *out, 8), 0.07, 3)], "Conv2DOptions", **options))  # fmt: skip
+        case(
+            f"{dtype} CONV_2D {tag}",
+            one_op(
+                "CONV_2D",
+                [x, w, bias(x, w)(8)],
+                [q8(dtype, (1, *out, 8), 0.07, 3)],
+                "Conv2DOptions",
+                **options,
+            ),
+        )
         w = weights(dtype, (1, 3, 3, 12), 12, 3)
-        case(f"{dtype} DEPTHWISE {tag}", one_op("DEPTHWISE_CONV_2D", [x, w, bias(x, w)(12)],
-             [q8(dtype, (1, *out, 12), 0.07, 3)], "DepthwiseConv2DOptions", DepthMultiplier=2,
-             **options))  # fmt: skip
+        case(
+            f"{dtype} DEPTHWISE {tag}",
+            one_op(
+                "DEPTHWISE_CONV_2D",
+                [x, w, bias(x, w)(12)],
+                [q8(dtype, (1, *out, 12), 0.07, 3)],
+                "DepthwiseConv2DOptions",
+                DepthMultiplier=2,
+                **options,
+            ),
+        )
         for code in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
-            case(f"{dtype} {code} {tag}", one_op(code, [x], [q8(dtype, (1, *out, 6), 0.037, -7)],
-                 "Pool2DOptions", FilterHeight=3, FilterWidth=2, **options))  # fmt: skip
+            case(
+                f"{dtype} {code} {tag}",
+                one_op(
+                    code,
+                    [x],
+                    [q8(dtype, (1, *out, 6), 0.037, -7)],
+                    "Pool2DOptions",
+                    FilterHeight=3,
+                    FilterWidth=2,
+                    **options,
+                ),
+            )
     w = weights(dtype, (5, 3, 3, 6), 5)
-    case(f"{dtype} TRANSPOSE_CONV", one_op("TRANSPOSE_CONV", [ints(1, 18, 22, 5), w, x],
-         [q8(dtype, (1, 18, 22, 5), 0.07, 3)], "TransposeConvOptions", StrideH=2, StrideW=2,
-         Padding=SAME))  # fmt: skip
+    case(
+        f"{dtype} TRANSPOSE_CONV",
+        one_op(
+            "TRANSPOSE_CONV",
+            [ints(1, 18, 22, 5), w, x],
+            [q8(dtype, (1, 18, 22, 5), 0.07, 3)],
+            "TransposeConvOptions",
+            StrideH=2,
+            StrideW=2,
+            Padding=SAME,
+        ),
+    )
     x, w = q8(dtype, (16, 64), 0.037, 4), weights(dtype, (48, 64))
     y = q8(dtype, (16, 48), 0.2, -11)
     for act in (NONE, RELU):
-        case(f"{dtype} FULLY_CONNECTED {act}", one_op("FULLY_CONNECTED", [x, w, bias(x, w)(48)],
-             [y], "FullyConnectedOptions", FusedActivationFunction=act))  # fmt: skip
+        case(
+            f"{dtype} FULLY_CONNECTED {act}",
+            one_op(
+                "FULLY_CONNECTED",
+                [x, w, bias(x, w)(48)],
+                [y],
+                "FullyConnectedOptions",
+                FusedActivationFunction=act,
+            ),
+        )
     shape = (2, 9, 7, 19)
     a, b, y = (q8(dtype, shape, s, z) for s, z in ((0.05, 4), (0.021, -9), (0.06, 11)))
     for code, kind in (("ADD", "Add"), ("SUB", "Sub"), ("MUL", "Mul")):
         for act in (NONE, RELU6):
-            case(f"{dtype} {code} {act}", one_op(code, [a, b], [y], f"{kind}Options",
-                 FusedActivationFunction=act))  # fmt: skip
+            case(
+                f"{dtype} {code} {act}",
+                one_op(code, [a, b], [y], f"{kind}Options", FusedActivationFunction=act),
+            )
         narrow = q8(dtype, (19,), 0.021, -9)
         case(f"{dtype} {code} broadcast", one_op(code, [a, narrow], [y], f"{kind}Options"))
     for code in ("MAXIMUM", "MINIMUM"):
@@ -243,14 +437,19 @@ def quantised(dtype):
     case(f"{dtype} PRELU", one_op("PRELU", [a, slope], [y]))
     unit = T(shape, dtype, (1 / 256,), (-128 if dtype == "int8" else 0,))
     case(f"{dtype} LOGISTIC", one_op("LOGISTIC", [a], [unit]))
-    case(f"{dtype} TANH", one_op("TANH", [a], [T(shape, dtype, (1 / 128,),
-         (0 if dtype == "int8" else 128,))]))  # fmt: skip
+    case(
+        f"{dtype} TANH",
+        one_op("TANH", [a], [T(shape, dtype, (1 / 128,), (0 if dtype == "int8" else 128,))]),
+    )
     case(f"{dtype} SOFTMAX", one_op("SOFTMAX", [a], [unit], "SoftmaxOptions", Beta=1.0), 1)
     axes = ints(1, 2)
     out = q8(dtype, (2, 1, 1, 19), 0.03, 2)
     case(f"{dtype} MEAN", one_op("MEAN", [a, axes], [out], "ReducerOptions", KeepDims=True), 1)
-    case(f"{dtype} MEAN flat", one_op("MEAN", [a, axes], [q8(dtype, (2, 19), 0.03, 2)],
-         "ReducerOptions"), 1)  # fmt: skip
+    case(
+        f"{dtype} MEAN flat",
+        one_op("MEAN", [a, axes], [q8(dtype, (2, 19), 0.03, 2)], "ReducerOptions"),
+        1,
+    )
     case(
         f"{dtype} SUM", one_op("SUM", [a, axes], [q8(dtype, (2, 19), 0.9, 2)], "ReducerOptions"), 1
     )
@@ -264,16 +463,29 @@ def quantised(dtype):
 
 def quantised_only():
     parts = [q8("uint8", (2, 5), 0.05, 4), q8("uint8", (2, 6), 0.07, -20)]
-    case("uint8 CONCATENATION", one_op("CONCATENATION", parts, [q8("uint8", (2, 11), 0.05, 4)],
-         "ConcatenationOptions", Axis=1))  # fmt: skip
+    case(
+        "uint8 CONCATENATION",
+        one_op(
+            "CONCATENATION", parts, [q8("uint8", (2, 11), 0.05, 4)], "ConcatenationOptions", Axis=1
+        ),
+    )
     x = q8("int8", (2, 9, 19), 0.02, 3)
-    case("int8 BATCH_MATMUL", one_op("BATCH_MATMUL", [x, q8("int8", (2, 19, 7), 0.03, -5)],
-         [q8("int8", (2, 9, 7), 0.11, 8)], "BatchMatMulOptions"))  # fmt: skip
+    case(
+        "int8 BATCH_MATMUL",
+        one_op(
+            "BATCH_MATMUL",
+            [x, q8("int8", (2, 19, 7), 0.03, -5)],
+            [q8("int8", (2, 9, 7), 0.11, 8)],
+            "BatchMatMulOptions",
+        ),
+    )
     w = weights("int8", (48, 64), 48)
     y = q8("int8", (16, 48), 0.2, -11)
     x = q8("int8", (16, 64), 0.037, 4)
-    case("int8 FULLY_CONNECTED channels", one_op("FULLY_CONNECTED", [x, w, bias(x, w)(48)], [y],
-         "FullyConnectedOptions"))  # fmt: skip
+    case(
+        "int8 FULLY_CONNECTED channels",
+        one_op("FULLY_CONNECTED", [x, w, bias(x, w)(48)], [y], "FullyConnectedOptions"),
+    )
 
 
 def ordering():
@@ -281,36 +493,73 @@ def ordering():
     float_case("ADD_N", "ADD_N", [x, x, x], [x])
     float_case("ATAN2", "ATAN2", [x, x], [x])
     for flags in ({}, {"Exclusive": True}, {"Reverse": True}):
-        float_case(f"CUMSUM {next(iter(flags), 'plain')}", "CUMSUM", [x, ints(1)], [x],
-                   "CumsumOptions", **flags)  # fmt: skip
+        float_case(
+            f"CUMSUM {next(iter(flags), 'plain')}",
+            "CUMSUM",
+            [x, ints(1)],
+            [x],
+            "CumsumOptions",
+            **flags,
+        )
     float_case("FILL", "FILL", [ints(2, 3), T(())], [T((2, 3))])
     float_case("FLOOR_MOD", "FLOOR_MOD", [x, T((4,))], [x], tolerance=1e-4)
-    float_case("LOCAL_RESPONSE_NORMALIZATION", "LOCAL_RESPONSE_NORMALIZATION", [T((1, 2, 3, 9))],
-               [T((1, 2, 3, 9))], "LocalResponseNormalizationOptions", Radius=2, Alpha=0.3,
-               Beta=0.6, Bias=1.5)  # fmt: skip
-    tensors = [x, ints(-1), T((2, 3), "int32"), constant(np.array(5, np.int32)), floats(), floats(),
-               T((2, 3, 5))]  # fmt: skip
-    operators = [Op("ARG_MAX", [0, 1], [2], "ArgMaxOptions", {"OutputType": 2}),
-                 Op("ONE_HOT", [2, 3, 4, 5], [6], "OneHotOptions", {"Axis": -1})]  # fmt: skip
+    float_case(
+        "LOCAL_RESPONSE_NORMALIZATION",
+        "LOCAL_RESPONSE_NORMALIZATION",
+        [T((1, 2, 3, 9))],
+        [T((1, 2, 3, 9))],
+        "LocalResponseNormalizationOptions",
+        Radius=2,
+        Alpha=0.3,
+        Beta=0.6,
+        Bias=1.5,
+    )
+    tensors = [
+        x,
+        ints(-1),
+        T((2, 3), "int32"),
+        constant(np.array(5, np.int32)),
+        floats(),
+        floats(),
+        T((2, 3, 5)),
+    ]
+    operators = [
+        Op("ARG_MAX", [0, 1], [2], "ArgMaxOptions", {"OutputType": 2}),
+        Op("ONE_HOT", [2, 3, 4, 5], [6], "OneHotOptions", {"Axis": -1}),
+    ]
     case("ONE_HOT", model(tensors, operators, [0], [6]))
     scalars = [constant(np.array(v, np.int32)) for v in (3, 20, 4)]
     tensors = [*scalars, T((5,), "int32"), T((2, 5)), T((5,)), T((2, 5))]
-    operators = [Op("RANGE", [0, 1, 2], [3], "RangeOptions"), Op("CAST", [3], [5]),
-                 Op("ADD", [4, 5], [6], "AddOptions")]  # fmt: skip
+    operators = [
+        Op("RANGE", [0, 1, 2], [3], "RangeOptions"),
+        Op("CAST", [3], [5]),
+        Op("ADD", [4, 5], [6], "AddOptions"),
+    ]
     case("RANGE", model(tensors, operators, [4], [6]))
     for code in ("REDUCE_ANY", "REDUCE_ALL"):
         tensors = [x, x, T((2, 3, 4), "bool"), ints(1), T((2, 4), "bool")]
         operators = [Op("LESS", [0, 1], [2]), Op(code, [2, 3], [4], "ReducerOptions")]
         case(code, model(tensors, operators, [0, 1], [4]))
     float_case("REVERSE_V2", "REVERSE_V2", [x, ints(1)], [x])
-    float_case("REVERSE_SEQUENCE", "REVERSE_SEQUENCE", [x, ints(3, 1)], [x],
-               "ReverseSequenceOptions", SeqDim=1, BatchDim=0)  # fmt: skip
+    float_case(
+        "REVERSE_SEQUENCE",
+        "REVERSE_SEQUENCE",
+        [x, ints(3, 1)],
+        [x],
+        "ReverseSequenceOptions",
+        SeqDim=1,
+        BatchDim=0,
+    )
     places = constant(np.array([[1], [3], [1]], np.int32))
     float_case("SCATTER_ND", "SCATTER_ND", [places, T((3, 2)), ints(5, 2)], [T((5, 2))])
     float_case("SHAPE", "SHAPE", [x], [T((3,), "int32")], "ShapeOptions", OutType=2)
     float_case("RANK", "RANK", [x], [T((), "int32")])
-    float_case("TOPK_V2", "TOPK_V2", [x, constant(np.array(2, np.int32))],
-               [T((2, 3, 2)), T((2, 3, 2), "int32")])  # fmt: skip
+    float_case(
+        "TOPK_V2",
+        "TOPK_V2",
+        [x, constant(np.array(2, np.int32))],
+        [T((2, 3, 2)), T((2, 3, 2), "int32")],
+    )
     float_case("ZEROS_LIKE", "ZEROS_LIKE", [x], [x])
 
 
@@ -356,10 +605,18 @@ def test_detection_post_process(regular, per_anchor, least):
     rng = np.random.default_rng(SEED)
     anchors = np.concatenate([rng.random((40, 2)), rng.uniform(0.1, 0.4, (40, 2))], 1)
     options = {
-        "max_detections": 7, "max_classes_per_detection": per_anchor, "detections_per_class": 5,
-        "use_regular_nms": regular, "nms_score_threshold": float(least), "nms_iou_threshold": 0.4,
-        "num_classes": 3, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0,
-    }  # fmt: skip
+        "max_detections": 7,
+        "max_classes_per_detection": per_anchor,
+        "detections_per_class": 5,
+        "use_regular_nms": regular,
+        "nms_score_threshold": float(least),
+        "nms_iou_threshold": 0.4,
+        "num_classes": 3,
+        "y_scale": 10.0,
+        "x_scale": 10.0,
+        "h_scale": 5.0,
+        "w_scale": 5.0,
+    }
     count = 7 * per_anchor
     outputs = [T((1, count, 4)), T((1, count)), T((1, count)), T((1,))]
     inputs = [T((1, 40, 4)), T((1, 40, 4)), constant(anchors.astype(np.float32))]
@@ -392,7 +649,11 @@ def test_float16_weights_become_float32():
 def test_every_operator_of_the_table_is_tried():
     tried = {part for name in CASES for part in name.split()}
     elsewhere = {
-        "TFLite_Detection_PostProcess", "RFFT2D", "COMPLEX_ABS", "DEPTHWISE_CONV_2D",
-        "BITCAST", "WHERE",
-    }  # fmt: skip
+        "TFLite_Detection_PostProcess",
+        "RFFT2D",
+        "COMPLEX_ABS",
+        "DEPTHWISE_CONV_2D",
+        "BITCAST",
+        "WHERE",
+    }
     assert set(OPERATORS) - tried - elsewhere == set()

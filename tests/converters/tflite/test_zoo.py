@@ -12,19 +12,33 @@ from trireme.ir.interpreter import interpret, run_reference
 
 SEED = 7
 QUANTIZED = [
-    "ad01_int8", "kws_dscnn_int8", "resnet8_cifar10_int8", "vww_96_int8", "yamnet",
-    "mobilenet_v2_1.0_224_quant", "tf2_mobilenet_v2_1.0_224_ptq", "ssd_mobilenet_v1_quant",
-]  # fmt: skip
+    "ad01_int8",
+    "kws_dscnn_int8",
+    "resnet8_cifar10_int8",
+    "vww_96_int8",
+    "yamnet",
+    "mobilenet_v2_1.0_224_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "ssd_mobilenet_v1_quant",
+]
 FLOAT = [
-    "ad01_fp32", "resnet8_cifar10_f32", "vww_96_float", "mobilenet_v1_0.25_224_f32",
-    "deeplabv3_f32", "kws_dscnn_f32",
-]  # fmt: skip
+    "ad01_fp32",
+    "resnet8_cifar10_f32",
+    "vww_96_float",
+    "mobilenet_v1_0.25_224_f32",
+    "deeplabv3_f32",
+    "kws_dscnn_f32",
+]
 CLASSIFIERS = [
-    "mobilenet_v1_0.25_224_f32", "mobilenet_v2_1.0_224_quant", "tf2_mobilenet_v2_1.0_224_ptq",
-]  # fmt: skip
+    "mobilenet_v1_0.25_224_f32",
+    "mobilenet_v2_1.0_224_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+]
 PHOTOGRAPHS = [
-    ("grace_hopper.bmp", "military uniform"), ("parrot.jpg", "macaw"), ("cat.bmp", "cat"),
-]  # fmt: skip
+    ("grace_hopper.bmp", "military uniform"),
+    ("parrot.jpg", "macaw"),
+    ("cat.bmp", "cat"),
+]
 
 
 def both(name):

@@ -215,10 +215,19 @@ def _relu_between(a, q, k, v):
 
 
 UNFUSED = [
-    _read_scores, _scores_out, _softmax_out, _softmax_twice, _other_axis, _on_the_right,
-    _mask_by_query, _mask_widens, _mask_scaled_after, _scaled_by_vector, _divided_into,
+    _read_scores,
+    _scores_out,
+    _softmax_out,
+    _softmax_twice,
+    _other_axis,
+    _on_the_right,
+    _mask_by_query,
+    _mask_widens,
+    _mask_scaled_after,
+    _scaled_by_vector,
+    _divided_into,
     _relu_between,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("make", UNFUSED)

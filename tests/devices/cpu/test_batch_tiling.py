@@ -30,9 +30,13 @@ def conv(b, rng, x, channels, kernel=1, groups=1, stride=1, residual=None):
     w = b.constant("w", rng.standard_normal((channels, kernel, kernel, depth)).astype(np.float32))
     bias = b.constant("b", rng.standard_normal(channels).astype(np.float32))
     attrs = {
-        "strides": (stride, stride), "pads": (kernel // 2,) * 4, "dilations": (1, 1),
-        "groups": groups, "layout": "NHWC", "activation": "relu",
-    }  # fmt: skip
+        "strides": (stride, stride),
+        "pads": (kernel // 2,) * 4,
+        "dilations": (1, 1),
+        "groups": groups,
+        "layout": "NHWC",
+        "activation": "relu",
+    }
     inputs = [x, w, bias] if residual is None else [x, w, bias, residual]
     return add(b, "conv", inputs, attrs)
 
@@ -64,9 +68,13 @@ def quantised_graph(rng, items):
         w = b.constant("w", rng.integers(-127, 128, shape).astype(np.int8), scales)
         bias = b.constant("b", rng.integers(-500, 500, 32).astype(np.int32))
         attrs = {
-            "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": groups,
-            "layout": "NHWC", "activation": "",
-        }  # fmt: skip
+            "strides": (1, 1),
+            "pads": (1, 1, 1, 1),
+            "dilations": (1, 1),
+            "groups": groups,
+            "layout": "NHWC",
+            "activation": "",
+        }
         (y,) = b.add_node("conv", [made[-1] if made else x, w, bias], attrs, quants=[quant])
         made.append(y)
     (y,) = b.add_node("add", made, {"activation": ""}, quants=[quant])
@@ -117,9 +125,10 @@ def test_parts_give_what_the_whole_gives(name, items, isa, cpus, small):
     rng = np.random.default_rng(SEED)
     graph = GRAPHS[name](rng, items)
     stretches = [
-        piece for piece in batches.cut(graph, groups_of(graph, isa), choose_isa(isa))
+        piece
+        for piece in batches.cut(graph, groups_of(graph, isa), choose_isa(isa))
         if isinstance(piece, batches.Stretch)
-    ]  # fmt: skip
+    ]
     assert stretches and all(s.parts > 1 for s in stretches)
     feeds = feeds_of(rng, graph)
     want = interpret(graph, feeds)

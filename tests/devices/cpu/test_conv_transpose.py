@@ -25,15 +25,20 @@ CASES = {  # x, w [C,KH,KW,M/g], strides, pads, dilations, output_padding, group
     "line": ((1, 9, 5), (5, 16, 6), (8,), (4, 4), (1,), (0,), 1, ""),
     "line, uneven": ((2, 7, 3), (3, 7, 4), (5,), (1, 2), (1,), (3,), 1, "gelu"),
     "line, groups": ((1, 7, 6), (6, 5, 2), (2,), (0, 1), (2,), None, 2, ""),
-}  # fmt: skip
+}
 
 
 def graph_of(rng, case, bias=True):
     x, w, strides, pads, dilations, extra, groups, activation = case
     attrs = dict(
-        strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
-        output_padding=extra, activation=activation,
-    )  # fmt: skip
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+        layout="NHWC",
+        output_padding=extra,
+        activation=activation,
+    )
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w)]
     if bias:
         inputs.append(rng.standard_normal(w[-1] * groups).astype(np.float32))
@@ -69,13 +74,24 @@ def test_random(cpus, isa):
         pads = tuple(int(n) for n in rng.integers(0, 3, 2 * rank))
         groups, each = int(rng.integers(1, 4)), int(rng.integers(1, 4))
         case = (
-            (int(rng.integers(1, 3)), *size, groups * 2), (groups * 2, *kernel, each), strides,
-            pads, dilations, extra, groups, "",
-        )  # fmt: skip
+            (int(rng.integers(1, 3)), *size, groups * 2),
+            (groups * 2, *kernel, each),
+            strides,
+            pads,
+            dilations,
+            extra,
+            groups,
+            "",
+        )
         whole = [
-            strides[i] * (size[i] - 1) + dilations[i] * (kernel[i] - 1) + 1 + extra[i]
-            - pads[i] - pads[i + rank] for i in range(rank)
-        ]  # fmt: skip
+            strides[i] * (size[i] - 1)
+            + dilations[i] * (kernel[i] - 1)
+            + 1
+            + extra[i]
+            - pads[i]
+            - pads[i + rank]
+            for i in range(rank)
+        ]
         if min(whole) > 0:
             print(case)
             agree(cpus, isa, *graph_of(rng, case))
@@ -95,9 +111,14 @@ def stored_graph(rng, case, dtype, bias=True, per_channel=True):
             Quant(tuple(0.05 * s for s in scales), (0,) * len(scales), 0 if axis else None)
         )
     attrs = dict(
-        strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
-        output_padding=extra, activation=activation if activation in ("relu", "relu6") else "",
-    )  # fmt: skip
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+        layout="NHWC",
+        output_padding=extra,
+        activation=activation if activation in ("relu", "relu6") else "",
+    )
     y = Quant((0.11,), (5,))
     return node_graph("conv_transpose", made, attrs, {1, 2}, quants, out_quants=(y,))
 

@@ -10,10 +10,14 @@ from trireme.devices.cpu.codegen.target import available_isas
 SEED = 12
 by_isa = pytest.mark.parametrize("isa", available_isas(variants=False))
 ATTRS = {
-    "num_classes": 5, "scales": (10.0, 10.0, 5.0, 5.0), "max_detections": 7,
-    "max_classes_per_detection": 1, "use_regular_nms": False, "score_threshold": 0.2,
+    "num_classes": 5,
+    "scales": (10.0, 10.0, 5.0, 5.0),
+    "max_detections": 7,
+    "max_classes_per_detection": 1,
+    "use_regular_nms": False,
+    "score_threshold": 0.2,
     "iou_threshold": 0.4,
-}  # fmt: skip
+}
 
 
 def graph_of(rng, anchors, spread=1.0, columns=None, **more):
@@ -28,12 +32,18 @@ def graph_of(rng, anchors, spread=1.0, columns=None, **more):
 @pytest.mark.parametrize(
     "anchors, more",
     [
-        (300, {}), (1, {}), (17, {"max_detections": 30}), (100, {"score_threshold": 0.999}),
-        (64, {"max_classes_per_detection": 3}), (64, {"max_classes_per_detection": 9}),
-        (200, {"num_classes": 90, "columns": 91}), (500, {"iou_threshold": 0.0}),
-        (50, {"score_threshold": 2.0}), (60, {"score_threshold": -1.0, "max_detections": 100}),
+        (300, {}),
+        (1, {}),
+        (17, {"max_detections": 30}),
+        (100, {"score_threshold": 0.999}),
+        (64, {"max_classes_per_detection": 3}),
+        (64, {"max_classes_per_detection": 9}),
+        (200, {"num_classes": 90, "columns": 91}),
+        (500, {"iou_threshold": 0.0}),
+        (50, {"score_threshold": 2.0}),
+        (60, {"score_threshold": -1.0, "max_detections": 100}),
     ],
-)  # fmt: skip
+)
 def test_detections(cpus, anchors, more, isa):
     print("seed", SEED)
     agree(cpus, isa, *graph_of(np.random.default_rng(SEED), anchors, **more))

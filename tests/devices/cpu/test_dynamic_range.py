@@ -39,13 +39,20 @@ CASES = [
     Case((130, 37), (16, 37), by_channel=True, activation="gelu"),
     Case((2, 5, 500), (33, 500), asymmetric=True, by_channel=True),
     Case((1, 9, 11, 64), (64, 3, 3, 1), groups=64, pads=SAME),
-    Case((2, 8, 10, 96), (96, 3, 3, 1), groups=96, strides=(2, 2), pads=(0, 0, 1, 1),
-         asymmetric=True, by_channel=True),
+    Case(
+        (2, 8, 10, 96),
+        (96, 3, 3, 1),
+        groups=96,
+        strides=(2, 2),
+        pads=(0, 0, 1, 1),
+        asymmetric=True,
+        by_channel=True,
+    ),
     Case((1, 12, 9, 24), (24, 5, 5, 1), groups=24, pads=(2, 2, 2, 2), asymmetric=True),
     Case((1, 11, 13, 67), (67, 3, 3, 1), groups=67, dilations=(2, 2), pads=(2, 2, 2, 2)),
     Case((1, 6, 1, 3), (3, 3, 1, 1), groups=3, pads=(1, 0, 1, 0), activation="", bias=False),
     Case((1, 37, 5, 16), (16, 2, 4, 1), groups=16, pads=(0, 3, 1, 0), by_channel=True),
-]  # fmt: skip
+]
 
 
 def answer(graph, x):

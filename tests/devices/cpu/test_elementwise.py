@@ -124,10 +124,17 @@ def test_a_choice_between_casts_and_comparisons_is_one_kernel(cpus):
     x = builder.input("x", TensorType((9, 37), "uint8"))
     limit = builder.constant("limit", np.array(100, np.int64))
     y = builder.input("y", TensorType((9, 37), "int64"))
-    scaled = builder.add("mul", builder.add("cast", x, to="float32"), builder.constant(
-        "scale", np.array(0.25, np.float32)))  # fmt: skip
-    found = builder.add("where", builder.add("less", y, limit), scaled, builder.constant(
-        "nothing", np.array(-1, np.float32)))  # fmt: skip
+    scaled = builder.add(
+        "mul",
+        builder.add("cast", x, to="float32"),
+        builder.constant("scale", np.array(0.25, np.float32)),
+    )
+    found = builder.add(
+        "where",
+        builder.add("less", y, limit),
+        scaled,
+        builder.constant("nothing", np.array(-1, np.float32)),
+    )
     graph = builder.finish(found)
     feeds = {
         x: rng.integers(0, 255, (9, 37)).astype(np.uint8),

@@ -67,9 +67,13 @@ def shapes(rng, name):
     ):
         arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1])]
         attrs = dict(
-            strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups, layout="NHWC",
+            strides=(1, 1),
+            pads=(1, 1, 1, 1),
+            dilations=(1, 1),
+            groups=groups,
+            layout="NHWC",
             activation="relu",
-        )  # fmt: skip
+        )
         yield f"conv {x} {w}", within(1e-5), Job(*node_graph("conv", arrays, attrs, {1, 2}), name)
 
 
@@ -91,9 +95,7 @@ def test_samples_under_an_emulator(name, tmp_path):
         pytest.skip(why)
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
-    cases = [
-        *samples(rng, name), *shapes(rng, name), *hybrid(name), *every_dtype(rng, name)
-    ]  # fmt: skip
+    cases = [*samples(rng, name), *shapes(rng, name), *hybrid(name), *every_dtype(rng, name)]
     assert set(TABLE.ops()) <= {what.split()[0] for what, _, _ in cases}
     results = run_emulated(name, [job for _, _, job in cases], tmp_path)
     for (what, check, job), got in zip(cases, results, strict=True):

@@ -51,9 +51,15 @@ def draw_params(rng):
     if rng.random() < 0.5:
         multipliers[:], shifts[:] = multipliers[0], shifts[0]
     params = LinearParams(
-        0, 0, zero, multipliers.astype(np.int32), shifts.astype(np.int32), low, high,
+        0,
+        0,
+        zero,
+        multipliers.astype(np.int32),
+        shifts.astype(np.int32),
+        low,
+        high,
         bool(rng.random() < 0.3),
-    )  # fmt: skip
+    )
     return params, "int8" if signed else "uint8"
 
 
@@ -106,9 +112,14 @@ def test_every_step_is_the_reference(isa, tmp_path):
         number = run_numbers(chosen, requant, sums, tmp_path)
         got = np.clip(number + params.y_zero, params.low, params.high)
         want = requantize(
-            sums, params.multipliers, params.shifts, params.y_zero, params.low, params.high,
+            sums,
+            params.multipliers,
+            params.shifts,
+            params.y_zero,
+            params.low,
+            params.high,
             rounding_once=params.rounding_once,
-        )  # fmt: skip
+        )
         np.testing.assert_array_equal(got, want, err_msg=f"{requant.kind} {params}")
         fitted += requant.kind == "fit"
         checked += sums.size
@@ -120,17 +131,28 @@ def test_every_step_is_the_reference(isa, tmp_path):
 def test_steps_that_float32_cannot_tell_apart_have_no_fit(steps):
     """The least sums of a step, beyond 2**24, have a neighbour of the same float."""
     params = LinearParams(
-        0, 0, 225, np.array([(1 << 30) + 1], np.int32), np.array([-25], np.int32), 225,
-        225 + steps, False,
-    )  # fmt: skip
+        0,
+        0,
+        225,
+        np.array([(1 << 30) + 1], np.int32),
+        np.array([-25], np.int32),
+        225,
+        225 + steps,
+        False,
+    )
     assert fit(params, np.array([-(1 << 29)]), np.array([1 << 29])) is None
 
 
 def test_channels_that_no_sum_moves_need_no_scale():
     params = LinearParams(
-        0, 0, -128, np.array([1 << 30, 0, 1 << 30], np.int32), np.array([-31, 0, -30], np.int32),
-        -128, 127,
-    )  # fmt: skip
+        0,
+        0,
+        -128,
+        np.array([1 << 30, 0, 1 << 30], np.int32),
+        np.array([-31, 0, -30], np.int32),
+        -128,
+        127,
+    )
     ends = np.array([1 << 30, -5, -(1 << 30)]), np.array([(1 << 30) + 3, 5, -(1 << 30) + 9])
     found = fit(params, *ends)
     assert found is not None and not found.scales.any()
@@ -165,9 +187,11 @@ def test_what_was_fitted_is_kept(tmp_path, monkeypatch):
     problems += [
         (replace(first, y_zero=first.y_zero + 1), -most, most),
         (replace(first, rounding_once=not first.rounding_once), -most, most),
-        (replace(first, shifts=first.shifts - 1), -most, most), (first, -most, most + 1),
-        (first, -most - 1, most), (replace(first, shifts=first.shifts + 40), -most, most),
-    ]  # fmt: skip
+        (replace(first, shifts=first.shifts - 1), -most, most),
+        (first, -most, most + 1),
+        (first, -most - 1, most),
+        (replace(first, shifts=first.shifts + 40), -most, most),
+    ]
     wanted = [fit(*problem) for problem in problems]
     assert any(want is None for want in wanted) and any(want is not None for want in wanted)
     searches = []

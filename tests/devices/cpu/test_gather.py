@@ -108,9 +108,17 @@ def _aliases(order):
 
 @pytest.mark.parametrize(
     "order",
-    ["first", "made first", "first made", "second first read", "in second", "made second first in",
-     "read second", "second made"],
-)  # fmt: skip
+    [
+        "first",
+        "made first",
+        "first made",
+        "second first read",
+        "in second",
+        "made second first in",
+        "read second",
+        "second made",
+    ],
+)
 def test_outputs_that_share_their_bytes(cpus, order):
     graph, x = _aliases(order)
     feeds = {x: np.random.default_rng(3).standard_normal((2, 6)).astype(np.float32)}

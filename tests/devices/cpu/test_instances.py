@@ -289,9 +289,16 @@ def conv_graph():
     for k in range(4):
         w = rng.standard_normal((32, 3, 3, 32)).astype(np.float32) / 17
         y = builder.add(
-            "conv", y, builder.constant(f"w{k}", w), strides=(1, 1), dilations=(1, 1), groups=1,
-            pads=(1, 1, 1, 1), layout="NHWC", names=[f"y{k}"],
-        )  # fmt: skip
+            "conv",
+            y,
+            builder.constant(f"w{k}", w),
+            strides=(1, 1),
+            dilations=(1, 1),
+            groups=1,
+            pads=(1, 1, 1, 1),
+            layout="NHWC",
+            names=[f"y{k}"],
+        )
     return builder.finish(y)
 
 
@@ -311,8 +318,9 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
         feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
         assert two.placement.splits, two.placement.unsplit
         assert two.placement.makespan_s < 0.65 * one.placement.makespan_s
-        np.testing.assert_allclose(*(next(iter(s.run(feeds).values())) for s in (one, two)),
-                                   rtol=1e-4, atol=1e-4)  # fmt: skip
+        np.testing.assert_allclose(
+            *(next(iter(s.run(feeds).values())) for s in (one, two)), rtol=1e-4, atol=1e-4
+        )
         plan = make_plan(two.placement)
         slices = timeline(plan, [task.estimate_s for task in plan.tasks])
         assert {"cpu#1", "cpu#2"} <= {piece.resource for piece in slices}
@@ -340,8 +348,12 @@ def test_an_input_of_both_parts_is_read_where_it_is():
 
 
 def test_two_simulated_npus_run_side_by_side():
-    with Session(conv_graph(), devices=["npu#1", "npu#2", "cpu"], split=["y1=npu#1,npu#2:rows"],
-                 device_options={"npu": {"float32": "float16"}}) as session:  # fmt: skip
+    with Session(
+        conv_graph(),
+        devices=["npu#1", "npu#2", "cpu"],
+        split=["y1=npu#1,npu#2:rows"],
+        device_options={"npu": {"float32": "float16"}},
+    ) as session:
         assert {"npu#1", "npu#2"} <= {task.device for task in session.plan.tasks}
         assert {spec.kind for spec in session.placement.specs.values()} == {"npu", "cpu"}
         feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}

@@ -60,15 +60,20 @@ def conv_graph(rng, depthwise):
     pads = rng.integers(0, 2, 4).tolist() if rng.random() < 0.6 else [0] * 4
     b = GraphBuilder("conv")
     x_type = TensorType(
-        (int(rng.integers(1, 3)), *size, depth * groups), dtype,
+        (int(rng.integers(1, 3)), *size, depth * groups),
+        dtype,
         Quant((0.02,), (zero_point(rng, dtype),)),
-    )  # fmt: skip
+    )
     x = b.input("x", x_type)
     w, bias = weights(rng, b, (channels, *kernel, depth), dtype)
     attrs = {
-        "strides": rng.integers(1, 3, 2).tolist(), "pads": pads, "dilations": dilations,
-        "groups": groups, "layout": "NHWC", "activation": str(rng.choice(["", "relu", "relu6"])),
-    }  # fmt: skip
+        "strides": rng.integers(1, 3, 2).tolist(),
+        "pads": pads,
+        "dilations": dilations,
+        "groups": groups,
+        "layout": "NHWC",
+        "activation": str(rng.choice(["", "relu", "relu6"])),
+    }
     out = Quant((0.05,), (zero_point(rng, dtype),))
     return b.finish(*b.add_node("conv", [x, w, bias], attrs, quants=[out]))
 
@@ -106,9 +111,13 @@ def depthwise_graph(rng, x, kernel, strides, dilations, pads):
     value = b.input("x", TensorType(x, dtype, Quant((0.02,), (zero_point(rng, dtype),))))
     w, bias = weights(rng, b, (x[3], *kernel, 1), dtype)
     attrs = {
-        "strides": strides, "pads": pads, "dilations": dilations, "groups": x[3],
-        "layout": "NHWC", "activation": str(rng.choice(["", "relu"])),
-    }  # fmt: skip
+        "strides": strides,
+        "pads": pads,
+        "dilations": dilations,
+        "groups": x[3],
+        "layout": "NHWC",
+        "activation": str(rng.choice(["", "relu"])),
+    }
     out = Quant((0.05,), (zero_point(rng, dtype),))
     return b.finish(*b.add_node("conv", [value, w, bias], attrs, quants=[out]))
 
@@ -164,8 +173,13 @@ def test_a_depthwise_conv_of_weights_that_are_all_beyond_int8():
     x = b.input("x", TensorType((1, 6, 5, 32), "uint8", Quant((0.02,), (7,))))
     far = rng.integers(250, 256, (32, 3, 3, 1)).astype(np.uint8)
     w = b.constant("w", far, Quant((0.01,), (3,)))
-    attrs = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 32,
-             "layout": "NHWC"}  # fmt: skip
+    attrs = {
+        "strides": (1, 1),
+        "pads": (1,) * 4,
+        "dilations": (1, 1),
+        "groups": 32,
+        "layout": "NHWC",
+    }
     graph = b.finish(*b.add_node("conv", [x, w], attrs, quants=[Quant((2.0,), (9,))]))
     feeds = {graph.inputs[0]: numbers(rng, (1, 6, 5, 32), "uint8")}
     device = open_device(threads=1)

@@ -33,9 +33,10 @@ SHAPES = [  # (n, h, w, c), (o, kh, kw), strides, dilations, pads, groups
 ]
 WAYS = [
     (isa, dot.name)
-    for isa in available_isas() if ISAS[isa].byte_pairs and not ISAS[isa].vnni
+    for isa in available_isas()
+    if ISAS[isa].byte_pairs and not ISAS[isa].vnni
     for dot in (PAIRS, *BYTES)
-]  # fmt: skip
+]
 
 
 def drawn(rng, kind, shape, least=-128, most=127):
@@ -111,9 +112,13 @@ def conv_graph(rng, shape, kind, dtype):
     w = b.constant("w", data.astype(dtype), quant)
     bias = b.constant("b", rng.integers(-5000, 5000, channels).astype(np.int32))
     attrs = {
-        "strides": strides, "pads": pads, "dilations": dilations, "groups": groups,
-        "layout": "NHWC", "activation": "",
-    }  # fmt: skip
+        "strides": strides,
+        "pads": pads,
+        "dilations": dilations,
+        "groups": groups,
+        "layout": "NHWC",
+        "activation": "",
+    }
     scale = float(rng.choice([0.05, 2.0]))
     out = Quant((scale,), (int(rng.choice([info.min, 5])),))
     return b.finish(*b.add_node("conv", [value, w, bias], attrs, quants=[out]))

@@ -44,10 +44,17 @@ from trireme.support.errors import CompileError, InternalError, TriremeError
 
 SEED = 20261122
 MODELS = [
-    "kws_dscnn_f32", "resnet8_cifar10_f32", "ad01_fp32", "vww_96_float", "deeplabv3_f32",
-    "mobilenet_v1_0.25_224_f32", "kws_dscnn_int8", "vww_96_int8", "ad01_int8",
+    "kws_dscnn_f32",
+    "resnet8_cifar10_f32",
+    "ad01_fp32",
+    "vww_96_float",
+    "deeplabv3_f32",
+    "mobilenet_v1_0.25_224_f32",
+    "kws_dscnn_int8",
+    "vww_96_int8",
+    "ad01_int8",
     "tf2_mobilenet_v2_1.0_224_ptq",
-]  # fmt: skip
+]
 
 
 class Watched(Recipes):
@@ -123,13 +130,37 @@ class Other:
 
 def test_arguments_have_one_text_each():
     values = [
-        0, 1, True, False, None, 0.0, -0.0, 1.0, float("inf"), float("nan"), "", "1", (), (1,),
-        ((1,), 2), (1, (2,)), ("1 2",), ("1", "2"), (1, 2), One(1), Other(1), One((1, 2)),
-        np.float32(1), np.int64(1), form_of(np.zeros((2, 3), np.int8)),
-        form_of(np.ones((3, 2), np.int8)), form_of(np.zeros((2, 3), np.int32)),
-        np.broadcast_to(np.int8(7), (2, 3)), form_of(np.zeros((0, 3), np.int8)),
+        0,
+        1,
+        True,
+        False,
+        None,
+        0.0,
+        -0.0,
+        1.0,
+        float("inf"),
+        float("nan"),
+        "",
+        "1",
+        (),
+        (1,),
+        ((1,), 2),
+        (1, (2,)),
+        ("1 2",),
+        ("1", "2"),
+        (1, 2),
+        One(1),
+        Other(1),
+        One((1, 2)),
+        np.float32(1),
+        np.int64(1),
+        form_of(np.zeros((2, 3), np.int8)),
+        form_of(np.ones((3, 2), np.int8)),
+        form_of(np.zeros((2, 3), np.int32)),
+        np.broadcast_to(np.int8(7), (2, 3)),
+        form_of(np.zeros((0, 3), np.int8)),
         np.nextafter(1.0, 2.0),
-    ]  # fmt: skip
+    ]
     texts = [encoded(value) for value in values]
     assert len({*texts}) == len(values)
     assert texts == [encoded(value) for value in values]

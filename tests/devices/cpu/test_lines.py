@@ -33,9 +33,13 @@ def test_conv(cpus, name, isa):
     quants = [X, Quant(scales, (0,) * w[0], 0)]
     quants.append(Quant(tuple(0.05 * s for s in scales), (0,) * w[0], 0))
     attrs = dict(
-        strides=(stride,), pads=pads, dilations=(dilation,), groups=groups, layout="NHWC",
+        strides=(stride,),
+        pads=pads,
+        dilations=(dilation,),
+        groups=groups,
+        layout="NHWC",
         activation="relu",
-    )  # fmt: skip
+    )
     agree(cpus, isa, *node_graph("conv", inputs, attrs, {1, 2}, quants, out_quants=(Y,)))
 
 

@@ -38,9 +38,9 @@ def test_pad_of_a_dtype_that_has_no_zero(cpus):
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_blocks(cpus, mode, layout, dtype):
     rng, attrs = np.random.default_rng(SEED), {"mode": mode, "layout": layout, "blocksize": 3}
-    deep, flat = ((2, 5, 4, 18), (2, 15, 12, 2)) if layout == "NHWC" else (
-        (2, 18, 5, 4), (2, 2, 15, 12)
-    )  # fmt: skip
+    deep, flat = (
+        ((2, 5, 4, 18), (2, 15, 12, 2)) if layout == "NHWC" else ((2, 18, 5, 4), (2, 2, 15, 12))
+    )
     for op, shape in (("depth_to_space", deep), ("space_to_depth", flat)):
         x = rng.integers(0, 99, shape).astype(dtype)
         agree(cpus, BEST, *node_graph(op, [x], attrs), rtol=0)

@@ -32,9 +32,12 @@ def chain(count, shape=(16,), op="softmax"):
 
 def session(count, threads, shape=(16,), op="softmax", devices=("cpu",)):
     return Session(
-        chain(count, shape, op), passes=(), calibration=Calibration(), threads=threads,
+        chain(count, shape, op),
+        passes=(),
+        calibration=Calibration(),
+        threads=threads,
         devices=devices,
-    )  # fmt: skip
+    )
 
 
 def best_us(made, feeds, times=300, rounds=7):

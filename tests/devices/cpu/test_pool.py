@@ -40,9 +40,11 @@ def bound(device, seed=0):
 @pytest.fixture(params=["futex", "python"])
 def device(request, tmp_path):
     opened = open_device(
-        threads=3, cache_dir=tmp_path / "cache", spins=500,
+        threads=3,
+        cache_dir=tmp_path / "cache",
+        spins=500,
         futex=None if request.param == "futex" else False,
-    )  # fmt: skip
+    )
     yield opened
     opened.close()
 

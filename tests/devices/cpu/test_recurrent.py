@@ -24,26 +24,46 @@ CASES = {  # op, (steps, batch, inputs, hidden), direction, attrs, what else is 
     "clipped": ("lstm", (3, 2, 4, 8), "forward", {"clip": 0.4}, "bias peepholes states"),
     "gru": ("gru", (4, 3, 5, 19), "bidirectional", {}, "bias lengths states"),
     "gru, linear": (
-        "gru", (4, 3, 5, 19), "bidirectional", {"linear_before_reset": 1}, "bias lengths states",
+        "gru",
+        (4, 3, 5, 19),
+        "bidirectional",
+        {"linear_before_reset": 1},
+        "bias lengths states",
     ),
     "gru, batch first": (
-        "gru", (3, 1, 6, 40), "reverse", {"linear_before_reset": 1, "layout": 1}, "bias",
+        "gru",
+        (3, 1, 6, 40),
+        "reverse",
+        {"linear_before_reset": 1, "layout": 1},
+        "bias",
     ),
     "rnn": ("rnn", (5, 4, 3, 35), "bidirectional", {}, "bias lengths states"),
     "rnn, wide": ("rnn", (3, 1, 8, 200), "forward", {"layout": 1}, "bias states"),
     "softsign": ("rnn", (3, 2, 4, 5), "forward", {"activations": ("Softsign",)}, "bias"),
     "numbers": (
-        "gru", (3, 2, 4, 9), "forward",
-        {"activations": ("HardSigmoid", "ScaledTanh"), "activation_alpha": (0.3, 0.7),
-         "activation_beta": (0.4, 1.2)}, "bias",
+        "gru",
+        (3, 2, 4, 9),
+        "forward",
+        {
+            "activations": ("HardSigmoid", "ScaledTanh"),
+            "activation_alpha": (0.3, 0.7),
+            "activation_beta": (0.4, 1.2),
+        },
+        "bias",
     ),
     "relus": (
-        "lstm", (3, 2, 4, 9), "forward",
-        {"activations": ("Affine", "LeakyRelu", "ThresholdedRelu"),
-         "activation_alpha": (0.5, 0.1, 0.2), "activation_beta": (0.3,)}, "bias",
+        "lstm",
+        (3, 2, 4, 9),
+        "forward",
+        {
+            "activations": ("Affine", "LeakyRelu", "ThresholdedRelu"),
+            "activation_alpha": (0.5, 0.1, 0.2),
+            "activation_beta": (0.3,),
+        },
+        "bias",
     ),
     "one relu": ("rnn", (3, 2, 4, 5), "forward", {"activations": ("Relu",)}, ""),
-}  # fmt: skip
+}
 
 
 def inputs_of(rng, op, sizes, direction, layout, given):

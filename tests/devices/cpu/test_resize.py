@@ -35,9 +35,14 @@ def graph_of(rng, shape, size, dtype, mode, how, axes=(1, 2), quant=None, **attr
 @pytest.mark.parametrize("how", ["half_pixel", "align_corners", "asymmetric"])
 @pytest.mark.parametrize(
     "shape, size",
-    [((1, 5, 7, 21), (33, 40)), ((2, 9, 8, 1), (4, 3)), ((1, 1, 1, 70), (6, 5)),
-     ((1, 13, 11, 16), (13, 30)), ((3, 6, 5, 3), (1, 1))],
-)  # fmt: skip
+    [
+        ((1, 5, 7, 21), (33, 40)),
+        ((2, 9, 8, 1), (4, 3)),
+        ((1, 1, 1, 70), (6, 5)),
+        ((1, 13, 11, 16), (13, 30)),
+        ((3, 6, 5, 3), (1, 1)),
+    ],
+)
 def test_linear_on_stored_integers(cpus, dtype, how, shape, size, isa):
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
@@ -52,8 +57,10 @@ def test_nearest_copies_any_dtype(cpus, dtype, quant):
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
     for shape, size, axes in (
-        ((2, 5, 7, 3), (11, 4), (1, 2)), ((1, 3, 6, 5), (13, 10), (2, 3)), ((4, 9), (20,), (1,)),
-    ):  # fmt: skip
+        ((2, 5, 7, 3), (11, 4), (1, 2)),
+        ((1, 3, 6, 5), (13, 10), (2, 3)),
+        ((4, 9), (20,), (1,)),
+    ):
         graph = graph_of(rng, shape, size, dtype, "nearest", "asymmetric", axes, quant)
         agree(cpus, available_isas()[0], *graph)
 

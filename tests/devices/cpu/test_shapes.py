@@ -59,16 +59,20 @@ CONVS = {  # (n, h, w, c), (o, kh, kw), strides, pads, dilations, groups, activa
     "one channel": ((1, 1, 300, 1), (7, 1, 25), (1, 3), (0, 12, 0, 12), (1, 1), 1, "", False),
     "direct, 4 vectors": ((2, 9, 33, 2), (61, 3, 2), (2, 2), (1, 1, 1, 0), (1, 2), 1, "", True),
     "depthwise big": ((1, 50, 45, 48), (48, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 48, "relu", False),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONVS)
 def test_conv(cpus, rng, name):
     x, (o, kh, kw), strides, pads, dilations, groups, activation, residual = CONVS[name]
     attrs = dict(
-        strides=strides, pads=pads, dilations=dilations, groups=groups, layout="NHWC",
+        strides=strides,
+        pads=pads,
+        dilations=dilations,
+        groups=groups,
+        layout="NHWC",
         activation=activation,
-    )  # fmt: skip
+    )
     weights = draw(rng, o, kh, kw, x[3] // groups) / np.float32((kh * kw * x[3] / groups) ** 0.5)
     inputs = [draw(rng, *x), weights, draw(rng, o)]
     graph, feeds = node_graph("conv", inputs, attrs, {1, 2})
@@ -222,10 +226,12 @@ def test_functions_to_a_few_ulp(cpus, rng, op):
     """Each element on its own: within 4 units in the last place, or 1e-7 where results cancel."""
     x = np.concatenate(
         [
-            np.linspace(-30, 30, 20_011), np.linspace(-1.5, 1.5, 20_011), np.logspace(-40, 38, 999),
+            np.linspace(-30, 30, 20_011),
+            np.linspace(-1.5, 1.5, 20_011),
+            np.logspace(-40, 38, 999),
             [np.nan, np.inf, -np.inf, 0.0, -0.0, 88.7, 88.8, -87.4, -103.9, -104.1, 1e-45],
         ]
-    ).astype(np.float32)  # fmt: skip
+    ).astype(np.float32)
     graph, feeds = node_graph(op, [x], {})
     want = next(iter(interpret(graph, feeds).values())).astype(np.float64)
     finite, nan = np.isfinite(want), np.isnan(want)
@@ -278,10 +284,17 @@ def random_network(rng):
             weights = builder.constant("w", draw(rng, *shape) / np.float32(k * 3))
             live.append(
                 builder.add(
-                    "conv", source, weights, strides=(1, 1), pads=(k // 2,) * 4,
-                    dilations=(1, 1), groups=groups, layout="NHWC", activation="relu",
+                    "conv",
+                    source,
+                    weights,
+                    strides=(1, 1),
+                    pads=(k // 2,) * 4,
+                    dilations=(1, 1),
+                    groups=groups,
+                    layout="NHWC",
+                    activation="relu",
                 )
-            )  # fmt: skip
+            )
         elif kind == "add":
             live.append(builder.add("add", source, source))
         elif kind == "concat":
@@ -290,10 +303,15 @@ def random_network(rng):
         elif kind == "pool":
             live.append(
                 builder.add(
-                    "average_pool", source, kernel=(3, 3), strides=(1, 1), pads=(1, 1, 1, 1),
-                    dilations=(1, 1), layout="NHWC",
+                    "average_pool",
+                    source,
+                    kernel=(3, 3),
+                    strides=(1, 1),
+                    pads=(1, 1, 1, 1),
+                    dilations=(1, 1),
+                    layout="NHWC",
                 )
-            )  # fmt: skip
+            )
         else:
             live.append(builder.add("sigmoid", source))
     outputs = {live[-1], live[int(rng.integers(1, len(live)))]}

@@ -28,9 +28,16 @@ def small_network():
 
     def conv(x, weights, groups):
         return builder.add(
-            "conv", x, weights, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1),
-            groups=groups, layout="NHWC", activation="hard_swish",
-        )  # fmt: skip
+            "conv",
+            x,
+            weights,
+            strides=(1, 1),
+            pads=(1, 1, 1, 1),
+            dilations=(1, 1),
+            groups=groups,
+            layout="NHWC",
+            activation="hard_swish",
+        )
 
     builder = GraphBuilder("small")
     x = builder.input("x", TensorType((1, 9, 9, 3), "float32"))

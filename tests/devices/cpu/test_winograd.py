@@ -67,15 +67,21 @@ def conv(rng, shape, activation="", extra=(True, True), weights=None, form=(3, 1
     w = rng.standard_normal((outputs, kernel, kernel, channels)).astype(np.float32)
     w = w / np.float32(kernel * np.sqrt(channels)) if weights is None else weights
     out = (
-        batch, (height + pads[0] + pads[2] - kernel) // stride + 1,
-        (width + pads[1] + pads[3] - kernel) // stride + 1, outputs,
-    )  # fmt: skip
+        batch,
+        (height + pads[0] + pads[2] - kernel) // stride + 1,
+        (width + pads[1] + pads[3] - kernel) // stride + 1,
+        outputs,
+    )
     bias = rng.standard_normal(outputs).astype(np.float32) if extra[0] else None
     residual = rng.standard_normal(out).astype(np.float32) if extra[1] else None
     attrs = {
-        "strides": (stride, stride), "pads": pads, "dilations": (1, 1), "groups": 1,
-        "layout": "NHWC", "activation": activation,
-    }  # fmt: skip
+        "strides": (stride, stride),
+        "pads": pads,
+        "dilations": (1, 1),
+        "groups": 1,
+        "layout": "NHWC",
+        "activation": activation,
+    }
     inputs = [x, w, bias, residual]
     while inputs[-1] is None:
         inputs.pop()
@@ -172,9 +178,12 @@ def test_the_fallback_reads_weights_by_strides(cpus, made):
         weights = stored.reshape([dims[order.index(k)] for k in range(4)]).transpose(order)
         assert not weights.flags.c_contiguous
         graph, feeds = conv(
-            rng, (1, 9, 10, channels, outputs, (1, 1, 1, 1)), "relu", weights=weights,
+            rng,
+            (1, 9, 10, channels, outputs, (1, 1, 1, 1)),
+            "relu",
+            weights=weights,
             form=(made.kernel, made.stride),
-        )  # fmt: skip
+        )
         (data,) = (v.data for v in graph.values.values() if v.is_constant and v.data.ndim == 4)
         assert np.shares_memory(data, stored)
         next(iter(feeds.values()))[0, 2, 3, 1] = np.nan

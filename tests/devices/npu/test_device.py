@@ -52,36 +52,59 @@ def reason(device, shape, op, dtype="int8", quant=Q, inputs=(), out_quant=Q, **a
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 REFUSED = {
     "the op must be one of the NPU's (here cum_sum)": lambda d: reason(
-        d, (3,), "cum_sum", "float32", inputs=[(np.array(0), None)]),
+        d, (3,), "cum_sum", "float32", inputs=[(np.array(0), None)]
+    ),
     "shapes must be known before the run (here int8[N,3]": lambda d: reason(d, ("N", 3), "relu"),
     "tensors must have elements": lambda d: reason(d, (0, 3), "relu"),
     "tensors must be of a dtype that the NPU has (here float32[3], it has float16, int8, uint8; "
     "open it with float32='float16'": lambda d: reason(d, (3,), "relu", "float32"),
     "int8 and uint8 tensors must be quantised": lambda d: reason(
-        d, (3,), "relu", quant=None, out_quant=None),
-    "images must be channels-last (NHWC) (here NCHW; nearest: max_pool NHWC quantised int8, ":
-    lambda d: reason(
-        d, (1, 3, 8, 8), "max_pool", kernel=(2, 2), layout="NCHW", **WINDOW),
-    "(here no kernel for floor float16; nearest: floor quantised int8, floor quantised uint8)":
-    lambda d: reason(d, (3,), "floor", "float16"),
-    "(here no kernel for div quantised int8; nearest: div float16, div float32)":
-    lambda d: reason(d, (3,), "div", inputs=[(np.ones(3, np.int8), Q)]),
+        d, (3,), "relu", quant=None, out_quant=None
+    ),
+    "images must be channels-last (NHWC) "
+    "(here NCHW; nearest: max_pool NHWC quantised int8, ": lambda d: reason(
+        d, (1, 3, 8, 8), "max_pool", kernel=(2, 2), layout="NCHW", **WINDOW
+    ),
+    "(here no kernel for floor float16; "
+    "nearest: floor quantised int8, floor quantised uint8)": lambda d: reason(
+        d, (3,), "floor", "float16"
+    ),
+    "(here no kernel for div quantised int8; nearest: div float16, div float32)": lambda d: reason(
+        d, (3,), "div", inputs=[(np.ones(3, np.int8), Q)]
+    ),
     "windows have one or two spatial axes (here 3 axes)": lambda d: reason(
-        d, (1, 4, 4, 4, 2), "max_pool", kernel=(1, 1, 1), strides=(1,) * 3, pads=(0,) * 6,
-        dilations=(1,) * 3),
+        d,
+        (1, 4, 4, 4, 2),
+        "max_pool",
+        kernel=(1, 1, 1),
+        strides=(1,) * 3,
+        pads=(0,) * 6,
+        dilations=(1,) * 3,
+    ),
     "kernel sides must be within the machine's limit (here 65x1, the limit": lambda d: reason(
-        d, (1, 70, 4, 2), "max_pool", kernel=(65, 1), **WINDOW),
+        d, (1, 70, 4, 2), "max_pool", kernel=(65, 1), **WINDOW
+    ),
     "strides must be within the machine's limit (here (9, 1), the limit": lambda d: reason(
-        d, (1, 70, 4, 2), "max_pool", kernel=(1, 1), **{**WINDOW, "strides": (9, 1)}),
+        d, (1, 70, 4, 2), "max_pool", kernel=(1, 1), **{**WINDOW, "strides": (9, 1)}
+    ),
     "dilations must be within the machine's limit": lambda d: reason(
-        d, (1, 99, 4, 2), "max_pool", kernel=(2, 1), **{**WINDOW, "dilations": (65, 1)}),
+        d, (1, 99, 4, 2), "max_pool", kernel=(2, 1), **{**WINDOW, "dilations": (65, 1)}
+    ),
     "(here mode 'cubic' (nearest and linear are supported))": lambda d: reason(
-        d, (1, 4, 4, 2), "resize", inputs=[(np.zeros(0, np.float32), None),
-                                          (np.zeros(0, np.float32), None),
-                                          (np.array([1, 8, 8, 2]), None)], mode="cubic"),
+        d,
+        (1, 4, 4, 2),
+        "resize",
+        inputs=[
+            (np.zeros(0, np.float32), None),
+            (np.zeros(0, np.float32), None),
+            (np.array([1, 8, 8, 2]), None),
+        ],
+        mode="cubic",
+    ),
     "(here axes [0, 2] are not neighbours)": lambda d: reason(
-        d, (2, 3, 4), "reduce_mean", inputs=[(np.array([0, 2]), None)]),
-}  # fmt: skip
+        d, (2, 3, 4), "reduce_mean", inputs=[(np.array([0, 2]), None)]
+    ),
+}
 
 
 @pytest.mark.parametrize(("alpha", "words"), [(1.0, ""), (0.5, "alpha = 0.5 needs a constant b")])

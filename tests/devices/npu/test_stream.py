@@ -52,8 +52,11 @@ def test_streams_survive_encoding(task):
 def conflicts(task, spec):
     """Pairs of commands that overlap in time, touch the same bytes, and one of them writes."""
     spans = simulate_cycles(spec, task).commands
-    timed = [(c.work, *span) for c, span in zip(task.commands, spans, strict=True)
-             if not isinstance(c.work, Barrier)]  # fmt: skip
+    timed = [
+        (c.work, *span)
+        for c, span in zip(task.commands, spans, strict=True)
+        if not isinstance(c.work, Barrier)
+    ]
     found = []
     for i, (a, a_start, a_end) in enumerate(timed):
         for b, b_start, b_end in timed[i + 1 :]:
@@ -170,13 +173,15 @@ BROKEN = {
     "region 99 does not exist": lambda t: change(
         t, Dma, source=replace(first(t, Dma).source, region=99)
     ),
-    "not on SRAM": lambda t: change(t, Matrix, ifm=replace(first(t, Matrix).ifm, region=3,
-                                                           offset=0)),
+    "not on SRAM": lambda t: change(
+        t, Matrix, ifm=replace(first(t, Matrix).ifm, region=3, offset=0)
+    ),
     "different shapes": lambda t: change(
         t, Dma, target=replace(first(t, Dma).target, shape=(1, 1, 1, 7))
     ),
-    "an empty view": lambda t: change(t, Matrix, ofm=replace(first(t, Matrix).ofm,
-                                                             shape=(1, 0, 1, 1))),
+    "an empty view": lambda t: change(
+        t, Matrix, ofm=replace(first(t, Matrix).ofm, shape=(1, 0, 1, 1))
+    ),
     "it waits for 999 dma commands": lambda t: change(t, Barrier, dma=999),
     "a kernel, stride or dilation of 0": lambda t: change(
         t, Matrix, window=replace(first(t, Matrix).window, stride_h=0)
@@ -193,7 +198,7 @@ BROKEN = {
     ),
     "it was made for 'other', this machine is": lambda t: replace(t, device="other"),
     "are not in order": lambda t: replace(t, regions=t.regions[1:]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sentence", BROKEN)

@@ -112,8 +112,13 @@ def two_inputs(op, a, c, **attrs):
 def extremum(op):
     def make(b):
         x = b.feed(2, 5, 7, 3)
-        return same(b, op, x, b.feed(1, 7, 3, quant=b.type(x).quant),
-                    b.feed(2, 1, 1, 3, quant=b.type(x).quant))  # fmt: skip
+        return same(
+            b,
+            op,
+            x,
+            b.feed(1, 7, 3, quant=b.type(x).quant),
+            b.feed(2, 1, 1, 3, quant=b.type(x).quant),
+        )
 
     return make
 
@@ -150,12 +155,13 @@ GRAPHS = {
     "one pixel": lambda b: conv(b, (1, 3, 3, 1), (1, 3, 3, 1)),
     "deep": lambda b: conv(b, (1, 4, 4, 1100), (9, 3, 3, 1100), pads=(1, 1, 1, 1)),
     "multiplier 3": lambda b: conv(b, (1, 9, 8, 5), (15, 3, 3, 1), groups=5, strides=(2, 2)),
-    "one axis": lambda b: conv(b, (2, 31, 5), (7, 4, 5), strides=(3,), pads=(1, 2),
-                               dilations=(1,)),
-    "fully connected": lambda b: b.op("fully_connected", b.feed(3, 257), b.weights(61, 257),
-                                      b.bias(61), activation="relu"),
-    "per tensor": lambda b: b.op("fully_connected", b.feed(1, 2000),
-                                 b.weights(10, 2000, per_channel=False), None),
+    "one axis": lambda b: conv(b, (2, 31, 5), (7, 4, 5), strides=(3,), pads=(1, 2), dilations=(1,)),
+    "fully connected": lambda b: b.op(
+        "fully_connected", b.feed(3, 257), b.weights(61, 257), b.bias(61), activation="relu"
+    ),
+    "per tensor": lambda b: b.op(
+        "fully_connected", b.feed(1, 2000), b.weights(10, 2000, per_channel=False), None
+    ),
     "matmul": two_inputs("matmul", (2, 3, 5, 31), (3, 31, 17)),
     "add": two_inputs("add", (2, 5, 7, 11), (2, 5, 7, 11), activation="relu"),
     "add a row": two_inputs("add", (2, 5, 7, 11), (11,)),
@@ -167,28 +173,35 @@ GRAPHS = {
     "max pool": lambda b: window(b, "max_pool", b.feed(2, 11, 9, 13), 3, 2, 1),
     "ceil pool": lambda b: window(b, "max_pool", b.feed(1, 10, 8, 5), 3, 2, 0, ceil_mode=1),
     "average pool": lambda b: window(b, "average_pool", b.feed(2, 11, 9, 13), 3, 2, 1),
-    "with pads": lambda b: window(b, "average_pool", b.feed(1, 7, 7, 3), 3, 2, 1,
-                                  count_include_pad=1),
+    "with pads": lambda b: window(
+        b, "average_pool", b.feed(1, 7, 7, 3), 3, 2, 1, count_include_pad=1
+    ),
     "mean": lambda b: b.op("reduce_mean", b.feed(2, 25, 5, 64), ints(b, 1, 2), keepdims=1),
     "mean of rows": lambda b: b.op("reduce_mean", b.feed(13, 64), ints(b, -1), keepdims=0),
     "reduce max": lambda b: (lambda x: same(b, "reduce_max", x, ints(b, 1), keepdims=0))(
-        b.feed(3, 50, 7)),
+        b.feed(3, 50, 7)
+    ),
     "softmax": lambda b: b.op("softmax", b.feed(5, 1001), quant=b.quant(1 / 256)),
     "softmax of columns": lambda b: b.op("softmax", b.feed(2, 7, 5), axis=1),
     "requantise": lambda b: b.op("quantize", b.feed(3, 1000), dtype=b.dtype),
     "moves": moves,
     "split and join": split_and_join,
-    "nearest": lambda b: (lambda x: same(b, "resize", x, None, None, ints(b, 1, 10, 14, 3),
-                                         mode="nearest"))(b.feed(1, 5, 7, 3)),
-    "uneven nearest": lambda b: (lambda x: same(b, "resize", x, None, None, ints(b, 1, 13, 9, 3),
-                                                mode="nearest"))(b.feed(1, 5, 7, 3)),
-}  # fmt: skip
+    "nearest": lambda b: (
+        lambda x: same(b, "resize", x, None, None, ints(b, 1, 10, 14, 3), mode="nearest")
+    )(b.feed(1, 5, 7, 3)),
+    "uneven nearest": lambda b: (
+        lambda x: same(b, "resize", x, None, None, ints(b, 1, 13, 9, 3), mode="nearest")
+    )(b.feed(1, 5, 7, 3)),
+}
 
 
 def transposed(shape, w, stride, pads, groups=1, **attrs):
     def make(b):
-        weights = b.constant("w", b.random(w), b.quant(0.004) if b.dtype == "uint8" else
-                             type(b.quant())((0.004,), (0,)))  # fmt: skip
+        weights = b.constant(
+            "w",
+            b.random(w),
+            b.quant(0.004) if b.dtype == "uint8" else type(b.quant())((0.004,), (0,)),
+        )
         given = {"strides": stride, "pads": pads, "dilations": (1, 1), "groups": groups, **attrs}
         return b.op("conv_transpose", b.feed(*shape), weights, b.bias(w[3] * groups), **given)
 
@@ -199,19 +212,30 @@ GRAPHS |= {
     "transposed": transposed((1, 7, 5, 6), (6, 3, 3, 11), (2, 2), (1, 1, 1, 1)),
     "transposed, cut": transposed((2, 4, 9, 5), (5, 2, 4, 3), (2, 3), (1, 2, 0, 1)),
     "transposed groups": transposed((1, 6, 6, 8), (8, 3, 3, 3), (2, 2), (0, 0, 0, 0), 2),
-    "transposed, wider": transposed((1, 5, 5, 3), (3, 3, 3, 4), (2, 2), (1, 1, 1, 1),
-                                    output_padding=(1, 1), activation="relu"),
-    "transposed in place": transposed((1, 5, 5, 3), (3, 3, 3, 4), (1, 1), (1, 1, 1, 1),
-                                      dilations=(2, 1)),
+    "transposed, wider": transposed(
+        (1, 5, 5, 3), (3, 3, 3, 4), (2, 2), (1, 1, 1, 1), output_padding=(1, 1), activation="relu"
+    ),
+    "transposed in place": transposed(
+        (1, 5, 5, 3), (3, 3, 3, 4), (1, 1), (1, 1, 1, 1), dilations=(2, 1)
+    ),
     "sum": lambda b: b.op("reduce_sum", b.feed(2, 9, 7, 5), ints(b, 1, 2), keepdims=0),
-}  # fmt: skip
+}
 
 
 def linear(size, how, shape=(2, 5, 7, 6)):
     def make(b):
         x = b.feed(*shape)
-        return same(b, "resize", x, None, None, ints(b, *size), mode="linear", axes=(1, 2),
-                    coordinate_transformation_mode=how)  # fmt: skip
+        return same(
+            b,
+            "resize",
+            x,
+            None,
+            None,
+            ints(b, *size),
+            mode="linear",
+            axes=(1, 2),
+            coordinate_transformation_mode=how,
+        )
 
     return make
 

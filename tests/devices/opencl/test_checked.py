@@ -74,9 +74,12 @@ def test_oclgrind_finds_nothing_to_complain_about(script, tuning, tmp_path):
         pytest.skip("Oclgrind is not installed")
     support = str(CHECKOUT / "tests" / "support")
     done = subprocess.run(
-        [sys.executable, "-c", script, tuning, str(tmp_path)], capture_output=True, text=True,
-        timeout=300, env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYTHONPATH": support},
-    )  # fmt: skip
+        [sys.executable, "-c", script, tuning, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OCLGRIND_DATA_RACES": "1", "PYTHONPATH": support},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "samples agree" in done.stdout
     assert not [line for line in done.stderr.splitlines() if any(c in line for c in _COMPLAINTS)]

@@ -24,9 +24,17 @@ def conv(size, inside, out, kernel=1, units=2, activation="", on_cores=False):
     w = b.constant("w", np.zeros((out, kernel, kernel, inside), np.float32))
     bias = b.constant("b", np.zeros(out, np.float32))
     y = b.add(
-        "conv", x, w, bias, strides=(1, 1), pads=(kernel // 2,) * 4, dilations=(1, 1), groups=1,
-        layout="NHWC", activation=activation,
-    )  # fmt: skip
+        "conv",
+        x,
+        w,
+        bias,
+        strides=(1, 1),
+        pads=(kernel // 2,) * 4,
+        dilations=(1, 1),
+        groups=1,
+        layout="NHWC",
+        activation=activation,
+    )
     (work,) = works_of(lower(Lowering(b.finish(y), CPU)), units, on_cores)
     return work
 
@@ -91,13 +99,20 @@ def test_activations_are_work_per_vector():
 @pytest.mark.parametrize(
     ("label", "family"),
     [
-        ("conv_f32_12x32+add", "product_f32"), ("fully_connected_s8_1x128", "product_s8"),
-        ("depthwise_f32_4x16", "depthwise_f32"), ("reduce_max_float32", "reduce"),
-        ("mul+add", "elementwise"), ("slice_strided", "transpose_strided"),
-        ("concat_strided", "concat_strided"), ("pad_table", "table"), ("dequantize", "table"),
-        ("add_uchar", "add_int"), ("softmax_f32", "softmax_f32"), ("gather", "transpose_strided"),
+        ("conv_f32_12x32+add", "product_f32"),
+        ("fully_connected_s8_1x128", "product_s8"),
+        ("depthwise_f32_4x16", "depthwise_f32"),
+        ("reduce_max_float32", "reduce"),
+        ("mul+add", "elementwise"),
+        ("slice_strided", "transpose_strided"),
+        ("concat_strided", "concat_strided"),
+        ("pad_table", "table"),
+        ("dequantize", "table"),
+        ("add_uchar", "add_int"),
+        ("softmax_f32", "softmax_f32"),
+        ("gather", "transpose_strided"),
     ],
-)  # fmt: skip
+)
 def test_kernels_that_grow_alike_are_one_family(label, family):
     assert family_of(label) == family
 

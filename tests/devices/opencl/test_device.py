@@ -35,15 +35,23 @@ def device(cache):
 
 
 EMPTY = {
-    "conv": ([(0, 5, 6, 3), (4, 3, 3, 3)], dict(
-        strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=1, layout="NHWC")),
-    "max_pool": ([(0, 5, 6, 3)], dict(
-        kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1), layout="NHWC")),
-    "fully_connected": ([(0, 3), (4, 3)], {}), "matmul": ([(0, 2, 3), (3, 4)], {}),
-    "softmax": ([(0, 3)], {"axis": -1}), "add": ([(0, 3), (3,)], {}),
-    "layer_normalization": ([(0, 3), (3,)], {"axis": -1}), "transpose": ([(0, 3)], {}),
-    "concat": ([(0, 3), (0, 3)], {"axis": 0}), "reduce_sum": ([(0, 3)], {}),
-}  # fmt: skip
+    "conv": (
+        [(0, 5, 6, 3), (4, 3, 3, 3)],
+        dict(strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=1, layout="NHWC"),
+    ),
+    "max_pool": (
+        [(0, 5, 6, 3)],
+        dict(kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1), layout="NHWC"),
+    ),
+    "fully_connected": ([(0, 3), (4, 3)], {}),
+    "matmul": ([(0, 2, 3), (3, 4)], {}),
+    "softmax": ([(0, 3)], {"axis": -1}),
+    "add": ([(0, 3), (3,)], {}),
+    "layer_normalization": ([(0, 3), (3,)], {"axis": -1}),
+    "transpose": ([(0, 3)], {}),
+    "concat": ([(0, 3), (0, 3)], {"axis": 0}),
+    "reduce_sum": ([(0, 3)], {}),
+}
 
 
 @pytest.mark.parametrize("op", EMPTY)

@@ -33,10 +33,23 @@ EVERY_SAMPLE = ("relu", "tanh", "add", "less", "where", "clip", "pow", "cast", "
 """The shapes, dtypes and broadcasting of every op's template."""
 
 GPU_SAMPLES = (
-    "conv-0-", "conv-1-", "conv-3-", "conv-6-", "conv-9-", "conv-20-", "fully_connected-0-",
-    "matmul-3-", "matmul-4-", "add-1-", "softmax-0-", "reduce_mean-0-", "max_pool-1-",
-    "transpose-0-", "fully_connected-17-", "average_pool-1-",
-)  # fmt: skip
+    "conv-0-",
+    "conv-1-",
+    "conv-3-",
+    "conv-6-",
+    "conv-9-",
+    "conv-20-",
+    "fully_connected-0-",
+    "matmul-3-",
+    "matmul-4-",
+    "add-1-",
+    "softmax-0-",
+    "reduce_mean-0-",
+    "max_pool-1-",
+    "transpose-0-",
+    "fully_connected-17-",
+    "average_pool-1-",
+)
 
 
 @pytest.fixture(scope="module")

@@ -68,9 +68,15 @@ def test_a_calibration_prices_for_the_cores_of_now(tmp_path):
     """A kernel that hands bytes over takes longer far apart; files keep both, and which counts."""
     curve = Curve(1e-6, {"bytes": 1e-10, "handed_bytes": 0.2})
     one = DeviceCalibration(
-        "cpu", "toy", 0.0, 0.0, {"copy": curve}, nets={"near": {"small": 1e-5}},
-        cores={"near": NEAR}, apart="near",
-    )  # fmt: skip
+        "cpu",
+        "toy",
+        0.0,
+        0.0,
+        {"copy": curve},
+        nets={"near": {"small": 1e-5}},
+        cores={"near": NEAR},
+        apart="near",
+    )
     kernel = KernelWork((0,), "copy", {"bytes": 1e4, "handed_bytes": 1e4})
     assert one.seconds(kernel) == pytest.approx(2e-6 + 0.2e-6)
     spec = DeviceSpec("cpu", "toy", {}, 1e9, 0.0)

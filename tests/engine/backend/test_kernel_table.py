@@ -73,17 +73,25 @@ def test_the_layout_chooses_first_and_then_the_form(op, dtype, quant, attrs, fou
 @pytest.mark.parametrize(
     "op, dtype, attrs, sentence",
     [
-        ("max_pool", "float32", WINDOW | {"layout": "NCHW"},
-         "no kernel for max_pool NCHW float32; nearest: max_pool NHWC float32, max_pool NHWC "
-         "quantised int8, max_pool NHWC quantised uint8"),
-        ("max_pool", "float16", WINDOW | {"layout": "NHWC"},
-         "no kernel for max_pool NHWC float16; nearest: max_pool NHWC float32, max_pool NHWC "
-         "quantised int8, max_pool NHWC quantised uint8"),
+        (
+            "max_pool",
+            "float32",
+            WINDOW | {"layout": "NCHW"},
+            "no kernel for max_pool NCHW float32; nearest: max_pool NHWC float32, max_pool NHWC "
+            "quantised int8, max_pool NHWC quantised uint8",
+        ),
+        (
+            "max_pool",
+            "float16",
+            WINDOW | {"layout": "NHWC"},
+            "no kernel for max_pool NHWC float16; nearest: max_pool NHWC float32, max_pool NHWC "
+            "quantised int8, max_pool NHWC quantised uint8",
+        ),
         ("tanh", "float16", {}, "no kernel for tanh float16; nearest: tanh float32"),
         ("atanh", "float32", {}, "no kernel for atanh float32; nearest: tanh float32"),
         ("det", "float32", {}, "no kernel for det float32; toy has no det"),
     ],
-)  # fmt: skip
+)
 def test_a_miss_names_the_nearest_entries(op, dtype, attrs, sentence):
     assert filled().miss(*node_of(op, dtype, **attrs)) == sentence
 

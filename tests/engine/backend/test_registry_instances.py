@@ -26,10 +26,14 @@ def relu():
 def test_what_is_refused():
     cores = len(all_cores())
     cases = {
-        "cpu#0": "numbered from 1", "cpu#one": "numbered from 1", "cpu#": "numbered from 1",
-        f"cpu#{cores + 1}": "one for each instance", "opencl#1": "opencl has no instances",
-        "host#1": "host has no instances", "gpu#1": "unknown device",
-    }  # fmt: skip
+        "cpu#0": "numbered from 1",
+        "cpu#one": "numbered from 1",
+        "cpu#": "numbered from 1",
+        f"cpu#{cores + 1}": "one for each instance",
+        "opencl#1": "opencl has no instances",
+        "host#1": "host has no instances",
+        "gpu#1": "unknown device",
+    }
     for name, message in cases.items():
         with pytest.raises(DeviceError, match=message):
             open_device(name)
@@ -68,8 +72,11 @@ def test_options_of_a_kind_and_of_an_instance():
     given = {"cpu": {"isa": "avx2", "spins": 1}, "cpu#2": {"spins": 2}}
     names = ["npu", "cpu#1", "cpu#3"]
     assert options_of("cpu#1", names, given, 4) == {
-        "isa": "avx2", "spins": 1, "threads": 4, "instances": 3
-    }  # fmt: skip
+        "isa": "avx2",
+        "spins": 1,
+        "threads": 4,
+        "instances": 3,
+    }
     assert options_of("cpu#2", names, given)["spins"] == 2
     assert options_of("npu", names, given, 4) == {}
     assert options_of("cpu", ["cpu"], given, 4) == {"isa": "avx2", "spins": 1, "threads": 4}

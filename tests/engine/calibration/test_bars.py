@@ -23,10 +23,16 @@ from trireme.tools.calibrate_check import MEDIAN, SHARE, Row, near, summary_of
 from trireme.tools.cli import main
 
 MODELS = (
-    "mobilenet_v1_0.25_224_f32", "vww_96_float", "resnet8_cifar10_f32", "deeplabv3_f32",
-    "tf2_mobilenet_v2_1.0_224_ptq", "mobilenet_v2_1.0_224_quant", "vww_96_int8",
-    "resnet8_cifar10_int8", "kws_dscnn_int8",
-)  # fmt: skip
+    "mobilenet_v1_0.25_224_f32",
+    "vww_96_float",
+    "resnet8_cifar10_f32",
+    "deeplabv3_f32",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "mobilenet_v2_1.0_224_quant",
+    "vww_96_int8",
+    "resnet8_cifar10_int8",
+    "kws_dscnn_int8",
+)
 DEVICES = ("--devices", "cpu,opencl", "--threads", "1,2")
 PARTS, TRIALS = 3, 2
 
@@ -141,7 +147,19 @@ def test_predictions_on_a_quiet_machine(measured, devices, what):
 def test_random_placements_rank_as_they_run(measured, capsys):
     capsys.readouterr()
     model = models()[0]
-    main(["calibrate", "--devices", "cpu,opencl", "--threads", "2", "--check", model,
-          "--placements", "20", "--json"])  # fmt: skip
+    main(
+        [
+            "calibrate",
+            "--devices",
+            "cpu,opencl",
+            "--threads",
+            "2",
+            "--check",
+            model,
+            "--placements",
+            "20",
+            "--json",
+        ]
+    )
     ((rank, count),) = json.loads(capsys.readouterr().out)["ranks"].values()
     assert count == 20 and rank >= 0.95

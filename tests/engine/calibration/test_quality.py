@@ -18,19 +18,22 @@ from trireme.placement.place import place
 from trireme.tools.calibrate import _lines
 
 
-@pytest.mark.parametrize("quantity, value, samples, error, verdict", [
-    ("launch", 7.018e-3, 1, 0.0, "too few samples"),
-    ("launch", 7.018e-3, 9, 0.1, "outside physical limits"),
-    ("launch", 5e-5, 9, 0.7, "residual too large"),
-    ("launch", 5e-5, 9, float("nan"), "residual too large"),
-    ("launch", float("nan"), 9, 0.1, "outside physical limits"),
-    ("launch", 5e-5, 3, 0.2, "used"),
-    ("copy bandwidth", 1e12, 20, 0.1, "outside physical limits"),
-    ("copy bandwidth", 2e10, 20, 0.1, "used"),
-    ("copy latency", 2e-5, 2, 0.0, "too few samples"),
-    ("overlap", 3.86, 1, 0.0, "outside physical limits"),
-    ("kernels", 3e-6, 3, 0.1, "used"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "quantity, value, samples, error, verdict",
+    [
+        ("launch", 7.018e-3, 1, 0.0, "too few samples"),
+        ("launch", 7.018e-3, 9, 0.1, "outside physical limits"),
+        ("launch", 5e-5, 9, 0.7, "residual too large"),
+        ("launch", 5e-5, 9, float("nan"), "residual too large"),
+        ("launch", float("nan"), 9, 0.1, "outside physical limits"),
+        ("launch", 5e-5, 3, 0.2, "used"),
+        ("copy bandwidth", 1e12, 20, 0.1, "outside physical limits"),
+        ("copy bandwidth", 2e10, 20, 0.1, "used"),
+        ("copy latency", 2e-5, 2, 0.0, "too few samples"),
+        ("overlap", 3.86, 1, 0.0, "outside physical limits"),
+        ("kernels", 3e-6, 3, 0.1, "used"),
+    ],
+)
 def test_the_verdict_on_a_figure(quantity, value, samples, error, verdict):
     found = judge(quantity, value, samples, error, of="it")
     assert (found.verdict, found.used) == (verdict, verdict == "used")
@@ -67,10 +70,15 @@ def test_one_network_says_nothing_of_launches(monkeypatch, tmp_path):
     assert load_calibration(tmp_path / "c.json") == found
 
 
-@pytest.mark.parametrize("latency_s, bandwidth, samples, used", [
-    (2e-5, 1e10, 9, (2e-5, 1e10)), (2e-5, 1e12, 9, (2e-5, 1e9)), (2e-5, 1e10, 1, None),
-    (1.0, 1e10, 9, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "latency_s, bandwidth, samples, used",
+    [
+        (2e-5, 1e10, 9, (2e-5, 1e10)),
+        (2e-5, 1e12, 9, (2e-5, 1e9)),
+        (2e-5, 1e10, 1, None),
+        (1.0, 1e10, 9, None),
+    ],
+)
 def test_a_copy_keeps_of_the_description_what_was_not_told(
     monkeypatch, latency_s, bandwidth, samples, used
 ):

@@ -51,8 +51,10 @@ def test_classes_are_of_the_op_then_of_its_family():
 
 def test_an_op_is_priced_by_its_own_curve_else_by_its_familys():
     graph, node = one_node("cum_sum", 4, 8)
-    curves = {"op cum_sum": Curve(1e-5, {"bytes": 1e-9}, 0.5, 2.0, 9, 0.1),
-              "family reduce": Curve(7e-5, {}, samples=9)}  # fmt: skip
+    curves = {
+        "op cum_sum": Curve(1e-5, {"bytes": 1e-9}, 0.5, 2.0, 9, 0.1),
+        "family reduce": Curve(7e-5, {}, samples=9),
+    }
     known = DeviceCalibration(REFERENCE, reference_description(), None, curves=curves)
     found = priced(graph, node, [known])
     seconds = 1e-5 + 1e-9 * work_of(graph, node).nbytes
@@ -81,14 +83,23 @@ def test_measuring_again_merges():
     """What was not measured this time, or not well enough, stays as it was."""
     curve, better = Curve(1e-6, {}, samples=9), Curve(2e-6, {}, samples=9)
     before = DeviceCalibration(
-        "cpu", "toy cpu", 1e-6, curves={"a": curve, "b": curve}, copies={"read": (1e-5, 1e9)},
-        nets={"": {"one": 1.0, "two": 2.0}}, issue_s=1e-6,
+        "cpu",
+        "toy cpu",
+        1e-6,
+        curves={"a": curve, "b": curve},
+        copies={"read": (1e-5, 1e9)},
+        nets={"": {"one": 1.0, "two": 2.0}},
+        issue_s=1e-6,
         judged=(judge("launch", 1e-6, 9), judge("kernels", 1e-6, 9, of="a")),
-    )  # fmt: skip
+    )
     after = DeviceCalibration(
-        "cpu", "toy cpu", None, curves={"b": better, "c": better}, nets={"": {"two": 3.0}},
+        "cpu",
+        "toy cpu",
+        None,
+        curves={"b": better, "c": better},
+        nets={"": {"two": 3.0}},
         judged=(judge("launch", 7e-3, 1), judge("kernels", 2e-6, 9, of="b")),
-    )  # fmt: skip
+    )
     (found,) = Calibration.of_devices(before).with_(Calibration.of_devices(after)).devices.values()
     assert found.curves == {"a": curve, "b": better, "c": better}
     assert (found.launch_s, found.issue_s) == (1e-6, 1e-6)

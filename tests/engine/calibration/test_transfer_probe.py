@@ -67,13 +67,15 @@ def test_crossings_of_runs_of_any_length(latency_s, s_per_byte, flags, handed):
     """What depends on the cores is told from what does not where both states were seen."""
     rows = [
         (
-            c, nbytes,
+            c,
+            nbytes,
             c * (latency_s + flags * cores.flag_s) + nbytes * (s_per_byte + handed * cores.byte_s),
-            whole_s, cores,
+            whole_s,
+            cores,
         )
         for c, nbytes, whole_s in ((2, 9e3, 1e-4), (4, 8e4, 5e-4), (2, 9e5, 7e-3), (6, 1e5, 1e-3))
         for cores in CORES[1:]
-    ]  # fmt: skip
+    ]
     found = crossing_of(rows).sharing(1.0)
     for cores in CORES[1:]:
         latency, bandwidth = found.link(cores)

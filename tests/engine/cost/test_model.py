@@ -42,10 +42,15 @@ def sample():
     curve = Curve(1e-6, {"flops": 1e-11, "bytes": 1e-10}, 0.9, 1.2, 5, 0.1)
     return Calibration.of_devices(
         DeviceCalibration(
-            "cpu", "toy cpu", 2e-6, 1e-7, {"elementwise/float32": curve}, {"read": (1e-5, 1e9)},
+            "cpu",
+            "toy cpu",
+            2e-6,
+            1e-7,
+            {"elementwise/float32": curve},
+            {"read": (1e-5, 1e9)},
             {"gpu": Sharing(1e-5, 1e9, 100.0, 0.1, 1.1)},
         )
-    )  # fmt: skip
+    )
 
 
 def test_save_and_load(tmp_path):

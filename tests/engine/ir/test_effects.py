@@ -46,13 +46,23 @@ def toys(**npu):
 
 
 def open_session(
-    graph, mode="parallel", subgraphs="merged", execution="interactive", devices=None,
+    graph,
+    mode="parallel",
+    subgraphs="merged",
+    execution="interactive",
+    devices=None,
     objective="serial",
-):  # fmt: skip
+):
     return Session(
-        graph, devices=devices or toys(), passes=(), calibration=Calibration(), mode=mode,
-        subgraphs=subgraphs, execution=execution, objective=objective,
-    )  # fmt: skip
+        graph,
+        devices=devices or toys(),
+        passes=(),
+        calibration=Calibration(),
+        mode=mode,
+        subgraphs=subgraphs,
+        execution=execution,
+        objective=objective,
+    )
 
 
 def test_the_fastest_placement_keeps_the_order_too():

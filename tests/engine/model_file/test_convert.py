@@ -45,8 +45,10 @@ def test_what_is_no_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.onnx")
     (tmp_path / "text.txt").write_text("hello")
     for name, text in {
-        "pipe.onnx": "not a regular file", ".": "not a regular file", "none.onnx": "No such file",
+        "pipe.onnx": "not a regular file",
+        ".": "not a regular file",
+        "none.onnx": "No such file",
         "text.txt": "of no known kind",
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises(ModelFileError, match=text):
             convert(tmp_path / name)

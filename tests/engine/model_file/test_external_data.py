@@ -33,8 +33,9 @@ def path(tmp_path):
     graph = helper.make_graph(nodes, "external", ends[:1], ends[1:], [w])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
     path = tmp_path / "model.onnx"
-    onnx.save_model(model, path, save_as_external_data=True, location="weights.bin",
-                    size_threshold=0)  # fmt: skip
+    onnx.save_model(
+        model, path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
     return path
 
 

@@ -33,10 +33,15 @@ KINDS = ("int", "float", "str", "bool", "ints", "floats", "strs", "array", "grap
 def any_attrs(monkeypatch):
     """An op with an attribute of every kind, each with default None, and one effect."""
     op = OpDef(
-        "test_attrs", "xs*", "", lambda *xs, **attrs: (F32,), lambda *xs, **attrs: xs[0],
-        attrs={kind: Attr(kind, None, finite=False) for kind in KINDS}, effect="any",
+        "test_attrs",
+        "xs*",
+        "",
+        lambda *xs, **attrs: (F32,),
+        lambda *xs, **attrs: xs[0],
+        attrs={kind: Attr(kind, None, finite=False) for kind in KINDS},
+        effect="any",
         dtypes=(ANY,),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(trireme.ir.op._OPS, op.name, op)
 
 
@@ -150,11 +155,13 @@ def test_ids_need_not_be_dense():
     values = {10 * i: dataclasses.replace(v, id=10 * i) for i, v in graph.values.items()}
     nodes = tuple(
         dataclasses.replace(
-            node, id=node.id + 5, inputs=tuple(10 * i for i in node.inputs),
+            node,
+            id=node.id + 5,
+            inputs=tuple(10 * i for i in node.inputs),
             outputs=tuple(10 * i for i in node.outputs),
         )
         for node in graph.nodes
-    )  # fmt: skip
+    )
     outputs = tuple(10 * i for i in graph.outputs)
     loaded = round_trip(Graph("sparse", (0,), outputs, nodes, values))
     assert list(loaded.values) == list(values)
@@ -172,9 +179,12 @@ def test_weights_are_aligned_shared_and_mapped(tmp_path):
     b = GraphBuilder("weights")
     a = np.random.default_rng(1).standard_normal((64, 1000)).astype(np.float32)
     ids = [
-        b.constant("a", a), b.constant("twin", a.copy()), b.constant("odd", np.ones(3, np.int8)),
-        b.constant("bytes", a.reshape(-1).view(np.uint32)), b.constant("turned", a.T),
-    ]  # fmt: skip
+        b.constant("a", a),
+        b.constant("twin", a.copy()),
+        b.constant("odd", np.ones(3, np.int8)),
+        b.constant("bytes", a.reshape(-1).view(np.uint32)),
+        b.constant("turned", a.T),
+    ]
     path = tmp_path / "m.trm"
     save(b.finish(*ids), path)
     assert path.stat().st_size < 2.1 * a.nbytes
@@ -338,9 +348,13 @@ def test_paths_that_are_no_model(tmp_path, read):
     (tmp_path / "empty.trm").touch()
     (tmp_path / "text.trm").write_text("hello " * 100)
     for name, text in {
-        "none.trm": "No such file", ".": "not a regular file", "fifo": "not a regular file",
-        "empty.trm": "not a .trm file", "text.trm": "not a .trm file", "a\0b": "has a zero byte",
-    }.items():  # fmt: skip
+        "none.trm": "No such file",
+        ".": "not a regular file",
+        "fifo": "not a regular file",
+        "empty.trm": "not a .trm file",
+        "text.trm": "not a .trm file",
+        "a\0b": "has a zero byte",
+    }.items():
         with pytest.raises(ModelFileError, match=text):
             read(tmp_path / name)
     with pytest.raises(ModelFileError, match="not a regular file"):
@@ -367,11 +381,14 @@ def test_the_bytes_do_not_depend_on_the_process():
     here = str(pathlib.Path(__file__).parent)
     runs = {
         subprocess.run(
-            [sys.executable, "-c", code, here], env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code, here],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "1")
-    }  # fmt: skip
+    }
     assert runs == {f"{zlib.crc32(dumps(small()))}\n"}
 
 

@@ -22,13 +22,21 @@ F32 = TensorType((2, 3), "float32")
 def body_op(monkeypatch):
     """An op with a body, an array and a choice."""
     attrs = {
-        "body": Attr("graph", None), "table": Attr("array", None), "flag": Attr("bool", False),
-        "mode": Attr("str", "a", ("a", "b")), "size": Attr("int"),
-    }  # fmt: skip
+        "body": Attr("graph", None),
+        "table": Attr("array", None),
+        "flag": Attr("bool", False),
+        "mode": Attr("str", "a", ("a", "b")),
+        "size": Attr("int"),
+    }
     op = OpDef(
-        "test_body", "x", "", lambda x, **_: (x.type,), lambda x, **_: x, attrs=attrs,
+        "test_body",
+        "x",
+        "",
+        lambda x, **_: (x.type,),
+        lambda x, **_: x,
+        attrs=attrs,
         dtypes=(ANY,),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(trireme.ir.op._OPS, op.name, op)
 
 
@@ -112,7 +120,8 @@ BROKEN = {
     "scales": (put(f"{G}.values.1.tensorType.quant.scales", [1.0]), r"1 scales and 2 zero points"),
     "quant axis": (put(f"{G}.values.1.tensorType.quant.axis", 5), r"quantisation axis 5"),
     "quant float": (
-        put(f"{G}.values.0.tensorType.quant", fbs.QuantT([1.0], [0])), r"cannot be quantised",
+        put(f"{G}.values.0.tensorType.quant", fbs.QuantT([1.0], [0])),
+        r"cannot be quantised",
     ),
     "offset": (put("buffers.0.offset", 63), r"buffers\[0\]: offset 63 is not a multiple"),
     "outside": (put("buffers.0.offset", 2**63), r"buffers\[0\]: bytes 9223372036854775808"),
@@ -132,7 +141,8 @@ BROKEN = {
     "input twice": (put(f"{G}.inputs", [0, 0]), r"an input is listed twice"),
     "type": (put(f"{G}.values.4.tensorType.dtype", "int32"), r"output %4 is int32.*float32"),
     "order": (
-        lambda file: file.graphs[1].nodes.reverse(), r"is used before it is made|does not come",
+        lambda file: file.graphs[1].nodes.reverse(),
+        r"is used before it is made|does not come",
     ),
     "node id": (put(f"{G}.nodes.1.id", 0), r"a node with this id came before"),
     "after": (put(f"{G}.nodes.2.after", [2]), r"waits for node #2"),
@@ -152,9 +162,10 @@ BROKEN = {
     "body outside": (put(f"{ATTR}.0.graph", 9), r"graph 9 does not come before"),
     "body unused": (put(f"{ATTR}.0.kind", 0), r"graphs\[0\]: is used by no node"),
     "body twice": (
-        lambda file: file.graphs[1].nodes.append(file.graphs[1].nodes[2]), r"is used elsewhere",
+        lambda file: file.graphs[1].nodes.append(file.graphs[1].nodes[2]),
+        r"is used elsewhere",
     ),
-}  # fmt: skip
+}
 
 
 def test_the_model_itself_is_fine():

@@ -30,9 +30,13 @@ def cases():
 
 def with_constant(sample, position):
     return type(sample)(
-        sample.inputs, sample.attrs, sample.constants | {position}, sample.quants,
-        sample.out_quants, sample.note,
-    )  # fmt: skip
+        sample.inputs,
+        sample.attrs,
+        sample.constants | {position},
+        sample.quants,
+        sample.out_quants,
+        sample.note,
+    )
 
 
 def differs(device, op, sample, position):

@@ -73,8 +73,11 @@ def test_inference_refuses_what_the_reference_refuses(op, changes):
 
 
 STORED_ONLY = {
-    "col2im": TEXT, "grid_sample": TEXT | COMPLEX, "resize": TEXT | COMPLEX, "trilu": TEXT,
-}  # fmt: skip
+    "col2im": TEXT,
+    "grid_sample": TEXT | COMPLEX,
+    "resize": TEXT | COMPLEX,
+    "trilu": TEXT,
+}
 """Dtypes that ONNX lists for an op's first input, and that have no meaning here: there is no sum of
 strings and no string for zero, and ONNX Runtime has no kernel for them either."""
 
@@ -139,12 +142,18 @@ SENTENCES = [
     ("max", [F32, F32, I32], "xs is int32, expected float32 as x"),
     ("gather", [F32, F32], "indices is float32, expected int32 or int64"),
     ("where", [F32, F32, F32], "condition is float32, expected bool"),
-    ("fully_connected", [I32, TensorType((4, 3), "int8", QUANT)],
-     "x is int32, expected a float beside a quantised w"),
-    ("clip", [Q8, TensorType((), "float16")],
-     "min is float16, expected float32 beside a quantised x"),
+    (
+        "fully_connected",
+        [I32, TensorType((4, 3), "int8", QUANT)],
+        "x is int32, expected a float beside a quantised w",
+    ),
+    (
+        "clip",
+        [Q8, TensorType((), "float16")],
+        "min is float16, expected float32 beside a quantised x",
+    ),
     ("resize", [TensorType((2,), "string")], "x is string, expected a real number or bool"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("op", "types", "sentence"), SENTENCES)

@@ -56,9 +56,11 @@ def doubling(limit):
         return g.add("less", made, g.constant("limit", scalar(limit))), made, x
 
     types = {
-        "turn": TensorType((), "int64"), "going": TensorType((), "bool"),
-        "x": vector(), "step": vector(),
-    }  # fmt: skip
+        "turn": TensorType((), "int64"),
+        "going": TensorType((), "bool"),
+        "x": vector(),
+        "step": vector(),
+    }
     return body("doubling", types, build)
 
 
@@ -68,9 +70,12 @@ def test_loop_ends_by_count_or_condition(most, limit, turns):
     count = builder.input("n", TensorType((), "int64"))
     x, step = builder.input("x", vector()), builder.input("step", vector())
     outs = builder.add_node(
-        "loop", [count, None, x, step], {"body": doubling(limit), "carried": 1}, outputs=2,
+        "loop",
+        [count, None, x, step],
+        {"body": doubling(limit), "carried": 1},
+        outputs=2,
         names=["last", "all"],
-    )  # fmt: skip
+    )
     assert builder.type(outs[1]).shape == ("?",)
     feeds = {"n": np.array(most), "x": np.array(1, F), "step": np.array(0.5, F)}
     found = run_reference(builder.finish(*outs), feeds)
@@ -90,9 +95,12 @@ def test_what_no_turn_of_a_loop_makes_has_the_shape_of_a_turn():
     types = {"turn": TensorType((), "int64"), "going": TensorType((), "bool"), "x": vector(2, 3)}
     count, x = builder.input("n", TensorType((), "int64")), builder.input("x", vector(2, 3))
     outs = builder.add_node(
-        "loop", [count, None, x], {"body": body("turns", types, build), "carried": 1}, outputs=2,
+        "loop",
+        [count, None, x],
+        {"body": body("turns", types, build), "carried": 1},
+        outputs=2,
         names=["last", "all"],
-    )  # fmt: skip
+    )
     feeds = {"n": np.array(0), "x": np.ones((2, 3), F)}
     assert run_reference(builder.finish(*outs), feeds)["all"].shape == (0, 2, 3)
 
@@ -123,13 +131,17 @@ def test_scan_cuts_stacks_and_turns(backward):
         "scan",
         [start, x, factor],
         {
-            "body": body("running", types, build), "carried": 1, "num_scan_inputs": 1,
-            "scan_input_axes": (1,), "scan_input_directions": (backward,),
-            "scan_output_axes": (-1,), "scan_output_directions": (backward,),
+            "body": body("running", types, build),
+            "carried": 1,
+            "num_scan_inputs": 1,
+            "scan_input_axes": (1,),
+            "scan_input_directions": (backward,),
+            "scan_output_axes": (-1,),
+            "scan_output_directions": (backward,),
         },
         outputs=2,
         names=["last", "all"],
-    )  # fmt: skip
+    )
     assert builder.type(outs[1]).shape == (2, 4)
     data, begin = np.arange(8, dtype=F).reshape(2, 4), np.array([1, -1], F)
     found = run_reference(builder.finish(*outs), {"start": begin, "x": data})

@@ -73,7 +73,7 @@ OPEN = [
     ("non_zero", (("N", 9),), {}, (2, "?")),
     ("einsum", (("N", 3, 4), ("N", 4, 5)), {"equation": "bij,bjk->bik"}, ("N", 3, 5)),
     ("depth_to_space", (("N", 4, "W", 8),), {"blocksize": 2}, ("N", 8, "?", 2)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,18 @@ def test_open_dimensions(op, operands, attrs, wanted):
 
 
 WRONG = [
-    ("conv", ((1, 9, 9, 32), np.zeros((64, 3, 3, 16), np.float32)), PLAIN,
-     "input's channel count is 32, expected 16 (weight 16 x groups 1)"),
-    ("conv", ((1, 2, 2, 5), W), {**PLAIN, "pads": (0, 0, 0, 0)},
-     "a window of 3 does not fit into 2 elements and pads 0+0"),
+    (
+        "conv",
+        ((1, 9, 9, 32), np.zeros((64, 3, 3, 16), np.float32)),
+        PLAIN,
+        "input's channel count is 32, expected 16 (weight 16 x groups 1)",
+    ),
+    (
+        "conv",
+        ((1, 2, 2, 5), W),
+        {**PLAIN, "pads": (0, 0, 0, 0)},
+        "a window of 3 does not fit into 2 elements and pads 0+0",
+    ),
     ("conv", ((1, 9, 9, 5), W), {**PLAIN, "strides": (1,)}, "strides has 1 entries, expected 2"),
     ("conv", ((1, 9, 9, 5), W), {**PLAIN, "strides": (0, 1)}, "has an entry below 1"),
     ("conv", ((1, 9, 9, 5), W, (7,)), PLAIN, "the bias' length is 7, expected 8"),
@@ -107,7 +115,7 @@ WRONG = [
     ("depth_to_space", ((1, 4, 4, 6),), {"blocksize": 2}, "channel count 6 does not divide by 4"),
     ("not", ((2, 3),), {}, "x is float32, expected bool"),
     ("top_k", ((2, 3), ints(4)), {}, "k is 4, the axis has 3 elements"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

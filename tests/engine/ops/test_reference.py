@@ -101,8 +101,10 @@ def test_a_grid_samples_a_line_as_numpy_interpolates():
     rng = np.random.default_rng(3)
     x, places = rng.standard_normal((2, 3, 6)), rng.uniform(-1, 1, (2, 4))
     b = GraphBuilder("line")
-    ids = [b.input(name, TensorType(shape, "float64"))
-           for name, shape in (("x", x.shape), ("grid", (2, 4, 1)))]  # fmt: skip
+    ids = [
+        b.input(name, TensorType(shape, "float64"))
+        for name, shape in (("x", x.shape), ("grid", (2, 4, 1)))
+    ]
     graph = b.finish(b.add("grid_sample", *ids, align_corners=1, mode="linear"))
     (found,) = run_reference(graph, {"x": x, "grid": places[..., None]}).values()
     for row, at, made in zip(x, places, found, strict=True):

@@ -6,26 +6,47 @@ from op_samples import op_samples
 from trireme.ir.op import all_ops
 
 RECURRENT = {
-    "activation_alpha", "activation_beta", "activations", "clip", "hidden_size", "layout",
-}  # fmt: skip
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "hidden_size",
+    "layout",
+}
 UNMOVED = {
-    "assign": {"state"}, "variable": {"state"},
+    "assign": {"state"},
+    "variable": {"state"},
     "batch_normalization": {"momentum", "training_mode"},
-    "cast": {"round_mode", "saturate"}, "cast_like": {"round_mode", "saturate"},
-    "deform_conv": {"kernel_shape"}, "dequantize_linear": {"axis", "block_size", "output_dtype"},
+    "cast": {"round_mode", "saturate"},
+    "cast_like": {"round_mode", "saturate"},
+    "deform_conv": {"kernel_shape"},
+    "dequantize_linear": {"axis", "block_size", "output_dtype"},
     "detection_post_process": {
-        "detections_per_class", "iou_threshold", "max_detections", "num_classes", "scales",
+        "detections_per_class",
+        "iou_threshold",
+        "max_detections",
+        "num_classes",
+        "scales",
         "score_threshold",
     },
-    "eye_like": {"dtype"}, "gru": RECURRENT | {"linear_before_reset"},
-    "layer_normalization": {"stash_type"}, "lstm": RECURRENT | {"input_forget"},
-    "max_pool": {"storage_order"}, "max_unpool": {"kernel_shape", "pads"},
+    "eye_like": {"dtype"},
+    "gru": RECURRENT | {"linear_before_reset"},
+    "layer_normalization": {"stash_type"},
+    "lstm": RECURRENT | {"input_forget"},
+    "max_pool": {"storage_order"},
+    "max_unpool": {"kernel_shape", "pads"},
     "quantize_linear": {"axis", "block_size", "output_dtype", "precision", "saturate"},
-    "reduce_all": {"noop_with_empty_axes"}, "reduce_any": {"noop_with_empty_axes"},
-    "resize": {"antialias", "extrapolation_value", "keep_aspect_ratio_policy"}, "rnn": RECURRENT,
-    "roi_align": {"mode", "output_height"}, "shape": {"end", "start"}, "space_to_depth": {"mode"},
-    "tensor_scatter": {"axis"}, "top_k": {"sorted"}, "unique": {"axis"},
-}  # fmt: skip
+    "reduce_all": {"noop_with_empty_axes"},
+    "reduce_any": {"noop_with_empty_axes"},
+    "resize": {"antialias", "extrapolation_value", "keep_aspect_ratio_policy"},
+    "rnn": RECURRENT,
+    "roi_align": {"mode", "output_height"},
+    "shape": {"end", "start"},
+    "space_to_depth": {"mode"},
+    "tensor_scatter": {"axis"},
+    "top_k": {"sorted"},
+    "unique": {"axis"},
+}
 """Attributes with one value in all samples: the onnx node tests or files of their own move them."""
 SPATIAL = ("strides", "dilations", "kernel", "output_padding")
 

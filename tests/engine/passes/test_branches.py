@@ -38,12 +38,19 @@ def scan_model(length=5, turned=0, axis=0, passes_on=False):
     body = helper.make_graph(nodes, "body", info("a", "b", "x"), info("a2", kept, "seen"))
     said = {} if turned is None else {"directions": (turned, turned)}
     said |= {} if axis is None else {"axes": (axis, 1 - axis)}
-    attrs = {f"scan_{end}_{name}": [at] for name, ends in said.items()
-             for end, at in zip(("input", "output"), ends, strict=True)}  # fmt: skip
+    attrs = {
+        f"scan_{end}_{name}": [at]
+        for name, ends in said.items()
+        for end, at in zip(("input", "output"), ends, strict=True)
+    }
     scan = helper.make_node(
-        "Scan", ["a0", "b0", "xs"], ["a_last", "b_last", "all"], body=body, num_scan_inputs=1,
+        "Scan",
+        ["a0", "b0", "xs"],
+        ["a_last", "b_last", "all"],
+        body=body,
+        num_scan_inputs=1,
         **attrs,
-    )  # fmt: skip
+    )
     xs = (3, length) if axis else (length, 3)
     inputs = [*info("a0", "b0", "outer"), *info("xs", shape=xs)]
     outputs = [*info("a_last", "b_last"), *info("all", shape=None)]

@@ -97,16 +97,29 @@ def u_net(m):
 
 def upsampling(m):
     y = conv(m, m.x, 3, 4)
-    y = m.op("conv_transpose", y, weights(4, 4, 3, 3), weights(4), strides=(2, 2),
-             pads=(1, 1, 1, 1), dilations=(1, 1), output_padding=(1, 1), layout="NCHW")  # fmt: skip
+    y = m.op(
+        "conv_transpose",
+        y,
+        weights(4, 4, 3, 3),
+        weights(4),
+        strides=(2, 2),
+        pads=(1, 1, 1, 1),
+        dilations=(1, 1),
+        output_padding=(1, 1),
+        layout="NCHW",
+    )
     best = m.op("arg_max", y, axis=1, keepdims=0)
     return m.op("cast", best, to="float32")
 
 
 BLOCKS = {
-    resnet: 1, densenet: 1, squeeze_and_excite: 1, u_net: 1, upsampling: 1,
+    resnet: 1,
+    densenet: 1,
+    squeeze_and_excite: 1,
+    u_net: 1,
+    upsampling: 1,
     shufflenet: 2,  # the input's and the shuffle itself
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda f: f.__name__)
@@ -135,14 +148,29 @@ def test_flatten_moves_into_the_weights():
 
 def test_one_dimension_and_three():
     m = Model(x=f32(2, 3, 9))
-    y = m.op("conv", m.x, weights(4, 3, 3), strides=(1,), pads=(1, 1), dilations=(1,),
-             layout="NCHW")  # fmt: skip
+    y = m.op(
+        "conv", m.x, weights(4, 3, 3), strides=(1,), pads=(1, 1), dilations=(1,), layout="NCHW"
+    )
     y = m.op("relu", m.op("unsqueeze", y, ints(2)))
-    y = m.op("conv", y, weights(4, 4, 1, 3), strides=(1, 1), pads=(0, 1, 0, 1), dilations=(1, 1),
-             layout="NCHW")  # fmt: skip
+    y = m.op(
+        "conv",
+        y,
+        weights(4, 4, 1, 3),
+        strides=(1, 1),
+        pads=(0, 1, 0, 1),
+        dilations=(1, 1),
+        layout="NCHW",
+    )
     y = m.op("reshape", y, ints(2, 4, 1, 3, 3))
-    y = m.op("conv", y, weights(4, 4, 1, 3, 3), strides=(1, 1, 1), pads=(0, 1, 1, 0, 1, 1),
-             dilations=(1, 1, 1), layout="NCHW")  # fmt: skip
+    y = m.op(
+        "conv",
+        y,
+        weights(4, 4, 1, 3, 3),
+        strides=(1, 1, 1),
+        pads=(0, 1, 1, 0, 1, 1),
+        dilations=(1, 1, 1),
+        layout="NCHW",
+    )
     made = settled(m.finish(m.op("reduce_max", y, ints(1, 2), keepdims=0)))
     assert len(transposes(made)) == 1, str(made)
 
@@ -163,9 +191,13 @@ def test_a_transposed_input_is_shared():
 def test_attention_keeps_its_transposes():
     m = Model(x=f32(2, 6, 8))
     q, k, v = (
-        m.op("transpose", m.op("reshape", m.op("matmul", m.x, weights(8, 8, seed=s)),
-             ints(2, 6, 2, 4)), perm=(0, 2, 1, 3) if s != 2 else (0, 2, 3, 1)) for s in (1, 2, 3)
-    )  # fmt: skip
+        m.op(
+            "transpose",
+            m.op("reshape", m.op("matmul", m.x, weights(8, 8, seed=s)), ints(2, 6, 2, 4)),
+            perm=(0, 2, 1, 3) if s != 2 else (0, 2, 3, 1),
+        )
+        for s in (1, 2, 3)
+    )
     scores = m.op("softmax", m.op("div", m.op("matmul", q, k), scalar(2.0)), axis=-1)
     y = m.op("transpose", m.op("matmul", scores, v), perm=(0, 2, 1, 3))
     graph = m.finish(m.op("reshape", y, ints(2, 6, 8)))

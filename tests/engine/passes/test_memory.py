@@ -32,9 +32,9 @@ def peak(graph, transposes=True):
     for value in graph.outputs:
         if of.get(value, value) in first:
             last[of.get(value, value)] = len(graph.nodes)
-    return peak_bytes([
-        LiveRange(v, first[v], last.get(v, first[v]), graph.type(v).nbytes) for v in first
-    ])  # fmt: skip
+    return peak_bytes(
+        [LiveRange(v, first[v], last.get(v, first[v]), graph.type(v).nbytes) for v in first]
+    )
 
 
 def check(graph, name=""):
@@ -89,9 +89,15 @@ class Wide:
             shape = (channels, inside, kernel, kernel)
         w = self.b.constant("w", self.rng.normal(size=shape).astype(np.float32))
         return self.b.add(
-            "conv", x, w, strides=(1, 1), pads=(kernel // 2,) * 4, dilations=(1, 1), groups=1,
+            "conv",
+            x,
+            w,
+            strides=(1, 1),
+            pads=(kernel // 2,) * 4,
+            dilations=(1, 1),
+            groups=1,
             layout=self.layout,
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
@@ -106,10 +112,17 @@ def test_no_pass_raises_the_bound_of_a_thousand_wide_nets():
         check(Wide(seed).graph, f"seed {seed}")
 
 
-@pytest.mark.parametrize("name", [
-    "kws_dscnn_f32", "mobilenet_v2_1.0_224_quant", "deeplabv3_f32", "resnet8_cifar10_f32",
-    "ssd_mobilenet_v1_quant", "yamnet",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kws_dscnn_f32",
+        "mobilenet_v2_1.0_224_quant",
+        "deeplabv3_f32",
+        "resnet8_cifar10_f32",
+        "ssd_mobilenet_v1_quant",
+        "yamnet",
+    ],
+)
 def test_no_pass_raises_the_bound_of_the_zoo(name):
     path = zoo_folder() / f"{name}.tflite"
     if not path.exists():
@@ -121,9 +134,15 @@ def test_no_pass_raises_the_bound_of_the_zoo(name):
 def narrow(b, x, channels):
     w = b.constant("w", np.ones((channels, 1, 1, b.values[x].type.shape[3]), np.float32))
     return b.add(
-        "conv", x, w,
-        strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), groups=1, layout="NHWC",
-    )  # fmt: skip
+        "conv",
+        x,
+        w,
+        strides=(1, 1),
+        pads=(0,) * 4,
+        dilations=(1, 1),
+        groups=1,
+        layout="NHWC",
+    )
 
 
 def late_add(count=6):

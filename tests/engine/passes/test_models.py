@@ -17,26 +17,45 @@ from trireme.ir.interpreter import is_quantized
 from trireme.passes.pipeline import optimise
 
 ZOO = {
-    "ad01_fp32": 10, "ad01_int8": 10, "deeplabv3_f32": 60, "kws_dscnn_f32": 58,
-    "kws_dscnn_int8": 13, "mobilenet_v1_0.25_224_f32": 31, "mobilenet_v2_1.0_224_quant": 66,
-    "resnet8_cifar10_f32": 13, "resnet8_cifar10_int8": 16, "ssd_mobilenet_v1_quant": 66,
-    "tf2_mobilenet_v2_1.0_224_ptq": 68, "vww_96_float": 31, "vww_96_int8": 31, "yamnet": 46,
-}  # fmt: skip
+    "ad01_fp32": 10,
+    "ad01_int8": 10,
+    "deeplabv3_f32": 60,
+    "kws_dscnn_f32": 58,
+    "kws_dscnn_int8": 13,
+    "mobilenet_v1_0.25_224_f32": 31,
+    "mobilenet_v2_1.0_224_quant": 66,
+    "resnet8_cifar10_f32": 13,
+    "resnet8_cifar10_int8": 16,
+    "ssd_mobilenet_v1_quant": 66,
+    "tf2_mobilenet_v2_1.0_224_ptq": 68,
+    "vww_96_float": 31,
+    "vww_96_int8": 31,
+    "yamnet": 46,
+}
 """The most nodes that may be left of each model of the zoo."""
 
 SMALL = ["ad01_fp32", "ad01_int8", "kws_dscnn_f32", "kws_dscnn_int8", "resnet8_cifar10_int8"]
 """Interpreted twice in half a second; test_end_to_end.py runs the others against LiteRT."""
 
 LIGHT_MODELS = {
-    "densenet121": (1, 310), "inception_v1": (1, 86), "inception_v2": (1, 96), "resnet50": (1, 59),
-    "shufflenet": (17, 109), "squeezenet": (1, 41),
-}  # fmt: skip
+    "densenet121": (1, 310),
+    "inception_v1": (1, 86),
+    "inception_v2": (1, 96),
+    "resnet50": (1, 59),
+    "shufflenet": (17, 109),
+    "squeezenet": (1, 41),
+}
 """Transposes (the input's, and one a channel shuffle) and the most nodes that may be left."""
 
 MADE = {
-    "bert_mini": (16, 80), "mobilenet_v1": (1, 31), "mobilenet_v2": (1, 56),
-    "mobilevit_s": (43, 233), "resnet18": (1, 25), "resnet50": (1, 58), "vit_tiny": (49, 236),
-}  # fmt: skip
+    "bert_mini": (16, 80),
+    "mobilenet_v1": (1, 31),
+    "mobilenet_v2": (1, 56),
+    "mobilevit_s": (43, 233),
+    "resnet18": (1, 25),
+    "resnet50": (1, 58),
+    "vit_tiny": (49, 236),
+}
 """The same of make_onnx.py's models; attention takes four transposes a layer."""
 
 

@@ -83,12 +83,21 @@ def hard_sigmoid_keras(m, x):
 
 
 ACTIVATIONS = {
-    gelu_torch: "gelu", gelu_half_first: "gelu", gelu_over_two: "gelu",
-    gelu_tanh_pow: "gelu", gelu_tanh_fast: "gelu",
-    swish: "swish", swish_alpha: "swish", mish: "mish", softplus: "softplus",
-    hard_swish_torch: "hard_swish", hard_swish_gate: "hard_swish", hard_swish_op: "hard_swish",
-    hard_sigmoid_torch: "hard_sigmoid", hard_sigmoid_keras: "hard_sigmoid",
-}  # fmt: skip
+    gelu_torch: "gelu",
+    gelu_half_first: "gelu",
+    gelu_over_two: "gelu",
+    gelu_tanh_pow: "gelu",
+    gelu_tanh_fast: "gelu",
+    swish: "swish",
+    swish_alpha: "swish",
+    mish: "mish",
+    softplus: "softplus",
+    hard_swish_torch: "hard_swish",
+    hard_swish_gate: "hard_swish",
+    hard_swish_op: "hard_swish",
+    hard_sigmoid_torch: "hard_sigmoid",
+    hard_sigmoid_keras: "hard_sigmoid",
+}
 each_activation = pytest.mark.parametrize("write", ACTIVATIONS, ids=lambda f: f.__name__)
 
 

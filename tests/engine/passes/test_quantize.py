@@ -52,8 +52,13 @@ def folded(graph, *, units=1, whole=True):
 
 
 SPATIAL = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NCHW"}
-WINDOW = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1),
-          "layout": "NCHW"}  # fmt: skip
+WINDOW = {
+    "kernel": (2, 2),
+    "strides": (2, 2),
+    "pads": (0, 0, 0, 0),
+    "dilations": (1, 1),
+    "layout": "NCHW",
+}
 
 
 def bias(m, channels, axis=None):
@@ -81,7 +86,10 @@ OPS = {
     "matmul": lambda m, x: m.op("matmul", x, dq_weights(m, 5, 7, axis=1)),
     "matmul of both": lambda m, x: m.op("matmul", x, m.op("transpose", x, perm=(0, 1, 3, 2))),
     "gemm": lambda m, x: m.op(
-        "gemm", m.op("reshape", x, ints(4, 25)), dq_weights(m, 8, 25, axis=0), bias(m, 8),
+        "gemm",
+        m.op("reshape", x, ints(4, 25)),
+        dq_weights(m, 8, 25, axis=0),
+        bias(m, 8),
         trans_b=1,
     ),
     "add": lambda m, x: m.op("add", x, x),
@@ -103,13 +111,15 @@ OPS = {
     "hard_swish": lambda m, x: m.op("hard_swish", x),
     "relu": lambda m, x: m.op("relu", x),
     "moves": lambda m, x: m.op(
-        "slice", m.op("transpose", m.op("reshape", x, ints(1, 2, 50)), perm=(2, 1, 0)),
-        ints(3), ints(40),
+        "slice",
+        m.op("transpose", m.op("reshape", x, ints(1, 2, 50)), perm=(2, 1, 0)),
+        ints(3),
+        ints(40),
     ),
     "resize": lambda m, x: m.op(
         "resize", x, None, np.array([1, 1, 2, 2], np.float32), mode="nearest"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -135,8 +145,13 @@ ZEROS = {"int8": -128, "uint8": 200}
 
 def test_golden_text_of_a_quantised_conv():
     m = Model(x=f32(1, 5, 5, 4))
-    y = m.op("conv", qdq(m, m.x), dq_weights(m, 6, 3, 3, 4, axis=0), bias(m, 6),
-             **SPATIAL | {"layout": "NHWC"})  # fmt: skip
+    y = m.op(
+        "conv",
+        qdq(m, m.x),
+        dq_weights(m, 6, 3, 3, 4, axis=0),
+        bias(m, 6),
+        **SPATIAL | {"layout": "NHWC"},
+    )
     graph = m.finish(m.op("relu", qdq(m, m.op("relu", y), 0.1, -128)))
     made = optimise(graph, passes=["quantize_folding"])
     assert [line.strip() for line in str(made).splitlines()[1:]] == [

@@ -12,9 +12,22 @@ from trireme.ir.builder import scalar
 from trireme.passes.pipeline import PASSES, optimise
 
 UNARY = (
-    "relu", "tanh", "sigmoid", "hard_swish", "swish", "abs", "neg", "identity", "relu6",
-    "exp_small", "clip", "hard_sigmoid", "gelu", "softplus", "square",
-)  # fmt: skip
+    "relu",
+    "tanh",
+    "sigmoid",
+    "hard_swish",
+    "swish",
+    "abs",
+    "neg",
+    "identity",
+    "relu6",
+    "exp_small",
+    "clip",
+    "hard_sigmoid",
+    "gelu",
+    "softplus",
+    "square",
+)
 BINARY = ("add", "sub", "mul", "max", "min")
 SHAPES = [(1, 4, 6, 6), (2, 3, 5, 7), (1, 2, 4, 8), (2, 6, 4)]
 
@@ -116,8 +129,17 @@ class Random:
         w = self.normal(*shape) / np.float32(math.sqrt(per * math.prod(kernel)))
         biases = [self.normal(out)] if self.rng.random() < 0.5 else []
         strides = tuple(int(s) for s in self.rng.integers(1, 3, rank))
-        y = self.op("conv", x, w, *biases, strides=strides, pads=pads, dilations=(1,) * rank,
-                    groups=groups, layout=layout)  # fmt: skip
+        y = self.op(
+            "conv",
+            x,
+            w,
+            *biases,
+            strides=strides,
+            pads=pads,
+            dilations=(1,) * rank,
+            groups=groups,
+            layout=layout,
+        )
         return self.batch_norm(y, layout) if self.rng.random() < 0.4 else y
 
     def batch_norm(self, x, layout=None):
@@ -136,8 +158,15 @@ class Random:
             return None
         pads = tuple(int(p) for p in self.rng.integers(0, 2, 2 * rank))
         name = "max_pool" if self.rng.random() < 0.5 else "average_pool"
-        return self.op(name, x, kernel=(2,) * rank, strides=(int(self.rng.integers(1, 3)),) * rank,
-                       pads=pads, dilations=(1,) * rank, layout=layout)  # fmt: skip
+        return self.op(
+            name,
+            x,
+            kernel=(2,) * rank,
+            strides=(int(self.rng.integers(1, 3)),) * rank,
+            pads=pads,
+            dilations=(1,) * rank,
+            layout=layout,
+        )
 
     def pad(self, x):
         rank = len(self.dims(x))
@@ -236,11 +265,37 @@ class Random:
         return self.op("gemm", x, w, self.normal(5), alpha=0.5, beta=2.0, trans_b=1)
 
 
-STEPS = [getattr(Random, name) for name in (
-    "unary", "unary", "by_constant", "by_constant", "binary", "binary", "broadcast", "conv", "conv",
-    "conv", "batch_norm", "pool", "pad", "transpose", "transpose", "reshape", "reduce", "concat",
-    "split", "slice", "gather", "resize", "softmax", "layer_norm", "matmul", "gemm",
-)]  # fmt: skip
+STEPS = [
+    getattr(Random, name)
+    for name in (
+        "unary",
+        "unary",
+        "by_constant",
+        "by_constant",
+        "binary",
+        "binary",
+        "broadcast",
+        "conv",
+        "conv",
+        "conv",
+        "batch_norm",
+        "pool",
+        "pad",
+        "transpose",
+        "transpose",
+        "reshape",
+        "reduce",
+        "concat",
+        "split",
+        "slice",
+        "gather",
+        "resize",
+        "softmax",
+        "layer_norm",
+        "matmul",
+        "gemm",
+    )
+]
 
 
 def check_seed(seed, nodes=14, **options):

@@ -153,8 +153,17 @@ def test_batch_norm_goes_into_the_conv_before(layout, groups):
 
 def test_batch_norm_goes_into_transposed_conv():
     m = Model(x=f32(1, 4, 5, 5))
-    y = m.op("conv_transpose", m.x, weights(4, 3, 3, 3), pads=(1, 1, 1, 1), strides=(2, 2),
-             dilations=(1, 1), output_padding=(0, 0), groups=2, layout="NCHW")  # fmt: skip
+    y = m.op(
+        "conv_transpose",
+        m.x,
+        weights(4, 3, 3, 3),
+        pads=(1, 1, 1, 1),
+        strides=(2, 2),
+        dilations=(1, 1),
+        output_padding=(0, 0),
+        groups=2,
+        layout="NCHW",
+    )
     made = only(m.finish(batch_norm(m, y, 6)), "batch_norm", tol=2e-6)
     assert op_names(made) == "conv_transpose"
 
@@ -192,8 +201,16 @@ def test_gemm_and_matmul_become_fully_connected():
     m = Model(x=f32(2, 3))
     y = m.op("gemm", m.x, weights(3, 5), weights(1, 5), alpha=0.5, beta=2.0, trans_a=0, trans_b=0)
     y = m.op("add", m.op("matmul", y, weights(5, 4)), weights(4))
-    y = m.op("gemm", y, weights(7, 4), m.op("reduce_sum", y, ints(1)), alpha=1.0, beta=0.5,
-             trans_a=0, trans_b=1)  # fmt: skip
+    y = m.op(
+        "gemm",
+        y,
+        weights(7, 4),
+        m.op("reduce_sum", y, ints(1)),
+        alpha=1.0,
+        beta=0.5,
+        trans_a=0,
+        trans_b=1,
+    )
     assert body(only(m.finish(y), "canonicalise", tol=2e-6)) == [
         "%3:float32[2,5] = fully_connected(%0, float32[5,3]const, float32[5]const) {activation=''}",
         "%6:float32[2,4] = fully_connected(%3, float32[4,5]const, float32[4]const) {activation=''}",
@@ -288,14 +305,20 @@ def test_residual_and_activation_go_into_the_conv():
 @pytest.mark.parametrize(
     ("op", "attrs", "name"),
     [
-        ("relu", {}, "relu"), ("tanh", {}, "tanh"), ("sigmoid", {}, "sigmoid"),
-        ("hard_swish", {}, "hard_swish"), ("swish", {}, "swish"), ("gelu", {}, "gelu"),
-        ("gelu", {"approximate": "tanh"}, "gelu_tanh"), ("relu6", {}, "relu6"),
+        ("relu", {}, "relu"),
+        ("tanh", {}, "tanh"),
+        ("sigmoid", {}, "sigmoid"),
+        ("hard_swish", {}, "hard_swish"),
+        ("swish", {}, "swish"),
+        ("gelu", {}, "gelu"),
+        ("gelu", {"approximate": "tanh"}, "gelu_tanh"),
+        ("relu6", {}, "relu6"),
         ("hard_sigmoid", {"alpha": 1 / 6}, "hard_sigmoid"),
-        ("swish", {"alpha": 1.5}, None), ("hard_sigmoid", {"alpha": 0.2}, None),
+        ("swish", {"alpha": 1.5}, None),
+        ("hard_sigmoid", {"alpha": 0.2}, None),
         ("leaky_relu", {}, None),
     ],
-)  # fmt: skip
+)
 def test_activations(op, attrs, name):
     m = Model(x=f32(2, 4), y=f32(4))
     made = only(m.finish(m.op(op, m.op("mul", m.x, m.y), **attrs)), "fuse_activation")

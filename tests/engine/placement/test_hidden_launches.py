@@ -28,17 +28,27 @@ LAUNCH_S, ISSUE_S = 50e-6, 6e-6
 def chained(problem, device=1, issue_s=ISSUE_S):
     issue = tuple(issue_s if d == device else None for d in problem.devices)
     return Problem(
-        replace(problem.machine, issue_s=issue), problem.seconds, problem.inputs, problem.after,
-        problem.outputs, problem.nbytes,
-    )  # fmt: skip
+        replace(problem.machine, issue_s=issue),
+        problem.seconds,
+        problem.inputs,
+        problem.after,
+        problem.outputs,
+        problem.nbytes,
+    )
 
 
 def test_a_task_behind_its_own_device_takes_itself_or_its_issue():
     problem = chained(random_problem("chain", 0, 1, 2))
     machine = replace(problem.machine, launch_s=(0.0, LAUNCH_S))
     inputs = [[(9, -1)], [(0, 0)], [(1, 1)]]
-    problem = Problem(machine, [[1, 2e-6], [1, 20e-6], [1, 1e-6]], inputs, [[], [], []],
-                      [(2, 2)], {0: 4, 1: 4, 2: 4, 9: 4})  # fmt: skip
+    problem = Problem(
+        machine,
+        [[1, 2e-6], [1, 20e-6], [1, 1e-6]],
+        inputs,
+        [[], [], []],
+        [(2, 2)],
+        {0: 4, 1: 4, 2: 4, 9: 4},
+    )
     there = problem.copy_s(9, 0, problem.space[1]) + problem.copy_s(2, problem.space[1], 0)
     one = makespan_s(problem, (1, 1, 1), [(1, [0, 1, 2])])
     assert one == pytest.approx(there + LAUNCH_S + 23e-6)

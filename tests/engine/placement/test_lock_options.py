@@ -24,8 +24,20 @@ def model(tmp_path):
 def locked(model, tmp_path, capsys):
     """The file of a lock that says something of every option."""
     path = str(tmp_path / "placement.toml")
-    words = ["--devices", "host,cpu", "--objective", "serial", "--batch", "2", "--threads", "1",
-             "--pin", "z=host", "--lock", path]  # fmt: skip
+    words = [
+        "--devices",
+        "host,cpu",
+        "--objective",
+        "serial",
+        "--batch",
+        "2",
+        "--threads",
+        "1",
+        "--pin",
+        "z=host",
+        "--lock",
+        path,
+    ]
     assert call(capsys, "place", model, *words)[0] == 0
     return path
 
@@ -89,10 +101,15 @@ def test_a_lock_of_a_described_machine_runs_nowhere(tmp_path, capsys):
         trireme.Session(model, placement=path)
 
 
-@pytest.mark.parametrize("row, message", [
-    ("link_bandwidth=1..2", "expected one value"), ("nothing=1", "has no figure 'nothing'"),
-    ("flops=x0", "cannot be varied so"), ("link_bandwidth", "expected FIGURE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        ("link_bandwidth=1..2", "expected one value"),
+        ("nothing=1", "has no figure 'nothing'"),
+        ("flops=x0", "cannot be varied so"),
+        ("link_bandwidth", "expected FIGURE"),
+    ],
+)
 def test_figures_that_cannot_be_set_are_named(tmp_path, capsys, row, message):
     soc_of(tmp_path)
     model = str(tmp_path / "chain.trm")

@@ -50,9 +50,14 @@ def limited(seed, streams):
         streams=frozenset(spaces if streams else ()),
     )
     return Problem(
-        machine, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes,
+        machine,
+        problem.seconds,
+        problem.inputs,
+        problem.after,
+        problem.outputs,
+        problem.nbytes,
         resident,
-    )  # fmt: skip
+    )
 
 
 def drawn(rng):
@@ -99,9 +104,10 @@ def test_what_is_streamed_is_what_finds_no_room(seed):
     problem = limited(seed, streams=True)
     for assigned in itertools.islice(itertools.product(*problem.able), 0, None, 7):
         for tasks in rules(problem, assigned):
-            uses, fetched = memory_uses(problem, assigned, tasks), streamed_s(
-                problem, assigned, tasks
-            )  # fmt: skip
+            uses, fetched = (
+                memory_uses(problem, assigned, tasks),
+                streamed_s(problem, assigned, tasks),
+            )
             assert math.isclose(
                 sum(fetched.values()), sum(use.streamed_s for use in uses), abs_tol=1e-15
             )
@@ -117,9 +123,14 @@ def test_what_is_streamed_is_what_finds_no_room(seed):
 
 def replaced(problem, **changes):
     return Problem(
-        replace(problem.machine, **changes), problem.seconds, problem.inputs, problem.after,
-        problem.outputs, problem.nbytes, problem.resident,
-    )  # fmt: skip
+        replace(problem.machine, **changes),
+        problem.seconds,
+        problem.inputs,
+        problem.after,
+        problem.outputs,
+        problem.nbytes,
+        problem.resident,
+    )
 
 
 def test_contracted_nodes_keep_what_their_nodes_keep():
@@ -320,9 +331,12 @@ def test_fallback_covers_memory_that_code_turns_out_to_need():
     npu = toys(64 << 10)["npu"]
     npu.scratch_bytes = 60 << 10
     with Session(
-        dense(1), devices=[npu, ToyDevice("cpu", flops=1e6)], passes=(), calibration=Calibration(),
+        dense(1),
+        devices=[npu, ToyDevice("cpu", flops=1e6)],
+        passes=(),
+        calibration=Calibration(),
         fallback=True,
-    ) as session:  # fmt: skip
+    ) as session:
         assert "scratch 61440" in session.dropped["npu"]
 
 
@@ -336,9 +350,12 @@ def test_a_simulated_npu_keeps_to_its_memory():
     with pytest.raises(PlacementError, match="npu: [0-9]+ of 262144 bytes"):
         Session(graph, devices=[open_device(machine)], passes=(), calibration=Calibration())
     with Session(
-        graph, devices=[open_device(machine), "cpu"], passes=(), calibration=Calibration(),
+        graph,
+        devices=[open_device(machine), "cpu"],
+        passes=(),
+        calibration=Calibration(),
         pins={"#0": "npu"},
-    ) as session:  # fmt: skip
+    ) as session:
         predicted, real = session.placement.memory[1], session.program.memory_uses()["npu"]
         assert len(session.placement.nodes_on("npu")) == 1
         assert 65_536 <= real.weights <= predicted.weights + 64 and real.code <= predicted.code

@@ -33,9 +33,12 @@ def outputs_of(graph, devices, feeds, seed):
     """The outputs of a session in parallel mode, after checking every other order against it."""
     pinned = pinned_at_random(graph, devices, seed)
     with Session(
-        pinned, devices=list(devices.values()), passes=(), calibration=Calibration(),
+        pinned,
+        devices=list(devices.values()),
+        passes=(),
+        calibration=Calibration(),
         objective="serial",
-    ) as session:  # fmt: skip
+    ) as session:
         check_plan(session.plan)
         first = session.run(feeds)
         session.runs.mode = "serial"

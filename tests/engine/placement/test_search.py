@@ -126,14 +126,21 @@ def test_message_passing_bounds_every_placement(seed):
     kind = ("layered", "series-parallel")[seed % 2]
     sizes = (random_problem(kind, seed, n) for n in range(9, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 1000)
-    after = [[j] if i and rng.random() < 0.3 else [] for i in range(problem.n)
-             for j in (rng.randrange(max(i, 1)),)]  # fmt: skip
+    after = [
+        [j] if i and rng.random() < 0.3 else []
+        for i in range(problem.n)
+        for j in (rng.randrange(max(i, 1)),)
+    ]
     memory = list(problem.machine.memory)
     memory[-1] = memory[rng.randrange(len(memory))]
     problem = Problem(
-        replace(problem.machine, memory=tuple(memory)), problem.seconds, problem.inputs, after,
-        problem.outputs, problem.nbytes,
-    )  # fmt: skip
+        replace(problem.machine, memory=tuple(memory)),
+        problem.seconds,
+        problem.inputs,
+        after,
+        problem.outputs,
+        problem.nbytes,
+    )
     prices = time_prices(problem)
     for dear in (
         prices,
@@ -251,9 +258,15 @@ def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
     """Node 2 reads two values, so a cut before it takes two latencies, one behind it only one."""
     far = Link(10e-6, 1e9)
     machine = Machine(
-        ("cpu", "npu"), ("host", "npu"), ("cpu", "npu"), (0.0, 0.0),
-        Links({"npu": far}, {"npu": far}), {}, (None, None), {},
-    )  # fmt: skip
+        ("cpu", "npu"),
+        ("host", "npu"),
+        ("cpu", "npu"),
+        (0.0, 0.0),
+        Links({"npu": far}, {"npu": far}),
+        {},
+        (None, None),
+        {},
+    )
     seconds = [[1e-6, None], [1e-6, None], [1e-6, 1e-6], [100e-6, 1e-6]]
     inputs = [[(4, CALLER)], [(4, CALLER)], [(0, 0), (1, 1)], [(2, 2)]]
     nbytes = {0: 2, 1: 2, 2: 4, 3: 4, 4: 4}
@@ -363,8 +376,16 @@ def test_an_arena_or_an_operand_that_does_not_fit_is_an_error():
 def test_the_cheapest_use_of_an_unused_device_counts_the_way_to_the_readers():
     """Of 16 nodes side by side, as dear on either device, all but the last make 1 MiB."""
     ways = {"one": Link(1e-6, 1e9), "two": Link(1e-6, 4e9)}
-    machine = Machine(("one", "two"), ("one", "two"), ("one", "two"), (1e-6, 1e-6),
-                      Links(ways, ways), {}, (None, None), {})  # fmt: skip
+    machine = Machine(
+        ("one", "two"),
+        ("one", "two"),
+        ("one", "two"),
+        (1e-6, 1e-6),
+        Links(ways, ways),
+        {},
+        (None, None),
+        {},
+    )
     inputs = [[(17, CALLER)]] * 16 + [[(i, i) for i in range(16)]]
     nbytes = dict.fromkeys(range(15), 1 << 20) | {15: 4, 16: 4, 17: 4}
     seconds = [[1e-6, 1e-6]] * 16 + [[1e-6, None]]

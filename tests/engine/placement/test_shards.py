@@ -88,18 +88,27 @@ def test_int8_splits_on_the_devices_are_exact(devices, seed):
         costs = CostModel(devices, Calibration())
         placed = place(parts.graph, costs, "serial", pins=pins)
         with Session(
-            placed.source, devices=list(devices.values()), passes=(), placement=placed,
+            placed.source,
+            devices=list(devices.values()),
+            passes=(),
+            placement=placed,
             calibration=Calibration(),
-        ) as session:  # fmt: skip
+        ) as session:
             check_plan(session.plan)
             for name, array in session.run(feeds).items():
                 np.testing.assert_array_equal(array, want[name], err_msg=f"seed {seed}")
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((), (-1, -1, -1)), ((5,), (-1, 0, 0)), ((5, 6), (-1, 1, 0)),
-                        ((5, 6, 7), (1, 2, 0)), ((5, 6, 7, 8), (1, 3, 0))],
-)  # fmt: skip
+    ("shape", "axes"),
+    [
+        ((), (-1, -1, -1)),
+        ((5,), (-1, 0, 0)),
+        ((5, 6), (-1, 1, 0)),
+        ((5, 6, 7), (1, 2, 0)),
+        ((5, 6, 7, 8), (1, 3, 0)),
+    ],
+)
 def test_the_axis_of_a_split(shape, axes):
     type = TensorType(shape, F32)
     assert tuple(axis_of(kind, type) for kind in ("rows", "channels", "batch")) == axes
@@ -114,10 +123,12 @@ def wide_conv(dtype=F32, groups=1):
     )
     scales = Quant((0.01,) * w.shape[0], (0,) * w.shape[0], 0) if quant else None
     y = b.add_node(
-        "conv", [x, b.constant("w", w.astype(dtype), scales)],
+        "conv",
+        [x, b.constant("w", w.astype(dtype), scales)],
         dict(strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups),
-        names=["y"], quants=[quant],
-    )[0]  # fmt: skip
+        names=["y"],
+        quants=[quant],
+    )[0]
     return b.finish(y)
 
 
@@ -242,9 +253,13 @@ def test_models_split_over_npu_and_cpu(devices, name):
         texts.append([f"{names[0]}..{names[3]}=npu,cpu:rows", f"{names[8]}=cpu,npu:rows:2"])
     for text in texts:
         with Session(
-            graph, devices=chosen, passes=(), calibration=Calibration(), split=text,
+            graph,
+            devices=chosen,
+            passes=(),
+            calibration=Calibration(),
+            split=text,
             objective="serial",
-        ) as session:  # fmt: skip
+        ) as session:
             assert len(session.placement.splits) == len(text)
             for output, array in session.run(feeds).items():
                 assert array.tobytes() == want[output].tobytes(), text
@@ -285,11 +300,14 @@ def test_chosen_splits_are_never_predicted_worse(seed):
     graph = random_graph(seed, 12)
     made = {
         name: ToyDevice(
-            name, flops=10 ** rng.uniform(5, 7), bandwidth=1e9, launch_s=10 ** rng.uniform(-7, -5),
+            name,
+            flops=10 ** rng.uniform(5, 7),
+            bandwidth=1e9,
+            launch_s=10 ** rng.uniform(-7, -5),
             link_bandwidth=10 ** rng.uniform(8, 10),
         )
         for name in ("cpu", "gpu", "npu")[: rng.choice([2, 3])]
-    }  # fmt: skip
+    }
     costs = CostModel(made, Calibration())
     for objective in ("makespan", "throughput"):
         plain = place(graph, costs, objective)

@@ -195,9 +195,14 @@ def conv_and_lrn(gpu_us):
     return graph, CostModel(toys, Calibration.of_devices(*entries))
 
 
-@pytest.mark.parametrize(("gpu_us", "mixtures", "where"), [
-    (95.0, "any", "gpu"), (95.0, "sure", "cpu"), (30.0, "sure", "gpu"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu_us", "mixtures", "where"),
+    [
+        (95.0, "any", "gpu"),
+        (95.0, "sure", "cpu"),
+        (30.0, "sure", "gpu"),
+    ],
+)
 def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, mixtures, where):
     graph, costs = conv_and_lrn(gpu_us)
     plain = place(graph, costs, keep=Kept({n.id: "cpu" for n in graph.nodes}, {}))

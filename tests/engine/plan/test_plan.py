@@ -41,9 +41,12 @@ def test_any_order_gives_the_interpreters_bits(seed):
     feeds = feeds_of(graph, seed)
     want = run_reference(graph, feeds)
     with Session(
-        graph, devices=list(devices().values()), passes=(), calibration=Calibration(),
+        graph,
+        devices=list(devices().values()),
+        passes=(),
+        calibration=Calibration(),
         objective="serial" if seed % 12 else "makespan",
-    ) as session:  # fmt: skip
+    ) as session:
         check_plan(session.plan)
         got = [session.run(feeds)]
         session.runs.mode = "serial"

@@ -22,9 +22,10 @@ def plan_of(*copies):
 def test_a_flight_is_shared_out_in_full():
     """Launched at 0, 1, 2; the driver runs 5-6, 8-20, 23-24; seen at 30."""
     run = [
-        TaskSpan(0, 5, 6, (), (0, 30)), TaskSpan(1, 8, 20, (), (1, 30)),
+        TaskSpan(0, 5, 6, (), (0, 30)),
+        TaskSpan(1, 8, 20, (), (1, 30)),
         TaskSpan(2, 23, 24, (), (2, 30)),
-    ]  # fmt: skip
+    ]
     took = took_s(plan_of(True, False, True), run)
     assert took == {0: 3, 1: 15 + 5 + 6, 2: 1}
     assert sum(took.values()) == 30
@@ -32,17 +33,20 @@ def test_a_flight_is_shared_out_in_full():
 
 def test_flights_that_the_host_parts_are_apart():
     run = [
-        TaskSpan(0, 1, 4, (), (0, 5)), TaskSpan(1, 5, 9, ()), TaskSpan(2, 11, 12, (), (10, 14)),
-    ]  # fmt: skip
+        TaskSpan(0, 1, 4, (), (0, 5)),
+        TaskSpan(1, 5, 9, ()),
+        TaskSpan(2, 11, 12, (), (10, 14)),
+    ]
     assert took_s(plan_of(False, False, False), run) == {0: 5, 1: 4, 2: 4}
 
 
 def test_what_overlaps_keeps_its_own_seconds():
     """A copy under a kernel; and a task that was launched after a pause, which is nobody's."""
     run = [
-        TaskSpan(0, 1, 10, (), (0, 31)), TaskSpan(1, 4, 6, (), (0, 31)),
+        TaskSpan(0, 1, 10, (), (0, 31)),
+        TaskSpan(1, 4, 6, (), (0, 31)),
         TaskSpan(2, 20, 30, (), (15, 31)),
-    ]  # fmt: skip
+    ]
     assert took_s(plan_of(False, True, False), run) == {0: 11, 1: 2, 2: 15}
 
 
@@ -57,8 +61,12 @@ def test_the_tasks_of_a_flight_take_what_it_took(mode):
     for pin in ("opencl", "opencl", "cpu", "opencl"):
         x = b.add("matmul", x, w, pin=pin)
     with Session(
-        b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration(), mode=mode,
-    ) as session:  # fmt: skip
+        b.finish(x),
+        devices=list(opened.values()),
+        passes=(),
+        calibration=Calibration(),
+        mode=mode,
+    ) as session:
         for _ in range(20):  # a busy machine may part launches
             run = session.profile({"x": np.ones((64, 256), np.float32)}, runs=3).last_run
             took = took_s(session.plan, run)

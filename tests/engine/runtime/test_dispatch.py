@@ -118,9 +118,10 @@ def test_hand_overs_fall_on_real_graphs_with_many_shape_nodes(model, made_models
 def test_a_misjudged_task_is_dispatched_in_the_end():
     plan, log = planned(4), {"done": []}
     runner = ParallelRunner(
-        plan, [Call(plan, i, log, lambda i: 3e-3 if i == 2 else 0) for i in range(len(plan.tasks))],
+        plan,
+        [Call(plan, i, log, lambda i: 3e-3 if i == 2 else 0) for i in range(len(plan.tasks))],
         cheap_s=1.0,
-    )  # fmt: skip
+    )
     assert runner.cheap[2]
     for _ in range(3):
         runner.run()

@@ -36,9 +36,13 @@ def call(run, op, sample, device):
         for position, array in enumerate(sample.inputs)
     ]
     made = run(
-        op.name, *operands, device=device, outputs=outputs_of(op, sample),
-        quants=sample.out_quants, **sample.attrs,
-    )  # fmt: skip
+        op.name,
+        *operands,
+        device=device,
+        outputs=outputs_of(op, sample),
+        quants=sample.out_quants,
+        **sample.attrs,
+    )
     return made if isinstance(made, tuple) else (made,)
 
 

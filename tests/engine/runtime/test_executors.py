@@ -27,11 +27,21 @@ from trireme.tools.bench.singles import chosen_over_best, singles_table, time_si
 from trireme.tools.bench.turns import Match
 
 ZOO = [
-    "ad01_fp32", "ad01_int8", "deeplabv3_f32", "kws_dscnn_f32", "kws_dscnn_int8",
-    "mobilenet_v1_0.25_224_f32", "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_f32",
-    "resnet8_cifar10_int8", "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq",
-    "vww_96_float", "vww_96_int8", "yamnet",
-]  # fmt: skip
+    "ad01_fp32",
+    "ad01_int8",
+    "deeplabv3_f32",
+    "kws_dscnn_f32",
+    "kws_dscnn_int8",
+    "mobilenet_v1_0.25_224_f32",
+    "mobilenet_v2_1.0_224_quant",
+    "resnet8_cifar10_f32",
+    "resnet8_cifar10_int8",
+    "ssd_mobilenet_v1_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "vww_96_float",
+    "vww_96_int8",
+    "yamnet",
+]
 
 
 def two_branches():

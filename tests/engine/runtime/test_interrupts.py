@@ -45,16 +45,25 @@ def open_on(names, mode="parallel", **options):
     if "cpu#1" in names and (not has_futex() or len(all_cores()) < 2):
         pytest.skip("instances need Linux and two cores")
     return Session(
-        two_ways(names), devices=names, threads=1, passes=(), mode=mode, split="off",
-        calibration=Calibration(), **options,
-    )  # fmt: skip
+        two_ways(names),
+        devices=names,
+        threads=1,
+        passes=(),
+        mode=mode,
+        split="off",
+        calibration=Calibration(),
+        **options,
+    )
 
 
 def toys(**options):
     return Session(
-        two_ways(["a", "b"]), devices=[ToyDevice(name, **options) for name in "ab"], passes=(),
-        mode="parallel", calibration=Calibration(),
-    )  # fmt: skip
+        two_ways(["a", "b"]),
+        devices=[ToyDevice(name, **options) for name in "ab"],
+        passes=(),
+        mode="parallel",
+        calibration=Calibration(),
+    )
 
 
 def within_20_s(work):
@@ -354,8 +363,8 @@ def test_a_stream_keeps_its_session():
     gc.collect()
     for outputs in stream:
         np.testing.assert_array_equal(outputs["y"], want)
-    dealt = Replicas(
-        two_ways(["cpu", "cpu"]), 2, passes=(), calibration=Calibration()
-    ).stream({"x": X} for _ in range(20))  # fmt: skip
+    dealt = Replicas(two_ways(["cpu", "cpu"]), 2, passes=(), calibration=Calibration()).stream(
+        {"x": X} for _ in range(20)
+    )
     gc.collect()
     assert len(list(dealt)) == 20

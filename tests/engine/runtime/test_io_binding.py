@@ -86,8 +86,9 @@ def test_an_input_may_be_changed_and_freed_after_the_run():
         x[:] = -1
         np.testing.assert_array_equal(y, expected)
         del x
-        np.testing.assert_array_equal(made.run({"x": numbers(seed=3)})["y"],
-                                      np.maximum(numbers(seed=3), 0))  # fmt: skip
+        np.testing.assert_array_equal(
+            made.run({"x": numbers(seed=3)})["y"], np.maximum(numbers(seed=3), 0)
+        )
 
 
 @pytest.mark.parametrize("shape", [LARGE, SMALL])

@@ -128,10 +128,13 @@ def test_a_closed_session_says_so_whatever_it_is_asked():
     session.close()
     feeds = {"x": X}
     for use in (
-        lambda: session.run(feeds), lambda: session.profile(feeds), lambda: session.stream([feeds]),
-        lambda: session.run_traced(feeds), lambda: session.run_nodes(feeds, print),
+        lambda: session.run(feeds),
+        lambda: session.profile(feeds),
+        lambda: session.stream([feeds]),
+        lambda: session.run_traced(feeds),
+        lambda: session.run_nodes(feeds, print),
         lambda: session.run_in_order(feeds, [0]),
-    ):  # fmt: skip
+    ):
         with pytest.raises(RunError, match="the session is closed"):
             use()
 

@@ -28,9 +28,15 @@ def open_session(
     graph, mode="parallel", subgraphs="merged", execution="sunk", toys=None, objective="serial"
 ):
     return Session(
-        graph, devices=toys or list(devices().values()), passes=(), calibration=Calibration(),
-        mode=mode, subgraphs=subgraphs, execution=execution, objective=objective,
-    )  # fmt: skip
+        graph,
+        devices=toys or list(devices().values()),
+        passes=(),
+        calibration=Calibration(),
+        mode=mode,
+        subgraphs=subgraphs,
+        execution=execution,
+        objective=objective,
+    )
 
 
 @pytest.mark.parametrize("seed", sweep(range(20), always=[0, 1, 4, 7, 10, 13]))
@@ -150,9 +156,9 @@ X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)
 
 
 def test_the_first_divergence_is_found_by_node():
-    with open_session(three_nodes(), execution="interactive", toys=[
-        Wrong("cpu"), ToyDevice("npu")
-    ]) as session:  # fmt: skip
+    with open_session(
+        three_nodes(), execution="interactive", toys=[Wrong("cpu"), ToyDevice("npu")]
+    ) as session:
         rows = compare_nodes(session, {"x": X})
     apart = [row for row in rows if not row.agrees]
     assert [row.node.source for row in apart] == ["t:two"]

@@ -18,11 +18,19 @@ from trireme.runtime.feeds import random_array
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
 MODELS = [
-    "ad01_int8", "deeplabv3_f32", "kws_dscnn_f32", "mobilenet_v1_0.25_224_f32",
-    "mobilenet_v2_1.0_224_quant", "resnet8_cifar10_f32", "resnet8_cifar10_int8",
-    "ssd_mobilenet_v1_quant", "tf2_mobilenet_v2_1.0_224_ptq", "vww_96_float", "vww_96_int8",
+    "ad01_int8",
+    "deeplabv3_f32",
+    "kws_dscnn_f32",
+    "mobilenet_v1_0.25_224_f32",
+    "mobilenet_v2_1.0_224_quant",
+    "resnet8_cifar10_f32",
+    "resnet8_cifar10_int8",
+    "ssd_mobilenet_v1_quant",
+    "tf2_mobilenet_v2_1.0_224_ptq",
+    "vww_96_float",
+    "vww_96_int8",
     "yamnet",
-]  # fmt: skip
+]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 TOLERANCES = {"kws_dscnn_f32": 1e-2}
 """It rounds activations to 8 bits on the fly, so that a last bit may decide a whole unit."""
@@ -53,9 +61,15 @@ def run_every_mode(model, devices, tolerance, **options):
         ("sunk", "interactive"), ("merged", "split"), ("parallel", "serial")
     ):
         with trireme.Session(
-            model, devices=devices, threads=2, calibration=Calibration(), mode=mode,
-            subgraphs=subgraphs, execution=execution, **options,
-        ) as session:  # fmt: skip
+            model,
+            devices=devices,
+            threads=2,
+            calibration=Calibration(),
+            mode=mode,
+            subgraphs=subgraphs,
+            execution=execution,
+            **options,
+        ) as session:
             rng = np.random.default_rng(5)
             feeds = {value.name: random_array(value, rng) for value in session.inputs}
             outputs = session.run(feeds)

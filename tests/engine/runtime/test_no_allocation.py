@@ -38,9 +38,12 @@ def test_runs_allocate_nothing(names, mode):
     pins = ["cpu", "cpu", names[-1], names[-1], "cpu", "cpu"]
     try:
         with Session(
-            network(pins), devices=list(opened.values()), mode=mode, passes=(),
+            network(pins),
+            devices=list(opened.values()),
+            mode=mode,
+            passes=(),
             calibration=Calibration(),
-        ) as session:  # fmt: skip
+        ) as session:
             feeds = {"x": np.ones((1, SIDE, SIDE, CHANNELS), np.float32)}
             out = {"y5": np.empty((1, SIDE, SIDE, CHANNELS), np.float32)}
             for _ in range(3):

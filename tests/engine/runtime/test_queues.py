@@ -200,9 +200,14 @@ def test_a_copy_stands_before_the_kernel_that_reads_it(opencl_device):
     found = {}
     for subgraphs in ("merged", "split"):
         with Session(
-            graph, devices=[cpu, opencl_device], passes=(), calibration=Calibration(),
-            mode="serial", subgraphs=subgraphs, execution="interactive",
-        ) as session:  # fmt: skip
+            graph,
+            devices=[cpu, opencl_device],
+            passes=(),
+            calibration=Calibration(),
+            mode="serial",
+            subgraphs=subgraphs,
+            execution="interactive",
+        ) as session:
             tasks = [session.plan.tasks[index] for index in session.runs.order]
             groups = itertools.groupby(task.device == "cpu" for task in tasks)
             found[subgraphs] = [len(list(some)) for _, some in groups]
@@ -266,9 +271,13 @@ def test_copies_run_under_kernels_in_the_trace(opencl_device):
     """
     graph, feeds = pipeline()
     with Session(
-        graph, devices=[opencl_device], passes=(), calibration=Calibration(), mode="parallel",
+        graph,
+        devices=[opencl_device],
+        passes=(),
+        calibration=Calibration(),
+        mode="parallel",
         execution="interactive",
-    ) as session:  # fmt: skip
+    ) as session:
         want = session.run(feeds)
         overlaps = runs = 0
         while not overlaps and (runs := runs + 1) <= 20:

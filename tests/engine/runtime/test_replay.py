@@ -230,11 +230,17 @@ def test_a_damaged_bundle_is_an_error_or_what_it_was(bundle, name):
 
 
 WRONG = [
-    ("version", VERSION + 1, "version"), ("version", None, "version"), ("order", 5, "not a bundle"),
-    ("order", ["a"], "not a bundle"), ("digests", [{}], "not a bundle"), ("mode", "fast", "mode"),
-    ("digests", 3, "not a bundle"), ("inputs", [{"name": "x"}], "not a bundle"),
-    ("inputs", {"name": 1}, "not a bundle"), ("seed", [], "not a bundle"),
-]  # fmt: skip
+    ("version", VERSION + 1, "version"),
+    ("version", None, "version"),
+    ("order", 5, "not a bundle"),
+    ("order", ["a"], "not a bundle"),
+    ("digests", [{}], "not a bundle"),
+    ("mode", "fast", "mode"),
+    ("digests", 3, "not a bundle"),
+    ("inputs", [{"name": "x"}], "not a bundle"),
+    ("inputs", {"name": 1}, "not a bundle"),
+    ("seed", [], "not a bundle"),
+]
 
 
 @pytest.mark.parametrize(("field", "value", "said"), WRONG)

@@ -136,8 +136,14 @@ def test_who_is_alike():
     def spec(name, description="1 threads", memory="host"):
         return DeviceSpec(name, description, {}, 1.0, 0.0, memory=memory)
 
-    rows = [spec("cpu#1"), spec("cpu#2"), spec("cpu#3", "2 threads"), spec("npu#1", memory="npu#1"),
-            spec("npu#2", memory="npu#2"), spec("host")]  # fmt: skip
+    rows = [
+        spec("cpu#1"),
+        spec("cpu#2"),
+        spec("cpu#3", "2 threads"),
+        spec("npu#1", memory="npu#1"),
+        spec("npu#2", memory="npu#2"),
+        spec("host"),
+    ]
     assert alike({row.name: row for row in rows}) == ["cpu#1", "cpu#2"]
     assert alike({"cpu#1": rows[0], "cpu": spec("cpu")}) == []
 

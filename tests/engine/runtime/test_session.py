@@ -42,9 +42,12 @@ def toys(**options):
 
 def open_toys(graph=None, devices=None, **options):
     return Session(
-        graph or two_branches(), devices=devices or toys(), passes=(), calibration=Calibration(),
+        graph or two_branches(),
+        devices=devices or toys(),
+        passes=(),
+        calibration=Calibration(),
         **options,
-    )  # fmt: skip
+    )
 
 
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)

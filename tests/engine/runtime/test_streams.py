@@ -57,9 +57,13 @@ def test_random_graphs_on_the_devices(devices, seed, quantised):
     graph = pinned_at_random(random_graph(seed, 12, quantised=quantised), devices, seed)
     feeds = [random_feeds(graph, 100 * seed + i) for i in range(7)]
     with Session(
-        graph, devices=list(devices.values()), passes=(), calibration=Calibration(), split="off",
+        graph,
+        devices=list(devices.values()),
+        passes=(),
+        calibration=Calibration(),
+        split="off",
         objective="serial",
-    ) as session:  # fmt: skip
+    ) as session:
         want = [session.run(one) for one in feeds]
         for depth in (None, 2, 4):
             got = list(session.stream(iter(feeds), depth))

@@ -20,10 +20,20 @@ from trireme.support.errors import GraphError, RunError, TriremeError
 X = np.ones((1, 6, 6, 3), np.float32)
 Z = np.empty((1, 6, 6, 4), np.float32)
 WRONG = {
-    "object": object(), "float": 2.5, "negative": -1, "text": "nonsense", "digits": "2",
-    "bytes": b"\0", "none": None, "list": [object()], "mapping": {0: object()}, "set": {3},
-    "array": np.zeros((2, 3), ">f8"), "zero byte": "a\0b", "long": "a" * 5000,
-}  # fmt: skip
+    "object": object(),
+    "float": 2.5,
+    "negative": -1,
+    "text": "nonsense",
+    "digits": "2",
+    "bytes": b"\0",
+    "none": None,
+    "list": [object()],
+    "mapping": {0: object()},
+    "set": {3},
+    "array": np.zeros((2, 3), ">f8"),
+    "zero byte": "a\0b",
+    "long": "a" * 5000,
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +84,7 @@ def public(session, model, costs, folder):
         "open cpu": (open_quietly("cpu"), {"threads": 1}),
         "open npu": (open_quietly("npu"), {}),
         "open host": (open_quietly("host"), {}),
-    }  # fmt: skip
+    }
 
 
 def on_one(op, device="cpu", outputs=None, quants=()):
@@ -86,14 +96,36 @@ def open_quietly(name):
 
 
 PARAMETERS = {
-    "stream": ["feeds", "depth"], "open cpu": ["threads", "isa", "cache_dir", "cores"],
-    "open npu": ["spec", "nonsense"], "open host": ["states", "operators", "nonsense"],
-}  # fmt: skip
+    "stream": ["feeds", "depth"],
+    "open cpu": ["threads", "isa", "cache_dir", "cores"],
+    "open npu": ["spec", "nonsense"],
+    "open host": ["states", "operators", "nonsense"],
+}
 NAMES = [
-    "Session", "Replicas", "convert", "load", "save", "place", "explain", "run", "run_nodes",
-    "run_traced", "run_in_order", "profile", "stream", "kernels", "record", "eager", "tensor",
-    "input", "constant", "add_node", "open cpu", "open npu", "open host",
-]  # fmt: skip
+    "Session",
+    "Replicas",
+    "convert",
+    "load",
+    "save",
+    "place",
+    "explain",
+    "run",
+    "run_nodes",
+    "run_traced",
+    "run_in_order",
+    "profile",
+    "stream",
+    "kernels",
+    "record",
+    "eager",
+    "tensor",
+    "input",
+    "constant",
+    "add_node",
+    "open cpu",
+    "open npu",
+    "open host",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,9 +136,10 @@ def test_a_wrong_argument_is_a_sentence(name, session, model, costs, tmp_path, m
     function, right = functions[name]
     function(**right)
     known = PARAMETERS.get(name) or [
-        each.name for each in inspect.signature(function).parameters.values()
+        each.name
+        for each in inspect.signature(function).parameters.values()
         if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    ]  # fmt: skip
+    ]
     wrong = []
     for parameter in known:
         for what, value in WRONG.items():

@@ -172,9 +172,11 @@ def test_opencl_runs_without_a_home_to_write_to(tmp_path):
     environment = {**os.environ, "HOME": str(tmp_path / "file")}
     environment.pop("XDG_CACHE_HOME", None)
     done = subprocess.run(
-        [sys.executable, "-c", RUN_ON_OPENCL, model], env=environment,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", RUN_ON_OPENCL, model],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if "/opencl/" in line]
     assert len(lines) == 1 and "nothing is cached" in lines[0]

@@ -24,25 +24,40 @@ LARGEST = 1e4
 """The largest magnitude of a float value; larger ones amplify rounding beyond use."""
 MICROSOFT = "com.microsoft"
 DTYPES = {
-    "float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16, "int8": TensorProto.INT8, "int16": TensorProto.INT16,
-    "int32": TensorProto.INT32, "int64": TensorProto.INT64, "uint8": TensorProto.UINT8,
-    "uint16": TensorProto.UINT16, "uint32": TensorProto.UINT32, "uint64": TensorProto.UINT64,
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
     "bool": TensorProto.BOOL,
-}  # fmt: skip
+}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 MOVED_TO_INPUT = {
-    "Squeeze": (13, 1, "axes"), "Unsqueeze": (13, 1, "axes"), "ReduceSum": (13, 1, "axes"),
-    "Split": (13, 1, "split"), "TopK": (10, 1, "k"), "Dropout": (12, 1, "ratio"),
-    **{f"Reduce{name}": (18, 1, "axes") for name in (
-        "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")},
-}  # fmt: skip
+    "Squeeze": (13, 1, "axes"),
+    "Unsqueeze": (13, 1, "axes"),
+    "ReduceSum": (13, 1, "axes"),
+    "Split": (13, 1, "split"),
+    "TopK": (10, 1, "k"),
+    "Dropout": (12, 1, "ratio"),
+    **{
+        f"Reduce{name}": (18, 1, "axes")
+        for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+    },
+}
 """Inputs that were attributes before an opset: op -> (opset, position, attribute)."""
 MOVED_MORE = {
-    "Clip": (11, {1: "min", 2: "max"}), "Pad": (11, {1: "pads", 2: "value"}),
+    "Clip": (11, {1: "min", 2: "max"}),
+    "Pad": (11, {1: "pads", 2: "value"}),
     "Slice": (10, {1: "starts", 2: "ends", 3: "axes"}),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

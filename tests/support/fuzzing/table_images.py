@@ -231,11 +231,16 @@ def grid_sample(g: Grower) -> None:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("Conv", conv, 5), Row("ConvTranspose", conv_transpose),
-    Row("MaxPool", pool("MaxPool"), 2), Row("AveragePool", pool("AveragePool"), 2),
-    Row("LpPool", pool("LpPool"), 0.3), Row("Resize", resize, 2),
-    *(row(f"Global{name}Pool", value(FLOAT32, (3, 4, 5)), rounds=name != "Max") for name in
-      ("Average", "Max", "Lp")),
+    Row("Conv", conv, 5),
+    Row("ConvTranspose", conv_transpose),
+    Row("MaxPool", pool("MaxPool"), 2),
+    Row("AveragePool", pool("AveragePool"), 2),
+    Row("LpPool", pool("LpPool"), 0.3),
+    Row("Resize", resize, 2),
+    *(
+        row(f"Global{name}Pool", value(FLOAT32, (3, 4, 5)), rounds=name != "Max")
+        for name in ("Average", "Max", "Lp")
+    ),
     *(Row(op, depth(op), 0.6) for op in ("DepthToSpace", "SpaceToDepth")),
     Row("GridSample", grid_sample, 0.4),
-)  # fmt: skip
+)

@@ -52,8 +52,14 @@ def gemm(g: Grower) -> None:
 
 
 EQUATIONS = (
-    "ij,jk->ik", "bij,bjk->bik", "ij->ji", "ij,ij->", "bhid,bhjd->bhij", "...ij->...i", "i,j->ij",
-)  # fmt: skip
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "ij->ji",
+    "ij,ij->",
+    "bhid,bhjd->bhij",
+    "...ij->...i",
+    "i,j->ij",
+)
 
 
 def einsum(g: Grower) -> None:
@@ -130,20 +136,49 @@ def recurrent(op: str, gates: int, outputs: int):
 
 
 ROWS: tuple[Row, ...] = (
-    Row("MatMul", matmul, 3), Row("Gemm", gemm, 2), Row("Einsum", einsum, 0.5),
+    Row("MatMul", matmul, 3),
+    Row("Gemm", gemm, 2),
+    Row("Einsum", einsum, 0.5),
     Row("LayerNormalization", layer_normalization),
-    row("BatchNormalization", filled(("float32", "float32", "float64"), (2, 3, 4, 5)),
-        channels(0.5, 2), channels(-1, 1), channels(-1, 1), channels(0.5, 2),
-        attrs={"epsilon": (None, 1e-3)}, weight=2),
-    row("InstanceNormalization", spread, channels(0.5, 2), channels(-1, 1),
-        attrs={"epsilon": (None, 1e-2)}),
-    row("GroupNormalization", spread, channels(0.5, 2), channels(-1, 1),
-        attrs={"num_groups": grouped}, weight=0.5),
+    row(
+        "BatchNormalization",
+        filled(("float32", "float32", "float64"), (2, 3, 4, 5)),
+        channels(0.5, 2),
+        channels(-1, 1),
+        channels(-1, 1),
+        channels(0.5, 2),
+        attrs={"epsilon": (None, 1e-3)},
+        weight=2,
+    ),
+    row(
+        "InstanceNormalization",
+        spread,
+        channels(0.5, 2),
+        channels(-1, 1),
+        attrs={"epsilon": (None, 1e-2)},
+    ),
+    row(
+        "GroupNormalization",
+        spread,
+        channels(0.5, 2),
+        channels(-1, 1),
+        attrs={"num_groups": grouped},
+        weight=0.5,
+    ),
     row("LpNormalization", filled(), attrs={"axis": maybe_axis, "p": (1, 2, None)}, weight=0.5),
     row("MeanVarianceNormalization", filled(("float32",), (4,)), weight=0.4),
-    row("LRN", filled(("float32",), (3, 4)), attrs={
-        "size": (1, 3, 5), "alpha": uniform(1e-4, 0.1), "beta": uniform(0.5, 1),
-        "bias": uniform(0.5, 2)}, weight=0.5),
-    Row("RNN", recurrent("RNN", 1, 2), 0.3), Row("GRU", recurrent("GRU", 3, 2), 0.3),
+    row(
+        "LRN",
+        filled(("float32",), (3, 4)),
+        attrs={
+            "size": (1, 3, 5),
+            "alpha": uniform(1e-4, 0.1),
+            "beta": uniform(0.5, 1),
+            "bias": uniform(0.5, 2),
+        },
+        weight=0.5,
+    ),
+    Row("RNN", recurrent("RNN", 1, 2), 0.3),
+    Row("GRU", recurrent("GRU", 3, 2), 0.3),
     Row("LSTM", recurrent("LSTM", 4, 3), 0.3),
-)  # fmt: skip
+)

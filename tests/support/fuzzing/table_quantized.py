@@ -327,10 +327,15 @@ def microsoft(g: Grower) -> None:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("QDQ Conv", qdq_conv, 3), Row("QDQ MatMul", qdq_matmul, 2),
-    Row("QDQ binary", qdq_binary, 2), Row("QDQ unary", qdq_unary, 2),
-    Row("QDQ pool", qdq_pool, 2), Row("QDQ move", qdq_move, 2),
-    Row("QLinearConv", qlinear_conv, 2), Row("QLinearMatMul", qlinear_matmul, 2),
-    Row("QLinear elementwise", qlinear_elementwise, 2), Row("dynamic", dynamic),
+    Row("QDQ Conv", qdq_conv, 3),
+    Row("QDQ MatMul", qdq_matmul, 2),
+    Row("QDQ binary", qdq_binary, 2),
+    Row("QDQ unary", qdq_unary, 2),
+    Row("QDQ pool", qdq_pool, 2),
+    Row("QDQ move", qdq_move, 2),
+    Row("QLinearConv", qlinear_conv, 2),
+    Row("QLinearMatMul", qlinear_matmul, 2),
+    Row("QLinear elementwise", qlinear_elementwise, 2),
+    Row("dynamic", dynamic),
     Row("com.microsoft", microsoft, 0.5),
-)  # fmt: skip
+)

@@ -232,8 +232,13 @@ def fully_connected(g: TfliteGrower) -> None:
     count = int(g.rng.integers(1, 9))
     w = g.weights((count, inner), 0, False)
     act = g.choose(ACTIVATIONS)
-    g.add("FULLY_CONNECTED", [x, w, *g.bias(x, w, count)], g.typed((rows, count)),
-          "FullyConnectedOptions", FusedActivationFunction=act)  # fmt: skip
+    g.add(
+        "FULLY_CONNECTED",
+        [x, w, *g.bias(x, w, count)],
+        g.typed((rows, count)),
+        "FullyConnectedOptions",
+        FusedActivationFunction=act,
+    )
 
 
 def pool(code: str) -> Any:
@@ -272,8 +277,9 @@ def concat(g: TfliteGrower) -> None:
     shape = list(g.shape(x))
     shape[axis] *= 2
     made = g.kept(x, tuple(shape))
-    g.add("CONCATENATION", parts, made, "ConcatenationOptions", Axis=axis,
-          FusedActivationFunction=0)  # fmt: skip
+    g.add(
+        "CONCATENATION", parts, made, "ConcatenationOptions", Axis=axis, FusedActivationFunction=0
+    )
 
 
 def pad(g: TfliteGrower) -> None:
@@ -302,8 +308,15 @@ def resize(code: str, kind: str) -> Any:
         how = g.choose([(0, 0), (1, 0), (0, 1)])
         shape = (g.shape(x)[0], *sizes, g.shape(x)[3])
         loose = g.dtype == "uint8" and code == "RESIZE_BILINEAR"  # in floats there
-        g.add(code, [x, g.ints(*sizes)], g.kept(x, shape), kind, loose=loose,
-              AlignCorners=how[0], HalfPixelCenters=how[1])  # fmt: skip
+        g.add(
+            code,
+            [x, g.ints(*sizes)],
+            g.kept(x, shape),
+            kind,
+            loose=loose,
+            AlignCorners=how[0],
+            HalfPixelCenters=how[1],
+        )
 
     return build
 
@@ -339,19 +352,34 @@ def requantize(g: TfliteGrower) -> None:
 
 
 ROWS: tuple[tuple[float, Callable[[TfliteGrower], None]], ...] = (
-    (3, conv), (2, depthwise), (2, fully_connected), (1, pool("MAX_POOL_2D")),
-    (1, pool("AVERAGE_POOL_2D")), (2, reshape), (1, concat), (1, pad), (1, mean),
-    (1, transpose), (1, strided_slice), (1, requantize), (2, binary("ADD", "AddOptions")),
-    (2, binary("MUL", "MulOptions")), (1, binary("SUB", "SubOptions")),
+    (3, conv),
+    (2, depthwise),
+    (2, fully_connected),
+    (1, pool("MAX_POOL_2D")),
+    (1, pool("AVERAGE_POOL_2D")),
+    (2, reshape),
+    (1, concat),
+    (1, pad),
+    (1, mean),
+    (1, transpose),
+    (1, strided_slice),
+    (1, requantize),
+    (2, binary("ADD", "AddOptions")),
+    (2, binary("MUL", "MulOptions")),
+    (1, binary("SUB", "SubOptions")),
     (0.5, binary("MAXIMUM", "MaximumMinimumOptions")),
     (0.5, binary("MINIMUM", "MaximumMinimumOptions")),
     (1, resize("RESIZE_BILINEAR", "ResizeBilinearOptions")),
     (1, resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions")),
-    (0.7, unary("RELU")), (0.7, unary("RELU6")), (0.7, unary("HARD_SWISH")),
+    (0.7, unary("RELU")),
+    (0.7, unary("RELU6")),
+    (0.7, unary("HARD_SWISH")),
     (0.7, unary("LEAKY_RELU", "LeakyReluOptions")),
-    (0.7, unary("LOGISTIC", "", 1 / 256, 1)), (0.7, unary("TANH", "", 1 / 128, 0)),
-    (0.7, unary("SOFTMAX", "SoftmaxOptions", 1 / 256, 1)), (0.4, unary("ABS", "AbsOptions")),
-)  # fmt: skip
+    (0.7, unary("LOGISTIC", "", 1 / 256, 1)),
+    (0.7, unary("TANH", "", 1 / 128, 0)),
+    (0.7, unary("SOFTMAX", "SoftmaxOptions", 1 / 256, 1)),
+    (0.4, unary("ABS", "AbsOptions")),
+)
 
 
 @dataclass(frozen=True)

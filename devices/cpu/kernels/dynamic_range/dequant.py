@@ -110,9 +110,14 @@ class Dequantiser:
         return [row * _narrowed(fn, mark.zero, channels[2]) for row in first]
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Mark, pointer: Value,
+        self,
+        fn: Function,
+        sums: Sequence[Value],
+        channels: Channels,
+        mark: Mark,
+        pointer: Value,
         count: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store the first `count` results of the sums of vectors of channels."""
         lanes = channels[2]
         if _key(channels) not in mark.factors:
@@ -170,9 +175,15 @@ def _narrowed(fn: Function, x: Value, lanes: int) -> Value:
 
 
 def dequantiser(
-    w: Array, scales: Sequence[Array], bias: Array | None, lanes: Array, state: State,
-    rows: int, activation: str, mixed: bool = False,
-) -> Dequantiser:  # fmt: skip
+    w: Array,
+    scales: Sequence[Array],
+    bias: Array | None,
+    lanes: Array,
+    state: State,
+    rows: int,
+    activation: str,
+    mixed: bool = False,
+) -> Dequantiser:
     """Return how the sums of a layer on levels become float32.
 
     Shapes: w [O, ...]; scales and bias: 1 or O numbers

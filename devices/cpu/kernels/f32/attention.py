@@ -82,9 +82,14 @@ class _Emitter:
     """Writes one attention kernel: item (a block of queries of a batch) > the five steps of it."""
 
     def __init__(
-        self, fn: Function, shape: Shape, vectors: int, rows: int, operands: Sequence[Value],
+        self,
+        fn: Function,
+        shape: Shape,
+        vectors: int,
+        rows: int,
+        operands: Sequence[Value],
         local: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.fn, self.shape, self.most = fn, shape, rows
         self.lanes = fn.isa.lanes
         self.block = vectors * self.lanes

@@ -64,16 +64,21 @@ def axes_for(graph: Graph, node: Node) -> tuple[Axis, Axis]:
     return axes_of(graph, node, alone=node.attrs["groups"] > 1)
 
 
-def window_for(
-    axes: tuple[Axis, Axis], runs: tuple[Run, Run], channels: int, depth: int
-) -> Window:  # fmt: skip
+def window_for(axes: tuple[Axis, Axis], runs: tuple[Run, Run], channels: int, depth: int) -> Window:
     """Return the window of a pair of runs over the image."""
     rows, columns = runs
     return Window(
-        axes[0].size, axes[1].size, channels, depth, axes[0].windows, axes[1].windows,
-        (len(rows.taps), len(columns.taps)), (1, 1), (rows.pad, columns.pad),
+        axes[0].size,
+        axes[1].size,
+        channels,
+        depth,
+        axes[0].windows,
+        axes[1].windows,
+        (len(rows.taps), len(columns.taps)),
+        (1, 1),
+        (rows.pad, columns.pad),
         (rows.dilation, columns.dilation),
-    )  # fmt: skip
+    )
 
 
 def _data(context: Context, value: int) -> Array:
@@ -106,10 +111,22 @@ def _product(
     depth = math.prod(window.kernel) * window.depth
     rows = x[0] * window.out_height * window.out_width
     product = Product(
-        groups, rows, columns, depth, window.depth, channels, 1, 0, columns, groups * columns,
-        columns if bias is not None else 0, bias is not None, False, node.attrs["activation"],
+        groups,
+        rows,
+        columns,
+        depth,
+        window.depth,
+        channels,
+        1,
+        0,
+        columns,
+        groups * columns,
+        columns if bias is not None else 0,
+        bias is not None,
+        False,
+        node.attrs["activation"],
         None if window.is_dense else window,
-    )  # fmt: skip
+    )
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -140,9 +157,13 @@ def _depthwise(
         return aligned_copy(taken.reshape(math.prod(window.kernel), x[-1]))
 
     code, chunks, seconds = context.kernel(
-        depthwise_kernel, window, x[0] * window.out_height, node.attrs["activation"],
-        bias is not None, False,
-    )  # fmt: skip
+        depthwise_kernel,
+        window,
+        x[0] * window.out_height,
+        node.attrs["activation"],
+        bias is not None,
+        False,
+    )
     nbytes = 4 * math.prod(window.kernel) * x[-1]
     taps = context.pack_later(weight, f"taps {runs}", nbytes, pack)
     extra = () if bias is None else (bias,)
@@ -250,18 +271,17 @@ def deal_step(
     y = context.type(node.outputs[0]).dims
     dealing = Dealing(y[0], tuple(axis.places for axis in axes), y[-1], blank.itemsize)
     code, chunks, seconds = context.kernel(dealing_kernel, dealing)
-    return Step(
-        code, (*results, blank), node.outputs, chunks, seconds=seconds, nodes=(node.id,)
-    )  # fmt: skip
+    return Step(code, (*results, blank), node.outputs, chunks, seconds=seconds, nodes=(node.id,))
 
 
 def _lower(context: Context, node: Node) -> list[Step]:
     graph = context.graph
     axes = axes_for(graph, node)
     batch, channels = graph.type(node.outputs[0]).dims[0], graph.type(node.outputs[0]).dims[-1]
-    by_channel = is_depthwise(graph, node) and math.prod(
-        max(len(run.taps) for run in axis.runs) for axis in axes
-    ) <= MOST_TAPS  # fmt: skip
+    by_channel = (
+        is_depthwise(graph, node)
+        and math.prod(max(len(run.taps) for run in axis.runs) for axis in axes) <= MOST_TAPS
+    )
     steps, results = [], []
     for number, runs in enumerate(pairs(axes)):
         pixels = batch * axes[0].windows * axes[1].windows * runs[0].count * runs[1].count

@@ -90,9 +90,13 @@ class WindowEmitter:
                 self._tile(x, at, inside, start, taps)
 
     def _tile(
-        self, x: Value, at: Value, inside: Sequence[Value | bool], start: Index,
+        self,
+        x: Value,
+        at: Value,
+        inside: Sequence[Value | bool],
+        start: Index,
         taps: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Emit one tile of columns: all channels, whole vectors and then the rest."""
         fn, channels = self.fn, self.window.channels
         left = _scaled(start, self.window.strides[1], -self.window.pads[1])
@@ -105,9 +109,14 @@ class WindowEmitter:
             self._vector(x, at, inside, taps, whole, channels - whole)
 
     def _vector(
-        self, x: Value, at: Value, inside: Sequence[Value | bool], taps: Sequence[Sequence[int]],
-        channel: Index, count: int,
-    ) -> None:  # fmt: skip
+        self,
+        x: Value,
+        at: Value,
+        inside: Sequence[Value | bool],
+        taps: Sequence[Sequence[int]],
+        channel: Index,
+        count: int,
+    ) -> None:
         """Emit one vector of channels; again with care where the careless body met NaN."""
         fn = self.fn
         part = _Part(fn.at(x, channel), at, inside, taps, channel, count)
@@ -266,9 +275,10 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
         depthwise_kernel, window, rows, node.attrs["activation"], has_bias, has_residual
     )
     reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]), context.pack_later(weight, "taps", 4 * math.prod(w), pack),
+        context.operand(node.used[0]),
+        context.pack_later(weight, "taps", 4 * math.prod(w), pack),
         *(context.operand(i) for i in extra),
-    )  # fmt: skip
+    )
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 

@@ -56,7 +56,7 @@ class Detector:
 
 def best_kernel(
     isa: Isa, anchors: int, columns: int, classes: int, least_score: float
-) -> tuple[Code, int, float]:  # fmt: skip
+) -> tuple[Code, int, float]:
     """Return the kernel of each anchor's best score, its chunks and seconds.
 
     Operands: scores [A, columns], the best [A]: NaN where that is below the least score
@@ -258,10 +258,16 @@ def _detector(graph: Graph, node: Node) -> Detector:
     attrs = node.attrs
     boxes, scores = (graph.type(i).dims for i in node.used[:2])
     return Detector(
-        boxes[1], boxes[2], scores[2], attrs["num_classes"], attrs["max_detections"],
-        attrs["max_classes_per_detection"], tuple(attrs["scales"]), attrs["score_threshold"],
+        boxes[1],
+        boxes[2],
+        scores[2],
+        attrs["num_classes"],
+        attrs["max_detections"],
+        attrs["max_classes_per_detection"],
+        tuple(attrs["scales"]),
+        attrs["score_threshold"],
         attrs["iou_threshold"],
-    )  # fmt: skip
+    )
 
 
 def _lower(context: Context, node: Node) -> list[Step]:

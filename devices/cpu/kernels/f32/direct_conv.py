@@ -72,9 +72,14 @@ class _Emitter:
     """Writes one direct convolution: row > tile of columns > kernel row > taps."""
 
     def __init__(
-        self, fn: Function, window: Window, outputs: int, operands: Sequence[Value],
-        extra: tuple[bool, bool], activation: str,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Function,
+        window: Window,
+        outputs: int,
+        operands: Sequence[Value],
+        extra: tuple[bool, bool],
+        activation: str,
+    ) -> None:
         self.fn, self.window, self.outputs, self.activation = fn, window, outputs, activation
         self.lanes = _lanes(fn.isa, outputs)
         self.type = vector(self.lanes, "float")
@@ -113,9 +118,13 @@ class _Emitter:
         return low, high
 
     def _tile(
-        self, x: Value, at: Value, inside: tuple[Index, Index], start: Index,
+        self,
+        x: Value,
+        at: Value,
+        inside: tuple[Index, Index],
+        start: Index,
         taps: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         fn, window = self.fn, self.window
         depth, row = window.channels, window.kernel[1] * window.channels
         width = self.vectors * self.lanes
@@ -147,9 +156,13 @@ class _Emitter:
         return [[Var(fn, self.type, value) for value in first] for _ in range(columns)]
 
     def _taps(
-        self, line: Value, weights: Value, channel: Index, totals: Sequence[Sequence[Var]],
+        self,
+        line: Value,
+        weights: Value,
+        channel: Index,
+        totals: Sequence[Sequence[Var]],
         taps: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Emit one channel of one kernel row for all columns of a tile.
 
         Taps see the same elements; LLVM would keep those in registers and spill the totals, so
@@ -228,13 +241,18 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
         return aligned_copy(np.pad(data.T, ((0, 0), (0, width - outputs))))
 
     code, chunks, seconds = context.kernel(
-        direct_kernel, window, context.type(node.used[0]).dims[0], outputs,
-        (given[0] is not None, given[1] is not None), node.attrs["activation"],
-    )  # fmt: skip
+        direct_kernel,
+        window,
+        context.type(node.used[0]).dims[0],
+        outputs,
+        (given[0] is not None, given[1] is not None),
+        node.attrs["activation"],
+    )
     reads: tuple[Operand, ...] = (
         context.operand(node.used[0]),
-        context.pack_later(weight, f"direct {width}", nbytes, pack), *extra,
-    )  # fmt: skip
+        context.pack_later(weight, f"direct {width}", nbytes, pack),
+        *extra,
+    )
     return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
 
 

@@ -259,9 +259,13 @@ def _vector(fn: Function, bases: Sequence[Value], loop: _Loop, at: Index, count:
 
 
 def expression_step(
-    context: Context, name: str, terms: Sequence[Term], inputs: Sequence[int], output: int,
+    context: Context,
+    name: str,
+    terms: Sequence[Term],
+    inputs: Sequence[int],
+    output: int,
     nodes: tuple[int, ...],
-) -> Step:  # fmt: skip
+) -> Step:
     """Return the step that computes an expression of values of the graph."""
     type = context.type(output)
     walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])

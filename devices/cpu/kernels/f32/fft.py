@@ -224,9 +224,13 @@ class _Body:
 
 
 def _step(
-    context: Context, node: Node, transform: Transform, source: Operand, target: int | Temp,
+    context: Context,
+    node: Node,
+    transform: Transform,
+    source: Operand,
+    target: int | Temp,
     window: Operand | None = None,
-) -> Step:  # fmt: skip
+) -> Step:
     code, chunks, local_bytes, seconds = context.kernel(fft_kernel, transform)
     extra = () if window is None else (window,)
     reads = (source, _twiddles(transform.length), _places(transform.length), *extra)
@@ -238,20 +242,30 @@ def _lower_rfft2d(context: Context, node: Node) -> list[Step]:
     rows, columns = node.attrs["fft_length"]
     images, bins, used = math.prod(lead), columns // 2 + 1, min(height, rows)
     lines = Transform(
-        images, used, columns, min(width, columns), bins, Walk(height * width, width, 1),
+        images,
+        used,
+        columns,
+        min(width, columns),
+        bins,
+        Walk(height * width, width, 1),
         Walk((1 if rows == 1 else used) * bins, bins, 1),
-    )  # fmt: skip
+    )
     source, y = context.operand(node.used[0]), node.outputs[0]
     if rows == 1:
         return [_step(context, node, lines, source, y)]
     between = Temp(f"%{y} lines", 8 * images * used * bins)
     down = Transform(
-        images, bins, rows, used, rows, Walk(used * bins, 1, bins), Walk(rows * bins, 1, bins),
-        parts=2, is_real=False,
-    )  # fmt: skip
-    return [
-        _step(context, node, lines, source, between), _step(context, node, down, between, y)
-    ]  # fmt: skip
+        images,
+        bins,
+        rows,
+        used,
+        rows,
+        Walk(used * bins, 1, bins),
+        Walk(rows * bins, 1, bins),
+        parts=2,
+        is_real=False,
+    )
+    return [_step(context, node, lines, source, between), _step(context, node, down, between, y)]
 
 
 def _rfft2d_reason(graph: Graph, node: Node) -> str | None:
@@ -296,9 +310,17 @@ def _dft_of(graph: Graph, node: Node) -> Transform:
     outer, inner = math.prod(x[:at]), math.prod(x[at + 1 : -1])
     onesided = bool(node.attrs["onesided"])
     return Transform(
-        outer, inner, length, min(x[at], length), y[at], Walk(x[at] * inner, 1, inner),
-        Walk(y[at] * inner, 1, inner), x[-1], x[-1] == 1 or onesided, bool(node.attrs["inverse"]),
-    )  # fmt: skip
+        outer,
+        inner,
+        length,
+        min(x[at], length),
+        y[at],
+        Walk(x[at] * inner, 1, inner),
+        Walk(y[at] * inner, 1, inner),
+        x[-1],
+        x[-1] == 1 or onesided,
+        bool(node.attrs["inverse"]),
+    )
 
 
 def _dft_reason(graph: Graph, node: Node) -> str | None:
@@ -323,9 +345,17 @@ def _stft_of(graph: Graph, node: Node) -> Transform:
     _, frames, bins, _ = y
     parts = x[2] if len(x) == 3 else 1
     return Transform(
-        x[0], frames, length, length, bins, Walk(x[1], step or 1, 1),
-        Walk(frames * bins, bins, 1), parts, parts == 1, is_windowed=window is not None,
-    )  # fmt: skip
+        x[0],
+        frames,
+        length,
+        length,
+        bins,
+        Walk(x[1], step or 1, 1),
+        Walk(frames * bins, bins, 1),
+        parts,
+        parts == 1,
+        is_windowed=window is not None,
+    )
 
 
 def _stft_reason(graph: Graph, node: Node) -> str | None:

@@ -85,18 +85,30 @@ def cut_product(isa: Isa, product: Product, threads: int) -> Cut:
     window = product.window
     unit = window.row if window else 8
     tiling = choose_tiling(
-        isa, product.batch, product.rows, product.columns, product.depth,
-        gathered=window is not None, unit=unit, threads=threads,
+        isa,
+        product.batch,
+        product.rows,
+        product.columns,
+        product.depth,
+        gathered=window is not None,
+        unit=unit,
+        threads=threads,
         a_row=0 if window else product.a_row,
-    )  # fmt: skip
+    )
     width = tiling.vectors * isa.lanes
     panels, tiles = -(-product.columns // width), -(-product.rows // tiling.tile_rows)
     stride = -(-tiling.depth_slice // 16) * 16 + 16
     return Cut(
-        tiling, width, panels, product.columns - (panels - 1) * width,
-        tiles, product.rows - (tiles - 1) * tiling.tile_rows,
-        -(-tiles // tiling.block_tiles), -(-panels // tiling.group_panels), stride,
-    )  # fmt: skip
+        tiling,
+        width,
+        panels,
+        product.columns - (panels - 1) * width,
+        tiles,
+        product.rows - (tiles - 1) * tiling.tile_rows,
+        -(-tiles // tiling.block_tiles),
+        -(-panels // tiling.group_panels),
+        stride,
+    )
 
 
 def panel_bytes(batch: int, depth: int, columns: int, width: int) -> int:
@@ -197,8 +209,9 @@ class _Emitter:
             first = _times(fn, self.first_tile, rows)
             last = fn.minimum(_plus(fn, first, cut.tiling.block_tiles * rows), product.rows)
             kernel_rows = (
-                fn.integer("udiv", start, window.row), fn.integer("udiv", end, window.row),
-            )  # fmt: skip
+                fn.integer("udiv", start, window.row),
+                fn.integer("udiv", end, window.row),
+            )
             emit_gather(fn, window, self.a, self.local, cut.stride, (first, last), kernel_rows)
         for panel in fn.range(self.first_panel, self.end_panel):
             self._panel(panel, cut.width)
@@ -216,8 +229,10 @@ class _Emitter:
         """Emit all tiles of rows against one panel of columns."""
         fn, cut, product = self.fn, self.cut, self.product
         if product.b_row:
-            b = fn.at(self.b, _plus(fn, _times(fn, self.start, product.b_row),
-                                    _times(fn, panel, cut.width)))  # fmt: skip
+            b = fn.at(
+                self.b,
+                _plus(fn, _times(fn, self.start, product.b_row), _times(fn, panel, cut.width)),
+            )
         else:
             depth_at = _plus(fn, _times(fn, panel, product.depth), self.start)
             b = fn.at(self.b, _times(fn, depth_at, cut.width))
@@ -296,10 +311,14 @@ class _Emitter:
         is_whole = len(acc) == self.cut.tiling.tile_rows and sum(counts) == self.cut.width
         heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
         types = [self._type(count) for count in counts]
-        bias = [
-            fn.load_some(types[v], fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
-            for v, count in enumerate(counts)
-        ] if self.bias else []  # fmt: skip
+        bias = (
+            [
+                fn.load_some(types[v], fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
+                for v, count in enumerate(counts)
+            ]
+            if self.bias
+            else []
+        )
         for r, row in enumerate(acc):
             for v, accumulator in enumerate(row):
                 at = _plus(fn, c_at, r * product.c_row + v * self.lanes)
@@ -321,9 +340,14 @@ class _Emitter:
 
 
 def multiply_tile(
-    fn: Function, acc: Sequence[Sequence[Var]], a: tuple[Value, int], b: tuple[Value, int],
-    panel: Callable[[Value], list[Value]], depth: Index, unroll: int,
-) -> None:  # fmt: skip
+    fn: Function,
+    acc: Sequence[Sequence[Var]],
+    a: tuple[Value, int],
+    b: tuple[Value, int],
+    panel: Callable[[Value], list[Value]],
+    depth: Index,
+    unroll: int,
+) -> None:
     """Emit a register tile's walk over the depth: acc[r][v] += A[r, k] * B[k, v].
 
     a, b: where A and B begin, and the elements between their rows

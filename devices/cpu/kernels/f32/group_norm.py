@@ -267,6 +267,4 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
-TABLE.add(
-    ("instance_normalization", "group_normalization"), Rule(_reason, _lower), ["float32"]
-)  # fmt: skip
+TABLE.add(("instance_normalization", "group_normalization"), Rule(_reason, _lower), ["float32"])

@@ -39,15 +39,22 @@ class Window:
     def is_dense(self) -> bool:
         """Whether the matrix is the image itself."""
         return (
-            self.kernel == (1, 1) and self.strides == (1, 1) and self.pads == (0, 0)
+            self.kernel == (1, 1)
+            and self.strides == (1, 1)
+            and self.pads == (0, 0)
             and (self.height, self.width) == (self.out_height, self.out_width)
-        )  # fmt: skip
+        )
 
 
 def emit_gather(
-    fn: Function, window: Window, image: Value, target: Value, stride: int,
-    rows: tuple[Index, Index], kernel_rows: tuple[Index, Index],
-) -> None:  # fmt: skip
+    fn: Function,
+    window: Window,
+    image: Value,
+    target: Value,
+    stride: int,
+    rows: tuple[Index, Index],
+    kernel_rows: tuple[Index, Index],
+) -> None:
     """Emit the copy of matrix rows `rows` to target, for kernel rows kernel_rows[0]..[1].
 
     stride: elements between rows of the target

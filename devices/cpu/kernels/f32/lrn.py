@@ -96,9 +96,13 @@ def _lower(context: Context, node: Node) -> list[Step]:
     attrs = node.attrs
     *positions, channels = context.type(node.used[0]).dims
     lrn = _Lrn(
-        channels, (attrs["size"] - 1) // 2, attrs["size"], attrs["alpha"] / attrs["size"],
-        float(attrs["bias"]), float(attrs["beta"]),
-    )  # fmt: skip
+        channels,
+        (attrs["size"] - 1) // 2,
+        attrs["size"],
+        attrs["alpha"] / attrs["size"],
+        float(attrs["bias"]),
+        float(attrs["beta"]),
+    )
     code, chunks, seconds = context.kernel(_lrn_kernel, lrn, math.prod(positions))
     reads = (context.operand(node.used[0]),)
     return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]

@@ -50,9 +50,15 @@ def product_step(
     code, chunks, local_bytes = context.kernel(product_kernel, product, cut, what)
     b = operands.b(cut.width) if callable(operands.b) else operands.b
     return Step(
-        code, (operands.a, b, *operands.extra), (operands.c,), chunks, local_bytes,
-        seconds=_seconds(context.isa, product), nodes=(node.id,), columns=cut.groups,
-    )  # fmt: skip
+        code,
+        (operands.a, b, *operands.extra),
+        (operands.c,),
+        chunks,
+        local_bytes,
+        seconds=_seconds(context.isa, product),
+        nodes=(node.id,),
+        columns=cut.groups,
+    )
 
 
 def _seconds(isa: Isa, product: Product) -> float:
@@ -87,9 +93,17 @@ def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> Wi
     strides, dilations = (*one, *attrs["strides"]), (*one, *attrs["dilations"])
     full = (*one, *kernel)
     return Window(
-        size[0], size[1], x[-1], depth, out[0], out[1], (full[0], full[1]),
-        (strides[0], strides[1]), (pads[0], pads[1]), (dilations[0], dilations[1]),
-    )  # fmt: skip
+        size[0],
+        size[1],
+        x[-1],
+        depth,
+        out[0],
+        out[1],
+        (full[0], full[1]),
+        (strides[0], strides[1]),
+        (pads[0], pads[1]),
+        (dilations[0], dilations[1]),
+    )
 
 
 def image_reason(graph: Graph, node: Node) -> str | None:
@@ -118,10 +132,22 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
     window = window_of(graph, node, w[1:-1], w[-1])
     bias, residual, extra = _extra(context, node)
     product = Product(
-        groups, math.prod(y[:-1]), columns, depth, w[-1], window.channels, 1, 0, columns, w[0],
-        columns, bias, residual, node.attrs["activation"],
+        groups,
+        math.prod(y[:-1]),
+        columns,
+        depth,
+        w[-1],
+        window.channels,
+        1,
+        0,
+        columns,
+        w[0],
+        columns,
+        bias,
+        residual,
+        node.attrs["activation"],
         None if window.is_dense else window,
-    )  # fmt: skip
+    )
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -148,9 +174,21 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
     rows = context.type(node.outputs[0]).elements // columns
     bias, residual, extra = _extra(context, node)
     product = Product(
-        1, rows, columns, depth, 0, depth, 0, 0, 0, columns, 0, bias, residual,
+        1,
+        rows,
+        columns,
+        depth,
+        0,
+        depth,
+        0,
+        0,
+        0,
+        columns,
+        0,
+        bias,
+        residual,
         node.attrs["activation"],
-    )  # fmt: skip
+    )
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -197,10 +235,17 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
         rows, batch, a_count = rows * batch, 1, 1
     constant = context.graph.values[right].data
     product = Product(
-        batch, rows, columns, depth, rows * depth if a_count > 1 else 0, depth,
-        depth * columns if b_count > 1 else 0, 0 if constant is not None else columns,
-        rows * columns, columns,
-    )  # fmt: skip
+        batch,
+        rows,
+        columns,
+        depth,
+        rows * depth if a_count > 1 else 0,
+        depth,
+        depth * columns if b_count > 1 else 0,
+        0 if constant is not None else columns,
+        rows * columns,
+        columns,
+    )
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -225,9 +270,11 @@ def _gemm_reason(graph: Graph, node: Node) -> str | None:
     if len(node.used) == 3:
         c = graph.values[node.used[2]]
         columns = graph.type(node.outputs[0]).dims[1]
-        if c.data is None or c.data.size not in (1, columns) or (
-            c.data.ndim == 2 and c.data.shape[0] != 1
-        ):  # fmt: skip
+        if (
+            c.data is None
+            or c.data.size not in (1, columns)
+            or (c.data.ndim == 2 and c.data.shape[0] != 1)
+        ):
             return "gemm has native kernels for a constant c of one row only"
     return float_reason(graph, node)
 
@@ -242,14 +289,24 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
         c = _data(context, node.used[2])
         key, beta = node.used[2], np.float32(attrs["beta"])
         row = context.pack(
-            key, f"row {columns} {beta}",
+            key,
+            f"row {columns} {beta}",
             lambda: np.broadcast_to(c.reshape(-1) * beta, (columns,)).copy(),
-        )  # fmt: skip
+        )
         extra = (row,)
     product = Product(
-        1, rows, columns, depth, 0, depth, 0, 0 if constant is not None else columns,
-        0, columns, bias=bool(extra),
-    )  # fmt: skip
+        1,
+        rows,
+        columns,
+        depth,
+        0,
+        depth,
+        0,
+        0 if constant is not None else columns,
+        0,
+        columns,
+        bias=bool(extra),
+    )
     alpha = np.float32(attrs["alpha"])
 
     def pack(width: int) -> Operand:

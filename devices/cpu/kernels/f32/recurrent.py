@@ -59,15 +59,26 @@ def layer_of(graph: Graph, node: Node) -> Layer:
     steps, batch = (x[1], x[0]) if attrs["layout"] else (x[0], x[1])
     backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     cell = Cell(
-        node.op, kind.gates, kind.states, _activations(node)[0],
-        bool(attrs.get("linear_before_reset")), bool(attrs.get("input_forget")),
+        node.op,
+        kind.gates,
+        kind.states,
+        _activations(node)[0],
+        bool(attrs.get("linear_before_reset")),
+        bool(attrs.get("input_forget")),
         _given(node, 7) is not None,
-    )  # fmt: skip
+    )
     states = tuple(_given(node, 5 + k) is not None for k in range(kind.states))
     return Layer(
-        cell, hidden, steps, batch, backward[str(attrs["direction"])], bool(attrs["layout"]),
-        _given(node, 4) is not None, states, len(node.outputs),
-    )  # fmt: skip
+        cell,
+        hidden,
+        steps,
+        batch,
+        backward[str(attrs["direction"])],
+        bool(attrs["layout"]),
+        _given(node, 4) is not None,
+        states,
+        len(node.outputs),
+    )
 
 
 def _data(context: Context, value: int | None) -> Array | None:

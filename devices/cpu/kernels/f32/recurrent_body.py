@@ -77,7 +77,7 @@ def vectors_of(isa: Isa, stage: Stage, layer: Layer) -> int:
 
 def recurrent_kernel(
     isa: Isa, layer: Layer, is_first: bool, is_last: bool
-) -> tuple[Code, int, int]:  # fmt: skip
+) -> tuple[Code, int, int]:
     """Return the kernel of some steps, its chunks and the bytes each thread needs of its own.
 
     Operands: what the input gives the gates [S*B,D,G*Hp], recurrent weights, the recurrent bias of
@@ -126,9 +126,13 @@ class _Body:
     """Writes the steps of a tile of sequences."""
 
     def __init__(
-        self, fn: Function, layer: Layer, at: dict[str, Value], local: Value,
+        self,
+        fn: Function,
+        layer: Layer,
+        at: dict[str, Value],
+        local: Value,
         ends: tuple[bool, bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.fn, self.layer, self.at = fn, layer, at
         self.is_first, self.is_last = ends
         self.lanes = fn.isa.lanes

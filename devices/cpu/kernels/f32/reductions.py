@@ -247,7 +247,7 @@ def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code,
 
 def _layer_norm_kernel(
     isa: Isa, op: str, rows: Rows, epsilon: float, bias: bool
-) -> tuple[Code, int]:  # fmt: skip
+) -> tuple[Code, int]:
     """Return the kernel of a norm over rows, and its chunks; an RMS norm leaves the mean alone."""
     fn, operands, chunk, _ = begin(f"{op}_f32", isa, 3 + bias)
     is_centred = op == "layer_normalization"
@@ -318,9 +318,7 @@ def _step(
     code, chunks = made
     seconds = context.type(node.used[0]).elements * cost / (context.isa.lanes * 2e9)
     operands = tuple(context.operand(i) for i in reads)
-    return [
-        Step(code, operands, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))
-    ]  # fmt: skip
+    return [Step(code, operands, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 
 def _lower_reduce(context: Context, node: Node) -> list[Step]:
@@ -370,6 +368,7 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
 TABLE.add(REDUCTIONS, Rule(_reduce_reason, _lower_reduce), ["float32"])
 TABLE.add(("softmax", "log_softmax"), Rule(_softmax_reason, _lower_softmax), ["float32"])
 TABLE.add(
-    ("layer_normalization", "rms_normalization"), Rule(_layer_norm_reason, _lower_layer_norm),
+    ("layer_normalization", "rms_normalization"),
+    Rule(_layer_norm_reason, _lower_layer_norm),
     ["float32"],
-)  # fmt: skip
+)

@@ -80,10 +80,14 @@ def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
     if plan == AxisPlan(1, 1, 1.0):
         return np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
     picks, weights, _ = taps(
-        plan, mode=attrs["mode"], transform=attrs["coordinate_transformation_mode"],
-        rounding=attrs["nearest_mode"], cubic_a=attrs["cubic_coeff_a"],
-        exclude=bool(attrs["exclude_outside"]), antialias=bool(attrs["antialias"]),
-    )  # fmt: skip
+        plan,
+        mode=attrs["mode"],
+        transform=attrs["coordinate_transformation_mode"],
+        rounding=attrs["nearest_mode"],
+        cubic_a=attrs["cubic_coeff_a"],
+        exclude=bool(attrs["exclude_outside"]),
+        antialias=bool(attrs["antialias"]),
+    )
     used = np.abs(weights).max(axis=0) > 0
     return picks[:, used], weights[:, used].astype(np.float32)
 
@@ -171,21 +175,28 @@ def lower_nearest(context: Context, node: Node) -> list[Step]:
         raise InternalError("the reason was not asked")
     rows, columns = (_axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
     picks = _Picks(
-        view.outer, view.height.size * view.width.size * view.inner,
-        (view.height.out, view.width.out), view.inner,
+        view.outer,
+        view.height.size * view.width.size * view.inner,
+        (view.height.out, view.width.out),
+        view.inner,
         itemsize(context.type(node.used[0]).dtype),
-    )  # fmt: skip
+    )
     code, chunks, seconds = context.kernel(_nearest_kernel, picks)
     reads = (
-        context.operand(node.used[0]), rows * (view.width.size * view.inner), columns * view.inner
-    )  # fmt: skip
+        context.operand(node.used[0]),
+        rows * (view.width.size * view.inner),
+        columns * view.inner,
+    )
     return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
 
 
 def _resize_kernel(
-    isa: Isa, mode: str, sizes: tuple[int, int, int, int], out: tuple[int, int],
+    isa: Isa,
+    mode: str,
+    sizes: tuple[int, int, int, int],
+    out: tuple[int, int],
     taps: tuple[int, int],
-) -> tuple[Code, int, float]:  # fmt: skip
+) -> tuple[Code, int, float]:
     """Return the kernel of a resize, its chunks and seconds.
 
     sizes: outer, height, width, inner; out: height and width; taps: of a row and of a column
@@ -222,14 +233,19 @@ def _lower(context: Context, node: Node) -> list[Step]:
     rows, row_weights = _axis_taps(node, view.height)
     columns, column_weights = _axis_taps(node, view.width)
     code, chunks, seconds = context.kernel(
-        _resize_kernel, node.attrs["mode"],
+        _resize_kernel,
+        node.attrs["mode"],
         (view.outer, view.height.size, view.width.size, view.inner),
-        (view.height.out, view.width.out), (rows.shape[1], columns.shape[1]),
-    )  # fmt: skip
+        (view.height.out, view.width.out),
+        (rows.shape[1], columns.shape[1]),
+    )
     reads = (
-        context.operand(node.used[0]), rows * (view.width.size * view.inner), row_weights,
-        columns * view.inner, column_weights,
-    )  # fmt: skip
+        context.operand(node.used[0]),
+        rows * (view.width.size * view.inner),
+        row_weights,
+        columns * view.inner,
+        column_weights,
+    )
     return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
 
 

@@ -103,9 +103,17 @@ def choose_register_tile(isa: Isa, rows: int, columns: int, a_row: int = 0) -> t
 
 
 def choose_tiling(
-    isa: Isa, batch: int, rows: int, columns: int, depth: int, *, gathered: bool, unit: int,
-    threads: int, a_row: int = 0,
-) -> Tiling:  # fmt: skip
+    isa: Isa,
+    batch: int,
+    rows: int,
+    columns: int,
+    depth: int,
+    *,
+    gathered: bool,
+    unit: int,
+    threads: int,
+    a_row: int = 0,
+) -> Tiling:
     """Return the tiling of a product.
 
     gathered: whether rows of A are first copied to memory of the thread's own
@@ -121,10 +129,14 @@ def choose_tiling(
             block_rows = min(block * tile_rows, rows)
             slice_ = _depth_slice(isa, block_rows, width, depth, unit)
             cost = _makespan(
-                isa, batch, (rows, columns, depth), (block_rows, min(group * width, columns)),
-                tile_cycles(isa, tile_rows, vectors) / (tile_rows * width), gathered,
+                isa,
+                batch,
+                (rows, columns, depth),
+                (block_rows, min(group * width, columns)),
+                tile_cycles(isa, tile_rows, vectors) / (tile_rows * width),
+                gathered,
                 max(threads, 2),
-            )  # fmt: skip
+            )
             cost *= 1 + 0.02 * (-(-depth // slice_) - 1)
             if best is None or cost < best[0]:
                 best = (cost, Tiling(tile_rows, vectors, block, group, slice_))
@@ -147,9 +159,14 @@ def _depth_slice(isa: Isa, rows: int, width: int, depth: int, unit: int) -> int:
 
 
 def _makespan(
-    isa: Isa, batch: int, whole: tuple[int, int, int], part: tuple[int, int],
-    cycles_per_product: float, gathered: bool, threads: int,
-) -> float:  # fmt: skip
+    isa: Isa,
+    batch: int,
+    whole: tuple[int, int, int],
+    part: tuple[int, int],
+    cycles_per_product: float,
+    gathered: bool,
+    threads: int,
+) -> float:
     """Modelled cycles of all chunks of part[0] rows and part[1] columns on that many threads."""
     rows, columns, depth = whole
     chunks = batch * -(-rows // part[0]) * -(-columns // part[1])

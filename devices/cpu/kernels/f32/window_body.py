@@ -43,8 +43,15 @@ class Body(ABC):
 class DepthwiseBody(Body):
     """Multiply by weights [KH*KW, C]; bias, residual and activation at the end."""
 
-    def __init__(self, fn: Function, operands: Sequence[Value], channels: int,
-                 activation: str, bias: bool, residual: bool) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fn: Function,
+        operands: Sequence[Value],
+        channels: int,
+        activation: str,
+        bias: bool,
+        residual: bool,
+    ) -> None:
         self.fn, self.channels, self.activation = fn, channels, activation
         _, self.weights, *extra, _ = operands
         self.bias = extra.pop(0) if bias else None

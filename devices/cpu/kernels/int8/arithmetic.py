@@ -196,9 +196,11 @@ def high_multiply(fn: Function, a: Value, b: Value) -> Value:
                 pairs = fn.emit(wide, f"shl {pairs}, {pairs.text_of(32)}")
             factors.append(fn.emit(wide, f"ashr {pairs}, {pairs.text_of(32)}"))
         rounded = factors[0] * factors[1] + (1 << 30)
-        shift = f"shl {rounded}, {rounded.text_of(1)}" if odd else (
-            f"lshr {rounded}, {rounded.text_of(31)}"
-        )  # fmt: skip
+        shift = (
+            f"shl {rounded}, {rounded.text_of(1)}"
+            if odd
+            else (f"lshr {rounded}, {rounded.text_of(31)}")
+        )
         products.append(fn.convert("bitcast", fn.emit(wide, shift), a.type))
     order = [lane + lanes * (lane % 2) for lane in range(lanes)]
     return fn.shuffle(products[0], products[1], order)
@@ -255,10 +257,12 @@ def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
     """Return the scale that all lanes share."""
     right = max(-shift, 0)
     return Scale(
-        fn.as_value(type, multiplier), fn.as_value(type, right),
-        fn.as_value(type, (1 << right) >> 1), fn.as_value(type, shift) if shift > 0 else None,
+        fn.as_value(type, multiplier),
+        fn.as_value(type, right),
+        fn.as_value(type, (1 << right) >> 1),
+        fn.as_value(type, shift) if shift > 0 else None,
         "exact",
-    )  # fmt: skip
+    )
 
 
 def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:

@@ -115,9 +115,8 @@ class Source:
         """Return first and last of the output columns that see new columns of the lines alone."""
         new = range(self.window.kept, self.window.kernel[1])
         inside = [
-            ox for ox in range(self.window.out[2])
-            if not any(self.is_outside(ox, kx) for kx in new)
-        ]  # fmt: skip
+            ox for ox in range(self.window.out[2]) if not any(self.is_outside(ox, kx) for kx in new)
+        ]
         return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
     def column(

@@ -53,11 +53,13 @@ def _plain(graph: Graph, node: Node, axes: tuple[Axis, Axis], runs: tuple[Run, R
     made = [
         source,
         Value(
-            _WEIGHTS, "w",
-            TensorType(plain.shape, weight.type.dtype, _tiled(weight.type.quant, phases)), plain,
+            _WEIGHTS,
+            "w",
+            TensorType(plain.shape, weight.type.dtype, _tiled(weight.type.quant, phases)),
+            plain,
         ),
         Value(_RESULT, "y", TensorType(shape, y.dtype, y.quant)),
-    ]  # fmt: skip
+    ]
     inputs = [source.id, _WEIGHTS]
     if len(node.used) > 2:
         bias = graph.values[node.used[2]]
@@ -70,10 +72,13 @@ def _plain(graph: Graph, node: Node, axes: tuple[Axis, Axis], runs: tuple[Run, R
         for axis, run in zip(axes, runs, strict=True)
     ]
     attrs = {
-        "strides": (1, 1), "dilations": tuple(run.dilation for run in runs), "groups": 1,
-        "pads": (*(run.pad for run in runs), *(max(end, 0) for end in ends)), "layout": "NHWC",
+        "strides": (1, 1),
+        "dilations": tuple(run.dilation for run in runs),
+        "groups": 1,
+        "pads": (*(run.pad for run in runs), *(max(end, 0) for end in ends)),
+        "layout": "NHWC",
         "activation": node.attrs["activation"],
-    }  # fmt: skip
+    }
     conv = replace(node, op="conv", inputs=tuple(inputs), outputs=(_RESULT,), attrs=attrs)
     values = {value.id: value for value in made}
     return Graph("phases", (source.id,), (_RESULT,), (conv,), values)
@@ -86,9 +91,14 @@ def _blank(graph: Graph, node: Node) -> Array:
     if len(node.used) > 2:
         bias = _constant(graph, node.used[2]).astype(np.int64)
     made = requantize(
-        bias, params.multipliers, params.shifts, params.y_zero, params.low, params.high,
+        bias,
+        params.multipliers,
+        params.shifts,
+        params.y_zero,
+        params.low,
+        params.high,
         rounding_once=params.rounding_once,
-    )  # fmt: skip
+    )
     return made.astype(y.dtype)
 
 

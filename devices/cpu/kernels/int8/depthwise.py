@@ -88,9 +88,13 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     top, left, bottom, right = node.attrs["pads"]
     dot = dot_of(isa)
     image = Image(
-        (n, height, width, channels), (top, left, bottom, right), x_type.dtype, params.x_zero, dot,
+        (n, height, width, channels),
+        (top, left, bottom, right),
+        x_type.dtype,
+        params.x_zero,
+        dot,
         reads=4 * dot.taps,
-    )  # fmt: skip
+    )
     window = window_of(graph, node)
     source = source_of(image, window)
     data = graph.values[node.used[1]].data
@@ -118,15 +122,22 @@ def window_of(graph: Graph, node: Node) -> Window:
     y = graph.type(node.outputs[0]).dims
     _, kh, kw, _ = graph.type(node.used[1]).dims
     return Window(
-        y[3], (y[0], y[1], y[2]), (kh, kw), tuple(node.attrs["strides"]),
+        y[3],
+        (y[0], y[1], y[2]),
+        (kh, kw),
+        tuple(node.attrs["strides"]),
         tuple(node.attrs["dilations"]),
-    )  # fmt: skip
+    )
 
 
 def depthwise_code(
-    isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue, weights: Array,
+    isa: Isa,
+    source: Source,
+    blocks: Sequence[Block],
+    epilogue: Epilogue,
+    weights: Array,
     seconds: float,
-) -> tuple[Code, int, int]:  # fmt: skip
+) -> tuple[Code, int, int]:
     """Return the kernel of a depthwise conv, its chunks and the bytes each thread needs of its own.
 
     Of arrays only their forms are looked at.
@@ -136,9 +147,12 @@ def depthwise_code(
 
 
 def depthwise_step(
-    context: Context, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
+    context: Context,
+    source: Source,
+    blocks: Sequence[Block],
+    epilogue: Epilogue,
     operands: tuple[Operand, Array, int],
-) -> Step:  # fmt: skip
+) -> Step:
     """Return the step of a depthwise conv; operands: image, weights, the value that is made."""
     x, weights, y = operands
     seconds = _cycles(context.isa, source.window, blocks, source.image.dot) / CYCLES_PER_S
@@ -171,9 +185,13 @@ def lane_channels(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
 
 
 def _requantiser(
-    context: Context, params: LinearParams, constants: tuple[Array, Array | None],
-    dtypes: tuple[str, str], source: Source, order: Array,
-) -> Requantiser:  # fmt: skip
+    context: Context,
+    params: LinearParams,
+    constants: tuple[Array, Array | None],
+    dtypes: tuple[str, str],
+    source: Source,
+    order: Array,
+) -> Requantiser:
     """Return how sums become bytes; the zero point that columns still have goes into the bias."""
     w, bias = constants
     terms = np.zeros(len(w), np.int64) if bias is None else bias.astype(np.int64)
@@ -214,9 +232,14 @@ class _Kernel:
     """Emits the kernel: chunks of output lines > blocks of channels > output columns."""
 
     def __init__(
-        self, isa: Isa, source: Source, blocks: Sequence[Block], epilogue: Epilogue,
-        weights: Array, seconds: float,
-    ) -> None:  # fmt: skip
+        self,
+        isa: Isa,
+        source: Source,
+        blocks: Sequence[Block],
+        epilogue: Epilogue,
+        weights: Array,
+        seconds: float,
+    ) -> None:
         self.isa, self.source, self.blocks, self.epilogue = isa, source, blocks, epilogue
         self.window, self.dot = source.window, source.image.dot
         window = source.window
@@ -262,9 +285,12 @@ class _Kernel:
         return finish(fn)
 
     def line(
-        self, fn: Function, block: Block, pointers: tuple[Sequence[Value], Value, Value, Value],
+        self,
+        fn: Function,
+        block: Block,
+        pointers: tuple[Sequence[Value], Value, Value, Value],
         place: tuple[Index, Index, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Emit one output line of one block: its number, channel from block.start and lane."""
         rows, w, table, y = pointers
         number, along, lane = place
@@ -304,9 +330,13 @@ class _Kernel:
             one(edge)
 
     def sums(
-        self, fn: Function, block: Block, weights: Value, columns: Sequence[Sequence[Value]],
+        self,
+        fn: Function,
+        block: Block,
+        weights: Value,
+        columns: Sequence[Sequence[Value]],
         sums: list[Value],
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """Return the sums of one output column by vector of channels; `sums` they begin with."""
         type = vector(block.lanes, "i32")
         at = 0

@@ -127,16 +127,25 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
             if whole < inner:
                 _binary_vector(fn, bases, (context, node), walk, combine, whole, inner - whole)
     step = Step(
-        finish(fn), (context.operand(a), context.operand(b)), (node.outputs[0],), chunks,
-        seconds=seconds, nodes=(node.id,),
-    )  # fmt: skip
+        finish(fn),
+        (context.operand(a), context.operand(b)),
+        (node.outputs[0],),
+        chunks,
+        seconds=seconds,
+        nodes=(node.id,),
+    )
     return [step]
 
 
 def _binary_vector(
-    fn: Function, bases: Sequence[Value], where: tuple[Context, Node], walk: Walk,
-    combine: Combine, at: Index, count: int,
-) -> None:  # fmt: skip
+    fn: Function,
+    bases: Sequence[Value],
+    where: tuple[Context, Node],
+    walk: Walk,
+    combine: Combine,
+    at: Index,
+    count: int,
+) -> None:
     context, node = where
     lanes = fn.isa.lanes
     operands = []
@@ -195,9 +204,13 @@ def table_step(
     """
     code, chunks = context.kernel(table_kernel, rows)
     return Step(
-        code, (context.operand(value), table.view(np.uint8)), (node.outputs[0],), chunks,
-        seconds=rows[0] * rows[1] / 1e9, nodes=(node.id,),
-    )  # fmt: skip
+        code,
+        (context.operand(value), table.view(np.uint8)),
+        (node.outputs[0],),
+        chunks,
+        seconds=rows[0] * rows[1] / 1e9,
+        nodes=(node.id,),
+    )
 
 
 def _lower_table(context: Context, node: Node) -> Sequence[Step]:
@@ -264,9 +277,11 @@ def _dequantize_reason(graph: Graph, node: Node) -> str | None:
 
 
 def _flat_step(
-    context: Context, node: Node, name: str,
+    context: Context,
+    node: Node,
+    name: str,
     convert: Callable[[Function, Value, Value, Index, int], None],
-) -> Step:  # fmt: skip
+) -> Step:
     """Return a step over all elements of two dense arrays of one shape."""
     elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
     fn, (x, y), chunk, _ = begin(name, context.isa, 2)
@@ -279,9 +294,13 @@ def _flat_step(
         with fn.when(fn.compare("eq", chunk, chunks - 1)):
             convert(fn, x, y, whole, elements - whole)
     return Step(
-        finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,
-        seconds=elements / 1e10, nodes=(node.id,),
-    )  # fmt: skip
+        finish(fn),
+        (context.operand(node.used[0]),),
+        (node.outputs[0],),
+        chunks,
+        seconds=elements / 1e10,
+        nodes=(node.id,),
+    )
 
 
 def _lower_concat(context: Context, node: Node) -> Sequence[Step]:

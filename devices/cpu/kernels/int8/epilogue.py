@@ -51,9 +51,14 @@ class Epilogue(Protocol):
         """Return what the sums of vectors of channels begin with."""
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Any, pointer: Value,
+        self,
+        fn: Function,
+        sums: Sequence[Value],
+        channels: Channels,
+        mark: Any,
+        pointer: Value,
         count: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Store the first `count` results of the sums of vectors of channels."""
 
 

@@ -190,9 +190,7 @@ def fit(params: LinearParams, least: Array, most: Array) -> Fit | None:
     return Fit(scales[at], addends[at], signed, sums[:, at], corrections[:, at])
 
 
-def _steps(
-    params: LinearParams, pairs: Array, least: Array, most: Array, signed: bool
-) -> _Steps:  # fmt: skip
+def _steps(params: LinearParams, pairs: Array, least: Array, most: Array, signed: bool) -> _Steps:
     """Return the steps of the reference for multipliers pairs[0] and shifts pairs[1]."""
     multipliers, rights = pairs[0], -pairs[1]
     low, high = params.low - params.y_zero, params.high - params.y_zero
@@ -211,9 +209,15 @@ def _steps(
     level = (_levels(k)[:, None] << right) + (k[:, None] & 1)
     below, above = np.minimum(first - 1, most), np.maximum(first, least)
     return _Steps(
-        (multipliers + 64) >> 7, rights, _as_float(below), _as_float(above), level,
-        first > least, first <= most, tied,
-    )  # fmt: skip
+        (multipliers + 64) >> 7,
+        rights,
+        _as_float(below),
+        _as_float(above),
+        level,
+        first > least,
+        first <= most,
+        tied,
+    )
 
 
 def _as_float(x: Array) -> Array:

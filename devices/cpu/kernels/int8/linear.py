@@ -66,9 +66,16 @@ class _Kernel:
     """Emits the kernel of one product: chunks > panels of channels > tiles of rows."""
 
     def __init__(
-        self, isa: Isa, product: Product, source: tuple[Image, View], tile: Tile,
-        epilogue: Epilogue, row_factor: int, seconds: float, repeats: Repeats | None,
-    ) -> None:  # fmt: skip
+        self,
+        isa: Isa,
+        product: Product,
+        source: tuple[Image, View],
+        tile: Tile,
+        epilogue: Epilogue,
+        row_factor: int,
+        seconds: float,
+        repeats: Repeats | None,
+    ) -> None:
         self.isa, self.product, self.repeats = isa, product, repeats
         self.image, self.view = source
         dot = self.dot = self.image.dot
@@ -192,9 +199,14 @@ class _Kernel:
         return fn.at(x, at + group * self.product.group_step, self.dot.element)
 
     def products(
-        self, fn: Function, starts: Sequence[Value], weights: Value, vectors: int,
-        panel: tuple[Index, Index], marks: Sequence[Any],
-    ) -> list[list[Value]]:  # fmt: skip
+        self,
+        fn: Function,
+        starts: Sequence[Value],
+        weights: Value,
+        vectors: int,
+        panel: tuple[Index, Index],
+        marks: Sequence[Any],
+    ) -> list[list[Value]]:
         """Return the sums of products of a tile and the bias, by row and vector.
 
         panel: its number among those of all groups, and that of its first channel
@@ -233,9 +245,15 @@ def _times(index: Index, factor: int) -> Index:
 
 
 def product_code(
-    isa: Isa, product: Product, source: tuple[Image, View], tile: Tile, epilogue: Epilogue,
-    row_factor: int, seconds: float, repeats: Repeats | None,
-) -> tuple[Code, int, int]:  # fmt: skip
+    isa: Isa,
+    product: Product,
+    source: tuple[Image, View],
+    tile: Tile,
+    epilogue: Epilogue,
+    row_factor: int,
+    seconds: float,
+    repeats: Repeats | None,
+) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 
     Of arrays only their forms are looked at.
@@ -245,18 +263,29 @@ def product_code(
 
 
 def product_step(
-    context: Context, product: Product, source: tuple[Image, View], cut: tuple[Tile, float],
-    epilogue: Epilogue, operands: tuple[Operand, Array, int], row_factor: int = 0,
+    context: Context,
+    product: Product,
+    source: tuple[Image, View],
+    cut: tuple[Tile, float],
+    epilogue: Epilogue,
+    operands: tuple[Operand, Array, int],
+    row_factor: int = 0,
     repeats: Repeats | None = None,
-) -> Step:  # fmt: skip
+) -> Step:
     """Return the step of a product; operands: image, packed weights, the value that is made."""
     x, packed, y = operands
     tile, cycles = cut
     seconds = product.groups * cycles / CYCLES_PER_S
     code, chunks, local_bytes = context.kernel(
-        product_code, formed(product), (source[0].form, source[1]), tile, epilogue.form,
-        row_factor, seconds, formed(repeats),
-    )  # fmt: skip
+        product_code,
+        formed(product),
+        (source[0].form, source[1]),
+        tile,
+        epilogue.form,
+        row_factor,
+        seconds,
+        formed(repeats),
+    )
     offsets = () if product.offsets is None else (product.offsets,)
     again = () if repeats is None else (repeats.index, repeats.weights)
     reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
@@ -267,16 +296,21 @@ def product_step(
 def lane_channels(product: Product, order: Array) -> Array:
     """Return the channel in each lane of all groups, by the order of lanes in one of them."""
     total = product.channels * product.groups
-    return np.concatenate([
-        np.where(order < product.channels, order + group * product.channels, total)
-        for group in range(product.groups)
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            np.where(order < product.channels, order + group * product.channels, total)
+            for group in range(product.groups)
+        ]
+    )
 
 
 def _steps(
-    context: Context, node: Node, product: Product, params: LinearParams,
+    context: Context,
+    node: Node,
+    product: Product,
+    params: LinearParams,
     source: tuple[Image, View],
-) -> list[Step]:  # fmt: skip
+) -> list[Step]:
     graph, isa = context.graph, context.isa
     x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]
     w = graph.values[w_id].data

@@ -11,9 +11,13 @@ from trireme.devices.cpu.kernels.int8.pack import Product
 
 
 def rank_update(
-    fn: Function, dot: Dot, acc: Sequence[Sequence[Var]], places: Sequence[Value], base: Value,
+    fn: Function,
+    dot: Dot,
+    acc: Sequence[Sequence[Var]],
+    places: Sequence[Value],
+    base: Value,
     steps: tuple[Index, int],
-) -> None:  # fmt: skip
+) -> None:
     """Emit the products of a tile in some steps: the first one's number, and how many.
 
     places, base: where each row's inputs and the weights of the tile begin at step 0
@@ -26,13 +30,14 @@ def rank_update(
     columns = [
         [
             fn.load(
-                type, fn.at(start, i * step_bytes + v * vector_bytes, "i8"),
+                type,
+                fn.at(start, i * step_bytes + v * vector_bytes, "i8"),
                 64 if lanes == 16 else 16,
             )
             for i in range(count)
         ]
         for v in range(len(acc[0]))
-    ]  # fmt: skip
+    ]
     for row, place in zip(acc, places, strict=True):
         here = fn.at(place, first * dot.taps, dot.element)
         xs = [

@@ -182,9 +182,11 @@ class Image:
             else:
                 fn.store(x, target, 1)
             return
-        wide = widen(fn, x, self.dtype, "i16") if lanes > 1 else fn.convert(
-            "sext" if self.dtype == "int8" else "zext", x, "i16"
-        )  # fmt: skip
+        wide = (
+            widen(fn, x, self.dtype, "i16")
+            if lanes > 1
+            else fn.convert("sext" if self.dtype == "int8" else "zext", x, "i16")
+        )
         fn.store(wide - self.zero, target, 2)
 
     def _fill(self, fn: Function, target: Value, count: int) -> None:

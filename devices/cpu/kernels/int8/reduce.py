@@ -58,15 +58,24 @@ def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
                 place = (line, column, whole)
                 _pool_vector(fn, (context, node), (start, target), place, x[3] - whole)
     return [
-        Step(finish(fn), (context.operand(node.used[0]),), (node.outputs[0],), chunks,
-             seconds=rows * work / (lanes * 1e9), nodes=(node.id,))
-    ]  # fmt: skip
+        Step(
+            finish(fn),
+            (context.operand(node.used[0]),),
+            (node.outputs[0],),
+            chunks,
+            seconds=rows * work / (lanes * 1e9),
+            nodes=(node.id,),
+        )
+    ]
 
 
 def _pool_vector(
-    fn: Function, where: tuple[Context, Node], pointers: tuple[Value, Value],
-    place: tuple[Index, Index, Index], count: int,
-) -> None:  # fmt: skip
+    fn: Function,
+    where: tuple[Context, Node],
+    pointers: tuple[Value, Value],
+    place: tuple[Index, Index, Index],
+    count: int,
+) -> None:
     """Emit one output pixel's vector of channels."""
     context, node = where
     source, target = pointers
@@ -112,9 +121,11 @@ def _maximum(fn: Function, left: Index, right: int) -> Index:
 
 def _divide(fn: Function, total: Value, count: Value | int) -> Value:
     """Return total / count rounded to nearest, ties away from zero."""
-    half = count // 2 if isinstance(count, int) else (
-        fn.emit(total.type, f"lshr {count}, {count.text_of(1)}")
-    )  # fmt: skip
+    half = (
+        count // 2
+        if isinstance(count, int)
+        else (fn.emit(total.type, f"lshr {count}, {count.text_of(1)}"))
+    )
     up, down = total + half, total - half
     moved = fn.select(fn.compare("sgt", total, 0), up, down)
     return fn.emit(total.type, f"sdiv {moved}, {moved.text_of(count)}")
@@ -197,9 +208,15 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
     dtype = context.type(node.used[0]).dtype
     code, chunks = context.kernel(mean_kernel, dtype, shape, p)
     return [
-        Step(code, (context.operand(node.used[0]),), (node.outputs[0],), chunks,
-             seconds=math.prod(shape) / (context.isa.lanes * 1e9), nodes=(node.id,))
-    ]  # fmt: skip
+        Step(
+            code,
+            (context.operand(node.used[0]),),
+            (node.outputs[0],),
+            chunks,
+            seconds=math.prod(shape) / (context.isa.lanes * 1e9),
+            nodes=(node.id,),
+        )
+    ]
 
 
 def _mean_reason(graph: Graph, node: Node) -> str | None:
@@ -239,9 +256,15 @@ def _lower_softmax(context: Context, node: Node) -> Sequence[Step]:
         out = fn.select(fn.compare("slt", low, p.high), low, fn.as_value("i64", p.high))
         fn.store(fn.convert("trunc", out, "i8"), fn.at(target, i, "i8"), 1)
     return [
-        Step(finish(fn), (context.operand(node.used[0]), p.table), (node.outputs[0],), rows,
-             seconds=rows * length * 1e-8, nodes=(node.id,))
-    ]  # fmt: skip
+        Step(
+            finish(fn),
+            (context.operand(node.used[0]), p.table),
+            (node.outputs[0],),
+            rows,
+            seconds=rows * length * 1e-8,
+            nodes=(node.id,),
+        )
+    ]
 
 
 def _softmax_reason(graph: Graph, node: Node) -> str | None:
@@ -253,6 +276,6 @@ def _softmax_reason(graph: Graph, node: Node) -> str | None:
 
 TABLE.add(
     ("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), STORED_8, "NHWC"
-)  # fmt: skip
+)
 TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
 TABLE.add("softmax", Rule(_softmax_reason, _lower_softmax), STORED_8)

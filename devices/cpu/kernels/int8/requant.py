@@ -37,14 +37,18 @@ from trireme.support.dtypes import Array
 
 Kind = Rounding | Literal["fit"]
 _PACK_WORDS = {
-    16: "llvm.x86.avx512.packssdw.512", 8: "llvm.x86.avx2.packssdw",
+    16: "llvm.x86.avx512.packssdw.512",
+    8: "llvm.x86.avx2.packssdw",
     4: "llvm.x86.sse2.packssdw.128",
-}  # fmt: skip
+}
 _PACK_BYTES = {
-    (32, True): "llvm.x86.avx512.packsswb.512", (32, False): "llvm.x86.avx512.packuswb.512",
-    (16, True): "llvm.x86.avx2.packsswb", (16, False): "llvm.x86.avx2.packuswb",
-    (8, True): "llvm.x86.sse2.packsswb.128", (8, False): "llvm.x86.sse2.packuswb.128",
-}  # fmt: skip
+    (32, True): "llvm.x86.avx512.packsswb.512",
+    (32, False): "llvm.x86.avx512.packuswb.512",
+    (16, True): "llvm.x86.avx2.packsswb",
+    (16, False): "llvm.x86.avx2.packuswb",
+    (8, True): "llvm.x86.sse2.packsswb.128",
+    (8, False): "llvm.x86.sse2.packuswb.128",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +90,14 @@ class Requantiser:
         return [self.row(fn, table, 0, at + v * lanes, lanes) for v in range(vectors)]
 
     def finish(
-        self, fn: Function, sums: Sequence[Value], channels: Channels, mark: Value | None,
-        pointer: Value, count: int,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Function,
+        sums: Sequence[Value],
+        channels: Channels,
+        mark: Value | None,
+        pointer: Value,
+        count: int,
+    ) -> None:
         """Store sums as bytes (Epilogue)."""
         table, at, _, _ = channels
         self.store(fn, self.numbers(fn, sums, table, at, mark), pointer, count)
@@ -105,8 +114,9 @@ class Requantiser:
         rows = range(4, len(self.data), 2) if self.kind == "fit" else range(0)
         parts = [
             self.row(fn, table, number, at + v * lanes, lanes)
-            for number in rows for v in range(vectors)
-        ]  # fmt: skip
+            for number in rows
+            for v in range(vectors)
+        ]
         if not parts:
             return None
         some = parts[0]
@@ -116,9 +126,13 @@ class Requantiser:
         return fn.compare("ne", found, 0)
 
     def numbers(
-        self, fn: Function, sums: Sequence[Value], table: Value, at: Index,
+        self,
+        fn: Function,
+        sums: Sequence[Value],
+        table: Value,
+        at: Index,
         exceptions: Value | None = None,
-    ) -> list[Value]:  # fmt: skip
+    ) -> list[Value]:
         """Return y - y_zero, not clamped, for the sums of some vectors of channels.
 
         exceptions: what `enter` says of them, where a loop over many sums knows; without
@@ -302,9 +316,14 @@ def lanes_to_channels(isa: Isa, lanes: int, vectors: int) -> Array:
 
 
 def requantiser(
-    isa: Isa, params: LinearParams, dtype: str, bias: Array, bounds: tuple[Array, Array],
-    order: Array, recipes: Recipes | None = None,
-) -> Requantiser:  # fmt: skip
+    isa: Isa,
+    params: LinearParams,
+    dtype: str,
+    bias: Array,
+    bounds: tuple[Array, Array],
+    order: Array,
+    recipes: Recipes | None = None,
+) -> Requantiser:
     """Return how the sums of a layer become bytes.
 
     bias: int64 [O], everything constant but the products

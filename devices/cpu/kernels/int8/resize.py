@@ -157,8 +157,10 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     image = Image(n, height, width, channels, (y.dims[1], y.dims[2]), x.dtype)
     code, chunks, seconds = context.kernel(linear_kernel, image)
     reads = (
-        context.operand(node.used[0]), _table(rows, image.line), _table(columns, image.channels)
-    )  # fmt: skip
+        context.operand(node.used[0]),
+        _table(rows, image.line),
+        _table(columns, image.channels),
+    )
     room = 4 * (image.line + 2 * context.isa.lanes)
     return [Step(code, reads, node.outputs, chunks, room, seconds, (node.id,))]
 

@@ -43,9 +43,8 @@ def conv_shape(graph: Graph, node: Node) -> tuple[Product, View, Shape]:
         spans = tuple((ky * dh * width * channels, kw * depth) for ky in range(kh))
     else:
         spans = tuple(
-            ((ky * dh * width + kx * dw) * channels, depth)
-            for ky in range(kh) for kx in range(kw)
-        )  # fmt: skip
+            ((ky * dh * width + kx * dw) * channels, depth) for ky in range(kh) for kx in range(kw)
+        )
     n, oy, ox = np.meshgrid(*map(np.arange, y[:3]), indexing="ij")
     offsets = (((n * height + oy * sh) * width + ox * sw) * channels).astype(np.int32).reshape(-1)
     product = Product(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)

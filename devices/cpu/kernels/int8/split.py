@@ -70,9 +70,14 @@ class Repeats:
     panels: int
 
     def emit(
-        self, fn: Function, dot: Dot, acc: Sequence[Sequence[Var]], starts: Sequence[Value],
-        pointers: Sequence[Value], panel: Index,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Function,
+        dot: Dot,
+        acc: Sequence[Sequence[Var]],
+        starts: Sequence[Value],
+        pointers: Sequence[Value],
+        panel: Index,
+    ) -> None:
         """Emit the steps of a panel; starts: where rows begin, pointers: index and weights."""
         index, weights = pointers
         first, last = (_loaded(fn, index, panel + i) for i in range(2))

@@ -49,10 +49,14 @@ def _lookup(graph: Graph, node: Node) -> Lookup:
     x, indices = (graph.type(i) for i in node.used)
     axis, lead = node.attrs["axis"] % len(x.dims), node.attrs["batch_dims"]
     return Lookup(
-        math.prod(x.dims[:lead]), math.prod(x.dims[lead:axis]), x.dims[axis],
-        math.prod(x.dims[axis + 1 :]), math.prod(indices.dims[lead:]),
-        itemsize(x.dtype), 8 * itemsize(indices.dtype),
-    )  # fmt: skip
+        math.prod(x.dims[:lead]),
+        math.prod(x.dims[lead:axis]),
+        x.dims[axis],
+        math.prod(x.dims[axis + 1 :]),
+        math.prod(indices.dims[lead:]),
+        itemsize(x.dtype),
+        8 * itemsize(indices.dtype),
+    )
 
 
 def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
@@ -77,9 +81,13 @@ def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
         place = fn.select(is_wrong, fn.as_value("i64", 0), place)
         source = fn.as_value("i64", before) * lookup.size + place
         copy_row(
-            fn, along, fn.at(x, source * lookup.inner, f"i{bits}"),
-            fn.at(y, row * lookup.inner, f"i{bits}"), f"i{bits}", lookup.inner,
-        )  # fmt: skip
+            fn,
+            along,
+            fn.at(x, source * lookup.inner, f"i{bits}"),
+            fn.at(y, row * lookup.inner, f"i{bits}"),
+            f"i{bits}",
+            lookup.inner,
+        )
     return finish(fn), chunks, seconds
 
 
@@ -138,9 +146,13 @@ def _slices(context: Context, node: Node, lookup: Lookup, picked: list[int]) -> 
     steps = []
     for k, index in enumerate(picked):
         copy = Copy(
-            (outer, inner), (size * inner, 1), (len(picked) * inner, 1), lookup.item,
-            index % size * inner, k * inner,
-        )  # fmt: skip
+            (outer, inner),
+            (size * inner, 1),
+            (len(picked) * inner, 1),
+            lookup.item,
+            index % size * inner,
+            k * inner,
+        )
         steps.append(copy_step(context, node, copy, node.outputs[0], "gather"))
     return steps
 

@@ -199,9 +199,11 @@ def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> 
 
     Operands: indices, updates, a fault for each axis, y
     """
-    name = f"scatter_picks_b{8 * picks.item}" if reduction == "none" else (
-        f"scatter_{reduction}_{SCALARS[dtype].short}"
-    )  # fmt: skip
+    name = (
+        f"scatter_picks_b{8 * picks.item}"
+        if reduction == "none"
+        else (f"scatter_{reduction}_{SCALARS[dtype].short}")
+    )
     element = f"i{8 * picks.item}"
     fn, (indices, updates, *faults, y), _, _ = begin(name, isa, 3 + len(picks.sizes))
     emit = _Emitter(fn, picks, indices)

@@ -18,9 +18,12 @@ _INDICES = tuple(dtype for dtype in SCALARS if dtype in INTS - {"uint64"})
 
 
 def _step(
-    context: Context, node: Node, terms: Sequence[Term], shape: Sequence[int],
+    context: Context,
+    node: Node,
+    terms: Sequence[Term],
+    shape: Sequence[int],
     operands: Sequence[tuple[Operand, str, Sequence[int]]],
-) -> Step:  # fmt: skip
+) -> Step:
     """Return the step of an expression; operands are given with their dtypes and shapes."""
     made = context.type(node.outputs[0]).dtype
     walk = plan_walk(shape, [dims for _, _, dims in operands])

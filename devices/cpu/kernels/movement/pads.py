@@ -49,10 +49,13 @@ def _lower_pad(context: Context, node: Node) -> list[Step]:
     steps = [_fill_step(context, node, _fill(context, node))]
     if all(size > 0 for size in kept):
         copy = Copy(
-            kept, source, target, item,
+            kept,
+            source,
+            target,
+            item,
             sum(max(-b, 0) * s for (b, _), s in zip(edges, source, strict=True)),
             sum(max(b, 0) * t for (b, _), t in zip(edges, target, strict=True)),
-        )  # fmt: skip
+        )
         steps.append(copy_step(context, node, copy, node.outputs[0], "pad"))
     return steps
 

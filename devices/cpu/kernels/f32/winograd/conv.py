@@ -56,9 +56,13 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     weights = _by_strides(_weights(context, node))
     strides = np.array(weights.strides, np.int64) // weights.itemsize
     conv = WinogradConv(
-        batch, window, outputs, given[0] is not None, given[1] is not None,
+        batch,
+        window,
+        outputs,
+        given[0] is not None,
+        given[1] is not None,
         node.attrs["activation"],
-    )  # fmt: skip
+    )
     made = scheme_of(window, size)
     cut = cut_winograd(isa, batch, window, outputs, size, context.threads)
     code, chunks, local_bytes = context.kernel(winograd_kernel, conv, cut)
@@ -71,15 +75,23 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     reads = (
         context.operand(node.used[0]),
         context.pack_later(weight, f"winograd {size} {cut.width}", nbytes, pack),
-        InPlace(weights), strides, *(context.operand(i) for i in given if i is not None),
-    )  # fmt: skip
+        InPlace(weights),
+        strides,
+        *(context.operand(i) for i in given if i is not None),
+    )
     flops = 2.0 * cut.tile_count * made.points**2 * window.channels * outputs
     return [
         Step(
-            code, reads, (node.outputs[0],), chunks, local_bytes,
-            seconds=flops / (3e9 * isa.lanes), nodes=(node.id,), columns=cut.groups,
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            local_bytes,
+            seconds=flops / (3e9 * isa.lanes),
+            nodes=(node.id,),
+            columns=cut.groups,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _window(context: Context, node: Node) -> Window:

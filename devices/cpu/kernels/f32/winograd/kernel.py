@@ -79,11 +79,15 @@ def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _La
     most = -(-max(channels, conv.outputs) // isa.lanes) * isa.lanes + isa.lanes
     v_row = -(-channels // 16) * 16 + 16  # rows of a power of two would share cache sets
     sizes = {
-        "zeros": 4 * most, "dump": 4 * most, "sources": 8 * made.inputs**2,
-        "targets": 8 * pixels * cut.tiles, "residuals": 8 * pixels * cut.tiles * conv.residual,
+        "zeros": 4 * most,
+        "dump": 4 * most,
+        "sources": 8 * made.inputs**2,
+        "targets": 8 * pixels * cut.tiles,
+        "residuals": 8 * pixels * cut.tiles * conv.residual,
         "scratch": 4 * isa.lanes * pixels,
-        "v": 4 * points * cut.tiles * v_row, "m": 4 * points * cut.tiles * cut.width,
-    }  # fmt: skip
+        "v": 4 * points * cut.tiles * v_row,
+        "m": 4 * points * cut.tiles * cut.width,
+    }
     at, offsets = 0, {}
     for name, nbytes in sizes.items():
         offsets[name] = at
@@ -123,9 +127,15 @@ class _Emitter:
     """Writes one Winograd kernel: tables and input transform, then panels."""
 
     def __init__(
-        self, fn: Function, conv: WinogradConv, cut: WinogradCut, made: Scheme, layout: _Layout,
-        operands: Sequence[Value], local: Value,
-    ) -> None:  # fmt: skip
+        self,
+        fn: Function,
+        conv: WinogradConv,
+        cut: WinogradCut,
+        made: Scheme,
+        layout: _Layout,
+        operands: Sequence[Value],
+        local: Value,
+    ) -> None:
         self.fn, self.conv, self.cut, self.layout = fn, conv, cut, layout
         self.x, self.u, self.weights, self.strides, *rest, self.y = operands
         self.bias = rest.pop(0) if conv.bias else None
@@ -192,16 +202,26 @@ class _Emitter:
         th, tw = (fn.integer(op, rest, cut.tiles_wide) for op in _DIVIDE)
         top, left, (down, right) = self._i64(th) * m, self._i64(tw) * m, window.strides
         self._table(
-            self._own(self.layout.sources), self.x, self._own(self.layout.zeros),
+            self._own(self.layout.sources),
+            self.x,
+            self._own(self.layout.zeros),
             (n, top * down - window.pads[0], left * right - window.pads[1]),
-            self.scheme.inputs, (window.height, window.width), window.channels,
-        )  # fmt: skip
+            self.scheme.inputs,
+            (window.height, window.width),
+            window.channels,
+        )
         return n, top, left
 
     def _table(
-        self, table: Value, image: Value, outside: Value, corner: tuple[Index, Value, Value],
-        side: int, size: tuple[int, int], channels: int,
-    ) -> None:  # fmt: skip
+        self,
+        table: Value,
+        image: Value,
+        outside: Value,
+        corner: tuple[Index, Value, Value],
+        side: int,
+        size: tuple[int, int],
+        channels: int,
+    ) -> None:
         """Emit the addresses of side * side pixels from a corner on, `outside` for the others."""
         fn, (n, top, left) = self.fn, corner
         columns = [left + j for j in range(side)]
@@ -231,12 +251,16 @@ class _Emitter:
         fn, inputs, points = self.fn, self.scheme.inputs, self.scheme.points
         transform = self.scheme.to_input
         half = [
-            emit_input(fn, transform, [
-                fn.load_some(self.type, fn.at(self._source(i * inputs + j), c), count)
-                for i in range(inputs)
-            ])
+            emit_input(
+                fn,
+                transform,
+                [
+                    fn.load_some(self.type, fn.at(self._source(i * inputs + j), c), count)
+                    for i in range(inputs)
+                ],
+            )
             for j in range(inputs)
-        ]  # fmt: skip
+        ]
         for i in range(points):
             row = emit_input(fn, transform, [column[i] for column in half])
             for j, value in enumerate(row):
@@ -302,12 +326,16 @@ class _Emitter:
         if self.bias is not None:
             bias = fn.load_some(self.type, fn.at(self.bias, column), count)
         half = [
-            emit_output(fn, transform, [
-                fn.load(self.type, fn.at(m, (i * n + j) * self.layout.m_point), 4 * self.lanes)
-                for i in range(n)
-            ])
+            emit_output(
+                fn,
+                transform,
+                [
+                    fn.load(self.type, fn.at(m, (i * n + j) * self.layout.m_point), 4 * self.lanes)
+                    for i in range(n)
+                ],
+            )
             for j in range(n)
-        ]  # fmt: skip
+        ]
         check = self.zero
         for i in range(side):
             row = emit_output(fn, transform, [half[j][i] for j in range(n)], bias)
@@ -330,9 +358,15 @@ class _Emitter:
         return fn.at(fn.load("ptr", fn.at(self._own(offset), at, "ptr"), 8), column)
 
     def _finish(
-        self, tile: Index, pixel: Index, column: Value, value: Value, count: int,
-        *, at_once: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        tile: Index,
+        pixel: Index,
+        column: Value,
+        value: Value,
+        count: int,
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Emit residual, activation (unless left for later) and store of one output vector."""
         fn = self.fn
         if self.residual is not None:

@@ -158,9 +158,20 @@ def _cuts(isa: Isa, batch: int, window: Window, outputs: int, size: int) -> Iter
         even = count % blocks == 0 and tiles % rows == 0
         for groups in (g for g in (1, 2, 3, 4, 6, 8, 12, 16) if g <= panels):
             yield WinogradCut(
-                size, high, wide, count, tiles, blocks, groups, rows, even, vectors, width,
-                panels, outputs - (panels - 1) * width,
-            )  # fmt: skip
+                size,
+                high,
+                wide,
+                count,
+                tiles,
+                blocks,
+                groups,
+                rows,
+                even,
+                vectors,
+                width,
+                panels,
+                outputs - (panels - 1) * width,
+            )
 
 
 def _makespan(isa: Isa, channels: int, cut: WinogradCut, made: Scheme, threads: int) -> float:

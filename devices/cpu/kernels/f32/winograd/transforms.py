@@ -96,9 +96,15 @@ def scheme(kernel: int, stride: int, outputs: int) -> Scheme:
         row += len(rows)
     pairs = tuple((k, k + 1) for k in range(len(points) - 1) if points[k] == -points[k + 1] != 0)
     return Scheme(
-        outputs, inputs, size, kernel, stride, Transform(_rows(to_input), pairs), to_weights,
+        outputs,
+        inputs,
+        size,
+        kernel,
+        stride,
+        Transform(_rows(to_input), pairs),
+        to_weights,
         Transform(_rows(to_output), pairs),
-    )  # fmt: skip
+    )
 
 
 def _matrices(points: Sequence[float], outputs: int, taps: int) -> tuple[Array, Array, Array]:
