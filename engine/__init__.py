@@ -3,6 +3,8 @@
 graph = trireme.convert("model.onnx")
 with trireme.Session(graph, devices=["npu", "opencl", "cpu"]) as session:
     outputs = session.run({"input": x})
+
+The names below are imported when they are first used: `import trireme` alone loads the ops.
 """
 
 if __name__ != "trireme":
@@ -13,13 +15,10 @@ from trireme.support.interrupts import end_on_interrupt, is_command
 if is_command():
     end_on_interrupt()  # the imports below take a while
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from trireme import ops
-from trireme.ir.graph import Graph
-from trireme.model_file import load, save
-from trireme.model_file.convert import convert
-from trireme.placement.explain import explain
-from trireme.runtime.session import Session
-from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import (
     CompileError,
     ConvertError,
@@ -34,6 +33,25 @@ from trireme.support.errors import (
     TriremeError,
 )
 from trireme.version import __version__
+
+if TYPE_CHECKING:
+    from trireme.ir.graph import Graph
+    from trireme.model_file import load, save
+    from trireme.model_file.convert import convert
+    from trireme.placement.explain import explain
+    from trireme.runtime.session import Session
+    from trireme.runtime.streams.replicas import Replicas
+
+_LATER = {
+    "Graph": "trireme.ir.graph",
+    "Replicas": "trireme.runtime.streams.replicas",
+    "Session": "trireme.runtime.session",
+    "convert": "trireme.model_file.convert",
+    "explain": "trireme.placement.explain",
+    "load": "trireme.model_file",
+    "save": "trireme.model_file",
+}
+"""Where the names are that are imported when they are first used."""
 
 __all__ = [
     "CompileError",
@@ -57,3 +75,14 @@ __all__ = [
     "ops",
     "save",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'trireme' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

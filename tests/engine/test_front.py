@@ -1,0 +1,41 @@
+"""The names of the package itself: all there, each imported when it is first used, and soon."""
+
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+import trireme
+
+LOADED = (
+    "import sys, trireme; print(*(name for name in sys.modules if name.startswith('trireme.')))"
+)
+
+
+def test_every_public_name_is_there():
+    for name in trireme.__all__:
+        assert getattr(trireme, name) is not None
+        assert name in dir(trireme)
+    with pytest.raises(AttributeError, match="no attribute 'Sesion'"):
+        trireme.Sesion  # noqa: B018
+
+
+def test_importing_the_package_loads_ops_and_no_later_room():
+    made = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
+    )
+    rooms = {name.split(".")[1] for name in made.stdout.split()}
+    assert rooms == {"support", "ir", "ops", "version"}
+
+
+@pytest.mark.timed
+def test_importing_the_package_takes_a_quarter_of_a_second():
+    took = []
+    for _ in range(7):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import trireme"], check=True)
+        took.append(time.perf_counter() - start)
+    print(f"{statistics.median(took):.3f} s")
+    assert statistics.median(took) <= 0.25
