@@ -17,15 +17,15 @@ from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Watch
 from trireme.backend.device import Device
 from trireme.backend.registry import open_devices
-from trireme.calibration.machine_speed import Pace
+from trireme.calibration.machine_speed import MachineSpeed
 from trireme.calibration.transfer_probe import in_stretches
 from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.model_file.cache import optimised
 from trireme.placement.place import place
-from trireme.runtime.context import Lane
-from trireme.runtime.execute import flights
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.execute import launch_batches
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 from trireme.tools.calibrate_rank import (
@@ -230,7 +230,7 @@ def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
         for threads in counts if "cpu" in devices else [None]:
             opened, _ = open_devices(devices, device_options(options), threads)
             try:
-                paces = [Pace(d, _known(calibration, d)) for d in opened.values()]
+                paces = [MachineSpeed(d, _known(calibration, d)) for d in opened.values()]
                 for model, graph in graphs.items():
                     progress(f"checking {model} on {'+'.join(devices)}")
                     if all(_runs(graph, device) for device in opened.values()):
@@ -284,7 +284,7 @@ def _measured(
     devices: dict[str, Device],
     threads: int | None,
     calibration: Calibration,
-    paces: Sequence[Pace],
+    paces: Sequence[MachineSpeed],
 ) -> Iterator[Row]:
     """Yield the rows of a model, measured in turns with the calibration's networks.
 
@@ -297,8 +297,8 @@ def _measured(
         apart = apart_of(at, devices)
         with Session(pinned, devices=list(devices.values()), passes=(), calibration=at) as session:
             profile = session.profile(random_feeds(session), runs=_TURN_RUNS)
-            lane = Lane(session.program)
-            parts = flights(session.plan, lane.calls)
+            context = ExecutionContext(session.program)
+            parts = launch_batches(session.plan, context.calls)
             turns = list(_turns(session, parts, paces, watch, apart))
         if len(turns) < _TURNS // 2 and trial < TRIALS - 1:
             continue
@@ -342,7 +342,7 @@ Part = tuple[Sequence[int], Callable[[], None]]
 
 
 def _turns(
-    session: Session, parts: Sequence[Part], paces: Sequence[Pace], watch: Watch, apart: str
+    session: Session, parts: Sequence[Part], paces: Sequence[MachineSpeed], watch: Watch, apart: str
 ) -> Iterator[list[float]]:
     """Yield the seconds of a run, and of each of its parts, in each turn in which the cores stayed
     so far apart.

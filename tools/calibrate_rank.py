@@ -91,7 +91,7 @@ def _ranks_of(side: Sequence[float]) -> Array:
 def as_seen(calibration: Calibration, devices: dict[str, Device]) -> Calibration:
     """Return a calibration priced for how far apart the devices' cores are now."""
     for device in devices.values():
-        calibration = calibration.at(device.spec, device.handover())
+        calibration = calibration.at(device.spec, device.core_latency())
     return calibration
 
 
@@ -103,7 +103,7 @@ def apart_of(calibration: Calibration, devices: dict[str, Device]) -> str:
 
 def watch_of(devices: dict[str, Device]) -> Watch:
     """Return what tells how far apart the devices' cores are from one look to the next."""
-    return Watch(lambda: next((c for d in devices.values() if (c := d.handover())), None))
+    return Watch(lambda: next((c for d in devices.values() if (c := d.core_latency())), None))
 
 
 def random_feeds(session: Session) -> dict[str, Any]:

@@ -137,11 +137,11 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
     )
     add_holding(parser)
     parser.add_argument(
-        "--mixtures",
-        choices=("sure", "any"),
-        default="sure",
-        help="mixtures of devices that are taken: those that gain more over the "
-        "best single device than estimates may be wrong by, or any",
+        "--multi-device",
+        choices=("significant", "any"),
+        default="significant",
+        help="when several devices are taken: if they gain more over the best single device than "
+        "estimates may be wrong by, or if they gain anything",
     )
     parser.add_argument(
         "--measure",
@@ -319,7 +319,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         placement=options.placement,
         pins=parse_pins(options.pin),
         split=splits(options),
-        mixtures=options.mixtures,
+        multi_device=options.multi_device,
         measure=options.measure,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
         signature=getattr(options, "signature", None),

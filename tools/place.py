@@ -30,7 +30,7 @@ from trireme.placement.placement import Placement, time_text
 from trireme.placement.proven import proven
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import Splits, place_with
-from trireme.placement.uncertainty import surely
+from trireme.placement.uncertainty import prefer_single_device
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
 from trireme.runtime.session import Session
@@ -247,12 +247,12 @@ def _placed(
             measure=True,
             objective=options.objective,
             split=asked,
-            mixtures=options.mixtures,
+            multi_device=options.multi_device,
             calibration=costs.calibration,
         ) as session:
             return session.placement, []
     if options.prove is None:
-        return place_with(graph, costs, options.objective, pins, asked, options.mixtures), []
+        return place_with(graph, costs, options.objective, pins, asked, options.multi_device), []
     return _proven(options, graph, costs, pins, "off" if asked == "auto" else asked)
 
 
@@ -266,9 +266,13 @@ def _proven(
     """Return the placement that the exact solver proves or finds, and what it says."""
     placement = place_with(graph, costs, options.objective, pins, asked, "any")
     best, lines = proven(placement, costs, options.prove)
-    best = replace(best, splits=placement.splits, unsplit=placement.unsplit)
-    kept = surely(best, costs) if options.mixtures == "sure" and not best.splits else best
-    if kept.unmixed:
+    best = replace(best, splits=placement.splits, no_shard=placement.no_shard)
+    kept = (
+        prefer_single_device(best, costs)
+        if options.multi_device == "significant" and not best.splits
+        else best
+    )
+    if kept.fallback:
         lines = [f"{line}; it is the mixture that was given up" for line in lines]
     return kept, lines
 

@@ -149,7 +149,7 @@ def variants(
         values = tuple(axis.values[i] for axis, i in zip(axes, at, strict=True))
         near = {a: found[_before(at, a)] for a in range(len(axes)) if at[a]}
         held = {a: held_score(graph, costs, objective, one) for a, one in near.items()}
-        placed = place_with(graph, costs, objective, splits=asked, mixtures="sure")
+        placed = place_with(graph, costs, objective, splits=asked, multi_device="significant")
         where = where_nodes_are(graph, placed)
         one = Variant(values, placed, where, placed.score.value, values)
         found[at] = one = _steady(one, near, held)
@@ -254,7 +254,7 @@ def held_score(graph: Graph, costs: CostModel, objective: Objective, one: Varian
     except PlacementError:
         return math.inf
     scorer = Scorer(pricing.problem, objective)
-    score, tasks = scorer.settle(assigned)
+    score, tasks = scorer.evaluate(assigned)
     return math.inf if scorer.overfull(assigned, tasks) else score
 
 

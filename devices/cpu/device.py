@@ -6,12 +6,12 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 
-from trireme.backend.core_latency import Handover
+from trireme.backend.core_latency import CoreLatency
 from trireme.backend.device import (
     DeviceSpec,
     Executable,
     HostMemoryDevice,
-    KernelWork,
+    KernelCost,
     Progress,
     host_reason,
     no_progress,
@@ -20,13 +20,13 @@ from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
-from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, works_of
+from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.program import REFERENCE, Lowered, build, pack
+from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
-from trireme.devices.cpu.runtime.handover import HandoverProbe
 from trireme.devices.cpu.runtime.pool import SPINS, Pool
-from trireme.devices.cpu.runtime.server import CHAIN, Server
+from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS
@@ -58,7 +58,7 @@ class CpuDevice(HostMemoryDevice):
     ) -> None:
         self.isa, self.threads, self.winograd = isa, threads, winograd
         self._jit, self._pool, self._server = jit, pool, server
-        self.chain = None if server is None else CHAIN
+        self.driver_queue = None if server is None else DRIVER_QUEUE
         self.spec = _spec(isa, threads, "cpu" if server is None else server.name, cores)
         self._lowered: Lowered | None = None
         self._probe: HandoverProbe | None = None
@@ -98,15 +98,15 @@ class CpuDevice(HostMemoryDevice):
         with self._server.still() if self._server else nullcontext():
             return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
 
-    def works(self, graph: Graph) -> list[KernelWork]:
+    def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""
         lowered = Lowered(graph)
         recipes = self._jit.recipes
         program = build(graph, self.isa, self.threads, self.winograd, recipes, lowered)
         self._lowered = lowered
-        return works_of(program, self.isa, self.threads)
+        return cost_features_of(program, self.isa, self.threads)
 
-    def handover(self) -> Handover | None:
+    def core_latency(self) -> CoreLatency | None:
         """Return what passing data between its threads costs now, measured in a millisecond.
 
         None with one thread, of an instance (whose calls another thread runs), and while a core is

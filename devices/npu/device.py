@@ -39,7 +39,7 @@ from trireme.devices.npu.stream.verify import verify
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, DeviceError, RunError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 
 GARBAGE = 0xA5
 """What SRAM holds at the start of every task: a read before a write shows up as wrong values."""
@@ -88,12 +88,12 @@ class Npu(Device):
         self._estimator = Estimator(machine)
         self._closed = False
         self._allocated = 0
-        self.forget_threads()
-        tell_of_forks(self)
+        self.reset_after_fork()
+        register_at_fork(self)
         self._reasons: weakref.WeakKeyDictionary[Graph, dict[int, str | None]]
         self._reasons = weakref.WeakKeyDictionary()
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh, without a thread."""
         self._queue: _Work = SimpleQueue()
         self._lock = threading.RLock()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
-from trireme.backend.device import WAKES, KernelWork
+from trireme.backend.device import WAKES, KernelCost
 from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
@@ -60,17 +60,17 @@ _ALONE_S, _SHARED_S = 4e-6, 12e-6
 when it always takes one. A driver on a CPU then wakes it once more for the next kernel."""
 
 
-def works_of(lowering: Lowering, units: int, on_cores: bool = False) -> list[KernelWork]:
+def cost_features_of(lowering: Lowering, units: int, on_cores: bool = False) -> list[KernelCost]:
     """Return the work of every launch, in order, on a device of so many compute units.
 
     on_cores: whether the units are cores of the CPU, which hand data over to each other
     """
-    works = [_work(lowering, step, units) for step in lowering.steps]
+    cost_features = [_work(lowering, step, units) for step in lowering.steps]
     if not on_cores or units < 2:
-        return works
+        return cost_features
     return [
         replace(work, terms={**work.terms, **_handed(lowering, step, work.terms[WAKES])})
-        for work, step in zip(works, lowering.steps, strict=True)
+        for work, step in zip(cost_features, lowering.steps, strict=True)
     ]
 
 
@@ -88,7 +88,7 @@ def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
     }
 
 
-def _work(low: Lowering, step: Step, units: int) -> KernelWork:
+def _work(low: Lowering, step: Step, units: int) -> KernelCost:
     groups = max(math.prod(step.work) // max(math.prod(step.group), 1), 1)
     rounds = -(-groups // units) * units / groups
     terms = _amounts(low, step)
@@ -99,7 +99,7 @@ def _work(low: Lowering, step: Step, units: int) -> KernelWork:
     family = family_of(step.label)
     if family.startswith("matmul") and not any(tensor.name == "table" for tensor in step.tensors):
         family = family_of(step.label.replace("matmul", "fully_connected", 1))
-    return KernelWork(step.nodes, family, terms)
+    return KernelCost(step.nodes, family, terms)
 
 
 def _amounts(low: Lowering, step: Step) -> dict[str, float]:

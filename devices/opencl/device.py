@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trireme.backend.core_latency import Handover
-from trireme.backend.device import Buffer, Device, DeviceSpec, Event, Executable, KernelWork
+from trireme.backend.core_latency import CoreLatency
+from trireme.backend.device import Buffer, Device, DeviceSpec, Event, Executable, KernelCost
 from trireme.backend.registry import open_device
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.context import MEMORY, Context
-from trireme.devices.opencl.cost_features import TERM_LIMITS, works_of
+from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
@@ -57,7 +57,7 @@ class OpenCLDevice(Device):
     ) -> None:
         self.found, self.tuning, self.half_weights = found, tuning, half_weights
         self.context = Context(found)
-        self.chain = self.context.handle
+        self.driver_queue = self.context.handle
         self._cores: Device | None = None
         self.exact_division = bool(int(found.handle.single_fp_config) & _CORRECTLY_ROUNDED)
         options = ["-w", "-cl-std=CL1.2"]
@@ -87,16 +87,16 @@ class OpenCLDevice(Device):
         programs = self.programs.build(sources, PRELUDE)
         return [OpenCLExecutable(self.context, each, programs) for each in lowered]
 
-    def works(self, graph: Graph) -> list[KernelWork]:
+    def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to."""
         lowered = lower(Lowering(graph, self.tuning, self.half_weights))
-        return works_of(lowered, self._units, on_cores=bool(self.spec.cores))
+        return cost_features_of(lowered, self._units, on_cores=bool(self.spec.cores))
 
     @property
     def _units(self) -> int:
         return max(int(self.found.handle.max_compute_units), 1)
 
-    def handover(self) -> Handover | None:
+    def core_latency(self) -> CoreLatency | None:
         """Return what passing data between the CPU's cores costs now, if the kernels run on them.
 
         The cpu device measures it, as it does for its own threads, in a millisecond. OpenCL cannot:
@@ -108,7 +108,7 @@ class OpenCLDevice(Device):
         with self.context.lock:
             if self._cores is None:
                 self._cores = open_device("cpu")
-            return self._cores.handover()
+            return self._cores.core_latency()
 
     def alloc(self, nbytes: int) -> Buffer:
         """Return new device memory; raise DeviceError when the driver has none."""

@@ -126,7 +126,7 @@ class OpenCLCall:
     ) -> None:
         self.context, self.launches, self.alive = context, launches, alive
         self.reports = reports
-        self.chain = context.handle
+        self.driver_queue = context.handle
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         """Enqueue every kernel and return; with `profile` on a queue that keeps times.
@@ -160,7 +160,8 @@ class OpenCLCall:
 class OpenCLEvent:
     """A region under way; over when its last kernel is.
 
-    reports: its own and those of what it waits for, for a chain is waited for at its end only
+    reports: its own and those of what it waits for, for a driver queue is waited for at its end
+        only
     """
 
     def __init__(

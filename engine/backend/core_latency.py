@@ -1,7 +1,7 @@
 """How far apart the cores of a device's threads are: what passing data between them costs.
 
-A device whose threads share work measures it in a millisecond (`Device.handover`), or asks one that
-has threads on the same cores, as an OpenCL driver on the CPU does. A virtual
+A device whose threads share work measures it in a millisecond (`Device.core_latency`), or asks one
+that has threads on the same cores, as an OpenCL driver on the CPU does. A virtual
 machine's cores are moved by its host: two virtual CPUs may be threads of one core, cores of one
 cache, or cores with a cache each, and change from one to the other within seconds. `calibrate`
 keeps what it was, estimates are priced by it (`priced`), and profiles say when it is no longer so.
@@ -33,7 +33,7 @@ _WORDS: Mapping[Apart, str] = {
 
 
 @dataclass(frozen=True)
-class Handover:
+class CoreLatency:
     """What passing data between the cores of a device's threads costs.
 
     flag_s: until a thread sees what another one wrote
@@ -59,20 +59,20 @@ class Handover:
         )
 
 
-def median_of(found: Sequence[Handover]) -> Handover:
+def median_of(found: Sequence[CoreLatency]) -> CoreLatency:
     """Return the median of each figure."""
-    return Handover(
+    return CoreLatency(
         statistics.median(one.flag_s for one in found),
         statistics.median(one.byte_s for one in found),
         statistics.median(one.alone for one in found),
     )
 
 
-USUAL = Handover(56e-9, 0.1e-9)
+USUAL = CoreLatency(56e-9, 0.1e-9)
 """What is assumed where nobody measured it: cores that share a cache."""
 
 
-def priced(terms: Mapping[str, float], cores: Handover | None) -> Mapping[str, float]:
+def priced(terms: Mapping[str, float], cores: CoreLatency | None) -> Mapping[str, float]:
     """Return a kernel's terms with those that depend on the cores in seconds of them.
 
     cores: the usual ones where nobody measured them
@@ -80,7 +80,7 @@ def priced(terms: Mapping[str, float], cores: Handover | None) -> Mapping[str, f
     return {name: amount * _unit_s(name, cores or USUAL) for name, amount in terms.items()}
 
 
-def _unit_s(name: str, cores: Handover) -> float:
+def _unit_s(name: str, cores: CoreLatency) -> float:
     if name == FLAGS:
         return cores.flag_s
     return cores.byte_s if name.startswith(BYTES) else 1.0
@@ -94,8 +94,8 @@ class Cores:
     """
 
     device: str
-    priced: Handover | None
-    now: Handover | None
+    priced: CoreLatency | None
+    now: CoreLatency | None
 
     @property
     def have_moved(self) -> bool:
@@ -122,12 +122,12 @@ _FRESH_S = 2e-3
 class Watch:
     """Tells how far apart cores were from one look to the next.
 
-    look: `Device.handover`; found: what it said, by how far apart
+    look: `Device.core_latency`; found: what it said, by how far apart
     """
 
-    look: Callable[[], Handover | None]
-    found: dict[str, list[Handover]] = field(default_factory=dict)
-    _last: Handover | None = None
+    look: Callable[[], CoreLatency | None]
+    found: dict[str, list[CoreLatency]] = field(default_factory=dict)
+    _last: CoreLatency | None = None
     _at: float = float("-inf")
 
     def begin(self) -> None:
@@ -148,7 +148,7 @@ class Watch:
         return now.apart
 
     @property
-    def known(self) -> dict[str, Handover]:
+    def known(self) -> dict[str, CoreLatency]:
         """The median of what was found, by how far apart, the most frequent first."""
         order = sorted(self.found, key=lambda apart: -len(self.found[apart]))
         return {apart: median_of(self.found[apart]) for apart in order}

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from trireme.backend.core_latency import Handover
+from trireme.backend.core_latency import CoreLatency
 from trireme.backend.kernel_table import KernelTable
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.op import get_op
@@ -169,7 +169,7 @@ WAKES = "wakes"
 
 
 @dataclass(frozen=True)
-class KernelWork:
+class KernelCost:
     """What one kernel of a region does, in amounts that its time grows with.
 
     nodes: whose work it is, by id
@@ -184,7 +184,7 @@ class KernelWork:
     family: str
     terms: Mapping[str, float]
     guess_s: float | None = None
-    alone: KernelWork | None = None
+    alone: KernelCost | None = None
 
 
 class Event(Protocol):
@@ -234,22 +234,26 @@ class BoundCall(Protocol):
         """Start the work on the bound memory and return without waiting where the device can."""
 
 
-class ChainedCall(BoundCall, Protocol):
-    """A call that its device can start by itself once other events of the same chain are over.
+class QueuedCall(BoundCall, Protocol):
+    """A call that its device can start by itself once other events of the same driver queue are
+    over.
 
-    chain: what such calls and events have in common, compared by identity: a driver's context.
-        Calls of one device or link and one chain run in the order in which they are launched.
+    driver_queue: what such calls and events have in common, compared by identity: a driver's
+        context. Calls of one device or link and one driver queue run in the order in which they are
+        launched.
     """
 
-    chain: object
+    driver_queue: object
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        """Return without waiting; the work starts when `after`, events of this chain, are over."""
+        """Return without waiting; the work starts when `after`, events of this driver queue, are
+        over.
+        """
 
 
-def chain_of(call: BoundCall) -> object | None:
-    """Return the chain of a call, None where its launches must be waited for one by one."""
-    return getattr(call, "chain", None)
+def driver_queue_of(call: BoundCall) -> object | None:
+    """Return the driver queue of a call, None where its launches must be waited for one by one."""
+    return getattr(call, "driver_queue", None)
 
 
 Progress = Callable[[str, int, int], None]
@@ -299,13 +303,14 @@ class Device(ABC):
     term_limits: the most seconds that a unit of a term of its works can cost
     estimate_source: where `estimate_s` has its seconds: "device", a model of the very machine, or
         "roofline", figures that may be wrong by more
-    chain: of its calls and copies, if it can start one after another by itself: see ChainedCall
+    driver_queue: of its calls and copies, if it can start one after another by itself: see
+        QueuedCall
     """
 
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
     estimate_source: Literal["device", "roofline"] = "device"
-    chain: object | None = None
+    driver_queue: object | None = None
     kernel_table: KernelTable[Any] | None = None
 
     @abstractmethod
@@ -341,7 +346,7 @@ class Device(ABC):
     ) -> Event:
         """Begin a `write`; it is over, and the array may change, when the event is.
 
-        after: events of this device's chain; none for a device without one
+        after: events of this device's driver queue; none for a device without one
         """
         self.write(target, source)
         return Done()
@@ -368,11 +373,11 @@ class Device(ABC):
         shared = tuple(one for one in constants if len(graph.users(one[0])) > 1)
         return Resident(sum(nbytes for _, nbytes in constants), shared=shared)
 
-    def works(self, graph: Graph) -> Sequence[KernelWork] | None:
+    def cost_features(self, graph: Graph) -> Sequence[KernelCost] | None:
         """Return the kernels that `compile` makes of a region, in order; None where not known."""
         return None
 
-    def handover(self) -> Handover | None:
+    def core_latency(self) -> CoreLatency | None:
         """Return what passing data between its threads costs now; None where unknown."""
 
     def finish(self) -> None:

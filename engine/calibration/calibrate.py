@@ -21,13 +21,13 @@ from itertools import zip_longest
 
 import numpy as np
 
-from trireme.backend.core_latency import UNKNOWN, Handover, Watch, priced
+from trireme.backend.core_latency import UNKNOWN, CoreLatency, Watch, priced
 from trireme.backend.device import HOST, Device
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
 from trireme.calibration.samples import Found, Measured, bind, choose, seconds_of, timed
-from trireme.calibration.transfer_probe import Crossings, measure_issue, measure_overlap
+from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.cost.model import generic_works, supported_part, ways_of
 from trireme.cost.quality import Judgement, judge
@@ -48,7 +48,7 @@ _PREPARING, _FIRST, _CROSSING, _MEASURING = 0.5, 0.65, 0.78, 0.9
 to measure; when no more turns are prepared; when measuring ends. The rest is for fits, and for what
 the caller does."""
 _EVERY = 2
-"""Crossings take part in every so-manyth round."""
+"""TransferCosts take part in every so-manyth round."""
 _SHORT, _SCALES = 0.1, (0.85, 1.2)
 """The share of launching above which a network does not tell what its kernels take in all, and how
 far that may be from their sum."""
@@ -102,14 +102,14 @@ class _OneDevice:
     issue_s: float | None = None
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.device.handover)
+        self.watch = Watch(self.device.core_latency)
 
     def compile(self, graph: Graph) -> None:
         """Compile a network, to be measured in each way in which it can run."""
         graph = supported_part(graph, self.device)
         if graph.nodes:
-            works = self.device.works(graph)
-            ways = ways_of(generic_works(graph) if works is None else works)
+            cost_features = self.device.cost_features(graph)
+            ways = ways_of(generic_works(graph) if cost_features is None else cost_features)
             call = bind(self.device, graph)
             self.nets.append(
                 [
@@ -171,7 +171,7 @@ class _Turns:
 
     there: Device
     here: Device | None
-    crossings: Crossings
+    crossings: TransferCosts
     overlap: float = 1.0
 
     def link(self, judged: list[Judgement]) -> Sharing | None:
@@ -256,7 +256,7 @@ def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Itera
         now = time.perf_counter()
         if now > end:
             return
-        crossings = Crossings(there, here, stack, now + (end - now) / (len(pairs) - number))
+        crossings = TransferCosts(there, here, stack, now + (end - now) / (len(pairs) - number))
         overlap = 1.0
         if here is not None:
             ours, theirs = (supported_part(build(_TURNS), one) for one in (here, there))
@@ -312,7 +312,7 @@ class _Fitted:
     judged: tuple[Judgement, ...] = ()
 
 
-def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Device) -> _Fitted:
+def _fitted(found: Sequence[Found], cores: Mapping[str, CoreLatency], device: Device) -> _Fitted:
     """Return the curve of a launch, of its kernels, and those of the families of kernels."""
     known = [one for one in found if one.seconds]
     if not known:
@@ -329,7 +329,7 @@ def _fitted(found: Sequence[Found], cores: Mapping[str, Handover], device: Devic
     launch = launch if verdict.used else Curve(described_s, {})
     rows: dict[str, list[_Row]] = {}
     for one in known:
-        for work, seconds in zip(one.net.works, one.seconds, strict=True):
+        for work, seconds in zip(one.net.cost_features, one.seconds, strict=True):
             terms = priced(work.terms, cores.get(one.apart))
             row = _Row(terms, _scale(one, launch) * seconds, one.visits)
             rows.setdefault(work.family, []).append(row)

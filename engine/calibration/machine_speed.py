@@ -20,7 +20,7 @@ _PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "smal
 """The networks that tell how fast the machine is: of several kinds, and short."""
 
 
-class Pace:
+class MachineSpeed:
     """How fast the machine is, beside when it was calibrated: a few of the networks again.
 
     They are visited in turns with what is to be compared, so that both see the same machine, and

@@ -1,6 +1,7 @@
 """A network on a device, measured again and again where models run: whole, and kernel by kernel.
 
-`calibrate` visits networks in turns; `Pace` and turns with other devices use the same clock.
+`calibrate` visits networks in turns; `MachineSpeed` and turns with other devices use the same
+clock.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trireme.backend.core_latency import UNKNOWN, Watch
-from trireme.backend.device import BoundCall, Device, KernelWork, held_s
+from trireme.backend.device import BoundCall, Device, KernelCost, held_s
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import numpy_dtype
 
@@ -31,7 +32,7 @@ class Measured:
     """
 
     name: str
-    works: Sequence[KernelWork]
+    cost_features: Sequence[KernelCost]
     call: BoundCall
     alone: bool = False
     visits: list[tuple[float, list[float], str]] = field(default_factory=list)
@@ -41,9 +42,9 @@ class Measured:
         choose(self.call, self.alone)
         watch.begin()
         whole_s = timed(self.call)
-        found = _kernel_seconds(self.call, self.works)
-        if not found and len({work.family for work in self.works}) == 1:
-            found = [whole_s / len(self.works)] * len(self.works)
+        found = _kernel_seconds(self.call, self.cost_features)
+        if not found and len({work.family for work in self.cost_features}) == 1:
+            found = [whole_s / len(self.cost_features)] * len(self.cost_features)
         self.visits.append((whole_s, found, watch.end()))
 
     def found(self, apart: Iterable[str]) -> list[Found]:
@@ -98,7 +99,7 @@ def bind(device: Device, graph: Graph) -> BoundCall:
     return executable.bind(args, scratch)
 
 
-def _kernel_seconds(call: BoundCall, works: Sequence[KernelWork]) -> list[float]:
+def _kernel_seconds(call: BoundCall, cost_features: Sequence[KernelCost]) -> list[float]:
     """Return the median seconds of each kernel, until the next one begins: between two kernels of a
     driver lies what the first left to wake up; nothing where the device does not tell them.
     """
@@ -109,21 +110,21 @@ def _kernel_seconds(call: BoundCall, works: Sequence[KernelWork]) -> list[float]
         event.wait()
         spans = list(event.spans())
         held = zip((span.nodes for span in spans), held_s(spans), strict=True)
-        runs.append(_matched(works, held))
+        runs.append(_matched(cost_features, held))
     return [statistics.median(each) for each in zip(*runs, strict=True)]
 
 
 def _matched(
-    works: Sequence[KernelWork], spans: Iterable[tuple[tuple[int, ...], float]]
+    cost_features: Sequence[KernelCost], spans: Iterable[tuple[tuple[int, ...], float]]
 ) -> list[float]:
     """Return the seconds of each kernel; a kernel may have run in pieces. Empty if they differ."""
     rows, seconds = iter(spans), []
     row = next(rows, None)
-    for position, work in enumerate(works):
+    for position, work in enumerate(cost_features):
         if row is None or row[0] != work.nodes:
             return []
         total, row = row[1], next(rows, None)
-        after = works[position + 1].nodes if position + 1 < len(works) else ()
+        after = cost_features[position + 1].nodes if position + 1 < len(cost_features) else ()
         while row is not None and row[0] == work.nodes != after:
             total, row = total + row[1], next(rows, None)
         seconds.append(total)

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from trireme.backend.core_latency import UNKNOWN, Handover, Watch
+from trireme.backend.core_latency import UNKNOWN, CoreLatency, Watch
 from trireme.backend.device import BoundCall, Device
 from trireme.calibration.fit import least_squares
 from trireme.calibration.net_builder import build
@@ -26,7 +26,7 @@ from trireme.cost.model import supported_part
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.passes.pipeline import optimise
-from trireme.runtime.context import Lane
+from trireme.runtime.context import ExecutionContext
 from trireme.runtime.session import Session
 from trireme.support.dtypes import numpy_dtype
 
@@ -85,7 +85,7 @@ _MOST = (np.inf, np.inf, 300.0, 2.0)
 """A byte of a copy passes between cores once on its way in and once on its way out, at the most."""
 
 
-class Crossings:
+class TransferCosts:
     """Runs that cross between devices, measured in turns with what else is measured.
 
     there: a device with memory of its own; here: one on host memory that takes turns with it;
@@ -97,7 +97,7 @@ class Crossings:
     def __init__(
         self, there: Device, here: Device | None, stack: ExitStack, end: float = math.inf
     ) -> None:
-        self.watch = Watch(there.handover if here else lambda: None)
+        self.watch = Watch(there.core_latency if here else lambda: None)
         self.runs: list[_Crossing] = []
         for graph in _cut(there, here):
             if time.perf_counter() > end:
@@ -126,14 +126,14 @@ class Crossings:
         return crossing_of(rows or [row for run in self.runs for row in run.rows({UNKNOWN: None})])
 
 
-Row = tuple[float, float, float, float, Handover | None]
+Row = tuple[float, float, float, float, CoreLatency | None]
 """Of a run the copies, their bytes, the seconds more than the tasks take, the whole seconds, of
 which errors are parts; and how far apart the cores were, None where nobody can tell."""
 
 
 def crossing_of(rows: Sequence[Row]) -> Crossing:
     """Return the figures that fit runs best, none negative."""
-    cores = [row[4] or Handover(0.0, 0.0) for row in rows]
+    cores = [row[4] or CoreLatency(0.0, 0.0) for row in rows]
     table = np.array([row[:4] for row in rows], np.float64)
     flags, handed = np.array([(one.flag_s, one.byte_s) for one in cores]).T
     copies, nbytes, more_s, whole_s = table.T
@@ -150,13 +150,13 @@ def crossing_of(rows: Sequence[Row]) -> Crossing:
 class _Crossing:
     """A session on a network over one or two devices, and its tasks to run by themselves.
 
-    lane: the memory of those tasks
+    context: the memory of those tasks
     visits: of each, the seconds of a run, of its tasks alone, and how far apart the cores were
     """
 
     run: Callable[[], object]
     tasks: Sequence[Callable[[], object]]
-    lane: Lane
+    context: ExecutionContext
     copies: int
     nbytes: int
     visits: list[tuple[float, float, str]] = field(default_factory=list)
@@ -175,13 +175,13 @@ class _Crossing:
             value.name: np.zeros(value.type.dims, numpy_dtype(value.type.dtype))
             for value in session.inputs
         }
-        lane = Lane(session.program)
-        lane.park(False)
-        calls = zip(session.plan.tasks, lane.calls, strict=True)
+        context = ExecutionContext(session.program)
+        context.park(False)
+        calls = zip(session.plan.tasks, context.calls, strict=True)
         own = [_runner(call) for task, call in calls if not task.is_copy]
         moved = [task.outputs[0] for task in session.plan.tasks if task.is_copy]
         nbytes = sum(session.plan.graph.type(value).nbytes for value in moved)
-        return cls(partial(session.run, feeds), own, lane, len(moved), nbytes)
+        return cls(partial(session.run, feeds), own, context, len(moved), nbytes)
 
     def visit(self, watch: Watch) -> None:
         """Measure once more."""
@@ -190,13 +190,13 @@ class _Crossing:
         own_s = sum(_seconds(task, _VISIT_S) for task in self.tasks)
         self.visits.append((whole_s, own_s, watch.end()))
 
-    def rows(self, cores: Mapping[str, Handover | None]) -> Iterator[Row]:
+    def rows(self, cores: Mapping[str, CoreLatency | None]) -> Iterator[Row]:
         """Yield what the visits found, for each of the states of the cores."""
-        for apart, handover in cores.items():
+        for apart, core_latency in cores.items():
             mine = [visit[:2] for visit in self.visits if visit[2] == apart or apart == UNKNOWN]
             if mine:
                 whole_s, own_s = (statistics.median(each) for each in zip(*mine, strict=True))
-                yield self.copies, self.nbytes, whole_s - own_s, whole_s, handover
+                yield self.copies, self.nbytes, whole_s - own_s, whole_s, core_latency
 
 
 def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
@@ -233,7 +233,7 @@ def measure_issue(device: Device) -> float | None:
     it is the host that limits how many run.
     """
     name, took = device.spec.name, []
-    if device.chain is None:
+    if device.driver_queue is None:
         return None
     for count in (1, 1 + _BEHIND):
         graph = chain(_ELEMENTS[0], [name] * count)

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from trireme.backend.calibrate_hint import command
-from trireme.backend.core_latency import USUAL, Cores, Handover, priced
-from trireme.backend.device import Device, DeviceSpec, KernelWork
+from trireme.backend.core_latency import USUAL, CoreLatency, Cores, priced
+from trireme.backend.device import Device, DeviceSpec, KernelCost
 from trireme.cost.quality import Judgement
 from trireme.support.errors import ModelFileError
 from trireme.support.user_files import calibration_file
@@ -74,7 +74,7 @@ class Sharing:
     handed: float
     overlap: float
 
-    def link(self, cores: Handover | None) -> tuple[float, float]:
+    def link(self, cores: CoreLatency | None) -> tuple[float, float]:
         """Return the latency, and the bytes a second, of a copy while cores are so far apart."""
         known = cores or USUAL
         latency_s = self.latency_s + self.flags * known.flag_s
@@ -108,18 +108,18 @@ class DeviceCalibration:
     sharing: Mapping[str, Sharing] = field(default_factory=dict)
     nets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     issue_s: float | None = None
-    cores: Mapping[str, Handover] = field(default_factory=dict)
+    cores: Mapping[str, CoreLatency] = field(default_factory=dict)
     apart: str = ""
     judged: tuple[Judgement, ...] = ()
 
     @property
-    def handover(self) -> Handover | None:
+    def core_latency(self) -> CoreLatency | None:
         """What passing data between cores is priced by; None where it was not measured."""
         return self.cores.get(self.apart)
 
-    def seconds(self, kernel: KernelWork) -> float:
+    def seconds(self, kernel: KernelCost) -> float:
         """Return the predicted seconds of a kernel of a family that was measured."""
-        return self.curves[kernel.family].seconds(priced(kernel.terms, self.handover))
+        return self.curves[kernel.family].seconds(priced(kernel.terms, self.core_latency))
 
     def merged(self, newer: DeviceCalibration) -> DeviceCalibration:
         """Return the figures of a newer measurement, and of this one where the newer has none.
@@ -149,7 +149,7 @@ class DeviceCalibration:
             judged=tuple(judged.values()),
         )
 
-    def at(self, cores: Handover) -> DeviceCalibration:
+    def at(self, cores: CoreLatency) -> DeviceCalibration:
         """Return the figures with data passed between cores at the price given."""
         return replace(self, cores={**self.cores, cores.apart: cores}, apart=cores.apart)
 
@@ -186,14 +186,14 @@ class Calibration:
         }
         return Calibration({**self.devices, **merged})
 
-    def at(self, spec: DeviceSpec, cores: Handover | None) -> Calibration:
+    def at(self, spec: DeviceSpec, cores: CoreLatency | None) -> Calibration:
         """Return this calibration with a device priced for how far apart its cores are now.
 
         It stays as it is where nothing is known, and where threads share a core: what they take
         from each other then was not measured.
         """
         known = self.of(spec)
-        if not known or not known.handover or not cores or cores.apart == "shared":
+        if not known or not known.core_latency or not cores or cores.apart == "shared":
             return self
         return replace(
             self, devices={**self.devices, **Calibration.of_devices(known.at(cores)).devices}
@@ -205,8 +205,8 @@ class Calibration:
         """
         found = []
         for device in devices:
-            known, now = self.of(device.spec), device.handover()
-            then = known.handover if known else None
+            known, now = self.of(device.spec), device.core_latency()
+            then = known.core_latency if known else None
             found += [Cores(device.spec.name, then, now)] if then or now else []
         return tuple(found)
 
@@ -302,7 +302,7 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
         apart: {name: float(seconds) for name, seconds in nets.items()}
         for apart, nets in entry["nets"].items()
     }
-    cores = {apart: Handover(**figures) for apart, figures in entry["cores"].items()}
+    cores = {apart: CoreLatency(**figures) for apart, figures in entry["cores"].items()}
     issue_s = None if entry["issue_s"] is None else float(entry["issue_s"])
     numbers = [
         launch_s or 0.0,

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trireme.backend.device import HOST, Device, DeviceSpec, KernelWork
+from trireme.backend.device import HOST, Device, DeviceSpec, KernelCost
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
@@ -219,7 +219,7 @@ class CostModel:
         """Price the kernels of a graph, and share each out among its nodes by the roofline."""
         part = supported_part(graph, self.devices[device])
         spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
-        kernels = self.devices[device].works(part)
+        kernels = self.devices[device].cost_features(part)
         kernels = generic_works(part) if kernels is None else kernels
         kernels = _fastest(kernels, measured)
         found: dict[int, list[tuple[float, float, float, bool]]] = {n.id: [] for n in part.nodes}
@@ -257,7 +257,7 @@ class CostModel:
                 continue
             default = (spec.link_latency_s, spec.link_bandwidth)
             turns, measured = self._turns(spec), self.calibration.of(spec)
-            crossing = turns.link(measured.handover if measured else None) if turns else None
+            crossing = turns.link(measured.core_latency if measured else None) if turns else None
             read = crossing or self.calibration.copy(spec, "read") or default
             write = crossing or self.calibration.copy(spec, "write") or default
             to_host[spec.memory] = Link(*read)
@@ -275,15 +275,17 @@ class CostModel:
         return max(shared, key=lambda one: one.latency_s, default=None)
 
 
-def ways_of(works: Sequence[KernelWork]) -> dict[bool, list[KernelWork]]:
+def ways_of(cost_features: Sequence[KernelCost]) -> dict[bool, list[KernelCost]]:
     """Return the kernels of a region by whether they run alone, for each way that there is."""
-    apart = [work.alone for work in works if work.alone]
-    return {False: list(works)} | ({True: apart} if works and len(apart) == len(works) else {})
+    apart = [work.alone for work in cost_features if work.alone]
+    return {False: list(cost_features)} | (
+        {True: apart} if cost_features and len(apart) == len(cost_features) else {}
+    )
 
 
 def _fastest(
-    kernels: Sequence[KernelWork], measured: DeviceCalibration | None
-) -> Sequence[KernelWork]:
+    kernels: Sequence[KernelCost], measured: DeviceCalibration | None
+) -> Sequence[KernelCost]:
     """Return the kernels of the faster of the ways that were measured."""
     if measured is None:
         return kernels
@@ -301,10 +303,10 @@ def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
     return Estimate(seconds, source, low_s, high_s)
 
 
-def generic_works(graph: Graph) -> list[KernelWork]:
+def generic_works(graph: Graph) -> list[KernelCost]:
     """Return each node as a kernel of its own, for a device that does not tell its kernels."""
     rows = [(node, work_of(graph, node)) for node in graph.nodes]
-    return [KernelWork((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
+    return [KernelCost((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
 
 
 def supported_part(graph: Graph, device: Device) -> Graph:

@@ -1,10 +1,10 @@
 """Rewrite a graph in one walk, by rules: the tool that every pass is made with.
 
-A rule is given a Draft, the half-rewritten graph, and one of its nodes, the root of a pattern. It
-looks at what lies before the root and either leaves it (None) or adds the nodes that do the same
-work and returns the values that stand in for the root's outputs. The Draft keeps the rest true:
-nodes that nothing reads any more go, types are inferred anew where inputs changed, names of graph
-outputs stay, and nodes that take part in effects are never offered to a rule.
+A rule is given a GraphRewriter, the half-rewritten graph, and one of its nodes, the root of a
+pattern. It looks at what lies before the root and either leaves it (None) or adds the nodes that do
+the same work and returns the values that stand in for the root's outputs. The GraphRewriter keeps
+the rest true: nodes that nothing reads any more go, types are inferred anew where inputs changed,
+names of graph outputs stay, and nodes that take part in effects are never offered to a rule.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rewritten:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class Draft:
+class GraphRewriter:
     """A graph while it is rewritten: the nodes kept so far, in order, and who reads each value."""
 
     def __init__(self, graph: Graph) -> None:
@@ -349,7 +349,7 @@ class Draft:
                 yield from self._waited(self._waits.get(node, ()))
 
 
-Rule = Callable[[Draft, Node], Sequence[int] | None]
+Rule = Callable[[GraphRewriter, Node], Sequence[int] | None]
 """Returns what stands in for the root's outputs, or None when the pattern is not there."""
 
 Rules = Mapping[str, Sequence[Rule]]
@@ -371,7 +371,7 @@ def apply(graph: Graph, rules: Rules) -> Rewritten:
     for _ in range(MAX_WALKS):
         if not any(node.op in rules for node in graph.nodes):
             break
-        draft = Draft(graph)
+        draft = GraphRewriter(graph)
         draft.walk(rules)
         if not draft.counts:
             break

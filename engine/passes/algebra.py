@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trireme.ir.graph import Node
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 
 ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
 CLOSE = 1e-4
@@ -44,7 +44,7 @@ def close(a: float, b: float) -> bool:
     return math.isclose(a, b, rel_tol=CLOSE)
 
 
-def scalar(g: Draft, value: int | None) -> float | None:
+def scalar(g: GraphRewriter, value: int | None) -> float | None:
     """Return the number a constant of one element holds, None for any other value."""
     data = g.data(value)
     if data is None or data.size != 1 or data.dtype.kind not in "fiu":
@@ -55,7 +55,7 @@ def scalar(g: Draft, value: int | None) -> float | None:
 
 
 def polynomial(
-    g: Draft, value: int, root: Node, stop: int | None = None, depth: int = 0
+    g: GraphRewriter, value: int, root: Node, stop: int | None = None, depth: int = 0
 ) -> Polynomial:
     """Return what a value is as a polynomial of `stop`.
 
@@ -126,14 +126,14 @@ class Product:
     nodes: list[Node] = field(default_factory=list)
 
 
-def product(g: Draft, root: Node) -> Product:
+def product(g: GraphRewriter, root: Node) -> Product:
     """Return the factors of a tree of mul and of div by a number, read by the root alone."""
     found = Product()
     _factors(g, root, root, found, 0)
     return found
 
 
-def _factors(g: Draft, node: Node, root: Node, found: Product, depth: int) -> None:
+def _factors(g: GraphRewriter, node: Node, root: Node, found: Product, depth: int) -> None:
     for position, value in enumerate(node.used):
         number = scalar(g, value)
         inner = g.only_for(value, root, "mul", "div") if depth < MAX_DEPTH else None
@@ -164,13 +164,13 @@ class Clamp:
     nodes: tuple[Node, ...]
 
 
-def clamp(g: Draft, value: int, root: Node, stop: int | None = None) -> Clamp | None:
+def clamp(g: GraphRewriter, value: int, root: Node, stop: int | None = None) -> Clamp | None:
     """Return the clamp that makes a value, whether clip, relu or an op's own activation."""
     node = g.made_by(value, root, *CLAMPS, "add", "sub", "mul")
     return clamp_of(g, node, root, stop) if node else None
 
 
-def clamp_of(g: Draft, node: Node, root: Node, stop: int | None = None) -> Clamp | None:
+def clamp_of(g: GraphRewriter, node: Node, root: Node, stop: int | None = None) -> Clamp | None:
     """Return the clamp that a node is, None when it is none."""
     limits = None if g.is_quantized(node) else clamp_limits(g, node)
     if limits is None:
@@ -195,7 +195,7 @@ NAMED_CLAMPS = {
 }
 
 
-def clamp_limits(g: Draft, node: Node) -> tuple[float, float] | None:
+def clamp_limits(g: GraphRewriter, node: Node) -> tuple[float, float] | None:
     """Return (low, high) of a relu, of a clip by numbers, or of an activation that clamps."""
     if node.op in NAMED_CLAMPS:
         return NAMED_CLAMPS[node.op]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Node
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.views import Perm
 from trireme.support.dtypes import Array
 
@@ -27,7 +27,7 @@ class Renumbered:
     perm: Perm
 
 
-Renumber = Callable[[Draft, Node, Perm], Renumbered | None]
+Renumber = Callable[[GraphRewriter, Node, Perm], Renumbered | None]
 
 
 def _without(perm: Perm, axes: set[int]) -> Perm:
@@ -37,24 +37,24 @@ def _without(perm: Perm, axes: set[int]) -> Perm:
     return tuple(order.index(axis) for axis in left)
 
 
-def _axis_attr(g: Draft, node: Node, perm: Perm) -> Renumbered:
+def _axis_attr(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered:
     attrs = dict(node.attrs) | {"axis": perm[node.attrs["axis"]]}
     return Renumbered(node.inputs, attrs, perm)
 
 
-def _axes_attr(g: Draft, node: Node, perm: Perm) -> Renumbered:
+def _axes_attr(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered:
     attrs = dict(node.attrs) | {"axes": tuple(perm[a] for a in node.attrs["axes"])}
     return Renumbered(node.inputs, attrs, perm)
 
 
-def _arg(g: Draft, node: Node, perm: Perm) -> Renumbered:
+def _arg(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered:
     axis = node.attrs["axis"] % len(perm)
     attrs = dict(node.attrs) | {"axis": perm[axis]}
     out = perm if node.attrs["keepdims"] else _without(perm, {axis})
     return Renumbered(node.inputs, attrs, out)
 
 
-def _reduce(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _reduce(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     given = node.inputs[1] if len(node.inputs) > 1 else None
     axes = g.data(given)
     if given is not None and axes is None:
@@ -68,7 +68,7 @@ def _reduce(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered([node.used[0], moved], node.attrs, out)
 
 
-def _gather(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _gather(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     axis, indices = node.attrs["axis"] % len(perm), g.type(node.used[1])
     if len(indices.shape) > 1 or node.attrs["batch_dims"]:
         return None
@@ -76,7 +76,7 @@ def _gather(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered(node.inputs, dict(node.attrs) | {"axis": perm[axis]}, out)
 
 
-def _slice(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _slice(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     inputs = [*node.inputs, None, None][:5]
     axes = _axes_or_all(g, inputs[3], inputs[1], perm)
     if axes is None:
@@ -85,7 +85,9 @@ def _slice(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered(inputs, node.attrs, perm)
 
 
-def _axes_or_all(g: Draft, axes: int | None, counted: int | None, perm: Perm) -> list[int] | None:
+def _axes_or_all(
+    g: GraphRewriter, axes: int | None, counted: int | None, perm: Perm
+) -> list[int] | None:
     """Return the axes an input names, or the first ones, as many as another input counts."""
     data = g.data(axes)
     if data is not None:
@@ -94,7 +96,7 @@ def _axes_or_all(g: Draft, axes: int | None, counted: int | None, perm: Perm) ->
     return list(range(count)) if axes is None and isinstance(count, int) else None
 
 
-def _pad(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _pad(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     inputs = [*node.inputs, None, None][:4]
     axes, pads = g.data(inputs[3]), g.data(inputs[1])
     if axes is not None:
@@ -114,7 +116,7 @@ def _moved(numbers: Array, perm: Perm) -> Array:
     return out
 
 
-def _number_an_axis(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _number_an_axis(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     numbers = g.data(node.used[1])
     if numbers is None or numbers.size != len(perm):
         return None
@@ -122,7 +124,7 @@ def _number_an_axis(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered(inputs, node.attrs, perm)
 
 
-def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _resize(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     if _leaves_integer_form(g, node, perm):
         return None
     inputs = [*node.inputs, None, None, None][:4]
@@ -141,7 +143,7 @@ def _resize(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered(inputs, node.attrs, perm)
 
 
-def _leaves_integer_form(g: Draft, node: Node, perm: Perm) -> bool:
+def _leaves_integer_form(g: GraphRewriter, node: Node, perm: Perm) -> bool:
     """Whether stored integers are resized along rows and columns here, and not behind the perm."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
     axes = [
@@ -152,7 +154,7 @@ def _leaves_integer_form(g: Draft, node: Node, perm: Perm) -> bool:
     return stored and inside(axes) and not inside(perm[a] for a in axes)
 
 
-def _axis_input(g: Draft, node: Node, perm: Perm) -> Renumbered | None:
+def _axis_input(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     axis = g.data(node.used[1])
     if axis is None or axis.size != 1:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.linear import LINEAR, as_linear, channel_axis
 from trireme.support.dtypes import FLOATS, numpy_dtype
 
@@ -19,7 +19,7 @@ def batch_norm(graph: Graph) -> Rewritten:
     return apply(graph, rules_by_op((["batch_normalization"], batch_norm_at_rest)))
 
 
-def batch_norm_at_rest(g: Draft, root: Node) -> tuple[int] | None:
+def batch_norm_at_rest(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """batch_normalization(x, constants) -> a linear node's weights, or x * a + b."""
     arrays = [g.data(i) for i in root.inputs[1:5]]
     type = g.type(root.used[0])

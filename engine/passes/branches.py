@@ -12,7 +12,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 
 MOST_UNROLLED = 1000
 """The most nodes that the steps of a scan may come to."""
@@ -23,7 +23,7 @@ def known_branches(graph: Graph) -> Rewritten:
     return apply(graph, rules_by_op((["if"], branch_taken), (["scan"], steps_of_scan)))
 
 
-def branch_taken(g: Draft, root: Node) -> tuple[int, ...] | None:
+def branch_taken(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """if(constant) -> the outputs of then_branch or of else_branch."""
     condition = g.data(root.used[0])
     if condition is None or condition.size != 1 or None in root.inputs:
@@ -34,7 +34,7 @@ def branch_taken(g: Draft, root: Node) -> tuple[int, ...] | None:
     return tuple(_inlined(g, root, body, root.used[1:])[: len(root.outputs)])
 
 
-def steps_of_scan(g: Draft, root: Node) -> tuple[int, ...] | None:
+def steps_of_scan(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """scan of a known length -> its steps: each takes its slices, and the last states stay."""
     body: Graph = root.attrs["body"]
     carried, scanned = root.attrs["carried"], root.attrs["num_scan_inputs"]
@@ -60,7 +60,7 @@ def _is_plain(body: Graph) -> bool:
     return not any(node.after or get_op(node.op).effect for node in body.nodes)
 
 
-def _inlined(g: Draft, root: Node, body: Graph, operands: Sequence[int]) -> list[int]:
+def _inlined(g: GraphRewriter, root: Node, body: Graph, operands: Sequence[int]) -> list[int]:
     """Add the nodes of a body, given its inputs, and return its outputs."""
     values = dict(zip(body.inputs, operands, strict=True))
     for value in body.values.values():
@@ -78,7 +78,7 @@ def _axis(root: Node, name: str, k: int, rank: int) -> int:
     return int((root.attrs[name] or (0,) * (k + 1))[k]) % rank
 
 
-def _steps(g: Draft, root: Node) -> int:
+def _steps(g: GraphRewriter, root: Node) -> int:
     """Return the length of a scan, 0 where that is not known."""
     first = root.attrs["carried"]
     if not root.attrs["num_scan_inputs"]:
@@ -88,7 +88,7 @@ def _steps(g: Draft, root: Node) -> int:
     return dim if isinstance(dim, int) else 0
 
 
-def _slice(g: Draft, root: Node, k: int, step: int, count: int) -> int:
+def _slice(g: GraphRewriter, root: Node, k: int, step: int, count: int) -> int:
     """Return what a step sees of the k-th tensor that is cut."""
     x = root.used[root.attrs["carried"] + k]
     axis = _axis(root, "scan_input_axes", k, len(g.type(x).shape))
@@ -99,7 +99,7 @@ def _slice(g: Draft, root: Node, k: int, step: int, count: int) -> int:
     return g.add("squeeze", [part, along], {}, [root])
 
 
-def _stack(g: Draft, root: Node, k: int, parts: Sequence[int]) -> int:
+def _stack(g: GraphRewriter, root: Node, k: int, parts: Sequence[int]) -> int:
     """Return what the steps made of the k-th output, along a new axis."""
     axis = _axis(root, "scan_output_axes", k, len(g.type(parts[0]).shape) + 1)
     turned = (root.attrs["scan_output_directions"] or (0,) * (k + 1))[k]
@@ -108,7 +108,7 @@ def _stack(g: Draft, root: Node, k: int, parts: Sequence[int]) -> int:
     return g.add("concat", rows[::-1] if turned else rows, {"axis": axis}, [root])
 
 
-def _distinct(g: Draft, root: Node, values: Sequence[int]) -> list[int]:
+def _distinct(g: GraphRewriter, root: Node, values: Sequence[int]) -> list[int]:
     """Return values that nodes make, each another: an identity for those that are not."""
     made: list[int] = []
     for value in values:

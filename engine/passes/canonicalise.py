@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import (
     LINEAR,
@@ -32,7 +32,7 @@ def canonicalise(graph: Graph) -> Rewritten:
     return apply(graph, CANONICAL)
 
 
-def matmul_of_weights(g: Draft, root: Node) -> tuple[int] | None:
+def matmul_of_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """matmul(x, constant [I,O]) -> fully_connected(x, its transpose [O,I])."""
     x, w = root.used
     quant = g.type(w).quant
@@ -58,7 +58,7 @@ def _turned(quant: Quant | None) -> Quant | None:
     return Quant(quant.scales, quant.zero_points, 0) if quant.axis == 1 else None
 
 
-def gemm_of_weights(g: Draft, root: Node) -> tuple[int] | None:
+def gemm_of_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """alpha a b + beta c, b constant -> fully_connected(a, alpha b, beta c), or add after it."""
     a, b = root.used[:2]
     weights = g.data(b)
@@ -91,14 +91,14 @@ def gemm_of_weights(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("add", [product, c], {}, [root]),)
 
 
-def _offset(g: Draft, c: int | None, beta: float) -> Array | None:
+def _offset(g: GraphRewriter, c: int | None, beta: float) -> Array | None:
     data = g.data(c)
     if data is None or beta == 1:
         return data
     return (data.astype(np.float64) * beta).astype(data.dtype)
 
 
-def gemm_quantized(g: Draft, root: Node) -> tuple[int] | None:
+def gemm_quantized(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """Quantised gemm of constant weights, alpha = beta = 1 -> fully_connected."""
     weights, quant = g.data(root.used[1]), g.type(root.used[1]).quant
     plain = root.attrs["alpha"] == root.attrs["beta"] == 1 and not root.attrs["trans_a"]
@@ -114,11 +114,11 @@ def gemm_quantized(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 
 
-def _is_vector(g: Draft, values: tuple[int, ...]) -> bool:
+def _is_vector(g: GraphRewriter, values: tuple[int, ...]) -> bool:
     return all(len(g.type(i).shape) == 1 for i in values)
 
 
-def bias_of_add(g: Draft, root: Node) -> tuple[int] | None:
+def bias_of_add(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected + constant a channel -> its bias."""
     for value, other in _operands(root, ("add",)):
         found = _linear_and_constant(g, root, value, other)
@@ -129,7 +129,7 @@ def bias_of_add(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def weights_of_mul(g: Draft, root: Node) -> tuple[int] | None:
+def weights_of_mul(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected * constant a channel -> its weights and bias."""
     for value, other in _operands(root, ("mul",)):
         found = _linear_and_constant(g, root, value, other)
@@ -158,7 +158,7 @@ def _one(value: int | None) -> tuple[int] | None:
 
 
 def _linear_and_constant(
-    g: Draft, root: Node, value: int, other: int
+    g: GraphRewriter, root: Node, value: int, other: int
 ) -> tuple[Linear, Array] | None:
     """Return a linear node that only the root reads and a constant of one number a channel."""
     data = g.data(other)
@@ -174,7 +174,7 @@ def _linear_and_constant(
     return None if vector is None else (linear, vector)
 
 
-def scale_before(g: Draft, root: Node) -> tuple[int] | None:
+def scale_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected of x * constant a channel -> its weights (0 stays 0 in the pads)."""
     found = _constant_before(g, root, ("mul", "div"))
     if found is None:
@@ -187,7 +187,7 @@ def scale_before(g: Draft, root: Node) -> tuple[int] | None:
     return _one(_reading(linear.scaled_input(factor), x).added_to(g, [before, root]))
 
 
-def shift_before(g: Draft, root: Node) -> tuple[int] | None:
+def shift_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv without pads, or fully_connected, of x + constant a channel -> its bias."""
     if any(root.attrs.get("pads") or ()):
         return None
@@ -207,7 +207,7 @@ def _reading(linear: Linear, x: int) -> Linear:
 
 
 def _constant_before(
-    g: Draft, root: Node, ops: tuple[str, ...]
+    g: GraphRewriter, root: Node, ops: tuple[str, ...]
 ) -> tuple[Linear, Node, int, Array] | None:
     before = g.only_for(root.used[0], root, *ops)
     if before is None or before.attrs["activation"]:
@@ -225,7 +225,7 @@ def _constant_before(
     return None
 
 
-def sub_to_add(g: Draft, root: Node) -> tuple[int] | None:
+def sub_to_add(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x - c -> x + (-c): the same bits."""
     data = g.data(root.used[1])
     if data is None or g.type(root.used[0]).dtype not in FLOATS or g.is_quantized(root):
@@ -233,7 +233,7 @@ def sub_to_add(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("add", [root.used[0], g.constant(-data)], root.attrs, [root]),)
 
 
-def div_to_mul(g: Draft, root: Node) -> tuple[int] | None:
+def div_to_mul(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x / c -> x * (1 / c) where every c is a power of two, so that no bit changes."""
     data = g.data(root.used[1])
     if data is None or g.type(root.used[0]).dtype not in FLOATS or g.is_quantized(root):
@@ -246,12 +246,12 @@ def div_to_mul(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("mul", [root.used[0], inverse], root.attrs, [root]),)
 
 
-def sum_of_two(g: Draft, root: Node) -> tuple[int] | None:
+def sum_of_two(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """sum(x, y) -> add(x, y)."""
     return (g.add("add", root.inputs, {}, [root]),) if len(root.used) == 2 else None
 
 
-def constants_in_a_row(g: Draft, root: Node) -> tuple[int] | None:
+def constants_in_a_row(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """(x + b) + d -> x + (b + d); (x * a) * c -> x * (a c); (x * a + b) * c -> x * (a c) + b c."""
     outer = _by_constant(g, root)
     inner = _by_constant(g, g.only_for(outer.x, root, "add", "mul")) if outer else None
@@ -277,7 +277,7 @@ class _ByConstant:
     data: Array
 
 
-def _by_constant(g: Draft, node: Node | None) -> _ByConstant | None:
+def _by_constant(g: GraphRewriter, node: Node | None) -> _ByConstant | None:
     """Return a float add or mul of a constant that leaves the type of x."""
     if node is None or g.is_quantized(node):
         return None
@@ -288,12 +288,12 @@ def _by_constant(g: Draft, node: Node | None) -> _ByConstant | None:
     return None
 
 
-def _is_float(g: Draft, value: int) -> bool:
+def _is_float(g: GraphRewriter, value: int) -> bool:
     return g.type(value).dtype in FLOATS
 
 
 def _with_constants(
-    g: Draft, x: int, steps: list[tuple[str, Array]], of: list[Node], root: Node
+    g: GraphRewriter, x: int, steps: list[tuple[str, Array]], of: list[Node], root: Node
 ) -> tuple[int] | None:
     """Return x with operations by constants done to it, the last with the root's activation."""
     for position, (op, data) in enumerate(steps):
@@ -306,7 +306,7 @@ def _with_constants(
     return (x,)
 
 
-def square(g: Draft, root: Node) -> tuple[int] | None:
+def square(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x ^ 2 -> x * x."""
     x, exponent = root.used
     if scalar(g, exponent) != 2.0 or g.type(x).dtype not in FLOATS or g.is_quantized(root):
@@ -314,7 +314,7 @@ def square(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("mul", [x, x], {}, [root]),) if g.type(x) == g.type(root.outputs[0]) else None
 
 
-def clip_to_relu(g: Draft, root: Node) -> tuple[int] | None:
+def clip_to_relu(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """clip(x, 0) -> relu(x); clip(x) -> x."""
     low, high = clamp_limits(g, root) or (math.nan, math.nan)
     if high != math.inf or g.is_quantized(root):
@@ -324,7 +324,7 @@ def clip_to_relu(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("relu", [root.used[0]], {}, [root]),) if low == 0 else None
 
 
-def max_to_relu(g: Draft, root: Node) -> tuple[int] | None:
+def max_to_relu(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """max(x, 0) -> relu(x)."""
     if len(root.used) != 2 or g.is_quantized(root):
         return None

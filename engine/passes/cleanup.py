@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Value
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.constants import NOT_REPEATABLE
 
 
 def dead_code(graph: Graph) -> Rewritten:
     """Drop nodes without an effect whose outputs nothing reads."""
-    draft = Draft(graph)
+    draft = GraphRewriter(graph)
     draft.walk({})
     dropped = draft.drop_dead()
     unread = len(graph.values) - len(draft.read_values())
@@ -31,7 +31,7 @@ def common_subexpressions(graph: Graph) -> Rewritten:
     seen: dict[Hashable, tuple[int, ...]] = {}
     keys: dict[int, Hashable] = {}
 
-    def same_work(g: Draft, node: Node) -> tuple[int, ...] | None:
+    def same_work(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         if node.op in NOT_REPEATABLE:
             return None
         inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
@@ -41,7 +41,7 @@ def common_subexpressions(graph: Graph) -> Rewritten:
         return None if first == node.outputs else first
 
     ops = sorted({node.op for node in graph.nodes})
-    draft = Draft(graph)
+    draft = GraphRewriter(graph)
     draft.walk(rules_by_op((ops, same_work)))
     if not draft.counts:
         return Rewritten(graph)
@@ -90,36 +90,36 @@ def simplify(graph: Graph) -> Rewritten:
     return apply(graph, SIMPLIFY)
 
 
-def same_value(g: Draft, node: Node) -> tuple[int] | None:
+def same_value(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """identity(x), or an op that keeps one input as it is when that is its only one -> x."""
     if node.attrs.get("activation") or not len(node.used) == len(node.outputs) == 1:
         return None
     return (node.used[0],)
 
 
-def same_type(g: Draft, node: Node) -> tuple[int] | None:
+def same_type(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """An op of which only the output's type can differ from x, when it does not -> x."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
     return (node.used[0],) if x == y and x.is_static and len(node.outputs) == 1 else None
 
 
-def same_dtype(g: Draft, node: Node) -> tuple[int] | None:
+def same_dtype(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """cast(x) to the dtype it has -> x."""
     return (node.used[0],) if g.type(node.used[0]) == g.type(node.outputs[0]) else None
 
 
-def view_to_reshape(g: Draft, node: Node) -> tuple[int] | None:
+def view_to_reshape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """squeeze, unsqueeze and flatten to a static shape -> reshape."""
     return _reshape(g, node.used[0], node)
 
 
-def reshape_of_reshape(g: Draft, node: Node) -> tuple[int] | None:
+def reshape_of_reshape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """reshape(reshape(x)) -> reshape(x)."""
     first = g.made_by(node.used[0], node, "reshape")
     return _reshape(g, first.used[0], first, node) if first else None
 
 
-def _reshape(g: Draft, x: int, *of: Node) -> tuple[int] | None:
+def _reshape(g: GraphRewriter, x: int, *of: Node) -> tuple[int] | None:
     type = g.type(of[-1].outputs[0])
     if not type.is_static or 0 in type.dims:
         return None
@@ -129,13 +129,13 @@ def _reshape(g: Draft, x: int, *of: Node) -> tuple[int] | None:
     return (g.add("reshape", [x, shape], {}, of, type.quant),)
 
 
-def idle_transpose(g: Draft, node: Node) -> tuple[int] | None:
+def idle_transpose(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """transpose(x) by 0, 1, 2... -> x."""
     perm = node.attrs["perm"]
     return (node.used[0],) if perm is not None and perm == tuple(range(len(perm))) else None
 
 
-def transpose_of_transpose(g: Draft, node: Node) -> tuple[int] | None:
+def transpose_of_transpose(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """transpose(transpose(x)) -> transpose(x)."""
     first = g.made_by(node.used[0], node, "transpose")
     if first is None:
@@ -153,7 +153,7 @@ def perm_of(node: Node, rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1] if perm is None else tuple(perm)
 
 
-def transpose_of_ones(g: Draft, node: Node) -> tuple[int] | None:
+def transpose_of_ones(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """transpose(x) that keeps the order of all axes longer than 1 -> reshape(x)."""
     type = g.type(node.used[0])
     if not type.is_static:
@@ -166,7 +166,7 @@ NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
 COMMUTES = frozenset({"add", "mul"})
 
 
-def neutral_operand(g: Draft, node: Node) -> tuple[int] | None:
+def neutral_operand(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x (of all these only -0 + 0 has another sign)."""
     if node.attrs.get("activation") or g.is_quantized(node):
         return None
@@ -180,13 +180,13 @@ def neutral_operand(g: Draft, node: Node) -> tuple[int] | None:
     return None
 
 
-def zero_pad(g: Draft, node: Node) -> tuple[int] | None:
+def zero_pad(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """pad(x) by nothing -> x."""
     pads = g.data(node.inputs[1])
     return (node.used[0],) if pads is not None and not np.any(pads) else None
 
 
-def whole_slice(g: Draft, node: Node) -> tuple[int] | None:
+def whole_slice(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """slice(x) of everything, forwards -> x."""
     steps = g.data(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     return same_type(g, node) if steps is not None and np.all(steps == 1) else None

@@ -12,7 +12,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.quantize_folding import quant_of_node
 from trireme.support.errors import TriremeError
 
@@ -53,17 +53,17 @@ def constant_folding(
     """Compute nodes of constant inputs; shapes and sizes that types tell become constants."""
     room = (most_bytes(graph) if total_bytes is None else total_bytes) - constant_bytes(graph)
 
-    def evaluated(g: Draft, node: Node) -> tuple[int, ...] | None:
+    def evaluated(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         left = g.memo.get("room", room)
         made = _evaluated(g, node, min(limit_bytes, left)) if left > 0 else None
         if made is not None:
             g.memo["room"] = left - sum(g.type(value).nbytes for value in made)
         return made
 
-    def constant_inputs(g: Draft, node: Node) -> tuple[int, ...] | None:
+    def constant_inputs(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         return evaluated(g, node)
 
-    def blocks_or_floats(g: Draft, node: Node) -> tuple[int, ...] | None:
+    def blocks_or_floats(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         return None if quant_of_node(g, node) else evaluated(g, node)
 
     ops = {node.op for node in graph.nodes if get_op(node.op).bounded}
@@ -77,7 +77,7 @@ def constant_folding(
     return apply(graph, rules)
 
 
-def _evaluated(g: Draft, node: Node, limit_bytes: int) -> tuple[int, ...] | None:
+def _evaluated(g: GraphRewriter, node: Node, limit_bytes: int) -> tuple[int, ...] | None:
     arrays = [g.data(i) for i in node.inputs]
     if any(i is not None and a is None for i, a in zip(node.inputs, arrays, strict=True)):
         return None
@@ -100,7 +100,7 @@ def _evaluated(g: Draft, node: Node, limit_bytes: int) -> tuple[int, ...] | None
     )
 
 
-def static_shape(g: Draft, node: Node) -> tuple[int] | None:
+def static_shape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """Replace the shape or the size of a static type by a constant."""
     type = g.type(node.used[0])
     if node.op == "size":
@@ -116,7 +116,7 @@ def _span(node: Node, rank: int) -> slice:
     return slice(*slice(start, end).indices(rank)[:2])
 
 
-def part_of_shape(g: Draft, node: Node) -> tuple[int] | None:
+def part_of_shape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """Replace chosen dimensions of a partly known shape, if the chosen ones are known.
 
     The node is evaluated on the positions instead of the dimensions, so whatever it chooses, and in

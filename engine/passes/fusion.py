@@ -11,7 +11,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits, close
 from trireme.passes.linear import channel_axis
 from trireme.support.dtypes import FLOATS, Array
@@ -33,7 +33,7 @@ def fuse_activation(graph: Graph) -> Rewritten:
     return apply(graph, rules_by_op(((*CLAMPS, *ops), activation_into)))
 
 
-def pad_into(g: Draft, root: Node) -> tuple[int] | None:
+def pad_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv(pad(x)) -> conv(x) with more pads; so for pooling."""
     pad = g.made_by(root.used[0], root, "pad")
     if pad is None or pad.attrs["mode"] != "constant" or len(root.outputs) > 1:
@@ -57,7 +57,7 @@ def pad_into(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(root.op, inputs, attrs, [pad, root], g.type(root.outputs[0]).quant),)
 
 
-def _pads_by_axis(g: Draft, pad: Node, rank: int) -> Array | None:
+def _pads_by_axis(g: GraphRewriter, pad: Node, rank: int) -> Array | None:
     """Return [2, rank]: elements before and after each axis, None when they are not constant."""
     inputs = (*pad.inputs, None, None)
     pads, axes = g.data(inputs[1]), g.data(inputs[3])
@@ -68,7 +68,7 @@ def _pads_by_axis(g: Draft, pad: Node, rank: int) -> Array | None:
     return wide
 
 
-def _pads_alike(g: Draft, root: Node, pad: Node) -> bool:
+def _pads_alike(g: GraphRewriter, root: Node, pad: Node) -> bool:
     """Whether the root pads with what the pad node pads with."""
     inputs = (*pad.inputs, None, None)
     given = g.data(inputs[2])
@@ -99,7 +99,7 @@ def _reaches_all(root: Node, pads: list[int]) -> bool:
     return shorter and not root.attrs["ceil_mode"] and set(root.attrs["dilations"] or (1,)) == {1}
 
 
-def _is_positive(g: Draft, value: int) -> bool:
+def _is_positive(g: GraphRewriter, value: int) -> bool:
     """Whether a value is known to hold nothing below zero."""
     node = g.producer(value)
     if node is None or g.is_quantized(node):
@@ -108,7 +108,7 @@ def _is_positive(g: Draft, value: int) -> bool:
     return limits is not None and limits[0] >= 0
 
 
-def residual_into(g: Draft, root: Node) -> tuple[int] | None:
+def residual_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv(x, w, b) + y -> conv(x, w, b, y), the conv being the one that comes last.
 
     It runs where the conv did if y is there by then. Else it runs where the add did, and what the
@@ -134,7 +134,7 @@ def residual_into(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(node.op, inputs, attrs, [node, root], at=node if is_there else None),)
 
 
-def _reads_no_more(g: Draft, node: Node) -> bool:
+def _reads_no_more(g: GraphRewriter, node: Node) -> bool:
     """Whether what a node reads in a run takes no more memory than what it makes."""
     read = [g.type(value) for value in dict.fromkeys(node.used) if g.data(value) is None]
     made = g.type(node.outputs[0])
@@ -144,7 +144,7 @@ def _reads_no_more(g: Draft, node: Node) -> bool:
     return known and sum(type.nbytes for type in read) <= made.nbytes
 
 
-def activation_into(g: Draft, root: Node) -> tuple[int] | None:
+def activation_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """relu(conv(x)) -> conv(x) with activation relu; so for other pairs."""
     name = _activation_name(g, root)
     node = g.producer(root.used[0])
@@ -161,7 +161,7 @@ def activation_into(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(node.op, node.inputs, attrs, [node, root], quant, at=node),)
 
 
-def _activation_name(g: Draft, root: Node) -> str | None:
+def _activation_name(g: GraphRewriter, root: Node) -> str | None:
     """Return the name in ACTIVATIONS of what the node computes, None when it has none."""
     name: str | None = root.op
     if root.op == "clip":

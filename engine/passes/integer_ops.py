@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.ir.graph import Node, Quant
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.ops.integer import TABLE_OPS, dequantized
 from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits
 from trireme.support.dtypes import Array, numpy_dtype
@@ -39,13 +39,13 @@ OWN_QUANT = TABLE_OPS - {"quantize"} | {
 LINEAR = ("conv", "conv_transpose", "fully_connected", "matmul", "gemm")
 
 
-def is_of(g: Draft, value: int, quant: Quant, stored: str) -> bool:
+def is_of(g: GraphRewriter, value: int, quant: Quant, stored: str) -> bool:
     """Whether a value has that quantisation and dtype."""
     return (g.type(value).quant, g.type(value).dtype) == (quant, stored)
 
 
 def on_integers(
-    g: Draft, root: Node, value: int, quant: Quant, stored: str, of: list[Node]
+    g: GraphRewriter, root: Node, value: int, quant: Quant, stored: str, of: list[Node]
 ) -> int | None:
     """Return what a float value is as integers of a type, if the op that makes it can say.
 
@@ -76,7 +76,7 @@ _ROOM = 2.0**27
 """
 
 
-def _stays_below(g: Draft, made: int) -> bool:
+def _stays_below(g: GraphRewriter, made: int) -> bool:
     """Whether no result of an op on integers is beyond _ROOM steps of its output."""
     node, quant = g.producer(made), g.type(made).quant
     if node is None or quant is None:
@@ -94,7 +94,7 @@ def _stays_below(g: Draft, made: int) -> bool:
     return most * 2.0 ** (8 * factors) * terms < _ROOM * min(quant.scales)
 
 
-def integers_of(g: Draft, value: int | None, root: Node) -> int | None:
+def integers_of(g: GraphRewriter, value: int | None, root: Node) -> int | None:
     """Return the 8-bit value with one scale that a float value is the dequantized form of."""
     found = g.made_by(value, root, "dequantize")
     if found is None:
@@ -105,7 +105,7 @@ def integers_of(g: Draft, value: int | None, root: Node) -> int | None:
     return found.used[0]
 
 
-def real_data(g: Draft, value: int | None, root: Node) -> Array | None:
+def real_data(g: GraphRewriter, value: int | None, root: Node) -> Array | None:
     """Return the floats of a constant, or of a dequantize of one."""
     found = g.made_by(value, root, "dequantize")
     if found is not None and (stored := g.data(found.used[0])) is not None:
@@ -114,7 +114,7 @@ def real_data(g: Draft, value: int | None, root: Node) -> Array | None:
 
 
 def _fold_own(
-    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+    g: GraphRewriter, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
 ) -> int | None:
     """Fold an op from any quantisation to any other; numbers such as axes stay as they are."""
     op = "mul" if node.op == "div" else node.op
@@ -139,7 +139,9 @@ NUMBERS = ("add", "sub", "mul")
 """Ops of which one operand may be a number that is not quantised: it gets a scale of its own."""
 
 
-def _number(g: Draft, value: int | None, root: Node, stored: str, divides: bool) -> int | None:
+def _number(
+    g: GraphRewriter, value: int | None, root: Node, stored: str, divides: bool
+) -> int | None:
     """Return a constant of one number (or one over it) at a scale of its own.
 
     The stored integer is the greatest there is, for products of small ones are rounded coarsely.
@@ -156,7 +158,7 @@ def _number(g: Draft, value: int | None, root: Node, stored: str, divides: bool)
 
 
 def _fold_same(
-    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+    g: GraphRewriter, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
 ) -> int | None:
     """Fold an op that keeps its input's quantisation; a quantize after it makes any other."""
     op = get_op(node.op)
@@ -185,7 +187,7 @@ def _overshoots(node: Node) -> bool:
     return node.op == "resize" and node.attrs["mode"] == "cubic"
 
 
-def _pads_with(g: Draft, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
+def _pads_with(g: GraphRewriter, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
     """Make the value a pad fills with an integer of the type; say whether it could be."""
     value = inputs[2] if len(inputs) > 2 else None
     if node.attrs["mode"] != "constant":
@@ -205,7 +207,7 @@ def _pads_with(g: Draft, node: Node, inputs: list[int | None], quant: Quant | No
 
 
 def _fold_linear(
-    g: Draft, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
+    g: GraphRewriter, node: Node, quant: Quant, stored: str, attrs: dict[str, Any], of: list[Node]
 ) -> int | None:
     """Fold conv, fully_connected, matmul or gemm; the bias becomes int32 at the product's scale."""
     x, weights = integers_of(g, node.used[0], node), g.made_by(node.used[1], node, "dequantize")
@@ -235,7 +237,7 @@ def _fold_linear(
     return g.add(op, inputs, kept, of, quant)
 
 
-def _rows(g: Draft, w: int, are_rows: bool) -> int | None:
+def _rows(g: GraphRewriter, w: int, are_rows: bool) -> int | None:
     """Return constant weights [O,I], given those or [I,O]."""
     data, quant = g.data(w), g.type(w).quant
     if are_rows or data is None or quant is None:
@@ -245,7 +247,7 @@ def _rows(g: Draft, w: int, are_rows: bool) -> int | None:
     return g.constant(np.ascontiguousarray(data.T), g.values[w].name, turned)
 
 
-def _are_weights(g: Draft, op: str, w: int) -> bool:
+def _are_weights(g: GraphRewriter, op: str, w: int) -> bool:
     """Whether quantised weights are ones that integer arithmetic takes."""
     type = g.type(w)
     if type.quant is None or type.dtype not in EIGHT_BIT:
@@ -257,7 +259,7 @@ def _are_weights(g: Draft, op: str, w: int) -> bool:
     return type.quant.axis in (None, 0) and not (op == "conv_transpose" and type.quant.axis == 0)
 
 
-def _bias(g: Draft, bias: int, x: int, w: int, node: Node) -> int | None:
+def _bias(g: GraphRewriter, bias: int, x: int, w: int, node: Node) -> int | None:
     """Return a constant bias as int32 at the scale of x times that of w; None if it has none."""
     real = real_data(g, bias, node)
     x_quant, w_quant = g.type(x).quant, g.type(w).quant
@@ -278,7 +280,7 @@ def _bias(g: Draft, bias: int, x: int, w: int, node: Node) -> int | None:
     return g.constant(integers.astype(np.int32), g.values[bias].name, quant)
 
 
-Fold = Callable[[Draft, Node, Quant, str, dict[str, Any], list[Node]], int | None]
+Fold = Callable[[GraphRewriter, Node, Quant, str, dict[str, Any], list[Node]], int | None]
 FOLD: Mapping[str, Fold] = {
     **dict.fromkeys(LINEAR, _fold_linear),
     **dict.fromkeys(sorted(OWN_QUANT), _fold_own),

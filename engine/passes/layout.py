@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.axes import ON_AXES
 from trireme.passes.views import (
     Perm,
@@ -63,7 +63,7 @@ def layout(graph: Graph) -> Rewritten:
     return apply(graph, LAYOUT)
 
 
-def channels_last(g: Draft, root: Node) -> tuple[int, ...] | None:
+def channels_last(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """op of layout NCHW -> transpose(op of layout NHWC)."""
     if root.attrs.get("layout") != "NCHW" or len(root.outputs) > 1:
         return None
@@ -78,7 +78,7 @@ def channels_last(g: Draft, root: Node) -> tuple[int, ...] | None:
     return add_under(g, root, inputs, dict(root.attrs) | {"layout": "NHWC"}, perm)
 
 
-def transpose_of_view(g: Draft, root: Node) -> tuple[int] | None:
+def transpose_of_view(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """transpose(transpose(u)) -> transpose(u), or u."""
     if root.pin is not None:
         return None
@@ -89,12 +89,12 @@ def transpose_of_view(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def _perm(g: Draft, root: Node) -> Perm:
+def _perm(g: GraphRewriter, root: Node) -> Perm:
     perm = root.attrs["perm"]
     return tuple(range(len(g.type(root.used[0]).shape)))[::-1] if perm is None else tuple(perm)
 
 
-def sink_elementwise(g: Draft, root: Node) -> tuple[int, ...] | None:
+def sink_elementwise(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """op(transpose(u), ...) -> transpose(op(u, ...)), for ops on each element by itself."""
     rank = len(g.type(root.outputs[0]).shape)
     if len(root.outputs) != 1 or not all(_widens(g, value, rank) for value in root.used):
@@ -107,11 +107,11 @@ def sink_elementwise(g: Draft, root: Node) -> tuple[int, ...] | None:
     return add_under(g, root, inputs, dict(root.attrs), perm)
 
 
-def _is_single(g: Draft, value: int) -> bool:
+def _is_single(g: GraphRewriter, value: int) -> bool:
     return all(dim == 1 for dim in g.type(value).shape)
 
 
-def _widens(g: Draft, value: int, rank: int) -> bool:
+def _widens(g: GraphRewriter, value: int, rank: int) -> bool:
     """Whether a value can be given the rank of the output by leading ones."""
     type = g.type(value)
     if type.quant is not None and type.quant.axis is not None and len(type.shape) != rank:
@@ -119,7 +119,7 @@ def _widens(g: Draft, value: int, rank: int) -> bool:
     return len(type.shape) == rank or type.is_static or g.data(value) is not None
 
 
-def _operand(g: Draft, value: int, perm: Perm, root: Node) -> int:
+def _operand(g: GraphRewriter, value: int, perm: Perm, root: Node) -> int:
     type, data = g.type(value), g.data(value)
     if _is_single(g, value):
         return value
@@ -137,7 +137,7 @@ def _operand(g: Draft, value: int, perm: Perm, root: Node) -> int:
     return g.constant(wide, g.values[value].name, type.quant)
 
 
-def sink_axes(g: Draft, root: Node) -> tuple[int, ...] | None:
+def sink_axes(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """op along axes of transpose(u) -> transpose(op along the same axes of u)."""
     values = root.used if root.op == "concat" else root.used[:1]
     perm = choose(g, root, values)
@@ -152,7 +152,7 @@ def sink_axes(g: Draft, root: Node) -> tuple[int, ...] | None:
     return add_under(g, root, inputs, dict(renumbered.attrs), renumbered.perm)
 
 
-def choose(g: Draft, root: Node, values: Sequence[int]) -> Perm | None:
+def choose(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
     """Return the perm whose transposes should sink past the root, None when none should.
 
     They should if fewer bytes are transposed then, or if as many are and the transpose is one that
@@ -174,7 +174,11 @@ def choose(g: Draft, root: Node, values: Sequence[int]) -> Perm | None:
 
 
 def _bill(
-    g: Draft, root: Node, values: Sequence[int], views: Mapping[int, tuple[int, Perm]], perm: Perm
+    g: GraphRewriter,
+    root: Node,
+    values: Sequence[int],
+    views: Mapping[int, tuple[int, Perm]],
+    perm: Perm,
 ) -> tuple[int, int]:
     """Return the bytes of transposes before the root that go, and that come, if `perm` sinks.
 
@@ -190,7 +194,7 @@ def _bill(
     return sum(nbytes(g, v) for v in going), new
 
 
-def meets(g: Draft, root: Node) -> bool:
+def meets(g: GraphRewriter, root: Node) -> bool:
     """Whether a transpose that sinks past the root may come to one that it cancels."""
     found: set[int] | None = g.memo.get("meets")
     if found is None:
@@ -210,7 +214,7 @@ def _before_transposes(graph: Graph) -> set[int]:
     return found
 
 
-def sink_reshape(g: Draft, root: Node) -> tuple[int, ...] | None:
+def sink_reshape(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """reshape(transpose(u)) -> transpose(reshape(u)) when whole groups of axes move."""
     view = view_of(g, root.used[0])
     if view is None:
@@ -219,7 +223,7 @@ def sink_reshape(g: Draft, root: Node) -> tuple[int, ...] | None:
     return reshape_under(g, root, *view, hopeful)
 
 
-def sink_rows(g: Draft, root: Node) -> tuple[int, ...] | None:
+def sink_rows(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """fully_connected(transpose(u)) -> transpose(fully_connected(u)), the last axis staying."""
     view = view_of(g, root.used[0])
     if view is None or len(root.inputs) > 3 or not meets(g, root):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Dim, Node
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.support.dtypes import FLOATS, Array
 
 LINEAR = ("conv", "conv_transpose", "fully_connected")
@@ -89,7 +89,7 @@ class Linear:
         shape[0], shape[self._in_axis] = self.weights.shape[0], self.weights.shape[self._in_axis]
         return self.weights * pairs.reshape(shape)
 
-    def added_to(self, g: Draft, of: Sequence[Node], **attrs: Any) -> int | None:
+    def added_to(self, g: GraphRewriter, of: Sequence[Node], **attrs: Any) -> int | None:
         """Add the node to a draft; None when a weight would overflow."""
         kept = g.data(self.node.inputs[1])
         dtype = np.float32 if kept is None else kept.dtype
@@ -108,7 +108,7 @@ def _along(weights: Array, factor: Array, axis: int) -> Array:
     return weights * factor.reshape(shape)
 
 
-def as_linear(g: Draft, node: Node | None, active: bool = False) -> Linear | None:
+def as_linear(g: GraphRewriter, node: Node | None, active: bool = False) -> Linear | None:
     """Return the node as Linear if its weights are float constants.
 
     A node with an activation is refused unless `active`: nothing linear reaches past it.

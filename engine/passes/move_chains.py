@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.cleanup import perm_of
 
 
@@ -20,7 +20,7 @@ def move_chains(graph: Graph) -> Rewritten:
     return apply(graph, rules_by_op((["reshape", "transpose"], one_transpose)))
 
 
-def one_transpose(g: Draft, root: Node) -> tuple[int] | None:
+def one_transpose(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """reshape and transpose, twice or more in any order -> reshape, transpose, reshape."""
     chain = _chain(g, root)
     if sum(node.op == "transpose" for node in chain) < 2:
@@ -39,11 +39,11 @@ def one_transpose(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("reshape", [value, _shape(g, out.dims)], {}, chain, source.quant),)
 
 
-def _shape(g: Draft, dims: Sequence[int]) -> int:
+def _shape(g: GraphRewriter, dims: Sequence[int]) -> int:
     return g.constant(np.array(dims, np.int64))
 
 
-def _chain(g: Draft, root: Node) -> list[Node]:
+def _chain(g: GraphRewriter, root: Node) -> list[Node]:
     """Return the reshapes and transposes that lead to the root and to nothing else, in order."""
     chain: list[Node] = []
     node: Node | None = root
@@ -53,7 +53,7 @@ def _chain(g: Draft, root: Node) -> list[Node]:
     return chain[::-1]
 
 
-def _is_plain(g: Draft, node: Node) -> bool:
+def _is_plain(g: GraphRewriter, node: Node) -> bool:
     """Whether all sizes are known, not zero, and the quantisation is the same everywhere."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
     if not (x.is_static and y.is_static) or 0 in y.dims or x.quant != y.quant:

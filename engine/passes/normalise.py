@@ -8,12 +8,12 @@ import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ir.op import has_op
-from trireme.ir.rewriter import Draft, Rule
+from trireme.ir.rewriter import GraphRewriter, Rule
 from trireme.passes.algebra import close, scalar
 from trireme.support.dtypes import Array, numpy_dtype
 
 
-def layer_norm(g: Draft, root: Node) -> tuple[int] | None:
+def layer_norm(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """(x - mean x) / sqrt(mean (x - mean x)^2 + epsilon) -> layer_normalization(x, 1)."""
     found = _over_deviation(g, root)
     if found is None:
@@ -36,7 +36,7 @@ def layer_norm(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("layer_normalization", [x, scale], attrs, of),)
 
 
-def rms_norm(g: Draft, root: Node) -> tuple[int] | None:
+def rms_norm(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x / sqrt(mean x^2 + epsilon) -> rms_normalization(x, 1)."""
     found = _over_deviation(g, root)
     if found is None or not has_op("rms_normalization"):
@@ -52,7 +52,7 @@ def rms_norm(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("rms_normalization", [x, scale], attrs, [*spread[2], *nodes]),)
 
 
-def _over_deviation(g: Draft, root: Node) -> tuple[int, int, float, list[Node]] | None:
+def _over_deviation(g: GraphRewriter, root: Node) -> tuple[int, int, float, list[Node]] | None:
     """Return (d, v, epsilon, nodes) if the root is d / sqrt(v + epsilon), however written."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None
@@ -74,7 +74,9 @@ def _over_deviation(g: Draft, root: Node) -> tuple[int, int, float, list[Node]] 
     return None
 
 
-def _square_root(g: Draft, value: int, root: Node, inverse: bool) -> tuple[int, list[Node]] | None:
+def _square_root(
+    g: GraphRewriter, value: int, root: Node, inverse: bool
+) -> tuple[int, list[Node]] | None:
     """Return (x, nodes) if the value is sqrt(x), or 1 / sqrt(x) when `inverse`."""
     node = g.made_by(value, root, "rsqrt" if inverse else "sqrt", "pow", "reciprocal", "div")
     if node is None:
@@ -90,7 +92,7 @@ def _square_root(g: Draft, value: int, root: Node, inverse: bool) -> tuple[int, 
     return (inner[0], [*inner[1], node]) if inner else None
 
 
-def _mean_of_square(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
+def _mean_of_square(g: GraphRewriter, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
     """Return (x, first axis, nodes) if the value is the mean of x^2 over the last axes."""
     mean = g.made_by(value, root, "reduce_mean")
     axis = _last_axes(g, mean) if mean else None
@@ -102,7 +104,7 @@ def _mean_of_square(g: Draft, value: int, root: Node) -> tuple[int, int, list[No
     return (x, axis, [square, mean]) if is_square else None
 
 
-def layer_norm_in_two(g: Draft, root: Node) -> tuple[int] | None:
+def layer_norm_in_two(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x f + (bias - mean f), f = scale / sqrt(variance + epsilon) -> layer_normalization.
 
     As TensorFlow writes it: mean is of x, variance of squared_difference(x, mean).
@@ -124,7 +126,7 @@ def layer_norm_in_two(g: Draft, root: Node) -> tuple[int] | None:
 
 
 def _scaled_by_deviation(
-    g: Draft, root: Node, x: int, mean: int, factor: int
+    g: GraphRewriter, root: Node, x: int, mean: int, factor: int
 ) -> tuple[Array, int, float, list[Node]] | None:
     """Return (scale, first axis, epsilon, nodes) if factor is scale / sqrt(variance of x + e)."""
     scaled = g.made_by(factor, root, "mul")
@@ -149,7 +151,7 @@ def _scaled_by_deviation(
 
 
 def _norm_in_two(
-    g: Draft,
+    g: GraphRewriter,
     root: Node,
     x: int,
     rest: Node,
@@ -165,7 +167,7 @@ def _norm_in_two(
     return (g.add("layer_normalization", inputs, attrs, [*nodes, *of, root]),)
 
 
-def _centre(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
+def _centre(g: GraphRewriter, value: int, root: Node) -> tuple[int, int, list[Node]] | None:
     """Return (x, first axis, nodes) if the value is x minus its mean over the last axes."""
     minus = g.made_by(value, root, "sub")
     if minus is None or minus.attrs.get("activation"):
@@ -177,7 +179,7 @@ def _centre(g: Draft, value: int, root: Node) -> tuple[int, int, list[Node]] | N
     return minus.used[0], axis, [mean, minus]
 
 
-def _last_axes(g: Draft, node: Node) -> int | None:
+def _last_axes(g: GraphRewriter, node: Node) -> int | None:
     """Return -n when a reduction that keeps its dimensions goes over the last n axes."""
     axes = g.data(node.inputs[1]) if len(node.inputs) > 1 else None
     if axes is None or not node.attrs["keepdims"]:
@@ -187,7 +189,7 @@ def _last_axes(g: Draft, node: Node) -> int | None:
     return -len(numbers) if numbers and numbers == list(range(numbers[0], rank)) else None
 
 
-def _ones(g: Draft, x: int, axis: int) -> int | None:
+def _ones(g: GraphRewriter, x: int, axis: int) -> int | None:
     type = g.type(x)
     dims = type.shape[axis:]
     if not all(isinstance(dim, int) for dim in dims):
@@ -195,7 +197,7 @@ def _ones(g: Draft, x: int, axis: int) -> int | None:
     return g.constant(np.ones([int(dim) for dim in dims], numpy_dtype(type.dtype)))
 
 
-def norm_scale(g: Draft, root: Node) -> tuple[int] | None:
+def norm_scale(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """layer_normalization(x, scale) * constant -> layer_normalization(x, scale * constant)."""
     found = _norm_and_constant(g, root)
     if found is None:
@@ -208,7 +210,7 @@ def norm_scale(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
 
 
-def norm_bias(g: Draft, root: Node) -> tuple[int] | None:
+def norm_bias(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """layer_normalization(x, scale) + constant -> layer_normalization(x, scale, constant)."""
     found = _norm_and_constant(g, root)
     if found is None or found[0].op != "layer_normalization" or len(found[0].used) > 2:
@@ -218,7 +220,7 @@ def norm_bias(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
 
 
-def _norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
+def _norm_and_constant(g: GraphRewriter, root: Node) -> tuple[Node, Array] | None:
     """Return a normalisation only the root reads and a constant of its scale's shape."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None
@@ -235,7 +237,7 @@ def _norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
     return None
 
 
-def group_norm(g: Draft, root: Node) -> tuple[int] | None:
+def group_norm(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """reshape(instance_normalization(reshape(x, [N,G,rest])), as x) -> group_normalization(x).
 
     As PyTorch exports it; the scale and bias of a group are those of all its channels.
@@ -259,7 +261,7 @@ def group_norm(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("group_normalization", inputs, attrs, [shaped, norm, root]),)
 
 
-def channel_scale(g: Draft, root: Node) -> tuple[int] | None:
+def channel_scale(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """norm(x, scale, bias) * constant, one a channel -> norm(x, scale * constant, ...)."""
     found = _channel_norm_and_constant(g, root)
     if found is None:
@@ -270,7 +272,7 @@ def channel_scale(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(norm.op, inputs, norm.attrs, [norm, root]),) if len(inputs) == 3 else None
 
 
-def channel_bias(g: Draft, root: Node) -> tuple[int] | None:
+def channel_bias(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """norm(x, scale, bias) + constant, one a channel -> norm(x, scale, bias + constant)."""
     found = _channel_norm_and_constant(g, root)
     bias = g.data(found[0].used[2]) if found else None
@@ -281,7 +283,7 @@ def channel_bias(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add(norm.op, inputs, norm.attrs, [norm, root]),)
 
 
-def _channel_norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | None:
+def _channel_norm_and_constant(g: GraphRewriter, root: Node) -> tuple[Node, Array] | None:
     """Return a norm over groups that only the root reads, and a constant of one a channel."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None
@@ -299,7 +301,7 @@ def _channel_norm_and_constant(g: Draft, root: Node) -> tuple[Node, Array] | Non
     return None
 
 
-def softmax(g: Draft, root: Node) -> tuple[int] | None:
+def softmax(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """exp(x - max x) / sum exp(x - max x) -> softmax(x)."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None
@@ -318,14 +320,14 @@ def softmax(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("softmax", [minus.used[0]], {"axis": axis}, of),)
 
 
-def _one_axis(g: Draft, node: Node) -> int | None:
+def _one_axis(g: GraphRewriter, node: Node) -> int | None:
     axes = g.data(node.inputs[1]) if len(node.inputs) > 1 else None
     if axes is None or axes.size != 1 or not node.attrs["keepdims"]:
         return None
     return int(axes.ravel()[0]) % len(g.type(node.used[0]).shape)
 
 
-def softmax_beta(g: Draft, root: Node) -> tuple[int] | None:
+def softmax_beta(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """softmax(c x), c > 0 -> softmax(x) with beta c."""
     scaled = g.only_for(root.used[0], root, "mul", "div")
     if scaled is None or scaled.attrs.get("activation") or g.is_quantized(root):
@@ -340,7 +342,7 @@ def softmax_beta(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def log_softmax(g: Draft, root: Node) -> tuple[int] | None:
+def log_softmax(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """log(softmax(x)) -> log_softmax(x)."""
     inner = g.only_for(root.used[0], root, "softmax")
     if inner is None or g.is_quantized(root) or not close(inner.attrs["beta"], 1.0):

@@ -10,7 +10,7 @@ import math
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import has_op
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import (
     CLAMPS,
     Clamp,
@@ -35,7 +35,7 @@ def patterns(graph: Graph) -> Rewritten:
     return apply(graph, PATTERNS)
 
 
-def _two_factors(g: Draft, root: Node) -> tuple[Product, list[tuple[int, int]]] | None:
+def _two_factors(g: GraphRewriter, root: Node) -> tuple[Product, list[tuple[int, int]]] | None:
     """Return a product of a number and two values, and the values in both orders."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None
@@ -46,7 +46,7 @@ def _two_factors(g: Draft, root: Node) -> tuple[Product, list[tuple[int, int]]] 
     return found, [(a, b), (b, a)]
 
 
-def gelu(g: Draft, root: Node) -> tuple[int] | None:
+def gelu(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """0.5 x (1 + erf(x / sqrt 2)), or with tanh(sqrt(2 / pi) (x + 0.044715 x^3)) -> gelu(x)."""
     factors = _two_factors(g, root)
     if factors is None:
@@ -67,7 +67,7 @@ def gelu(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def swish(g: Draft, root: Node) -> tuple[int] | None:
+def swish(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x sigmoid(alpha x) -> swish(x)."""
     factors = _two_factors(g, root)
     if factors is None or factors[0].number != 1.0:
@@ -83,7 +83,7 @@ def swish(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def mish(g: Draft, root: Node) -> tuple[int] | None:
+def mish(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x tanh(softplus(x)) -> mish(x)."""
     factors = _two_factors(g, root)
     if factors is None or factors[0].number != 1.0 or not has_op("mish"):
@@ -96,7 +96,7 @@ def mish(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def hard_swish(g: Draft, root: Node) -> tuple[int] | None:
+def hard_swish(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """x clip(x + 3, 0, 6) / 6, or x hard_sigmoid(x) with slope 1/6 -> hard_swish(x)."""
     factors = _two_factors(g, root)
     if factors is None:
@@ -109,7 +109,7 @@ def hard_swish(g: Draft, root: Node) -> tuple[int] | None:
     return None
 
 
-def _hard_gate(g: Draft, x: int, rest: int, number: float, root: Node) -> list[Node] | None:
+def _hard_gate(g: GraphRewriter, x: int, rest: int, number: float, root: Node) -> list[Node] | None:
     """Return the nodes that make `rest` if number * rest is clip(x / 6 + 1/2, 0, 1)."""
     node = g.made_by(rest, root, "hard_sigmoid")
     if node is not None:
@@ -131,7 +131,7 @@ def _slope(found: Clamp, number: float) -> tuple[float, float] | None:
     return found.inner.coefs[1] * number, found.inner.coefs.get(0, 0.0) * number
 
 
-def hard_sigmoid(g: Draft, root: Node) -> tuple[int] | None:
+def hard_sigmoid(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """clip(a x + b, 0, 1), or clip(x + 3, 0, 6) / 6 -> hard_sigmoid(x)."""
     if g.is_quantized(root):
         return None
@@ -156,7 +156,7 @@ def hard_sigmoid(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("hard_sigmoid", [found.inner.base], attrs, [*found.nodes, *nodes]),)
 
 
-def softplus(g: Draft, root: Node) -> tuple[int] | None:
+def softplus(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """log(exp(x) + 1) -> softplus(x)."""
     outer = polynomial(g, root.used[0], root)
     inner = g.made_by(outer.base, root, "exp")

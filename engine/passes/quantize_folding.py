@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.interpreter import evaluate
-from trireme.ir.rewriter import Draft, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.integer_ops import EIGHT_BIT, integers_of, is_of, on_integers
 from trireme.support.dtypes import Array
 
@@ -42,7 +42,7 @@ def quantize_folding(graph: Graph) -> Rewritten:
     return apply(graph, QUANTIZE)
 
 
-def quant_of_node(g: Draft, node: Node) -> tuple[Quant, str] | None:
+def quant_of_node(g: GraphRewriter, node: Node) -> tuple[Quant, str] | None:
     """Return the quantisation and the dtype that a Q or DQ node stands for.
 
     None where a quantised type cannot say it: parameters that are not constant, blocks, floats.
@@ -66,7 +66,7 @@ def quant_of_node(g: Draft, node: Node) -> tuple[Quant, str] | None:
     return Quant(tuple(scale.ravel().tolist()), tuple(zeros.ravel().tolist()), axis), stored
 
 
-def constant_of_type(g: Draft, root: Node) -> tuple[int] | None:
+def constant_of_type(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """dequantize_linear(constant) -> dequantize of a constant with that quantisation."""
     data, found = g.data(root.used[0]), quant_of_node(g, root)
     if data is None or found is None:
@@ -75,7 +75,7 @@ def constant_of_type(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("dequantize", [typed], {}, [root]),)
 
 
-def pair_of_types(g: Draft, root: Node) -> tuple[int] | None:
+def pair_of_types(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """dequantize_linear(quantize_linear(x)) -> dequantize(quantize(x)), both by a type."""
     first = g.made_by(root.used[0], root, "quantize_linear")
     if first is None:
@@ -88,7 +88,9 @@ def pair_of_types(g: Draft, root: Node) -> tuple[int] | None:
     return None if typed is None else (g.add("dequantize", [typed], {}, [root]),)
 
 
-def _quantized_once(g: Draft, root: Node, first: Node, quant: Quant, stored: str) -> int | None:
+def _quantized_once(
+    g: GraphRewriter, root: Node, first: Node, quant: Quant, stored: str
+) -> int | None:
     """Return what the quantize_linear `first` makes, by a type; one value for all that read it."""
     real = first.used[0]
     if g.data(real) is not None:
@@ -105,12 +107,12 @@ def _quantized_once(g: Draft, root: Node, first: Node, quant: Quant, stored: str
     return made
 
 
-def _run(g: Draft, node: Node) -> Array:
+def _run(g: GraphRewriter, node: Node) -> Array:
     arrays = [g.data(i) for i in node.inputs]
     return evaluate(Graph("", (), (), (), g.values), node, arrays)[0]
 
 
-def integers_from_outside(g: Draft, root: Node) -> tuple[int] | None:
+def integers_from_outside(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """dequantize_linear(x), x not quantised by type -> the same, through a quantised type.
 
     x is an input of the graph, say, and keeps its type; quantize gives back just its integers.
@@ -128,7 +130,7 @@ def integers_from_outside(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("dequantize", [typed], {}, [root]),)
 
 
-def move_before(g: Draft, root: Node) -> tuple[int] | None:
+def move_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """move(dequantize(x)) -> dequantize(move(x)), one scale for all of x."""
     before = g.made_by(root.used[0], root, "dequantize")
     if before is None or len(root.outputs) != 1 or g.is_quantized(root):
@@ -156,7 +158,7 @@ def _moved_axis(root: Node, quant: Quant, rank: int) -> int | None:
     return tuple(perm).index(quant.axis)
 
 
-def quantize_of_dequantize(g: Draft, root: Node) -> tuple[int] | None:
+def quantize_of_dequantize(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """quantize(dequantize(x)) -> x where the types agree, else one quantize."""
     before = g.made_by(root.used[0], root, "dequantize")
     if before is None:
@@ -172,7 +174,7 @@ def quantize_of_dequantize(g: Draft, root: Node) -> tuple[int] | None:
     return (g.add("quantize", [x], root.attrs, [before, root], quant),)
 
 
-def integer_op(g: Draft, root: Node) -> tuple[int] | None:
+def integer_op(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """quantize(op(dequantize(x), ...)) -> op on quantised types."""
     quant, stored = g.type(root.outputs[0]).quant, g.type(root.outputs[0]).dtype
     if quant is None or quant.axis is not None or stored not in EIGHT_BIT:
@@ -180,7 +182,7 @@ def integer_op(g: Draft, root: Node) -> tuple[int] | None:
     return _one(on_integers(g, root, root.used[0], quant, stored, [root]))
 
 
-def integer_output(g: Draft, root: Node) -> tuple[int] | None:
+def integer_output(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """quantize_linear(op(dequantize(x), ...)) that leaves the graph -> the same around integers."""
     found = quant_of_node(g, root)
     if found is None or found[0].axis is not None or found[1] not in EIGHT_BIT:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from trireme.ir.graph import Node, Quant
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.cleanup import perm_of
 
 Perm = tuple[int, ...]
@@ -32,7 +32,7 @@ def is_idle(perm: Perm) -> bool:
     return perm == tuple(range(len(perm)))
 
 
-def view_of(g: Draft, value: int) -> tuple[int, Perm] | None:
+def view_of(g: GraphRewriter, value: int) -> tuple[int, Perm] | None:
     """Return (u, perm) if the value is transpose(u, perm), and that node is free to go."""
     node = g.producer(value)
     if node is None or node.op != "transpose" or node.pin is not None or not g.is_free(node):
@@ -40,7 +40,7 @@ def view_of(g: Draft, value: int) -> tuple[int, Perm] | None:
     return node.used[0], perm_of(node, len(g.type(value).shape))
 
 
-def transposed(g: Draft, value: int, perm: Perm, of: Node) -> int:
+def transposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     """Return transpose(value, perm), looking through views and into constants.
 
     One value is transposed one way at most once in a walk.
@@ -63,7 +63,7 @@ def transposed(g: Draft, value: int, perm: Perm, of: Node) -> int:
     return made
 
 
-def under(g: Draft, value: int, perm: Perm, of: Node) -> int:
+def under(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     """Return u such that value = transpose(u, perm)."""
     return transposed(g, value, inverse(perm), of)
 
@@ -76,7 +76,7 @@ def turned(quant: Quant | None, perm: Perm) -> Quant | None:
 
 
 def add_under(
-    g: Draft, node: Node, inputs: Sequence[int | None], attrs: dict[str, object], perm: Perm
+    g: GraphRewriter, node: Node, inputs: Sequence[int | None], attrs: dict[str, object], perm: Perm
 ) -> tuple[int, ...]:
     """Add the node on untransposed inputs and return its outputs transposed by perm."""
     quants = [turned(g.type(out).quant, perm) for out in node.outputs]
@@ -84,13 +84,13 @@ def add_under(
     return tuple(transposed(g, value, perm, node) for value in made)
 
 
-def nbytes(g: Draft, value: int) -> int:
+def nbytes(g: GraphRewriter, value: int) -> int:
     """Return the size of a value, unknown dimensions taken as 1."""
     type = g.type(value)
     return replace(type, shape=tuple(d for d in type.shape if isinstance(d, int))).nbytes
 
 
-def available(g: Draft, value: int, perm: Perm) -> int | None:
+def available(g: GraphRewriter, value: int, perm: Perm) -> int | None:
     """Return what `under` would of a value that is no such transpose, if that takes no new one; a
     constant never does.
     """

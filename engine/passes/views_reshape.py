@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.ir.graph import Node
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.views import Perm, inverse, is_idle, transposed, turned, view_of
 
 
@@ -36,7 +36,9 @@ def groups_of(before: Sequence[int], after: Sequence[int]) -> list[Group]:
     return groups
 
 
-def reshape_under(g: Draft, root: Node, u: int, perm: Perm, sorts: bool) -> tuple[int, ...] | None:
+def reshape_under(
+    g: GraphRewriter, root: Node, u: int, perm: Perm, sorts: bool
+) -> tuple[int, ...] | None:
     """Return what stands in for reshape(transpose(u, perm)), None to leave it.
 
     `sorts` says that it pays to transpose u inside a group and leave the groups where they are, as
@@ -75,7 +77,7 @@ def _whole(groups: Sequence[Group], dims: Sequence[int], perm: Perm) -> bool:
     return order == sorted(order)
 
 
-def flatten_into_weights(g: Draft, root: Node) -> tuple[int] | None:
+def flatten_into_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """fully_connected(reshape(transpose(u))) that flattens rows -> the same on u, weights moved."""
     flat = g.only_for(root.used[0], root, "reshape")
     view = view_of(g, flat.used[0]) if flat else None

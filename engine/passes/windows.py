@@ -11,13 +11,13 @@ from typing import Any
 
 from trireme.ir.graph import Node
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.ops.convolution import spatial
 from trireme.ops.pooling import cropped
 from trireme.support.errors import ShapeError
 
 
-def crop_window(g: Draft, root: Node) -> tuple[int, ...] | None:
+def crop_window(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """A pool's window beyond the pads is cropped; ceil_mode goes where it adds no window."""
     x, attrs = g.type(root.used[0]), root.attrs
     if not x.is_static:
@@ -33,7 +33,7 @@ def crop_window(g: Draft, root: Node) -> tuple[int, ...] | None:
     return None
 
 
-def _same_windows(g: Draft, root: Node, attrs: Mapping[str, Any]) -> bool:
+def _same_windows(g: GraphRewriter, root: Node, attrs: Mapping[str, Any]) -> bool:
     """Whether a pool has as many windows with other attributes."""
     try:
         made = get_op(root.op).infer(g.values[root.used[0]], **attrs)

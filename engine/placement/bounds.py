@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from trireme.placement.makespan import loads_s
 from trireme.placement.prices import INFINITE, Prices, time_prices
 from trireme.placement.problem import CALLER, Problem
-from trireme.placement.stages import early
+from trireme.placement.stages import asap
 
 
 def critical_s(problem: Problem) -> float:
@@ -305,7 +305,7 @@ class LoadBound:
             self.met.append(assigned)
             if bound > self.seconds:
                 self.seconds, self.prices = bound, prices
-            loads = loads_s(problem, assigned, early(problem, assigned))
+            loads = loads_s(problem, assigned, asap(problem, assigned))
             top = max(loads) or 1.0
             rate = 1.5 / math.sqrt(1 + step)
             weights = [w * math.exp(rate * x / top) for w, x in zip(weights, loads, strict=True)]

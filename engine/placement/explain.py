@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.ir.graph import Node, node_names
-from trireme.placement.move_cost import Repricer, Trial
+from trireme.placement.move_cost import MoveEvaluator, Trial
 from trireme.placement.placement import Placement
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
@@ -117,7 +117,7 @@ def explain(
     nodes: the ids of the nodes to explain; all of them, and the copies, when None
     free: say as well what each alternative comes to when every other node may move: a search each
     """
-    repricer = Repricer(placement)
+    repricer = MoveEvaluator(placement)
     rows = []
     for position, node in enumerate(placement.source.nodes):
         if nodes is None or node.id in nodes:
@@ -127,7 +127,7 @@ def explain(
 
 
 def _alternatives(
-    repricer: Repricer, position: int, node: Node, free: bool
+    repricer: MoveEvaluator, position: int, node: Node, free: bool
 ) -> tuple[Alternative, ...]:
     placement = repricer.placement
     choice = placement.choices[node.id]
@@ -148,7 +148,7 @@ def _alternatives(
     return (_chosen(repricer, node, trials), *others)
 
 
-def _chosen(repricer: Repricer, node: Node, trials: Mapping[str, Trial]) -> Alternative:
+def _chosen(repricer: MoveEvaluator, node: Node, trials: Mapping[str, Trial]) -> Alternative:
     choice = repricer.placement.choices[node.id]
     own = choice.estimates[choice.device]
     if node.pin:
@@ -166,7 +166,7 @@ def _chosen(repricer: Repricer, node: Node, trials: Mapping[str, Trial]) -> Alte
 
 
 def _alternative(
-    repricer: Repricer, estimate_s: float, name: str, trial: Trial, free: float | None
+    repricer: MoveEvaluator, estimate_s: float, name: str, trial: Trial, free: float | None
 ) -> Alternative:
     change = trial.value - repricer.value
     why = f"the run would take {repricer.change(change)} with it here"
@@ -179,7 +179,7 @@ def _alternative(
     )
 
 
-def _copies(repricer: Repricer) -> tuple[CopyReason, ...]:
+def _copies(repricer: MoveEvaluator) -> tuple[CopyReason, ...]:
     """Return each copy, with what it would cost to move its readers, or its maker, instead."""
     placement, problem = repricer.placement, repricer.problem
     reasons = []
@@ -204,7 +204,7 @@ def _copies(repricer: Repricer) -> tuple[CopyReason, ...]:
     return tuple(reasons)
 
 
-def _way(repricer: Repricer, nodes: list[int], space: int, who: str) -> str:
+def _way(repricer: MoveEvaluator, nodes: list[int], space: int, who: str) -> str:
     """Return the sentence of what moving some nodes to a memory space would come to."""
     problem, graph = repricer.problem, repricer.placement.source
     where = problem.machine.spaces[space]

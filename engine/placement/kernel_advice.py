@@ -11,7 +11,7 @@ from typing import Any
 
 from trireme.cost.model import roofline_s, work_of
 from trireme.ir.graph import Node
-from trireme.placement.move_cost import Repricer
+from trireme.placement.move_cost import MoveEvaluator
 from trireme.placement.placement import Placement, time_text
 from trireme.placement.stages import Tasks
 
@@ -50,7 +50,7 @@ def advise(placement: Placement, least: float = 0.005, most: int = 12) -> list[A
                 kinds.setdefault((device, node.op, _general(reason)), []).append(position)
     if not kinds:
         return []
-    repricer = Repricer(placement)
+    repricer = MoveEvaluator(placement)
     commonest = sorted(kinds, key=lambda kind: (-len(kinds[kind]), kind))[:most]
     base = _best(repricer)
     found = [_advice(repricer, base, kind, kinds[kind]) for kind in commonest]
@@ -63,7 +63,7 @@ def _general(reason: str) -> str:
     return reason.split(" (here")[0]
 
 
-def _best(repricer: Repricer) -> tuple[float, Tasks]:
+def _best(repricer: MoveEvaluator) -> tuple[float, Tasks]:
     """Return the score and tasks of the placement, or of a search where that finds better: of a
     mixture that was given up. Advice does not count its gain as an op's.
     """
@@ -72,7 +72,7 @@ def _best(repricer: Repricer) -> tuple[float, Tasks]:
 
 
 def _advice(
-    repricer: Repricer, base: tuple[float, Tasks], kind: tuple[str, str, str], nodes: list[int]
+    repricer: MoveEvaluator, base: tuple[float, Tasks], kind: tuple[str, str, str], nodes: list[int]
 ) -> Advice:
     device, op, reason = kind
     placement = repricer.placement

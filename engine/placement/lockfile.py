@@ -23,7 +23,7 @@ from trireme.placement.objective import Objective
 from trireme.placement.place import Kept, place
 from trireme.placement.placement import KEPT, Placement, Splitting
 from trireme.placement.shards.choose import Splits, place_with, split_as
-from trireme.placement.uncertainty import Mixtures
+from trireme.placement.uncertainty import MultiDevice
 from trireme.support.atomic import write_atomic
 from trireme.support.errors import ModelFileError, PlacementError
 
@@ -110,7 +110,7 @@ class Lock:
         )
 
 
-Held = Placement | Lock | str | os.PathLike[str]
+FixedPlacement = Placement | Lock | str | os.PathLike[str]
 """Ways to say where nodes are to be: a placement, a lock, or the file that holds one."""
 
 
@@ -129,7 +129,7 @@ class MadeWith:
 
 
 def made_with(
-    placement: Held | None,
+    placement: FixedPlacement | None,
     devices: Sequence[str | Device] | None,
     threads: int | None,
     batch: int | None,
@@ -176,7 +176,7 @@ def devices_of(locked: Lock) -> list[str]:
     return [name for name in locked.devices if not (keeper and name == HOST)]
 
 
-def read_held(held: Held | None) -> Placement | Lock | None:
+def read_held(held: FixedPlacement | None) -> Placement | Lock | None:
     """Return what is held; the lock, if it is the file of one.
 
     Errors: ModelFileError, as `load_lock`
@@ -190,17 +190,17 @@ def place_as(
     graph: Graph,
     costs: CostModel,
     objective: Objective = "makespan",
-    held: Held | None = None,
+    held: FixedPlacement | None = None,
     splits: Splits = "off",
-    mixtures: Mixtures = "any",
+    multi_device: MultiDevice = "any",
 ) -> Placement:
     """Return the placement of a graph: searched for, or as it is held, its splits included.
 
-    splits, mixtures: what to split over devices, and to mix of them, where nothing is held
+    splits, multi_device: what to split, and when to take several devices, where nothing is held
     Errors: those of `place` and `load_lock`; PlacementError, if what is held is of another graph
     """
     if held is None:
-        return place_with(graph, costs, objective, splits=splits, mixtures=mixtures)
+        return place_with(graph, costs, objective, splits=splits, multi_device=multi_device)
     if isinstance(held, Placement):
         if {node.id for node in graph.nodes} != {node.id for node in held.source.nodes}:
             graph = split_as(graph, [one.text for one in held.splits], costs.devices)

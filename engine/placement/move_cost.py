@@ -29,7 +29,7 @@ class Trial:
     binding: str
 
 
-class Repricer:
+class MoveEvaluator:
     """A placement as a problem, an assignment of it, and the tasks and copies that go with it."""
 
     def __init__(self, placement: Placement) -> None:
@@ -75,7 +75,7 @@ class Repricer:
         for position, device in changes.items():
             where[position] = device
         assigned = tuple(where)
-        value, tasks = self.scorer.settle(assigned)
+        value, tasks = self.scorer.evaluate(assigned)
         before, after = set(self.copies), set(copies_of(self.problem, assigned))
         launches = self._launches(tasks)
         more = [self._copy_text(*copy) for copy in sorted(after - before)]

@@ -17,7 +17,14 @@ from trireme.placement.budget import memory_uses
 from trireme.placement.makespan import loads_s, makespan_s
 from trireme.placement.prices import energy_prices, time_prices
 from trireme.placement.problem import Assignment, Machine, Problem
-from trireme.placement.stages import Tasks, device_orders, early, gathered, rules, urgent
+from trireme.placement.stages import (
+    Tasks,
+    asap,
+    critical_path_first,
+    device_major,
+    device_orders,
+    rules,
+)
 from trireme.support.errors import PlacementError
 
 Objective = Literal["makespan", "serial", "throughput", "energy"]
@@ -48,22 +55,22 @@ class Scorer:
         self.seen: dict[Assignment, float] = {}
         self.visits = 0
 
-    def quick(self, assigned: Assignment) -> float:
+    def estimate(self, assigned: Assignment) -> float:
         """Return the score by the rules that matter most, remembered."""
         if assigned not in self.seen:
             self.visits += self.problem.n
             problem = self.problem
-            scores = [self.score(assigned, early(problem, assigned))]
+            scores = [self.score(assigned, asap(problem, assigned))]
             if problem.k > 1:
-                scores.append(self.score(assigned, gathered(problem, assigned, self.orders[0])))
+                scores.append(self.score(assigned, device_major(problem, assigned, self.orders[0])))
                 if self.objective == "makespan":
-                    scores.append(self.score(assigned, urgent(problem, assigned)))
+                    scores.append(self.score(assigned, critical_path_first(problem, assigned)))
             self.seen[assigned] = min(scores)
         return self.seen[assigned]
 
-    def settle(self, assigned: Assignment) -> tuple[float, Tasks]:
+    def evaluate(self, assigned: Assignment) -> tuple[float, Tasks]:
         """Return the score by the best of all rules, and the tasks; a function of its argument."""
-        best, kept = float("inf"), early(self.problem, assigned)
+        best, kept = float("inf"), asap(self.problem, assigned)
         for tasks in rules(self.problem, assigned, self.orders, self.prices.launch):
             score = self.score(assigned, tasks)
             if score < best:

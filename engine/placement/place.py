@@ -26,7 +26,7 @@ from trireme.placement.placement import Choice, Placement, Score, insert_copies,
 from trireme.placement.problem import Assignment, Machine, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks, tasks_of
-from trireme.placement.unused_device import Use, least_uses
+from trireme.placement.unused_device import CheapestUse, least_uses
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError, PlanError, from_device
 from trireme.support.limits import host_memory_bytes
@@ -83,7 +83,7 @@ def _searched(task: Pricing, objective: Objective) -> Iterator[Placement]:
     seen = search.scorer.seen
     for assigned in sorted(seen, key=lambda a: (seen[a], a)):
         apart = min(sum(x != y for x, y in zip(assigned, g, strict=True)) for g in given)
-        tasks = search.scorer.settle(assigned)[1] if apart >= least else []
+        tasks = search.scorer.evaluate(assigned)[1] if apart >= least else []
         if apart >= least and not search.scorer.overfull(assigned, tasks):
             given.append(assigned)
             yield task.placed(search.scorer, assigned, search, forest, load, tasks)
@@ -178,7 +178,7 @@ class Pricing:
     ) -> Placement:
         """Return the placement of an assignment, in these tasks or those of the best rule."""
         if tasks is None:
-            tasks = scorer.settle(assigned)[1]
+            tasks = scorer.evaluate(assigned)[1]
         value = scorer.value(assigned, tasks)
         problem, graph = self.problem, self.graph
         self._check_fits(scorer, assigned, tasks)
@@ -212,7 +212,9 @@ class Pricing:
             streamed_s={graph.nodes[i].id: s for i, s in streaming.items()},
         )
 
-    def _unused(self, assigned: Assignment, score: Score, uses: Iterable[Use]) -> dict[str, str]:
+    def _unused(
+        self, assigned: Assignment, score: Score, uses: Iterable[CheapestUse]
+    ) -> dict[str, str]:
         """Return, for each device without a node, the sentence that says why."""
         names, unused = self.problem.machine.names, {}
         for name in (name for d, name in enumerate(names) if d not in assigned):

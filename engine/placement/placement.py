@@ -139,12 +139,12 @@ class Placement:
     candidates: Mapping[str, float]
     unused: Mapping[str, str]
     splits: tuple[Splitting, ...] = ()
-    unsplit: str = ""
+    no_shard: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
     declined: float = 0.0
     price_pins: Callable[[], float] | None = field(default=None, compare=False, repr=False)
-    unmixed: str = ""
-    undecided: str = ""
+    fallback: str = ""
+    near_ties: str = ""
     measured: tuple[str, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     streamed_s: Mapping[int, float] = field(default_factory=dict)
@@ -212,9 +212,9 @@ class Placement:
             "candidates": dict(self.candidates),
             "unused": dict(self.unused),
             "splits": [vars(one) for one in self.splits],
-            "unsplit": self.unsplit,
-            "unmixed": self.unmixed,
-            "undecided": self.undecided,
+            "no_shard": self.no_shard,
+            "fallback": self.fallback,
+            "near_ties": self.near_ties,
             "measured": list(self.measured),
             "memory": [vars(use) for use in self.memory],
             "nodes": [self._node_json(node) for node in self.source.nodes],
@@ -270,7 +270,7 @@ class Placement:
         lines += [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
         lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits]
-        told = (self.unsplit, self.unmixed, self.undecided, *self.measured)
+        told = (self.no_shard, self.fallback, self.near_ties, *self.measured)
         lines += [f"  {text}" for text in told if text]
         return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from trireme.placement.stages import Tasks, apart, joining
 
 def polish(scorer: Scorer, assigned: Assignment, visits: int) -> tuple[float, Tasks]:
     """Return the score of the best tasks found within some node visits, and the tasks."""
-    best, tasks = scorer.settle(assigned)
+    best, tasks = scorer.evaluate(assigned)
     problem = scorer.problem
     left, improved = visits, True
     while improved and left > 0:

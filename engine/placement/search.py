@@ -18,7 +18,7 @@ from trireme.placement.messages import Messages, passes
 from trireme.placement.objective import LINEAR, Objective, Scorer
 from trireme.placement.polish import polish
 from trireme.placement.problem import Assignment, Problem
-from trireme.placement.stages import early
+from trireme.placement.stages import asap
 from trireme.placement.starts import regions, starts
 
 _NODE_VISITS = 600_000
@@ -71,10 +71,10 @@ class Search:
             named["message passing"] = self._ranked(self.messages.met)[0]
             ranked = self._ranked(named.values())
             done = self._proven(ranked[0], forest, load)
-        self.candidates = {name: self.scorer.quick(a) for name, a in named.items()}
+        self.candidates = {name: self.scorer.estimate(a) for name, a in named.items()}
         found = ranked[:1] if done else self._improved(ranked, forest)
-        self.best = min(found, key=lambda a: (self.scorer.settle(a)[0], a))
-        value, self.tasks = self.scorer.settle(self.best)
+        self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
+        value, self.tasks = self.scorer.evaluate(self.best)
         if objective == "makespan" and not done:
             value = self._polished(value)
             value = self._annealed(value, load)
@@ -88,11 +88,11 @@ class Search:
 
     def _ranked(self, assignments: Iterable[Assignment]) -> list[Assignment]:
         """Return them without repetition, the best first."""
-        return sorted(set(assignments), key=lambda a: (self.scorer.quick(a), a))
+        return sorted(set(assignments), key=lambda a: (self.scorer.estimate(a), a))
 
     def _proven(self, best: Assignment, forest: Forest, load: LoadBound | None) -> bool:
         """Whether a bound already says that nothing can be better than the best start."""
-        value = self.scorer.quick(best)
+        value = self.scorer.estimate(best)
         if self.objective == "makespan":
             bound, _ = makespan_bound(self.problem, value, load)
         elif self.objective == "throughput":
@@ -120,7 +120,7 @@ class Search:
             found.append(small.expand(improve(inner, start, limit)))
         if math.prod(len(able) for able in problem.able) <= _ALL:
             found += itertools.product(*problem.able)
-        best = min(found, key=lambda a: (self.scorer.quick(a), a))
+        best = min(found, key=lambda a: (self.scorer.estimate(a), a))
         found.append(improve(self.scorer, best, self.scorer.visits + self.visits // 3))
         return found
 
@@ -160,7 +160,7 @@ class Search:
                 left -= _SETTLED * self.problem.n
                 if left < 0:
                     return value
-                score, tasks = self.scorer.settle(assigned)
+                score, tasks = self.scorer.evaluate(assigned)
                 if score < value * (1 - 1e-9):
                     value, self.best, self.tasks, found = score, assigned, tasks, True
                     break
@@ -183,7 +183,7 @@ def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:
         improved = False
         for change in _moves(scorer.problem, best, scorer.objective):
             moved = _changed(scorer.problem, best, change)
-            if moved != best and scorer.quick(moved) < scorer.quick(best) * (1 - 1e-9):
+            if moved != best and scorer.estimate(moved) < scorer.estimate(best) * (1 - 1e-9):
                 best, improved = moved, True
             if scorer.visits >= visits:
                 break
@@ -223,7 +223,7 @@ def _moves(problem: Problem, assigned: Assignment, objective: Objective) -> Iter
 
 def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
     """Yield tasks, regions, what lies at the border of each task, windows, and single nodes."""
-    tasks = early(problem, assigned)
+    tasks = asap(problem, assigned)
     for _, members in tasks:
         yield tuple(members)
     for device in problem.devices:

@@ -76,7 +76,7 @@ def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Ta
     """Return the score, assignment and tasks of a search; of the only assignment, without one."""
     if all(len(able) == 1 for able in problem.able):
         assigned = tuple(able[0] for able in problem.able)
-        value, tasks = Scorer(problem, objective).settle(assigned)
+        value, tasks = Scorer(problem, objective).evaluate(assigned)
         return value, assigned, tasks
     forest = Forest(problem)
     load = None if objective in LINEAR or alone(problem) else LoadBound(forest)

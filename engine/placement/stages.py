@@ -4,14 +4,14 @@ A task is some nodes of one device that run as one launch (a sunk region). Each 
 tasks in an order in which every task comes after all it reads from, so that a region is convex and
 no cycle of tasks can come about, whatever the graph.
 
-* "early" groups by device and level, the most device changes on any path to a node: tasks start as
+* "asap" groups by device and level, the most device changes on any path to a node: tasks start as
   soon as they can.
-* "urgent" cuts those of "early" further, by the most device changes on any path to the end: what
-  another device waits for comes first, so that it need not wait for the rest.
-* "gathered" runs all it can on one device, then all it can on another: fewer launches, later
+* "critical_path_first" cuts those of "asap" further, by the most device changes on any path to the
+  end: what another device waits for comes first, so that it need not wait for the rest.
+* "device_major" runs all it can on one device, then all it can on another: fewer launches, later
   starts. Each order of the devices is a rule of its own.
-* "fewest" does so in the order whose launches cost least, found by a search that is cut short where
-  it takes long.
+* "fewest_launches" does so in the order whose launches cost least, found by a search that is cut
+  short where it takes long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tasks = list[tuple[int, list[int]]]
 """(device, node positions in graph order) of each task, in an order in which they can run."""
 
 
-def early(problem: Problem, assigned: Sequence[int]) -> Tasks:
+def asap(problem: Problem, assigned: Sequence[int]) -> Tasks:
     """Return a task for each device and level."""
     k, levels = problem.k, _levels(problem, assigned)
     tasks: dict[int, list[int]] = {}
@@ -51,7 +51,7 @@ def _levels(problem: Problem, assigned: Sequence[int]) -> list[int]:
     return levels
 
 
-def urgent(problem: Problem, assigned: Sequence[int]) -> Tasks:
+def critical_path_first(problem: Problem, assigned: Sequence[int]) -> Tasks:
     """Return a task for each device, level, and most device changes from there to the end."""
     levels, heights = _levels(problem, assigned), [0] * problem.n
     for i in range(problem.n - 1, -1, -1):
@@ -99,7 +99,7 @@ def _take(tasks: Tasks, t: int, part: Collection[int]) -> None:
         del tasks[t]
 
 
-def gathered(problem: Problem, assigned: Sequence[int], order: Sequence[int]) -> Tasks:
+def device_major(problem: Problem, assigned: Sequence[int], order: Sequence[int]) -> Tasks:
     """Return tasks that each run all they can; the first device in `order` that can, goes next."""
     waits = [len(earlier) for earlier in problem.before]
     ready: list[list[int]] = [[] for _ in problem.devices]
@@ -124,7 +124,7 @@ def gathered(problem: Problem, assigned: Sequence[int], order: Sequence[int]) ->
 
 
 def device_orders(problem: Problem, most: int = 6) -> list[tuple[int, ...]]:
-    """Return orders for `gathered`: cheap launches first, then every other order there is."""
+    """Return orders for `device_major`: cheap launches first, then every other order there is."""
     first = tuple(sorted(problem.devices, key=lambda d: (problem.machine.launch_s[d], d)))
     return [first, *(order for order in permutations(first) if order != first)][:most]
 
@@ -133,7 +133,9 @@ _VISITS = 20_000
 """Bound of a search for the fewest tasks: steps times nodes."""
 
 
-def fewest(problem: Problem, assigned: Sequence[int], launch: Sequence[float]) -> Tasks | None:
+def fewest_launches(
+    problem: Problem, assigned: Sequence[int], launch: Sequence[float]
+) -> Tasks | None:
     """Return the tasks whose launches cost least; None if they were not found in time.
 
     A task that runs all it can leaves no less to do than one that does not, so only those are
@@ -213,11 +215,11 @@ def rules(
     launch: Sequence[float] | None = None,
 ) -> Iterator[Tasks]:
     """Yield the tasks of an assignment by every rule; launches cost seconds if not `launch`."""
-    yield early(problem, assigned)
+    yield asap(problem, assigned)
     if problem.k > 1:
-        yield urgent(problem, assigned)
+        yield critical_path_first(problem, assigned)
         for order in orders or device_orders(problem):
-            yield gathered(problem, assigned, order)
-        found = fewest(problem, assigned, launch or problem.machine.launch_s)
+            yield device_major(problem, assigned, order)
+        found = fewest_launches(problem, assigned, launch or problem.machine.launch_s)
         if found is not None:
             yield found

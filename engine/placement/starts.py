@@ -12,7 +12,7 @@ from trireme.placement.bounds import Forest, LoadBound
 from trireme.placement.min_cut import expand
 from trireme.placement.prices import Prices
 from trireme.placement.problem import CALLER, Assignment, Problem
-from trireme.placement.stages import gathered
+from trireme.placement.stages import device_major
 
 
 def single_device(problem: Problem, device: int) -> Assignment:
@@ -52,7 +52,7 @@ def one_task(problem: Problem, device: int, base: Assignment) -> Assignment:
     sides = [device if device in able else base[i] for i, able in enumerate(problem.able)]
     order = (device, *(d for d in problem.devices if d != device))
     largest: set[int] = set()
-    for d, mine in gathered(problem, sides, order):
+    for d, mine in device_major(problem, sides, order):
         if d == device and len(mine) > len(largest):
             largest = set(mine)
     return tuple(device if i in largest else d for i, d in enumerate(base))

@@ -1,9 +1,9 @@
 """Whether a mixture of devices is surely better than one device: estimates are not certain.
 
-The search compares predictions to the last digit. A mixture that is predicted to gain less than
-the estimates may be wrong by may as well lose, so `surely` gives it up for the best single device,
-in sight and with its price. It is asked after the search, or after a proof: `place` itself, bounds
-and what `explain` prices are of virtual time.
+The search compares predictions to the last digit. A mixture that is predicted to gain less than the
+estimates may be wrong by may as well lose, so `prefer_single_device` gives it up for the best
+single device, in sight and with its price. It is asked after the search, or after a proof: `place`
+itself, bounds and what `explain` prices are of virtual time.
 
 What is certain: a time on a virtual clock, which shows what the model says (the simulated NPU,
 described machines), and what two placements have in common, which is wrong in both alike.
@@ -27,7 +27,7 @@ from trireme.placement.problem import Assignment
 from trireme.placement.singles import choosing, is_single, singles
 from trireme.placement.stages import Tasks
 
-Mixtures = Literal["sure", "any"]
+MultiDevice = Literal["significant", "any"]
 """Which mixtures of devices are taken: those that gain more than the estimates may be wrong by, or
 all that are predicted to gain."""
 
@@ -40,10 +40,10 @@ Side = tuple[Assignment, Tasks]
 """A placement as the search knows it: a device for every node, and the tasks."""
 
 
-def surely(placement: Placement, costs: CostModel) -> Placement:
+def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     """Return a placement, or the best single device (what it refuses elsewhere) if it is a mixture
     that gains less over it than LEAST_GAIN, or than the estimates of what differs may be wrong by;
-    `unmixed` says so, and `undecided` if another device alone may as well be the better one.
+    `fallback` says so, and `near_ties` if another device alone may as well be the better one.
 
     Pins hold. Joules and what is all on virtual clocks are a description's, and left as they are.
     """
@@ -55,7 +55,7 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
     scorer = Scorer(pricing.problem, objective)
     assigned, tasks = pricing.kept(placement)
     if is_single(pricing.problem, assigned):
-        return replace(placement, undecided=_undecided(pricing, scorer, (assigned, tasks or [])))
+        return replace(placement, near_ties=_near_ties(pricing, scorer, (assigned, tasks or [])))
     fitting = (
         one for one in singles(pricing, objective) if not scorer.overfull(one.assigned, one.tasks)
     )
@@ -68,10 +68,10 @@ def surely(placement: Placement, costs: CostModel) -> Placement:
         return placement
     alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
     found = _instead(alone, best.device, placement, doubt)
-    return replace(found, undecided=_undecided(pricing, scorer, kept))
+    return replace(found, near_ties=_near_ties(pricing, scorer, kept))
 
 
-def _undecided(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
+def _near_ties(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
     """Return which other device alone may take less than what is kept on one, as far as estimates
     tell, with the cores as far apart as they are priced for or otherwise; "" if none may.
     """
@@ -111,7 +111,7 @@ def rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[str, 
         rows = zip(kept[0], problem.able, strict=True)
         other = tuple(d if d in able else where for where, able in rows)
         if other != kept[0]:
-            _, tasks = scorer.settle(other)
+            _, tasks = scorer.evaluate(other)
             if not scorer.overfull(other, tasks):
                 yield problem.machine.names[d], (other, tasks)
 
@@ -131,9 +131,9 @@ def _otherwise(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
             yield f" with its cores {apart}", Pricing.of(pricing.graph, model)
 
 
-def surer(held: Placement, found: Placement, costs: CostModel) -> Placement:
+def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placement:
     """Return what was found, or what is held of the same graph if what was found moves gains less
-    than the estimates of what differs may be wrong by; `unmixed` says so.
+    than the estimates of what differs may be wrong by; `fallback` says so.
     """
     if found.score.unit != "s" or found.device_of == held.device_of:
         return found
@@ -166,7 +166,7 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
         score=score,
         candidates=found.candidates,
         unused=dict(unused),
-        unmixed=why,
+        fallback=why,
         declined=declined,
         price_pins=found.price_pins,
     )

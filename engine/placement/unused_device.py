@@ -13,7 +13,7 @@ _RANKED, _SETTLED = 12, 2
 
 
 @dataclass(frozen=True)
-class Use:
+class CheapestUse:
     """What a run scores with a device in use: by one node, by its position; or, where that is None,
     in a placement that the search met.
     """
@@ -29,7 +29,9 @@ class Use:
         return f"its cheapest use found, {label} alone, takes {change}"
 
 
-def least_uses(scorer: Scorer, assigned: Assignment, met: Mapping[int, float]) -> Iterator[Use]:
+def least_uses(
+    scorer: Scorer, assigned: Assignment, met: Mapping[int, float]
+) -> Iterator[CheapestUse]:
     """Yield the cheapest use that is found of each device that could have a node and has none.
 
     met: device -> the least score that a search met with it in use
@@ -41,12 +43,12 @@ def least_uses(scorer: Scorer, assigned: Assignment, met: Mapping[int, float]) -
             continue
         ranked = sorted(nodes, key=lambda i: (_local(problem, assigned, i, d), i))[:_RANKED]
         moved = {i: (*assigned[:i], d, *assigned[i + 1 :]) for i in ranked}
-        best = sorted(ranked, key=lambda i: (scorer.quick(moved[i]), i))[:_SETTLED]
-        settled = {i: scorer.settle(moved[i])[0] for i in best}
+        best = sorted(ranked, key=lambda i: (scorer.estimate(moved[i]), i))[:_SETTLED]
+        settled = {i: scorer.evaluate(moved[i])[0] for i in best}
         node = min(settled, key=lambda i: (settled[i], i))
         searched = met.get(d, float("inf"))
-        by_node = Use(d, node, settled[node])
-        yield by_node if by_node.value <= searched else Use(d, None, searched)
+        by_node = CheapestUse(d, node, settled[node])
+        yield by_node if by_node.value <= searched else CheapestUse(d, None, searched)
 
 
 def _local(problem: Problem, assigned: Assignment, node: int, device: int) -> float:

@@ -1,6 +1,6 @@
 """Many runs of a plan in flight at once, in virtual time: how fast, how deep, in how much memory.
 
-Run k + 1 uses a device as soon as run k has left it. Each run in flight has a lane of its own (a
+Run k + 1 uses a device as soon as run k has left it. Each run in flight has a context of its own (a
 copy of the arenas), so only devices, links and states tie runs together: of the tasks that are
 ready for a device, the oldest run's goes first; what reads or writes a state waits for the same in
 the run before. `steady_s` is a discrete-event run of that, and `Pipeline` does the same for real.
@@ -147,7 +147,7 @@ class Flow:
     depth: runs in flight at most
     steady_s: predicted seconds a run in the steady state; alone_s: of a run by itself
     busiest: the resource that limits it, busy_s: its predicted seconds a run
-    arena_bytes: of each memory space, all lanes together
+    arena_bytes: of each memory space, all contexts together
     why: a sentence on the depth
     """
 
@@ -163,7 +163,7 @@ class Flow:
 def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> Flow:
     """Return how a plan flows if task i takes seconds[i]; the least depth that is enough when None.
 
-    Errors: PlanError, if the depth is not a number above 0, or its lanes fit no device's memory
+    Errors: PlanError, if the depth is not a number above 0, or its contexts fit no device's memory
     """
     if depth is not None and depth < 1:
         raise PlanError(f"a pipeline of depth {depth}: at least 1 run must be in flight")
@@ -189,7 +189,7 @@ def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> F
 
 
 def _room(plan: Plan) -> tuple[int, str]:
-    """Return how many lanes fit the devices' memory, and the sentence of what limits them."""
+    """Return how many contexts fit the devices' memory, and the sentence of what limits them."""
     room, limit = 1 << 30, ""
     for spec in plan.placement.specs.values():
         use, each = plan.memory[spec.memory], plan.arenas[spec.memory].nbytes

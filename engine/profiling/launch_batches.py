@@ -1,6 +1,6 @@
 """What the tasks of a run took, where a driver ran several with one launch and one wait.
 
-A flight is what the host launches, one task behind the other, before it waits. Its seconds are
+A batch is what the host launches, one task behind the other, before it waits. Its seconds are
 shared out as predictions are made: a task or copy holds its driver until the next begins; what lies
 before the first and after the last, until the host sees the end, is the launch: the first task's.
 What the host launches late waits for nobody: from its launch on, the time is its own.
@@ -16,10 +16,10 @@ from trireme.profiling.spans import TaskSpan
 
 
 def took_s(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, float]:
-    """Return the seconds of each task of a run: of all of a flight, those of the flight."""
+    """Return the seconds of each task of a run: of all of a batch, those of the batch."""
     took = {span.task: span.end_s - span.start_s for span in run}
-    for flight in _flights(run):
-        rows = sorted(flight, key=lambda span: (span.start_s, span.end_s))
+    for batch in _batches(run):
+        rows = sorted(batch, key=lambda span: (span.start_s, span.end_s))
         for span, after in itertools.pairwise(rows):
             if _launched(after) <= span.end_s:
                 took[span.task] += max(after.start_s - span.end_s, 0.0)
@@ -32,21 +32,21 @@ def took_s(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, float]:
     return took
 
 
-def _flights(run: Sequence[TaskSpan]) -> Iterator[list[TaskSpan]]:
-    """Yield the flights of a run: chained tasks of which some was under way all the time."""
-    flight: list[TaskSpan] = []
-    for span in sorted((span for span in run if span.flight), key=_launched):
-        if flight and _launched(span) >= _seen(flight):
-            yield flight
-            flight = []
-        flight.append(span)
-    if flight:
-        yield flight
+def _batches(run: Sequence[TaskSpan]) -> Iterator[list[TaskSpan]]:
+    """Yield the batches of a run: queued tasks of which some was under way all the time."""
+    batch: list[TaskSpan] = []
+    for span in sorted((span for span in run if span.batch), key=_launched):
+        if batch and _launched(span) >= _seen(batch):
+            yield batch
+            batch = []
+        batch.append(span)
+    if batch:
+        yield batch
 
 
 def _launched(span: TaskSpan) -> float:
-    return span.flight[0] if span.flight else span.start_s
+    return span.batch[0] if span.batch else span.start_s
 
 
-def _seen(flight: Sequence[TaskSpan]) -> float:
-    return max(span.flight[1] if span.flight else span.end_s for span in flight)
+def _seen(batch: Sequence[TaskSpan]) -> float:
+    return max(span.batch[1] if span.batch else span.end_s for span in batch)

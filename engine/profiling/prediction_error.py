@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from trireme.cost.model import Source
 from trireme.placement.placement import time_text
 
-ALLOWED = 0.15
+TOLERANCE = 0.15
 """Of the prediction: what a measurement may be off before it is reported."""
 
 
 @dataclass(frozen=True)
-class Drift:
+class PredictionError:
     """What one device, or the way between two memory spaces, took beside its prediction.
 
     worst: what was furthest off, as (label, predicted seconds, measured seconds)
@@ -34,7 +34,7 @@ class Drift:
     @property
     def is_reported(self) -> bool:
         """Whether it is more than is allowed."""
-        return abs(self.change) > ALLOWED
+        return abs(self.change) > TOLERANCE
 
     def __str__(self) -> str:
         off = "; ".join(
@@ -44,18 +44,18 @@ class Drift:
         return (
             f"{self.what} took {abs(self.change):.0%} {'more' if self.change > 0 else 'less'} than "
             f"predicted ({time_text(self.measured_s)} for {time_text(self.predicted_s)}), over "
-            f"{ALLOWED:.0%}: {self.remedy}" + (f"\n    furthest off: {off}" if off else "")
+            f"{TOLERANCE:.0%}: {self.remedy}" + (f"\n    furthest off: {off}" if off else "")
         )
 
 
-def drift_of(
+def prediction_error_of(
     what: str,
     rows: Sequence[tuple[str, float, float]],
     totals: Sequence[tuple[float, float]],
     sources: Iterable[Source],
     command: str,
     moved: str = "",
-) -> Drift:
+) -> PredictionError:
     """Return the drift of a device or a way.
 
     rows: of its kernels, or of its copies: label, predicted and measured seconds
@@ -65,7 +65,7 @@ def drift_of(
     moved: that its cores are no longer as far apart as they are priced to be, which says it all
     """
     worst = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:3]
-    return Drift(
+    return PredictionError(
         what,
         sum(p for p, _ in totals),
         sum(m for _, m in totals),

@@ -20,7 +20,7 @@ from trireme.placement.placement import time_text
 from trireme.plan.plan import Plan, Task
 from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.launch_batches import took_s
-from trireme.profiling.prediction_error import Drift, drift_of
+from trireme.profiling.prediction_error import PredictionError, prediction_error_of
 from trireme.profiling.spans import TaskSpan
 
 
@@ -45,7 +45,7 @@ class TaskRow:
     """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
 
     Tasks that are launched one behind the other and waited for together share that time out:
-    running/flights.py.
+    profiling/launch_batches.py.
 
     low_s, high_s: between which the estimate expects the seconds
     """
@@ -95,7 +95,7 @@ class Profile:
     virtual: tuple[Slice, ...]
     last_run: tuple[TaskSpan, ...]
     interval_s: tuple[float, float] = (0.0, 0.0)
-    drift: tuple[Drift, ...] = ()
+    drift: tuple[PredictionError, ...] = ()
     cores: tuple[Cores, ...] = ()
 
     @property
@@ -244,7 +244,7 @@ _ENDS = ("low_s", "high_s")
 
 def _drift(
     plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow], cores: Sequence[Cores]
-) -> tuple[Drift, ...]:
+) -> tuple[PredictionError, ...]:
     """Return the drift of every device and way whose time is measured."""
     found = []
     moved = {one.device: str(one) for one in cores if one.have_moved}
@@ -254,7 +254,7 @@ def _drift(
         spec = plan.placement.specs.get(name)
         ends = [name] if spec else [end for end in name.split(">") if end != HOST]
         found.append(
-            drift_of(
+            prediction_error_of(
                 name if spec else f"copies {name}",
                 [(row.label, row.estimate_s, row.seconds) for row in kernels or mine],
                 [(row.estimate_s, row.seconds) for row in mine],

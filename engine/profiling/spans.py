@@ -11,26 +11,26 @@ from trireme.backend.device import Done, Event, NodeSpan
 class TaskSpan:
     """When a task ran, in seconds of time.perf_counter, and what its device says of its inside.
 
-    flight: when the host launched it and when it was seen to be over, for a task of a chain, whose
-        start and end are the driver's
+    batch: when the host launched it and when it was seen to be over, for a task of a driver queue,
+        whose start and end are the driver's
     """
 
     task: int
     start_s: float
     end_s: float
     nodes: tuple[NodeSpan, ...]
-    flight: tuple[float, float] | None = None
+    batch: tuple[float, float] | None = None
 
 
-def span_of(index: int, event: Event, launched_s: float, seen_s: float, chained: bool) -> TaskSpan:
-    """Return when a task ran whose event is over: by the driver's own times, if it is chained.
+def span_of(index: int, event: Event, launched_s: float, seen_s: float, queued: bool) -> TaskSpan:
+    """Return when a task ran whose event is over: by the driver's own times, if it is queued.
 
     Asked for when the whole run is over, since it takes a driver some microseconds a kernel.
     """
     nodes = tuple(event.spans())
-    if not chained or type(event) is Done:
+    if not queued or type(event) is Done:
         return TaskSpan(index, launched_s, seen_s, nodes)
-    flight = launched_s, seen_s
+    batch = launched_s, seen_s
     if not nodes:
-        return TaskSpan(index, launched_s, seen_s, nodes, flight)
-    return TaskSpan(index, max(launched_s, nodes[0].start_s), nodes[-1].end_s, nodes, flight)
+        return TaskSpan(index, launched_s, seen_s, nodes, batch)
+    return TaskSpan(index, max(launched_s, nodes[0].start_s), nodes[-1].end_s, nodes, batch)

@@ -28,7 +28,7 @@ from trireme.placement.placement import KEPT, Placement, time_text
 from trireme.placement.singles import alone_on, place_singles
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile
-from trireme.runtime.executors import Runs
+from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import random_array
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
@@ -49,7 +49,7 @@ TIMED = ("makespan", "serial")
 class Opened(Protocol):
     """What is timed: a Session."""
 
-    runs: Runs
+    runs: Executors
 
     @property
     def inputs(self) -> list[Value]: ...  # noqa: D102
@@ -109,7 +109,7 @@ class Timed(Generic[S]):
         return self.virtual_s if clock == "virtual" else self.wall_s
 
 
-def take_turns(
+def interleave(
     entrants: Sequence[Timed[S]],
     feeds: Mapping[str, Array],
     rounds: int,
@@ -141,7 +141,7 @@ def take_turns(
     return clock
 
 
-def check_free(objective: Objective, held: object, splits: object, mixtures: object) -> None:
+def check_free(objective: Objective, held: object, splits: object, multi_device: object) -> None:
     """See that there are placements to choose from by measuring them.
 
     Errors: PlacementError, if what was asked for leaves none, or a run's time does not matter
@@ -208,7 +208,7 @@ def _fastest(
         def told(done: int, total: int) -> None:
             progress("trying placements", done, total)
 
-        clock = take_turns(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
+        clock = interleave(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
         best = _best(entrants, feeds, clock)
     rows = [
         f"measured: {_counts(placement)}: predicted {time_text(placement.makespan_s)}, "
@@ -229,7 +229,7 @@ def _best(entrants: Sequence[Timed[Opened]], feeds: Mapping[str, Array], clock: 
     if not _surely_faster(entrants[mixture], entrants[single], clock):
         return single
     one, other = Timed(entrants[mixture].session), Timed(entrants[single].session)
-    take_turns([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
+    interleave([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
     return mixture if _surely_faster(one, other, clock) else single
 
 
@@ -251,7 +251,7 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ..
     """Return a placement with what the first knows: the bound, the candidates, who was tried."""
     first = placements[0]
     if best is first:
-        return replace(first, measured=lines, undecided="")
+        return replace(first, measured=lines, near_ties="")
     bound = max((best.score, first.score), key=lambda score: score.lower_bound)
     score = replace(best.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     used = {name for one in placements for name in one.specs if one.nodes_on(name)}
@@ -265,7 +265,7 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ..
         candidates=first.candidates,
         unused=unused,
         measured=lines,
-        undecided="",
+        near_ties="",
     )
 
 

@@ -1,4 +1,4 @@
-"""A lane: one set of arenas of a program, with every executable and copy bound to its places.
+"""A context: one set of arenas of a program, with every executable and copy bound to its places.
 
 A session has one. A pipeline has several, so that a run can begin before the last one is over; they
 share the scratch of each device, which runs one task at a time.
@@ -12,7 +12,7 @@ import numpy as np
 
 from trireme.backend.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
 from trireme.runtime.copies import copy_call
-from trireme.runtime.io_binding import Ports
+from trireme.runtime.io_binding import IOBinding
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import from_device
@@ -20,7 +20,7 @@ from trireme.support.errors import from_device
 Scratch = Mapping[str, Buffer | None]
 
 
-class Lane:
+class ExecutionContext:
     """Memory for one run of a program.
 
     scratch: what each device needs inside its tasks, by device; of its own when None
@@ -48,7 +48,7 @@ class Lane:
         self.park(True)
         views = {v: self._result(v) for v in plan.graph.outputs}
         views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
-        self.ports = Ports(plan, self.calls, views)
+        self.ports = IOBinding(plan, self.calls, views)
 
     def park(self, parks: bool) -> None:
         """Let idle threads of a device sleep at once where another works on its silicon; or not.

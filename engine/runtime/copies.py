@@ -45,7 +45,7 @@ class _HostToDevice:
 
     def __init__(self, device: Device, source: Array, target: Buffer, node: int) -> None:
         self.device, self.source, self.target, self.node = device, source, target, node
-        self.chain = device.chain
+        self.driver_queue = device.driver_queue
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         start = time.perf_counter()
@@ -58,7 +58,7 @@ class _DeviceToHost:
 
     def __init__(self, device: Device, source: Buffer, target: Array, node: int) -> None:
         self.device, self.source, self.target, self.node = device, source, target, node
-        self.chain = device.chain
+        self.driver_queue = device.driver_queue
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         start = time.perf_counter()

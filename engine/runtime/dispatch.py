@@ -5,9 +5,9 @@ a task goes on with what became ready: all cheap tasks, since handing one over c
 takes, and one expensive task; only further expensive ones are dispatched to the worker of their
 queue. What is cheap the cost model says, until a task has been seen to take far longer. What a
 device runs on its own (a kernel, a copy) is launched and waited for last, so a thread starts
-everything it holds before it waits; what may follow it on the same chain (device.ChainedCall) is
-launched behind it at once, so that a copy, its kernel and the next copy are on their way before the
-first is over. No lock is held while a device works.
+everything it holds before it waits; what may follow it on the same driver queue (device.QueuedCall)
+is launched behind it at once, so that a copy, its kernel and the next copy are on their way before
+the first is over. No lock is held while a device works.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from trireme.backend.device import HOST, BoundCall, Done, Event, chain_of
+from trireme.backend.device import HOST, BoundCall, Done, Event, driver_queue_of
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import interrupt_of, launch_error
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -41,8 +41,10 @@ class ParallelRunner:
     def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
         self.plan = plan
         self.calls: Sequence[Any] = calls
-        self.chains = [chain_of(call) for call in calls]
-        self.one_chain = None not in self.chains and len(set(map(id, self.chains))) == 1
+        self.driver_queues = [driver_queue_of(call) for call in calls]
+        self.one_driver_queue = (
+            None not in self.driver_queues and len(set(map(id, self.driver_queues))) == 1
+        )
         self.waits = [task.waits for task in plan.tasks]
         self.followers: list[list[int]] = [[] for _ in plan.tasks]
         for task in plan.tasks:
@@ -54,7 +56,7 @@ class ParallelRunner:
         host = {name for name, spec in plan.placement.specs.items() if spec.memory == HOST}
         self.blocks = [task.device in host for task in plan.tasks]
         self.watched = [
-            not below or any(self.chains[i] is not self.chains[index] for i in below)
+            not below or any(self.driver_queues[i] is not self.driver_queues[index] for i in below)
             for index, below in enumerate(self.followers)
         ]
         self.slow = [0] * len(plan.tasks)
@@ -64,10 +66,10 @@ class ParallelRunner:
         self.error: BaseException | None = None
         self.profiles = False
         self.seen: list[tuple[int, Event, float, float]] = []
-        self.forget_threads()
-        tell_of_forks(self)
+        self.reset_after_fork()
+        register_at_fork(self)
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh: no thread, no task waiting for one."""
         self.pending: list[deque[int]] = [deque() for _ in self.names]
         self.busy = [False] * len(self.names)
@@ -84,7 +86,7 @@ class ParallelRunner:
         """
         if not self.calls:
             return []
-        if self.one_chain and not profile:
+        if self.one_driver_queue and not profile:
             self._launch_all()
             return []
         if self.broken:
@@ -108,7 +110,7 @@ class ParallelRunner:
         if self.error is not None:
             raise self.error
         return [
-            span_of(index, event, launched_s, seen_s, self.chains[index] is not None)
+            span_of(index, event, launched_s, seen_s, self.driver_queues[index] is not None)
             for index, event, launched_s, seen_s in sorted(self.seen, key=lambda one: one[0])
         ]
 
@@ -139,7 +141,7 @@ class ParallelRunner:
         for thread in self.threads.values():
             if thread is not threading.current_thread():  # a collector may run this anywhere
                 thread.join()
-        self.forget_threads()
+        self.reset_after_fork()
 
     def _serve(self, queue: int) -> None:
         while (index := self.inboxes[queue].get()) is not None:
@@ -164,7 +166,7 @@ class ParallelRunner:
                 self.blocks[index] = type(event) is Done
                 if event is not None and type(event) is not Done:
                     (flying if self.watched[index] else unwatched).append((index, start, event))
-                    if self.chains[index] is not None:
+                    if self.driver_queues[index] is not None:
                         self._chain(index, event, mine)
                     continue
             else:
@@ -220,8 +222,8 @@ class ParallelRunner:
         """Free the queue of a task under way, and share out what may be launched behind it."""
         with self.lock:
             self.under_way[index] = event
-            chain = self.chains[index]
-            below = [i for i in self.followers[index] if self.chains[i] is chain]
+            driver_queue = self.driver_queues[index]
+            below = [i for i in self.followers[index] if self.driver_queues[i] is driver_queue]
             self._release(self.queue_of[index], below, mine)
 
     def _finish(self, index: int, mine: list[int]) -> None:
@@ -230,8 +232,10 @@ class ParallelRunner:
             if self.under_way.pop(index, None) is None:
                 self._release(self.queue_of[index], self.followers[index], mine)
             else:
-                chain = self.chains[index]
-                below = [i for i in self.followers[index] if self.chains[i] is not chain]
+                driver_queue = self.driver_queues[index]
+                below = [
+                    i for i in self.followers[index] if self.driver_queues[i] is not driver_queue
+                ]
                 self._release(None, below, mine)
             self.unfinished -= 1
             if not self.unfinished:
@@ -263,9 +267,9 @@ class ParallelRunner:
                 self.pending[queue].append(index)
                 continue
             self.busy[queue] = True
-            if self.cheap[index] or self.chains[index] is not None:
+            if self.cheap[index] or self.driver_queues[index] is not None:
                 mine.append(index)
-            elif not mine or self.cheap[mine[0]] or self.chains[mine[0]] is not None:
+            elif not mine or self.cheap[mine[0]] or self.driver_queues[mine[0]] is not None:
                 mine.insert(0, index)
             else:
                 self._dispatch(queue, index)

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
-from trireme.backend.device import BoundCall, Device, Done, Event, chain_of
+from trireme.backend.device import BoundCall, Device, Done, Event, driver_queue_of
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import raise_named
@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
     """Return a function that runs every task, one after another, in the order of `serial_order`.
 
-    Where a task and the next are of one chain, it is the device that waits, not the host.
+    Where a task and the next are of one driver queue, it is the device that waits, not the host.
     """
-    each = [run for _, run in flights(plan, calls)]
+    each = [run for _, run in launch_batches(plan, calls)]
     if len(each) == 1:
         return each[0]
 
@@ -37,7 +37,9 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
     return run
 
 
-def flights(plan: Plan, calls: Sequence[BoundCall]) -> list[tuple[list[int], Callable[[], None]]]:
+def launch_batches(
+    plan: Plan, calls: Sequence[BoundCall]
+) -> list[tuple[list[int], Callable[[], None]]]:
     """Return the tasks of each launch and wait of a serial run, in order, and what runs them."""
     return [
         (group, _chain(plan, calls, group) if len(group) > 1 else _alone(plan, calls, group[0]))
@@ -46,30 +48,30 @@ def flights(plan: Plan, calls: Sequence[BoundCall]) -> list[tuple[list[int], Cal
 
 
 def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
-    """Return an order that respects the waits, in which the host waits for few chains.
+    """Return an order that respects the waits, in which the host waits for few driver queues.
 
     A copy to a driver need not start as soon as its value is there when nothing runs beside it:
     put off, it stands before the kernel that reads it, and both are waited for as one. So all that
-    is ready of one chain runs before anything else, which is the least number of changes where
-    there is one chain. Where plan order has no more chains, it is kept.
+    is ready of one driver queue runs before anything else, which is the least number of changes
+    where there is one driver queue. Where plan order has no more driver_queues, it is kept.
     """
     plain = list(range(len(calls)))
-    chains = [chain_of(call) for call in calls]
-    firsts = dict.fromkeys(id(chains[task.index]) for task in plan.tasks if not task.waits)
-    orders = [plain, *(_gathered(plan, chains, first) for first in firsts)]
+    driver_queues = [driver_queue_of(call) for call in calls]
+    firsts = dict.fromkeys(id(driver_queues[task.index]) for task in plan.tasks if not task.waits)
+    orders = [plain, *(_gathered(plan, driver_queues, first) for first in firsts)]
     return min(orders, key=lambda order: len(_groups(order, calls)))
 
 
 def _groups(order: Sequence[int], calls: Sequence[BoundCall]) -> list[list[int]]:
-    """Return the tasks of each launch and wait: those in a row that are of one chain."""
-    groups = groupby(order, lambda index: chain_of(calls[index]) or index)
+    """Return the tasks of each launch and wait: those in a row that are of one driver queue."""
+    groups = groupby(order, lambda index: driver_queue_of(calls[index]) or index)
     return [list(group) for _, group in groups]
 
 
-def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[int]:
-    """Return an order in which what is ready of a chain runs before a change to another.
+def _gathered(plan: Plan, driver_queues: Sequence[object | None], first: int) -> list[int]:
+    """Return an order in which what is ready of a driver queue runs before a change to another.
 
-    chains: of each task; first: the id of the one to begin with
+    driver_queues: of each task; first: the id of the one to begin with
     """
     left = [len(task.waits) for task in plan.tasks]
     followers: list[list[int]] = [[] for _ in left]
@@ -78,12 +80,12 @@ def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[i
         for other in task.waits:
             followers[other].append(task.index)
         if not task.waits:
-            ready.setdefault(id(chains[task.index]), []).append(task.index)
+            ready.setdefault(id(driver_queues[task.index]), []).append(task.index)
     order: list[int] = []
     now = first
     while ready:
         if now not in ready:
-            now = min(ready, key=lambda chain: ready[chain][0])
+            now = min(ready, key=lambda one: ready[one][0])
         index = heappop(ready[now])
         if not ready[now]:
             del ready[now]
@@ -91,7 +93,7 @@ def _gathered(plan: Plan, chains: Sequence[object | None], first: int) -> list[i
         for follower in followers[index]:
             left[follower] -= 1
             if not left[follower]:
-                heappush(ready.setdefault(id(chains[follower]), []), follower)
+                heappush(ready.setdefault(id(driver_queues[follower]), []), follower)
     return order
 
 
@@ -137,7 +139,8 @@ def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[
 def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
     """Run every task in an order that respects the waits, and return when each ran.
 
-    Tasks of a chain are launched one behind the other and waited for together, as in any run.
+    Tasks of a driver queue are launched one behind the other and waited for together, as in any
+    run.
     """
     seen = []
     for group in _groups(order, calls):
@@ -151,7 +154,7 @@ def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -
 def _timed(
     calls: Sequence[Any], group: Sequence[int]
 ) -> list[tuple[int, Event, float, float, bool]]:
-    """Run tasks of a chain, or one task; return what tells their spans: see span_of."""
+    """Run tasks of a driver queue, or one task; return what tells their spans: see span_of."""
     under_way: list[tuple[int, Event, float]] = []
     try:
         for index in group:

@@ -25,7 +25,7 @@ TRIES = 8
 """Runs of each way before the faster is kept; the least of each counts."""
 
 
-class Runs:
+class Executors:
     """Runs the tasks of a plan, in one mode.
 
     run: runs every task once
@@ -62,7 +62,7 @@ class Runs:
         """Whether serial was asked for, or chosen because parallel would not pay."""
         return self.chosen == "serial"
 
-    def settle(self) -> None:
+    def choose_executor(self) -> None:
         """Run until a way is chosen."""
         while self.chosen is None:
             self.run()

@@ -16,7 +16,7 @@ import numpy as np
 from trireme.backend.device import HOST, BoundCall
 from trireme.ir.graph import Value
 from trireme.plan.plan import Plan
-from trireme.runtime.executors import Runs
+from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import as_array, misfit, refuse_names
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
@@ -49,7 +49,7 @@ Given = tuple[list[tuple[Array | None, bool]] | None, list[Array]]
 and inputs that are used in place, which must live until the run is over."""
 
 
-class Ports:
+class IOBinding:
     """Puts inputs in and takes outputs out.
 
     calls: the bound calls of the plan's tasks, in order
@@ -70,13 +70,13 @@ class Ports:
         self._copies_all = all(port.point is None for port in self._outputs)
         self._put, self._copied = self._putter(), self._copier()
 
-    def give(
+    def bind(
         self,
         feeds: Mapping[str, Any],
         out: Mapping[str, Array] | None = None,
         in_place: bool = True,
     ) -> Given:
-        """Check what is fed and put it in; the result is for `take`, after the run.
+        """Check what is fed and put it in; the result is for `collect`, after the run.
 
         in_place: whether arrays may be used where they are; without, every value is in its place
         Errors: RunError, if a feed is missing or unknown, or an array does not fit
@@ -98,7 +98,7 @@ class Ports:
             return None, borrowed
         return self._targets({} if out is None else out, borrowed, in_place), borrowed
 
-    def take(self, given: Given) -> dict[str, Array]:
+    def collect(self, given: Given) -> dict[str, Array]:
         """Return the outputs by name."""
         targets = given[0]
         if targets is None:
@@ -112,7 +112,7 @@ class Ports:
             results[port.name] = target
         return results
 
-    def direct(self, runs: Runs) -> Callable[[Mapping[str, Any]], dict[str, Array]] | None:
+    def direct(self, runs: Executors) -> Callable[[Mapping[str, Any]], dict[str, Array]] | None:
         """Return give, run and take as one function, None where not everything is copied.
 
         Its errors are theirs. It saves a tenth of the time of a network of a few microseconds.

@@ -13,15 +13,15 @@ from trireme.backend.device import Device, Executable, Progress
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.placement.lockfile import Held, place_as
+from trireme.placement.lockfile import FixedPlacement, place_as
 from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
 from trireme.placement.shards.choose import Splits
-from trireme.placement.uncertainty import Mixtures
+from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import make_plan
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.runtime.autotune import Opened, check_free, tried
-from trireme.runtime.context import Lane
+from trireme.runtime.context import ExecutionContext
 from trireme.runtime.program import Program, compile_tasks, make_program
 from trireme.support.errors import CompileError, DeviceError, PlanError
 
@@ -31,9 +31,9 @@ class Placing:
     """What decides where nodes go: see the options of the same names of a Session."""
 
     objective: Objective
-    held: Held | None
+    held: FixedPlacement | None
     split: Splits
-    mixtures: Mixtures
+    multi_device: MultiDevice
 
     @property
     def is_free(self) -> bool:
@@ -59,7 +59,7 @@ class Preparation:
 
     def on_some(
         self, devices: Mapping[str, Device], drop: Callable[[str, Exception], None] | None
-    ) -> tuple[Program, Lane]:
+    ) -> tuple[Program, ExecutionContext]:
         """Return a program and its memory, made without the devices that give an error before it.
 
         drop: told of each device that is left out, and why; None where none may be
@@ -74,11 +74,11 @@ class Preparation:
                 drop(error.device, error)
                 devices = {name: d for name, d in devices.items() if name != error.device}
 
-    def on(self, devices: Mapping[str, Device]) -> tuple[Program, Lane]:
+    def on(self, devices: Mapping[str, Device]) -> tuple[Program, ExecutionContext]:
         """Place, plan and compile, and bind all that was compiled to memory."""
         self.progress("placing nodes", 0, 0)
         costs, how = CostModel(devices, self.calibration), self.placing
-        chosen = (how.objective, how.held, how.split, how.mixtures)
+        chosen = (how.objective, how.held, how.split, how.multi_device)
         if self.holding is not None:
             check_free(*chosen)
         placement = place_as(self.graph, costs, *chosen)
@@ -89,4 +89,4 @@ class Preparation:
         for name, device in devices.items():
             executables.update(compile_tasks(plan, name, device, self.progress))
         program = make_program(plan, devices, executables)
-        return program, Lane(program)
+        return program, ExecutionContext(program)

@@ -25,30 +25,30 @@ from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import USERS_CACHE, Model, optimised
-from trireme.placement.lockfile import Held, made_with
+from trireme.placement.lockfile import FixedPlacement, made_with
 from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import Splits
-from trireme.placement.uncertainty import Mixtures
+from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import Plan
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.execute import check_order, finish, run_profiled
-from trireme.runtime.executors import Mode, Runs
+from trireme.runtime.executors import Executors, Mode
 from trireme.runtime.feeds import choice
 from trireme.runtime.interactive import Watcher, run_steps
 from trireme.runtime.prepare import Placing, Preparation
 from trireme.runtime.program import memory_rows
 from trireme.runtime.repeats import seen_runs
 from trireme.runtime.streams.pipeline import Pipeline, Stream, check_no_other
-from trireme.runtime.streams.round_robin import Dealer, streamer
+from trireme.runtime.streams.round_robin import RoundRobin, streamer
 from trireme.support.arguments import checked
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 
 _log = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class Session(Closing):
         as FIRST..LAST, "*" or by op; the later holds (selectors.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
         as "conv1=cpu,npu:rows" (docs/parallelism.md)
-    mixtures: of devices, that are taken: "sure" ones, which gain more over the best single device
-        than the estimates may be wrong by, or "any" that is predicted to gain
+    multi_device: when several devices are taken: "significant", if they gain more over the best
+        single device than the estimates may be wrong by; "any", if they are predicted to gain
         (placement/uncertainty.py)
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
@@ -109,10 +109,10 @@ class Session(Closing):
         device_options: Mapping[str, Mapping[str, Any]] | None = None,
         calibration: Calibration | str | os.PathLike[str] | None = None,
         objective: Objective | None = None,
-        placement: Held | None = None,
+        placement: FixedPlacement | None = None,
         pins: Mapping[Any, str] | None = None,
         split: Splits = "auto",
-        mixtures: Mixtures = "sure",
+        multi_device: MultiDevice = "significant",
         measure: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
         batch: int | None = None,
@@ -125,7 +125,7 @@ class Session(Closing):
     ) -> None:
         self._begin()
         choice("mode", mode, Mode)
-        choice("mixtures", mixtures, Mixtures)
+        choice("multi_device", multi_device, MultiDevice)
         self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
         self.execution: Execution = choice("execution", execution, Execution)
         try:
@@ -139,9 +139,9 @@ class Session(Closing):
             self._keep_states(opened)
             self._calibration = load_calibration(calibration)
             self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
-            self._placing = Placing(made.objective, made.held, split, mixtures)
+            self._placing = Placing(made.objective, made.held, split, multi_device)
             self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
-            self.program, self._lane = Preparation(
+            self.program, self._context = Preparation(
                 self.graph,
                 self._calibration,
                 self._placing,
@@ -157,10 +157,10 @@ class Session(Closing):
 
     def _begin(self) -> None:
         """Have what `close` asks for, before anything can fail."""
-        self.forget_threads()
-        tell_of_forks(self)
+        self.reset_after_fork()
+        register_at_fork(self)
         self._closed = False
-        self._pipeline: Pipeline | Dealer | None = None
+        self._pipeline: Pipeline | RoundRobin | None = None
         self._stream: Stream | None = None
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
@@ -168,9 +168,9 @@ class Session(Closing):
 
     def _bind(self, mode: Mode) -> None:
         """Have runs go through the program's memory."""
-        self._calls, self._ports = self._lane.calls, self._lane.ports
-        self.runs = Runs(self.plan, self._calls, mode)
-        self._direct = self._ports.direct(self.runs)
+        self._calls, self._binding = self._context.calls, self._context.ports
+        self.runs = Executors(self.plan, self._calls, mode)
+        self._direct = self._binding.direct(self.runs)
         self._closing.callback(self.runs.close)
 
     def _open(
@@ -292,9 +292,9 @@ class Session(Closing):
         if direct is not None and out is None:
             return direct(feeds)
         self._check_open()
-        results = self._ports.give(feeds, out)
+        results = self._binding.bind(feeds, out)
         self.runs.run()
-        return self._ports.take(results)
+        return self._binding.collect(results)
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
@@ -335,9 +335,9 @@ class Session(Closing):
         """
         with self._alone():
             check_order(self.plan, order)
-            results = self._ports.give(feeds)
+            results = self._binding.bind(feeds)
             run_profiled(self.plan, self._calls, order)
-            return self._ports.take(results)
+            return self._binding.collect(results)
 
     @checked(RunError)
     def run_nodes(
@@ -351,9 +351,9 @@ class Session(Closing):
         with self._alone():
             chosen = range(len(self._calls)) if order is None else order
             check_order(self.plan, chosen)
-            results = self._ports.give(feeds, in_place=False)
-            run_steps(self.plan, self._calls, self._lane.read, watch, chosen)
-            return self._ports.take(results)
+            results = self._binding.bind(feeds, in_place=False)
+            run_steps(self.plan, self._calls, self._context.read, watch, chosen)
+            return self._binding.collect(results)
 
     @checked(RunError)
     def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
@@ -376,15 +376,15 @@ class Session(Closing):
 
     def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run, and when each of its tasks ran."""
-        results = self._ports.give(feeds)
+        results = self._binding.bind(feeds)
         spans = self.runs.profiled()
-        return self._ports.take(results), spans
+        return self._binding.collect(results), spans
 
     def _settle(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
-        given = self._ports.give(feeds)
-        self.runs.settle()
-        self._ports.take(given)
+        given = self._binding.bind(feeds)
+        self.runs.choose_executor()
+        self._binding.collect(given)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
@@ -395,7 +395,7 @@ class Session(Closing):
             self._closing.close()
             self._calls = []
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Be free, in a forked child, of what the parent's threads were doing."""
         self._lock = threading.Lock()
         self._taken = taking(self._lock)

@@ -13,21 +13,21 @@ from typing import Protocol
 class Forkable(Protocol):
     """Something with threads or locks of its own."""
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Be as before the first use of a thread; called in a child, where no thread is left."""
 
 
 _KNOWN: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def tell_of_forks(one: Forkable) -> None:
-    """Have its `forget_threads` called in every forked child, for as long as it lives."""
+def register_at_fork(one: Forkable) -> None:
+    """Have its `reset_after_fork` called in every forked child, for as long as it lives."""
     _KNOWN.add(one)
 
 
 def _in_child() -> None:
     for one in list(_KNOWN):
-        one.forget_threads()
+        one.reset_after_fork()
 
 
 _register: Callable[..., None] | None = getattr(os, "register_at_fork", None)

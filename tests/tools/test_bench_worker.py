@@ -50,7 +50,7 @@ def test_a_worker_answers(start, tmp_path):
     assert array[0] == "a/b" and (array[1] == 1).all()
     times = worker.ask("turn", 10, seconds=0.01)["times_ns"]
     assert len(times) >= 3 and min(times) > 0
-    assert worker.settle() and worker.cpu_s() > 0
+    assert worker.choose_executor() and worker.cpu_s() > 0
 
 
 def test_a_worker_holds_nothing_of_trireme(start, tmp_path):

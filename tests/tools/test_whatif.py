@@ -155,7 +155,7 @@ def test_whatif_says_what_place_says(tmp_path, objective):
     for value, variant in zip(axis.values, found, strict=True):
         machine = soc.varied({name: 1e9 * value for name in axis.names})
         costs = CostModel(dict(machine.devices()), Calibration())
-        anew = place_with(wide(), costs, objective, splits="auto", mixtures="sure")
+        anew = place_with(wide(), costs, objective, splits="auto", multi_device="significant")
         assert variant.score == pytest.approx(anew.score.value, rel=1e-3)
     if objective == "makespan":
         ways = [one.where[0].partition(" by ")[0] for one in (found[0], found[-1])]

@@ -17,7 +17,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.kernels.lowering import Step
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.rewriter import Draft
+from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.verify import check, check_value
 from trireme.model_file.convert import convert
 from trireme.runtime.session import Session
@@ -105,7 +105,7 @@ def test_a_builder_makes_an_array_of_a_scalar():
 
 
 def test_a_draft_makes_an_array_of_a_scalar():
-    draft = Draft(GraphBuilder("empty").finish())
+    draft = GraphRewriter(GraphBuilder("empty").finish())
     value = draft.values[draft.constant(-np.asarray(SCALAR))]
     assert type(value.data) is np.ndarray and value.type == TensorType((), "float32")
 

@@ -147,7 +147,7 @@ class PeerMatch:
         run.warm_load_s, run.warm_first_s = answer["load_s"], answer["first_s"]
         run.facts = answer["facts"]
         run.facts["notes"] = [*run.facts.get("notes", []), *self._limit_notes(peer)]
-        process.settle()
+        process.choose_executor()
         return process
 
     def _limit_notes(self, peer: Peer) -> list[str]:
@@ -193,7 +193,7 @@ class PeerMatch:
                     other.others_s += took
                 if number:
                     entrant.run.rounds.append(thin(answer["times_ns"]))
-                entrant.process.settle()
+                entrant.process.choose_executor()
 
     def _finish(self, entrant: PeerEntrant) -> None:
         run = entrant.run

@@ -79,7 +79,7 @@ class WorkerProcess:
             return total / 1e9
         return total / 1e9
 
-    def settle(self) -> bool:
+    def choose_executor(self) -> bool:
         """Wait until its idle threads have stopped spinning; False if they never do."""
         end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:

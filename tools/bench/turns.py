@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.backend.device import HOST, Clock, Device
 from trireme.cost.calibration import Calibration
-from trireme.runtime.autotune import Timed, take_turns
+from trireme.runtime.autotune import Timed, interleave
 from trireme.runtime.compare import gap
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
@@ -80,7 +80,7 @@ def time_match(entrants: Sequence[Entrant], match: Match) -> Clock:
     def told(done: int, total: int) -> None:
         match.told(f"{match.label}: round", done, total)
 
-    return take_turns(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
+    return interleave(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
 
 
 def matches(options: argparse.Namespace, counts: Sequence[int], told: Told) -> Iterator[Match]:

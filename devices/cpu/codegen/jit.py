@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trireme.backend.device import Progress, no_progress
-from trireme.devices.cpu.codegen.kernel_cache import Code, ObjectCache, Recipes
+from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache, ObjectCache
 from trireme.devices.cpu.codegen.link import Linked, can_link
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
 from trireme.support.errors import CompileError
@@ -24,7 +24,7 @@ class Jit:
 
     def __init__(self, isa: Isa, cache: ObjectCache | None = None) -> None:
         self.isa = isa
-        self.recipes = Recipes(isa, cache)
+        self.recipes = KernelCache(isa, cache)
         self._lock = threading.Lock()
         self._linked: list[Linked] = []
         self._engine: Any = None

@@ -89,7 +89,7 @@ class ObjectCache(DiskCache):
         self.store(key, _LENGTH.pack(len(head)) + head + code)
 
 
-class Recipes:
+class KernelCache:
     """The kernels of one instruction set: those asked for, those on disk."""
 
     def __init__(self, isa: Isa, cache: ObjectCache | None = None) -> None:

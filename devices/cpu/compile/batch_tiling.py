@@ -28,7 +28,7 @@ MOST_PARTS = 64
 
 
 @dataclass(frozen=True)
-class Stretch:
+class BatchTile:
     """Groups of nodes that are done part by part.
 
     graph: the nodes for one part, under the ids that they and their values have in the whole graph
@@ -48,7 +48,7 @@ def room_bytes(isa: Isa) -> int:
     return isa.l2_bytes
 
 
-def cut(graph: Graph, groups: Sequence[Group], isa: Isa) -> Iterator[Group | Stretch]:
+def cut(graph: Graph, groups: Sequence[Group], isa: Isa) -> Iterator[Group | BatchTile]:
     """Yield the groups of a graph in order, those that are done part by part in stretches."""
     items = graph.type(graph.inputs[0]).dims[:1] if graph.inputs else ()
     if not items or items[0] < 2:
@@ -68,12 +68,14 @@ def cut(graph: Graph, groups: Sequence[Group], isa: Isa) -> Iterator[Group | Str
     yield from _stretch(graph, waiting, items[0], part)
 
 
-def _stretch(graph: Graph, groups: list[Group], items: int, part: int) -> Iterator[Group | Stretch]:
+def _stretch(
+    graph: Graph, groups: list[Group], items: int, part: int
+) -> Iterator[Group | BatchTile]:
     """Yield groups as one stretch; one group alone as it is."""
     if len(groups) < 2:
         yield from groups
     else:
-        yield Stretch(tuple(groups), _part_graph(graph, groups, part), items // part)
+        yield BatchTile(tuple(groups), _part_graph(graph, groups, part), items // part)
 
 
 def _part(graph: Graph, group: Group, items: int, isa: Isa) -> int:

@@ -24,22 +24,22 @@ def find_homes(graph: Graph) -> tuple[dict[int, int], dict[int, tuple[int, int]]
     An alias lies in its input's memory; when it is an output of the graph, the input lies in the
     output's, unless that one is given or an output too.
     """
-    homes = {value: value for value in graph.values}
+    buffer_aliases = {value: value for value in graph.values}
     for node in graph.nodes:
         if is_alias(graph, node):
-            homes[node.outputs[0]] = homes[node.used[0]]
+            buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
     given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
     outputs = dict.fromkeys(value for value in graph.outputs if value not in given)
-    taken = {value: value for value in outputs if homes[value] == value}
+    taken = {value: value for value in outputs if buffer_aliases[value] == value}
     copies: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:
         output = node.outputs[0]
         if output not in outputs or output in taken:
             continue  # what is given the bound call copies
-        home = homes[output]
+        home = buffer_aliases[output]
         if home in given or home in taken:
             copies[node.id] = (taken.get(home, home), output)
         else:
             taken[home] = output
-    homes = {value: taken.get(home, home) for value, home in homes.items()}
-    return homes | {target: target for _, target in copies.values()}, copies
+    buffer_aliases = {value: taken.get(home, home) for value, home in buffer_aliases.items()}
+    return buffer_aliases | {target: target for _, target in copies.values()}, copies

@@ -7,7 +7,7 @@ activations cost. Terms shrink by the share of the chunks that the busiest threa
 Short runs are done with the other threads or without, as is faster (executable.py): their kernels
 have both prices. Which bytes pass from core to core depends on who stole whose chunks; simulating
 it at the addresses of the plan predicted no better than a share of all, by family. What they cost
-is the hand-over of the cores, which the device measures (runtime/handover.py).
+is the core latency, which the device measures (runtime/core_latency.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
-from trireme.backend.device import KernelWork
+from trireme.backend.device import KernelCost
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.executable import TRY_S
 from trireme.devices.cpu.compile.program import Item, Program
@@ -121,19 +121,19 @@ def _native(items: Sequence[Item]) -> list[Step]:
     return [item for item in items if isinstance(item, Step)]
 
 
-def works_of(program: Program, isa: Isa, threads: int) -> list[KernelWork]:
+def cost_features_of(program: Program, isa: Isa, threads: int) -> list[KernelCost]:
     """Return the work of native steps that run one after another on so many threads."""
     sections = list(sections_of(program))
     shared = sum(x.parts * s.seconds for x in sections for s in x.steps if s.chunks > 1)
     touches = _Touches(isa, max(map(_footprint, sections)))
-    works = [
+    cost_features = [
         (step, _work(section.graph, step, threads, *found))
         for section in sections
         for step, found in touches.of(section)
     ]
     if threads < 2 or not 0 < shared < TRY_S:
-        return [work for _, work in works]
-    return [replace(work, alone=_alone(work, step, threads)) for step, work in works]
+        return [work for _, work in cost_features]
+    return [replace(work, alone=_alone(work, step, threads)) for step, work in cost_features]
 
 
 def _footprint(section: Section) -> int:
@@ -187,13 +187,13 @@ class _Touches:
             yield step, ((far, remote), cold)
 
 
-def _alone(work: KernelWork, step: Step, threads: int) -> KernelWork:
+def _alone(work: KernelCost, step: Step, threads: int) -> KernelCost:
     """Return a kernel's work where one of the threads does all chunks."""
     share = _share_of(step, threads)
     mine = {n: amount for n, amount in work.terms.items() if n != FLAGS and BYTES not in n}
     terms = {name: amount / share for name, amount in mine.items()}
     family = work.family.removesuffix(_COLUMNS)
-    return KernelWork(work.nodes, f"{family} alone", terms, step.seconds)
+    return KernelCost(work.nodes, f"{family} alone", terms, step.seconds)
 
 
 def _share_of(step: Step, threads: int) -> float:
@@ -214,7 +214,7 @@ def _share(nbytes: int, cache_bytes: int) -> float:
 
 def _work(
     graph: Graph, step: Step, threads: int, far: tuple[float, float], cold: tuple[float, float]
-) -> KernelWork:
+) -> KernelCost:
     share = _share_of(step, threads)
     family = family_of(graph, step)
     nbytes = max(float(sum(_nbytes(graph, o) for o in _values(step))), 1.0)
@@ -239,7 +239,7 @@ def _work(
         family += _COLUMNS * step.is_dealt_by_columns
     if family.startswith(_PRODUCTS):
         del terms["bytes"]
-    return KernelWork(step.nodes, family, terms, step.seconds * share)
+    return KernelCost(step.nodes, family, terms, step.seconds * share)
 
 
 def _weights(step: Step) -> int:

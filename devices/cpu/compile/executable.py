@@ -213,11 +213,13 @@ class Bound:
     def _owner(self, operand: Operand) -> tuple[int, int] | None:
         """Return the value in whose memory an operand is, and how far in; None: in no value's."""
         of, offset = (operand.of, operand.offset) if isinstance(operand, At) else (operand, 0)
-        return (self._program.homes[of], offset) if isinstance(of, int) else None
+        return (self._program.buffer_aliases[of], offset) if isinstance(of, int) else None
 
     def _reference(self, node: Node) -> _Reference:
         graph = self._program.graph
-        self._fixed |= {self._program.homes[value] for value in (*node.used, *node.outputs)}
+        self._fixed |= {
+            self._program.buffer_aliases[value] for value in (*node.used, *node.outputs)
+        }
         inputs = [None if i is None else self._array(i) for i in node.inputs]
         outputs = [self._array(i) for i in node.outputs]
 
@@ -228,7 +230,7 @@ class Bound:
         return _Reference(node.id, call)
 
     def _buffer(self, value: int) -> Buffer:
-        home = self._program.homes[value]
+        home = self._program.buffer_aliases[value]
         if home in self._buffers:
             return self._buffers[home]
         scratch = self._keep[1]

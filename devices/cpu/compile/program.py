@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from trireme.backend.arena import LiveRange
 from trireme.backend.arena import pack as pack_ranges
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
-from trireme.devices.cpu.codegen.kernel_cache import Code, Recipes
+from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.compile.batch_tiling import Stretch, cut
+from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group
 from trireme.devices.cpu.kernels.lowering import (
@@ -63,7 +63,7 @@ class Program:
     graph: Graph
     items: tuple[Item, ...]
     symbols: tuple[str, ...]
-    homes: Mapping[int, int]
+    buffer_aliases: Mapping[int, int]
     """The value in whose memory each value lies; itself where it has memory of its own."""
     offsets: Mapping[int | str, int]
     """Byte offsets in the scratch memory, by value or temp."""
@@ -115,7 +115,7 @@ def build(
     isa: Isa,
     threads: int,
     winograd: bool = True,
-    recipes: Recipes | None = None,
+    recipes: KernelCache | None = None,
     lowered: Lowered | None = None,
     parts: bool = True,
 ) -> Program:
@@ -127,13 +127,13 @@ def build(
     """
     context = Context(graph, isa, threads, winograd, recipes=recipes)
     lowered = Lowered(graph) if lowered is None else lowered
-    homes, copies = find_homes(graph)
+    buffer_aliases, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
     stretches: list[tuple[int, Program, int]] = []
     groups = list(grouped(context))
     for group in cut(graph, groups, isa) if parts else groups:
-        if isinstance(group, Stretch):
+        if isinstance(group, BatchTile):
             one = build(group.graph, isa, threads, winograd, recipes, parts=False)
             stretches.append((len(items), one, group.parts))
             items += _repeated(one, group.parts)
@@ -151,12 +151,12 @@ def build(
             continue
         items += made
         kernels |= {node.id: _kernel_name(made) for node in group.nodes}
-    offsets, nbytes = _place(graph, items, homes)
+    offsets, nbytes = _place(graph, items, buffer_aliases)
     return Program(
         graph,
         tuple(items),
         tuple(i.code.symbol for i in items if isinstance(i, Step)),
-        homes,
+        buffer_aliases,
         offsets,
         nbytes,
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
@@ -186,14 +186,14 @@ def _lower(context: Context, group: Group) -> list[Item]:
 
 def _repeated(program: Program, parts: int) -> list[Item]:
     """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
-    graph, homes, offsets = program.graph, program.homes, program.offsets
+    graph, buffer_aliases, offsets = program.graph, program.buffer_aliases, program.offsets
     whole = {*graph.inputs, *graph.outputs}
     memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
 
     def beginning(operand: int | Temp, part: int) -> At:
-        if isinstance(operand, int) and homes[operand] in whole:
-            return At(homes[operand], part * graph.type(homes[operand]).nbytes)
-        key = homes[operand] if isinstance(operand, int) else operand.key
+        if isinstance(operand, int) and buffer_aliases[operand] in whole:
+            return At(buffer_aliases[operand], part * graph.type(buffer_aliases[operand]).nbytes)
+        key = buffer_aliases[operand] if isinstance(operand, int) else operand.key
         return At(memory, offsets[key])
 
     def place(operand: Operand, part: int) -> Operand:
@@ -231,7 +231,7 @@ def _copy_kernel(isa: Isa, nbytes: int) -> Code:
 
 
 def _place(
-    graph: Graph, items: Sequence[Item], homes: Mapping[int, int]
+    graph: Graph, items: Sequence[Item], buffer_aliases: Mapping[int, int]
 ) -> tuple[dict[int | str, int], int]:
     """Return offsets in the scratch memory of what is neither input, output nor constant."""
     outside = {*graph.inputs, *graph.outputs}
@@ -242,10 +242,10 @@ def _place(
             operand = operand.of if isinstance(operand, At) else operand
             if isinstance(operand, Temp):
                 key, nbytes = operand.key, operand.nbytes
-            elif isinstance(operand, int) and homes[operand] not in outside:
+            elif isinstance(operand, int) and buffer_aliases[operand] not in outside:
                 if graph.values[operand].is_constant:
                     continue
-                key, nbytes = homes[operand], graph.type(homes[operand]).nbytes
+                key, nbytes = buffer_aliases[operand], graph.type(buffer_aliases[operand]).nbytes
             else:
                 continue
             first = spans[key][0] if key in spans else position

@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.backend.kernel_table import KernelTable
 from trireme.devices.cpu.codegen.ir import Function, Value
-from trireme.devices.cpu.codegen.kernel_cache import Code, P, R, Recipes, code_of
+from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache, P, R, code_of
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.dtypes import Array
@@ -136,7 +136,7 @@ class Context:
     packed: dict[tuple[int, str], Array] = field(default_factory=dict)
     later: dict[tuple[int, str], Packed] = field(default_factory=dict)
     """Constants packed so far, or to be, by value id and layout, so that users share them."""
-    recipes: Recipes | None = None
+    recipes: KernelCache | None = None
     """Kernels made before; None to make all anew."""
 
     def kernel(self, make: Callable[Concatenate[Isa, P], R], *args: P.args, **named: P.kwargs) -> R:

@@ -20,7 +20,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 
 SPINS = 20_000
@@ -128,7 +128,7 @@ class Pool:
         self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
         self._reset()
-        tell_of_forks(self)
+        register_at_fork(self)
 
     def reserve(self, nbytes: int) -> None:
         """See that every thread has at least that much memory of its own for a kernel."""
@@ -238,7 +238,7 @@ class Pool:
             self._state.busy = busy
             self._state.wake.notify_all()
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh in a forked child, which has the caller's thread alone."""
         closed = self._state.closed
         self._finalizer.detach()

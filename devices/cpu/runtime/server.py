@@ -21,9 +21,9 @@ from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 
-CHAIN = object()
+DRIVER_QUEUE = object()
 """All servers' calls are of one chain: each can wait for calls of the others."""
 _LOOK_S = 0.02
 """How long a thread waits in native code before Python may look after signals."""
@@ -114,7 +114,7 @@ class Server:
         self.native, self.name, self.cores, self._spins = native, name, tuple(cores), spins
         self._closed = False
         self._reset()
-        tell_of_forks(self)
+        register_at_fork(self)
 
     def submit(self, job: int | Job, keep: object, after: Sequence[Event] = ()) -> Launched:
         """Queue a call, by its pointer, or what Python is to run; return its event.
@@ -195,7 +195,7 @@ class Server:
         self._state = _State(self.cores, self._spins)
         self._finalizer = weakref.finalize(self, _shut, self._state, self.native, None)
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh in a forked child, which does not have the thread."""
         self._finalizer.detach()
         self._reset()
@@ -239,7 +239,7 @@ class ServedCall:
         that notes when its steps run
     """
 
-    chain: object = CHAIN
+    driver_queue: object = DRIVER_QUEUE
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class ServedCall:
         self._last = 0, 0  # counter and goal of the last launch
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        """Pass the call on; it begins when `after`, events of the chain, are over."""
+        """Pass the call on; it begins when `after`, events of the driver queue, are over."""
         if not profile:
             return self._submit(self._pointer() or self._run, after)
         pointer, take = self._stamped()

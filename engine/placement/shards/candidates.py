@@ -20,7 +20,7 @@ from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.rules import splittable
 from trireme.placement.shards.shard import KINDS, extent, leaving
 from trireme.placement.shards.spec import Request
-from trireme.placement.uncertainty import LEAST_GAIN, Mixtures
+from trireme.placement.uncertainty import LEAST_GAIN, MultiDevice
 from trireme.support.errors import PlacementError
 
 UNMEASURED_GAIN = 0.25
@@ -37,7 +37,7 @@ def asked(is_measured: bool, value: float, objective: Objective) -> float:
 
 
 @dataclass(frozen=True)
-class Hope:
+class ShardCandidate:
     """A candidate, what it could gain at most, and what it must gain to be done: infinite where it
     is not to be done.
 
@@ -50,9 +50,13 @@ class Hope:
     is_measured: bool
 
 
-def hopes(
-    tries: Evaluator, plain: Placement, value: float, fixed: set[int], mixtures: Mixtures = "any"
-) -> Iterator[Hope]:
+def shard_candidates(
+    tries: Evaluator,
+    plain: Placement,
+    value: float,
+    fixed: set[int],
+    multi_device: MultiDevice = "any",
+) -> Iterator[ShardCandidate]:
     """Yield every candidate that could gain."""
     sets = list(_device_sets(plain))
     for nodes in _regions(tries.graph, fixed):
@@ -69,9 +73,11 @@ def hopes(
                 if gain > 0:
                     is_measured = tries.is_measured(nodes, devices)
                     least = asked(is_measured, value, tries.objective)
-                    if mixtures == "sure" and _is_gamble(tries, plain, nodes, devices):
+                    if multi_device == "significant" and _is_gamble(tries, plain, nodes, devices):
                         least = math.inf
-                    yield Hope(gain, least, Request(nodes, kind, devices, ()), is_measured)
+                    yield ShardCandidate(
+                        gain, least, Request(nodes, kind, devices, ()), is_measured
+                    )
 
 
 def _is_gamble(

@@ -19,11 +19,22 @@ from trireme.ir.graph import Graph
 from trireme.placement.objective import UNIT, Objective
 from trireme.placement.place import Kept, NodeOptions, Pricing, place
 from trireme.placement.placement import Placement, Splitting
-from trireme.placement.shards.candidates import LEAST_GAIN_S, UNMEASURED_GAIN, Hope, asked, hopes
+from trireme.placement.shards.candidates import (
+    LEAST_GAIN_S,
+    UNMEASURED_GAIN,
+    ShardCandidate,
+    asked,
+    shard_candidates,
+)
 from trireme.placement.shards.evaluate import Evaluator, Trial, balanced
 from trireme.placement.shards.shard import Split, split
 from trireme.placement.shards.spec import parse, text_of
-from trireme.placement.uncertainty import LEAST_GAIN, Mixtures, surely, surer
+from trireme.placement.uncertainty import (
+    LEAST_GAIN,
+    MultiDevice,
+    more_certain,
+    prefer_single_device,
+)
 from trireme.support.errors import PlacementError
 
 Splits = Sequence[str] | Literal["auto", "off"]
@@ -41,11 +52,11 @@ def place_with(
     objective: Objective = "makespan",
     pins: Mapping[int, str] | None = None,
     splits: Splits = "off",
-    mixtures: Mixtures = "any",
+    multi_device: MultiDevice = "any",
 ) -> Placement:
     """Return the placement of a graph, split over devices as asked.
 
-    mixtures: of devices, that are taken (placement/uncertainty.py); a split must gain on what it
+    multi_device: when several are taken (placement/uncertainty.py); a split must gain on what it
         leaves
     Errors: those of `place`; PlacementError, if a split cannot be made
     """
@@ -54,8 +65,8 @@ def place_with(
             return place_split(graph, costs, [splits], objective, pins)
         plain = place(graph, costs, objective, pins)
         plain = replace(plain, price_pins=_pins_price(plain, costs))
-        plain = surely(plain, costs) if mixtures == "sure" else plain
-        return improve(plain, costs, pins, mixtures) if splits == "auto" else plain
+        plain = prefer_single_device(plain, costs) if multi_device == "significant" else plain
+        return improve(plain, costs, pins, multi_device) if splits == "auto" else plain
     return place_split(graph, costs, splits, objective, pins)
 
 
@@ -111,18 +122,18 @@ def improve(
     plain: Placement,
     costs: CostModel,
     pins: Mapping[int, str] | None = None,
-    mixtures: Mixtures = "any",
+    multi_device: MultiDevice = "any",
 ) -> Placement:
     """Return a placement with regions split over devices, where that is predicted to gain
-    LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `unsplit` why no more.
+    LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `no_shard` why no more.
 
-    mixtures: with "sure", what is known of the run is not left for a device never measured, and
-        around the parts nothing is placed anew that does not surely gain
+    multi_device: with "significant", a run that is known is not left for a device never measured,
+        and around the parts nothing is placed anew unless the gain is significant
     """
     objective: Objective = plain.score.objective  # type: ignore[assignment]
     reason = _hopeless(plain)
     if reason:
-        return replace(plain, unsplit=f"nothing is split: {reason}")
+        return replace(plain, no_shard=f"nothing is split: {reason}")
     graph, value = plain.source, plain.score.value
     where = {node: choice.device for node, choice in plain.choices.items()}
     held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
@@ -131,7 +142,7 @@ def improve(
     closest = ""
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
-        hope, found = _best(tries, plain, value, fixed, mixtures)
+        hope, found = _best(tries, plain, value, fixed, multi_device)
         if hope is None or found is None or not _pays(hope, found, value, objective):
             closest = _closest(plain, graph, hope, found, value)
             break
@@ -141,12 +152,12 @@ def improve(
         fixed.update(found.parts.device_of, found.parts.slices, found.parts.joins)
         held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
     if not done:
-        return replace(plain, unsplit=f"nothing is split: {closest}")
-    placed = _settled(graph, costs, objective, held, where, mixtures)
+        return replace(plain, no_shard=f"nothing is split: {closest}")
+    placed = _settled(graph, costs, objective, held, where, multi_device)
     if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
-        return replace(plain, unsplit="nothing is split: no split fits the devices' memory")
+        return replace(plain, no_shard="nothing is split: no split fits the devices' memory")
     more = f"nothing more is split: {closest}" if closest else ""
-    return replace(placed, splits=tuple(done), unsplit=more, price_pins=plain.price_pins)
+    return replace(placed, splits=tuple(done), no_shard=more, price_pins=plain.price_pins)
 
 
 def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
@@ -168,12 +179,12 @@ def _settled(
     objective: Objective,
     held: Mapping[int, str],
     where: Mapping[int, str],
-    mixtures: Mixtures = "any",
+    multi_device: MultiDevice = "any",
 ) -> Placement:
     """Return the better of a search around the parts and of everything held where it is; without
     the pins, so that the alternatives of the parts are priced too.
 
-    mixtures: with "sure", what the search moves must surely gain over what is held
+    multi_device: with "significant", what the search moves must surely gain over what is held
     """
     searched = place(graph, costs, objective, pins=held)
     kept = place(graph, costs, objective, keep=Kept(where, {}))
@@ -182,7 +193,7 @@ def _settled(
     devices = {node: choice.device for node, choice in searched.choices.items()}
     free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
     found = replace(free, candidates=searched.candidates)
-    return surer(kept, found, costs) if mixtures == "sure" else found
+    return more_certain(kept, found, costs) if multi_device == "significant" else found
 
 
 def _hopeless(plain: Placement) -> str:
@@ -208,7 +219,7 @@ def _gain(before: float, after: float, objective: str) -> str:
 
 
 def _closest(
-    plain: Placement, graph: Graph, hope: Hope | None, found: Trial | None, value: float
+    plain: Placement, graph: Graph, hope: ShardCandidate | None, found: Trial | None, value: float
 ) -> str:
     """Return why nothing, or nothing more, is split: what the best that was tried comes to, or what
     the most promising could, where none was worth a try."""
@@ -234,19 +245,21 @@ def _closest(
     return f"{said}, {text_of(graph, what)}, would take {gain}{most}{doubt}"
 
 
-def _pays(hope: Hope, found: Trial, value: float, objective: Objective) -> bool:
+def _pays(hope: ShardCandidate, found: Trial, value: float, objective: Objective) -> bool:
     least = max(hope.asked, asked(found.is_measured, value, objective))
     return value - found.value >= least
 
 
 def _best(
-    tries: Evaluator, plain: Placement, value: float, fixed: set[int], mixtures: Mixtures
-) -> tuple[Hope | None, Trial | None]:
+    tries: Evaluator, plain: Placement, value: float, fixed: set[int], multi_device: MultiDevice
+) -> tuple[ShardCandidate | None, Trial | None]:
     """Return the best trial of the most promising candidates, one that pays before all others; or
     the most promising, if it could gain at all, where none could gain what is asked."""
-    promising = sorted(hopes(tries, plain, value, fixed, mixtures), key=lambda h: -h.seconds)
+    promising = sorted(
+        shard_candidates(tries, plain, value, fixed, multi_device), key=lambda h: -h.seconds
+    )
     promising = [hope for hope in promising if hope.seconds >= value * LEAST_GAIN]
-    rows: list[tuple[Hope, Trial]] = []
+    rows: list[tuple[ShardCandidate, Trial]] = []
     seen: dict[tuple[int, str], int] = {}
     for hope in promising:
         alike = (len(hope.request.nodes).bit_length(), hope.request.kind)

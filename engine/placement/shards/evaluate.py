@@ -87,7 +87,7 @@ class Evaluator:
         for glue in _glue(pricing, parts, self.where):
             devices = {**self.where, **parts.device_of, **glue}
             assigned = tuple(self.names.index(devices[node.id]) for node in parts.graph.nodes)
-            value = Scorer(pricing.problem, self.objective).settle(assigned)[0]
+            value = Scorer(pricing.problem, self.objective).evaluate(assigned)[0]
             if best is None or value < best.value:
                 best = Trial(wanted, parts, value, devices, measured)
         if best is None:

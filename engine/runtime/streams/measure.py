@@ -14,7 +14,7 @@ from typing import Any
 from trireme.plan.flow import Flow, flow_of
 from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.round_robin import Dealer
+from trireme.runtime.streams.round_robin import RoundRobin
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
@@ -53,7 +53,7 @@ class StreamProfile:
                 f"  virtual clock  alone {_us(v.alone_s)}, streamed {_us(v.steady_s)}"
                 f"{_gain(v.alone_s, v.steady_s)}; busiest {v.busiest}, {_us(v.busy_s)}",
                 *(
-                    f"  memory {name}: {n} bytes in {p.depth} lanes"
+                    f"  memory {name}: {n} bytes in {p.depth} contexts"
                     for name, n in p.arena_bytes.items()
                 ),
             ]
@@ -90,7 +90,7 @@ def profile_stream(
     with session.stream((feeds for _ in range(runs)), depth) as stream:
         for _ in stream:
             pass
-        flow, is_dealt = stream.flow, isinstance(stream.runner, Dealer)
+        flow, is_dealt = stream.flow, isinstance(stream.runner, RoundRobin)
     wall_s = (time.perf_counter() - start) / runs
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
     virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
@@ -115,8 +115,8 @@ def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -
 
 def flow_text(flow: Flow) -> str:
     """Return a line on how a placement would run as a stream."""
-    lanes = ", ".join(f"{name} {nbytes} bytes" for name, nbytes in flow.arena_bytes.items())
+    contexts = ", ".join(f"{name} {nbytes} bytes" for name, nbytes in flow.arena_bytes.items())
     return (
         f"  as a stream: {_us(flow.steady_s)} a run with {flow.depth} in flight ({flow.why}), "
-        f"{flow.busiest} busy for {_us(flow.busy_s)} of it; memory {lanes}"
+        f"{flow.busiest} busy for {_us(flow.busy_s)} of it; memory {contexts}"
     )

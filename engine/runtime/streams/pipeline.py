@@ -1,9 +1,9 @@
 """Run a program on a stream of inputs, several runs in flight: model parallelism for throughput.
 
-Each run in flight has a lane. Every queue (a device, or a link between memories) has a thread and
-runs one task at a time, the oldest run's first; cheap tasks run on the thread that made them ready
-where their queue is free. Outputs come in the order of the inputs, with the bits that one run after
-another would give. A run that fails says which it was, and the others go on.
+Each run in flight has a context. Every queue (a device, or a link between memories) has a thread
+and runs one task at a time, the oldest run's first; cheap tasks run on the thread that made them
+ready where their queue is free. Outputs come in the order of the inputs, with the bits that one run
+after another would give. A run that fails says which it was, and the others go on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from trireme.plan.flow import Flow, flow_of, state_waits
-from trireme.runtime.context import Lane
+from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
 from trireme.runtime.execute import finish
 from trireme.runtime.failures import interrupt_of, launch_error
@@ -25,18 +25,18 @@ from trireme.runtime.program import Program
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError, TriremeError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 
 Feeds = Mapping[str, Any]
 
 
 class Item:
-    """One run: its number in the stream, its lane (None where its inputs did not fit), and what is
-    left to do.
+    """One run: its number in the stream, its context (None where its inputs did not fit), and what
+    is left to do.
     """
 
-    def __init__(self, number: int, lane: Lane | None) -> None:
-        self.number, self.lane = number, lane
+    def __init__(self, number: int, context: ExecutionContext | None) -> None:
+        self.number, self.context = number, context
         self.left: list[int] = []
         self.over: set[int] = set()
         self.unfinished = 0
@@ -49,13 +49,13 @@ class Runner(Protocol):
     """What a stream gives its items to: a pipeline, or replicas."""
 
     flow: Flow
-    lanes: list[Lane]
+    contexts: list[ExecutionContext]
 
     def start(self) -> None:
         """Start the threads, if they are not there."""
 
     def submit(self, item: Item, before: Item | None) -> None:
-        """Begin a run, whose inputs are in its lane; `before` is the run before it."""
+        """Begin a run, whose inputs are in its context; `before` is the run before it."""
 
     def wait(self, item: Item) -> None:
         """Return when a run is over, its error set if it failed."""
@@ -69,15 +69,18 @@ class Pipeline:
 
     flow: its depth, memory and predicted steady state
     asked: the depth that was asked for, None for the least that is enough
-    Errors: PlanError, if the lanes do not fit a device's memory
+    Errors: PlanError, if the contexts do not fit a device's memory
     """
 
     def __init__(self, program: Program, depth: int | None = None) -> None:
         self.plan, self.asked = program.plan, depth
         plan = self.plan
         self.flow: Flow = flow_of(plan, [task.estimate_s for task in plan.tasks], depth)
-        first = Lane(program)
-        self.lanes = [first, *(Lane(program, first.scratch) for _ in range(1, self.flow.depth))]
+        first = ExecutionContext(program)
+        self.contexts = [
+            first,
+            *(ExecutionContext(program, first.scratch) for _ in range(1, self.flow.depth)),
+        ]
         self.followers: list[list[int]] = [[] for _ in plan.tasks]
         for task in plan.tasks:
             for other in task.waits:
@@ -86,10 +89,10 @@ class Pipeline:
         self.names = list(dict.fromkeys(task.device for task in plan.tasks))
         self.queue_of = [self.names.index(task.device) for task in plan.tasks]
         self.cheap = [task.estimate_s < CHEAP_S for task in plan.tasks]
-        self.forget_threads()
-        tell_of_forks(self)
+        self.reset_after_fork()
+        register_at_fork(self)
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh: no thread, no task waiting for one."""
         self.lock = threading.Lock()
         self.calls = [threading.Condition(self.lock) for _ in self.names]
@@ -123,7 +126,7 @@ class Pipeline:
         for thread in self.threads:
             if thread is not threading.current_thread():  # a collector may run this anywhere
                 thread.join()
-        self.forget_threads()
+        self.reset_after_fork()
 
     def submit(self, item: Item, before: Item | None) -> None:
         """Make the tasks of an item ready that wait for nothing."""
@@ -131,7 +134,7 @@ class Pipeline:
         item.unfinished = len(item.left)
         with self.lock:
             for a, b in self.state_waits:
-                if before is not None and before.lane is not None and a not in before.over:
+                if before is not None and before.context is not None and a not in before.over:
                     item.left[b] += 1
                     before.later.setdefault(a, []).append((item, b))
             for task, count in enumerate(item.left):
@@ -166,12 +169,12 @@ class Pipeline:
                 self._finish(task, item, mine)
 
     def _run(self, task: int, item: Item) -> None:
-        if item.error is not None or item.lane is None:
+        if item.error is not None or item.context is None:
             return
         try:
-            item.lane.calls[task].launch().wait()
+            item.context.calls[task].launch().wait()
         except Exception as error:
-            item.error = item.error or launch_error(item.lane.program.plan, [task], error)
+            item.error = item.error or launch_error(item.context.program.plan, [task], error)
         except BaseException as error:
             item.error = item.error or error
 
@@ -223,7 +226,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
     def __init__(self, runner: Runner, feeds: Iterable[Feeds], owner: object = None) -> None:
         self.runner, self.flow, self._owner = runner, runner.flow, owner
         self._feeds = iter(feeds)
-        self._lanes = deque(runner.lanes)
+        self._contexts = deque(runner.contexts)
         self._flying: deque[Item] = deque()
         self._last: Item | None = None
         self._count = 0
@@ -231,7 +234,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._dry = self.closed = False
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._end = weakref.finalize(self, runner.end)
-        tell_of_forks(self)
+        register_at_fork(self)
         runner.start()
 
     def __next__(self) -> dict[str, Array]:
@@ -260,24 +263,24 @@ class Stream(Closing, Iterator[dict[str, Array]]):
             broken, self._broken = self._broken, None
             self.close()
             raise broken or StopIteration
-        if item.lane is not None:
+        if item.context is not None:
             self.runner.wait(item)
         with self._lock:
             if self.closed:
                 raise RunError("the stream was closed while it was read")
             self._flying.popleft()
             outputs = {}
-            if item.lane is not None:
-                outputs = item.lane.ports.take(item.given) if item.error is None else {}
-                self._lanes.append(item.lane)
+            if item.context is not None:
+                outputs = item.context.ports.collect(item.given) if item.error is None else {}
+                self._contexts.append(item.context)
         if item.error is not None:
             raise RunError(f"item {item.number} of the stream: {item.error}") from item.error
         self._fill()
         return outputs
 
     def _fill(self) -> None:
-        """Take inputs while a lane is free."""
-        while self._lanes and not self._dry:
+        """Take inputs while a context is free."""
+        while self._contexts and not self._dry:
             try:
                 feeds = next(self._feeds)
             except StopIteration:
@@ -291,15 +294,15 @@ class Stream(Closing, Iterator[dict[str, Array]]):
                     self._begin(feeds)
 
     def _begin(self, feeds: Feeds) -> None:
-        item = Item(self._count, self._lanes[0])
+        item = Item(self._count, self._contexts[0])
         self._count += 1
         self._flying.append(item)
         try:
-            item.given = self._lanes[0].ports.give(feeds, in_place=False)
+            item.given = self._contexts[0].ports.bind(feeds, in_place=False)
         except Exception as error:
-            item.lane, item.error = None, error
+            item.context, item.error = None, error
             return
-        self._lanes.popleft()
+        self._contexts.popleft()
         self.runner.submit(item, self._last)
         self._last = item
 
@@ -311,7 +314,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
                 for item in self._flying:
                     item.error = item.error or RunError("the stream was closed")
                 for item in self._flying:
-                    if item.lane is not None:
+                    if item.context is not None:
                         self.runner.wait(item)
                 self._flying.clear()
                 self._end()
@@ -329,10 +332,12 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._flying.clear()
         self._end()
         self._owner = None
-        for program in {id(lane.program): lane.program for lane in self.runner.lanes}.values():
+        for program in {
+            id(context.program): context.program for context in self.runner.contexts
+        }.values():
             finish(program.devices)
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Be closed, in a forked child, where no thread is left that would end its runs."""
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.closed = self._dry = True

@@ -14,7 +14,7 @@ from trireme.backend.device import Device
 from trireme.model_file.cache import Model
 from trireme.runtime.session import Session
 from trireme.runtime.streams.pipeline import Feeds, Stream, check_no_other
-from trireme.runtime.streams.round_robin import Dealer, dealt_flow
+from trireme.runtime.streams.round_robin import RoundRobin, dealt_flow
 from trireme.support.arguments import checked
 from trireme.support.closing import Closing
 from trireme.support.errors import RunError
@@ -58,11 +58,11 @@ class Replicas(Closing):
                     )
             programs = [session.program for session in self.sessions]
             flow = dealt_flow([program.plan for program in programs], f"{count} replicas")
-            self._dealer = Dealer(programs, flow)
+            self._dealer = RoundRobin(programs, flow)
         except BaseException:
             self.close()
             raise
-        self.flow, self.lanes = flow, self._dealer.lanes
+        self.flow, self.contexts = flow, self._dealer.contexts
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Feeds]) -> Stream:

@@ -1,8 +1,8 @@
 """Whole runs of a stream dealt out to programs of one model, side by side.
 
 Instances of one kind of device can each run the whole model: a stream then needs no stage to be as
-long as another. Their programs are made here; `Dealer` gives them the items. Results are those of
-a run on one instance, whichever it was: they are alike, so the bits are too.
+long as another. Their programs are made here; `RoundRobin` gives them the items. Results are those
+of a run on one instance, whichever it was: they are alike, so the bits are too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 
-from trireme.backend.device import HOST, ChainedCall, Device, DeviceSpec, Event, chain_of
+from trireme.backend.device import HOST, Device, DeviceSpec, Event, QueuedCall, driver_queue_of
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.effects import uses_state
@@ -20,13 +20,13 @@ from trireme.ir.graph import Graph
 from trireme.placement.place import place
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import Plan, make_plan
-from trireme.runtime.context import Lane
+from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.failures import launch_error
 from trireme.runtime.program import Program, compile_plan
 from trireme.runtime.streams.pipeline import Item, Pipeline
 from trireme.support.errors import PlacementError
-from trireme.support.forks import tell_of_forks
+from trireme.support.forks import register_at_fork
 
 _AHEAD = 2
 """Lanes a program: one runs while the next one's inputs are put in."""
@@ -34,7 +34,7 @@ _GAIN = 0.98
 """Of a pipeline's seconds a run: what dealing must be predicted to take at most to be chosen."""
 
 
-def alike(specs: Mapping[str, DeviceSpec]) -> list[str]:
+def interchangeable(specs: Mapping[str, DeviceSpec]) -> list[str]:
     """Return the most devices that are instances of one kind, told apart by nothing but silicon.
 
     What no instance is stays out of it; so does one with a memory of its own, whose copies the
@@ -48,7 +48,7 @@ def alike(specs: Mapping[str, DeviceSpec]) -> list[str]:
     return found if len(found) > 1 else []
 
 
-class Dealt:
+class RoundRobinPlan:
     """How a stream would be dealt out to instances: a plan for each, and its flow.
 
     Errors: PlacementError, if there are no instances, or one cannot run the model alone
@@ -57,7 +57,7 @@ class Dealt:
     def __init__(
         self, graph: Graph, devices: Mapping[str, Device], calibration: Calibration | None
     ) -> None:
-        names = alike({name: device.spec for name, device in devices.items()})
+        names = interchangeable({name: device.spec for name, device in devices.items()})
         if not names:
             raise PlacementError("a stream can be dealt out to instances of one kind of device")
         if any(uses_state(node) for node in graph.nodes):
@@ -76,13 +76,13 @@ class Dealt:
         beside = f"; a pipeline would take {pipeline.steady_s * 1e6:.1f} us a run"
         return replace(self.flow, why=self.flow.why + beside)
 
-    def instead_of(self, pipeline: Pipeline) -> Pipeline | Dealer:
+    def instead_of(self, pipeline: Pipeline) -> Pipeline | RoundRobin:
         """Return what deals a stream out, or the pipeline where that is no slower."""
         flow = self.flow_beside(pipeline.flow)
         if flow is None:
             return pipeline
         made = [compile_plan(plan, {n: self.devices[n]}) for n, plan in self.plans.items()]
-        return Dealer(made, flow)
+        return RoundRobin(made, flow)
 
 
 def dealt_flow(plans: Sequence[Plan], over: str) -> Flow:
@@ -106,19 +106,19 @@ def dealt_flow(plans: Sequence[Plan], over: str) -> Flow:
 
 def dealt_or_none(
     graph: Graph, devices: Mapping[str, Device], calibration: Calibration | None
-) -> Dealt | None:
+) -> RoundRobinPlan | None:
     """Return how a stream would be dealt out, None where it cannot be."""
-    if not alike({name: device.spec for name, device in devices.items()}):
+    if not interchangeable({name: device.spec for name, device in devices.items()}):
         return None
     try:
-        return Dealt(graph, devices, calibration)
+        return RoundRobinPlan(graph, devices, calibration)
     except PlacementError:
         return None
 
 
 def streamer(
     graph: Graph, program: Program, depth: int | None, deals: bool, calibration: Calibration | None
-) -> Pipeline | Dealer:
+) -> Pipeline | RoundRobin:
     """Return what runs a stream: the program as a pipeline or, if it `deals` and where that is
     predicted to be faster, whole runs of the graph dealt out to instances of a device."""
     pipeline = Pipeline(program, depth)
@@ -126,7 +126,7 @@ def streamer(
     return pipeline if dealt is None else dealt.instead_of(pipeline)
 
 
-class Dealer:
+class RoundRobin:
     """Gives the items of a stream to programs in turn: launches those whose devices run calls by
     themselves, and keeps a thread for each where they do not.
 
@@ -138,15 +138,19 @@ class Dealer:
 
     def __init__(self, programs: Sequence[Program], flow: Flow) -> None:
         self.flow, self.count = flow, len(programs)
-        self.lanes = [Lane(program) for _ in range(_AHEAD) for program in programs]
-        self._place = {id(lane): place for place, lane in enumerate(self.lanes)}
+        self.contexts = [ExecutionContext(program) for _ in range(_AHEAD) for program in programs]
+        self._place = {id(context): place for place, context in enumerate(self.contexts)}
         self._waits = [[task.waits for task in program.plan.tasks] for program in programs]
-        self._runs = [serial_runner(lane.program.plan, lane.calls) for lane in self.lanes]
-        self._launches = all(chain_of(call) for lane in self.lanes for call in lane.calls)
-        self.forget_threads()
-        tell_of_forks(self)
+        self._runs = [
+            serial_runner(context.program.plan, context.calls) for context in self.contexts
+        ]
+        self._launches = all(
+            driver_queue_of(call) for context in self.contexts for call in context.calls
+        )
+        self.reset_after_fork()
+        register_at_fork(self)
 
-    def forget_threads(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start afresh: no thread, no item waiting for one."""
         self._events: dict[int, list[Event]] = {}
         self._queues: list[SimpleQueue[Item | None]] = [SimpleQueue() for _ in range(self.count)]
@@ -166,8 +170,8 @@ class Dealer:
             self._threads.append(thread)
 
     def submit(self, item: Item, before: Item | None) -> None:
-        """Give an item to the program whose lane it has."""
-        place = self._place[id(item.lane)]
+        """Give an item to the program whose context it has."""
+        place = self._place[id(item.context)]
         item.unfinished = 1
         if self._launches:
             self._events[item.number] = self._launched(item, place)
@@ -198,17 +202,17 @@ class Dealer:
                 thread.join()
         with self._done:
             self._done.notify_all()
-        self.forget_threads()
+        self.reset_after_fork()
 
     def _launched(self, item: Item, place: int) -> list[Event]:
-        """Launch every call of a lane behind those it waits for."""
+        """Launch every call of a context behind those it waits for."""
         events: list[Event] = []
-        calls: Sequence[ChainedCall] = self.lanes[place].calls  # type: ignore[assignment]
+        calls: Sequence[QueuedCall] = self.contexts[place].calls  # type: ignore[assignment]
         try:
             for call, waits in zip(calls, self._waits[place % self.count], strict=True):
                 events.append(call.launch(False, [events[index] for index in waits]))
         except Exception as error:
-            plan = self.lanes[place].program.plan
+            plan = self.contexts[place].program.plan
             item.error = launch_error(plan, [len(events)], error)
         return events
 
@@ -216,7 +220,7 @@ class Dealer:
         while (item := self._queues[number].get()) is not None:
             try:
                 if item.error is None and not self._stopping:
-                    self._runs[self._place[id(item.lane)]]()
+                    self._runs[self._place[id(item.context)]]()
             except BaseException as error:
                 item.error = error
             with self._done:

@@ -127,7 +127,7 @@ def test_parts_give_what_the_whole_gives(name, items, isa, cpus, small):
     stretches = [
         piece
         for piece in batches.cut(graph, groups_of(graph, isa), choose_isa(isa))
-        if isinstance(piece, batches.Stretch)
+        if isinstance(piece, batches.BatchTile)
     ]
     assert stretches and all(s.parts > 1 for s in stretches)
     feeds = feeds_of(rng, graph)
@@ -172,4 +172,4 @@ def test_what_mixes_items_is_not_cut(small):
     y = add(b, "transpose", [y], {"perm": (1, 0)})
     graph = b.finish(y)
     pieces = list(batches.cut(graph, groups_of(graph, "generic"), choose_isa("generic")))
-    assert not any(isinstance(piece, batches.Stretch) for piece in pieces)
+    assert not any(isinstance(piece, batches.BatchTile) for piece in pieces)

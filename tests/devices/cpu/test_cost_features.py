@@ -17,15 +17,15 @@ from trireme.placement.shards.batch import batched
 _WIDE = Net("wide", "float32", (1, 96, 96, 16), [("separable", 48), ("separable", 48)])
 
 
-def works(graph, threads):
+def cost_features(graph, threads):
     with closing(open_device("cpu", threads=threads)) as device:
-        return device.works(graph)
+        return device.cost_features(graph)
 
 
 def test_short_runs_have_two_prices():
     net = next(net for net in NETS if net.name == "tiny")
     for threads in (1, 2):
-        for work in works(optimise(build(net)), threads):
+        for work in cost_features(optimise(build(net)), threads):
             assert (work.alone is not None) == (threads == 2)
             if work.alone:
                 family = work.family.removesuffix(" columns")
@@ -35,9 +35,9 @@ def test_short_runs_have_two_prices():
 
 def test_bytes_pass_between_cores_where_there_are_several():
     graph = optimise(build(_WIDE))
-    for work in works(graph, 1):
+    for work in cost_features(graph, 1):
         assert FLAGS not in work.terms and not any(name.startswith(BYTES) for name in work.terms)
-    for work in works(graph, 2):
+    for work in cost_features(graph, 2):
         assert (
             work.terms[BYTES + "bytes"] == work.terms.get("bytes", work.terms[BYTES + "bytes"]) > 0
         )
@@ -46,14 +46,14 @@ def test_bytes_pass_between_cores_where_there_are_several():
 
 def test_threads_pass_flags_where_they_share_a_kernel():
     tiny = next(net for net in NETS if net.name == "tiny")
-    found = [work for net in (tiny, _WIDE) for work in works(optimise(build(net)), 2)]
+    found = [work for net in (tiny, _WIDE) for work in cost_features(optimise(build(net)), 2)]
     shared = [work.alone.terms["model_s"] > work.terms["model_s"] for work in found]
     assert [work.terms[FLAGS] == 1.0 for work in found] == shared
     assert set(shared) == {True, False}
 
 
 def test_near_bytes_of_products_are_in_their_own_estimate():
-    found = {work.family: work.terms for work in works(optimise(build(_WIDE)), 2)}
+    found = {work.family: work.terms for work in cost_features(optimise(build(_WIDE)), 2)}
     assert any("depthwise" in family for family in found) and "conv_f32" in found
     for family, terms in found.items():
         assert ("bytes" in terms) == ("depthwise" in family)
@@ -65,7 +65,9 @@ def test_one_product_is_the_same_work_by_whatever_op_it_is_asked_for():
     for op, shape in (("matmul", (64, 48)), ("gemm", (64, 48)), ("fully_connected", (48, 64))):
         b = GraphBuilder(op)
         w = b.constant("w", np.ones(shape, np.float32))
-        (work,) = works(b.finish(b.add(op, b.input("x", TensorType((32, 64), "float32")), w)), 1)
+        (work,) = cost_features(
+            b.finish(b.add(op, b.input("x", TensorType((32, 64), "float32")), w)), 1
+        )
         found[op] = work.terms["model_s"]
     assert max(found.values()) < 1.2 * min(found.values()), found
 
@@ -75,7 +77,7 @@ def test_a_large_batch_is_priced_by_the_parts_that_run(threads):
     """Each part counts, its values stay near, and weights are where the part before left them."""
     graph = optimise(build(_WIDE))
     with closing(open_device("cpu", threads=threads)) as device:
-        one, many = device.works(graph), device.works(batched(graph, 32))
+        one, many = device.cost_features(graph), device.cost_features(batched(graph, 32))
         (executable,) = device.compile([batched(graph, 32)])
     assert len(many) % len(one) == 0 and len(many) > len(one)
     parts = len(many) // len(one)
@@ -91,12 +93,12 @@ def test_a_large_batch_is_priced_by_the_parts_that_run(threads):
 @pytest.mark.parametrize(("dtype", "family"), [("float32", ""), ("int8", "gemm_q8 row")])
 def test_products_of_one_row_are_a_family(dtype, family):
     layers = [("conv", 64), ("mean", True), ("conv", 64)]
-    *_, last = works(optimise(build(Net("n", dtype, (1, 16, 16, 32), layers))), 1)
+    *_, last = cost_features(optimise(build(Net("n", dtype, (1, 16, 16, 32), layers))), 1)
     assert last.family == (family or "fully_connected_f32")
     b = GraphBuilder("rows")
     x = b.input("x", TensorType((4, 64), "float32"))
     w = b.constant("w", np.ones((32, 64), np.float32))
-    (work,) = works(b.finish(b.add("fully_connected", x, w)), 1)
+    (work,) = cost_features(b.finish(b.add("fully_connected", x, w)), 1)
     assert work.family == "fully_connected_f32"
 
 
@@ -117,7 +119,7 @@ def test_products_dealt_out_by_columns_are_families_of_several_threads(isa, shap
     plain = family.removesuffix(" columns")
     for threads, said in ((1, plain), (2, family)):
         with closing(open_device("cpu", threads=threads, isa=isa)) as device:
-            (work,) = device.works(graph)
+            (work,) = device.cost_features(graph)
         assert work.family == said
         assert work.alone is None or work.alone.family == f"{plain} alone"
 
@@ -133,6 +135,6 @@ def test_products_dealt_out_by_columns_are_families_of_several_threads(isa, shap
     ],
 )
 def test_nets_hold_the_families_of_kernels(net, family):
-    found = works(optimise(build(next(one for one in NETS if one.name == net))), 1)
+    found = cost_features(optimise(build(next(one for one in NETS if one.name == net))), 1)
     assert family in {work.family for work in found}
     assert all(work.terms["model_s"] > 0 for work in found)

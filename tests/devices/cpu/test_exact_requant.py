@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
-from trireme.devices.cpu.codegen.kernel_cache import Recipes
+from trireme.devices.cpu.codegen.kernel_cache import KernelCache
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import ISAS, available_isas, choose_isa
 from trireme.devices.cpu.kernels.int8 import exact_requant as int8_fit
@@ -197,7 +197,7 @@ def test_what_was_fitted_is_kept(tmp_path, monkeypatch):
     searches = []
     monkeypatch.setattr(int8_fit, "fit", lambda *a: (searches.append(1), fit(*a))[1])
     for count in (len(problems), 0):
-        known = Recipes(choose_isa("auto"), ObjectCache(tmp_path))
+        known = KernelCache(choose_isa("auto"), ObjectCache(tmp_path))
         searches.clear()
         for problem, want in zip(problems, wanted, strict=True):
             got = int8_fit.fit_once(known, *problem)

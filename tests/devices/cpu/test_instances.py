@@ -306,8 +306,8 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
     """A placement on instances splits by itself, predicted near twice as fast."""
     graph = conv_graph()
     with Session(graph, threads=1, passes=(), calibration=Calibration()) as one:
-        works = one.devices["cpu"].works(one.graph)
-        curves = {work.family: Curve(0.0, {"model_s": 1.0}) for work in works}
+        cost_features = one.devices["cpu"].cost_features(one.graph)
+        curves = {work.family: Curve(0.0, {"model_s": 1.0}) for work in cost_features}
         curves |= {name: Curve(1e-6, {}) for name in ("slice", "concat")}
         measured = DeviceCalibration("cpu", one.devices["cpu"].spec.description, 2e-6, 0.0, curves)
     calibration = Calibration.of_devices(measured)
@@ -316,7 +316,7 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
         Session(graph, threads=1, passes=(), calibration=calibration) as one,
     ):
         feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
-        assert two.placement.splits, two.placement.unsplit
+        assert two.placement.splits, two.placement.no_shard
         assert two.placement.makespan_s < 0.65 * one.placement.makespan_s
         np.testing.assert_allclose(
             *(next(iter(s.run(feeds).values())) for s in (one, two)), rtol=1e-4, atol=1e-4

@@ -22,7 +22,7 @@ from trireme.devices.cpu.codegen import emit
 from trireme.devices.cpu.codegen import kernel_cache as recipes
 from trireme.devices.cpu.codegen.emit import objects
 from trireme.devices.cpu.codegen.kernel_cache import (
-    Recipes,
+    KernelCache,
     code_of,
     encoded,
     form_of,
@@ -57,7 +57,7 @@ MODELS = [
 ]
 
 
-class Watched(Recipes):
+class Watched(KernelCache):
     """Makes every kernel anew and notes what its recipe and its IR were."""
 
     def __init__(self, isa):

@@ -7,7 +7,7 @@ from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import NodeSpan, held_s
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
-from trireme.devices.opencl.cost_features import TERM_LIMITS, family_of, works_of
+from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of, family_of
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import Lowering
 from trireme.devices.opencl.tuning import Tuning
@@ -35,7 +35,7 @@ def conv(size, inside, out, kernel=1, units=2, activation="", on_cores=False):
         layout="NHWC",
         activation=activation,
     )
-    (work,) = works_of(lower(Lowering(b.finish(y), CPU)), units, on_cores)
+    (work,) = cost_features_of(lower(Lowering(b.finish(y), CPU)), units, on_cores)
     return work
 
 
@@ -66,10 +66,10 @@ def test_a_round_counts_in_full_where_units_are_left_over():
 
 def test_work_grows_and_so_do_wake_ups():
     """What is short is over before a second core wakes; what is long always has two."""
-    works = [conv(size, 32, 64) for size in (2, 4, 8, 12, 16, 24, 40)]
-    for less, more in zip(works, works[1:], strict=False):
+    cost_features = [conv(size, 32, 64) for size in (2, 4, 8, 12, 16, 24, 40)]
+    for less, more in zip(cost_features, cost_features[1:], strict=False):
         assert all(more.terms[name] >= less.terms[name] for name in less.terms)
-    wakes = [work.terms["wakes"] for work in works]
+    wakes = [work.terms["wakes"] for work in cost_features]
     assert wakes[0] == 0 and wakes[-1] == 1
     assert conv(1, 2048, 16).terms["wakes"] == 0, "one work-group needs one core"
 
@@ -122,9 +122,9 @@ def test_every_kernel_of_the_networks_is_counted():
         graph = optimise(build(net))
         if any(reason(graph, node) for node in graph.nodes):
             continue  # of ops that only other devices have kernels for
-        works = works_of(lower(Lowering(graph, CPU)), 2, on_cores=True)
+        cost_features = cost_features_of(lower(Lowering(graph, CPU)), 2, on_cores=True)
         by_family = {}
-        for work in works:
+        for work in cost_features:
             assert all(np.isfinite(each) and each >= 0 for each in work.terms.values()), work
             assert set(work.terms) == by_family.setdefault(work.family, set(work.terms)), work
 

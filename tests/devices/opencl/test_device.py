@@ -7,7 +7,7 @@ import opencl
 import pytest
 from cpu_run import node_graph
 
-from trireme.backend.core_latency import Handover
+from trireme.backend.core_latency import CoreLatency
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl import list_devices, open_device
@@ -153,31 +153,35 @@ def test_the_spec_says_whether_cores_are_shared(device):
     assert device.spec.flops["float32"] > 0
 
 
-FAR = Handover(245e-9, 0.5e-9)
+FAR = CoreLatency(245e-9, 0.5e-9)
 
 
 def test_on_the_cpus_cores_it_says_how_far_apart_they_are(device, monkeypatch):
     """What the cpu device measures; a GPU has none, nor counts its kernels by them."""
-    monkeypatch.setattr(CpuDevice, "handover", lambda cpu: FAR)
+    monkeypatch.setattr(CpuDevice, "core_latency", lambda cpu: FAR)
     if not device.spec.cores:
-        assert device.handover() is None
+        assert device.core_latency() is None
         pytest.skip("no driver on the CPU")
-    assert device.handover() == FAR and device.handover() == FAR
-    assert all(work.terms.keys() >= TERM_LIMITS.keys() for work in device.works(opencl.region()))
+    assert device.core_latency() == FAR and device.core_latency() == FAR
+    assert all(
+        work.terms.keys() >= TERM_LIMITS.keys() for work in device.cost_features(opencl.region())
+    )
     monkeypatch.setattr(device, "spec", replace(device.spec, cores=frozenset()))
-    assert device.handover() is None
-    assert not any(work.terms.keys() & TERM_LIMITS.keys() for work in device.works(opencl.region()))
+    assert device.core_latency() is None
+    assert not any(
+        work.terms.keys() & TERM_LIMITS.keys() for work in device.cost_features(opencl.region())
+    )
 
 
 def test_it_is_priced_for_how_far_apart_they_are(device, monkeypatch, tmp_path, capsys):
     """Session, profile and `calibrate --cores` treat it as they do the cpu device."""
     if not device.spec.cores:
         pytest.skip("no driver on the CPU")
-    monkeypatch.setattr(CpuDevice, "handover", lambda cpu: FAR)
+    monkeypatch.setattr(CpuDevice, "core_latency", lambda cpu: FAR)
     path = tmp_path / "c.json"
     monkeypatch.setenv("TRIREME_CALIBRATION", str(path))
     curves = {"elementwise": Curve(1e-6, {"handed_bytes": 0.2})}
-    cores = {"near": Handover(56e-9, 0.1e-9)}
+    cores = {"near": CoreLatency(56e-9, 0.1e-9)}
     Calibration.of_devices(
         DeviceCalibration(
             "opencl", device.spec.description, 0.0, 0.0, curves, cores=cores, apart="near"

@@ -10,13 +10,13 @@ from trireme.backend.core_latency import (
     MOVING,
     UNKNOWN,
     USUAL,
+    CoreLatency,
     Cores,
-    Handover,
     Watch,
     median_of,
     priced,
 )
-from trireme.backend.device import DeviceSpec, KernelWork
+from trireme.backend.device import DeviceSpec, KernelCost
 from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load_calibration
 from trireme.devices.cpu.device import CpuDevice
@@ -26,8 +26,8 @@ from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError
 from trireme.tools.cli import main
 
-NEAR, FAR = Handover(56e-9, 0.1e-9, 0.98), Handover(245e-9, 0.5e-9, 0.96)
-SHARED = Handover(28e-9, 0.03e-9, 0.5)
+NEAR, FAR = CoreLatency(56e-9, 0.1e-9, 0.98), CoreLatency(245e-9, 0.5e-9, 0.96)
+SHARED = CoreLatency(28e-9, 0.03e-9, 0.5)
 
 
 def test_how_far_apart():
@@ -37,7 +37,7 @@ def test_how_far_apart():
 
 
 def test_a_change_is_said_with_what_helps():
-    assert not Cores("cpu", NEAR, Handover(60e-9, 0.12e-9)).have_moved
+    assert not Cores("cpu", NEAR, CoreLatency(60e-9, 0.12e-9)).have_moved
     assert not Cores("cpu", None, FAR).have_moved
     assert "as it is priced" in str(Cores("cpu", NEAR, NEAR))
     assert "cannot be told" in str(Cores("cpu", NEAR, None))
@@ -77,7 +77,7 @@ def test_a_calibration_prices_for_the_cores_of_now(tmp_path):
         cores={"near": NEAR},
         apart="near",
     )
-    kernel = KernelWork((0,), "copy", {"bytes": 1e4, "handed_bytes": 1e4})
+    kernel = KernelCost((0,), "copy", {"bytes": 1e4, "handed_bytes": 1e4})
     assert one.seconds(kernel) == pytest.approx(2e-6 + 0.2e-6)
     spec = DeviceSpec("cpu", "toy", {}, 1e9, 0.0)
     known = Calibration.of_devices(one)
@@ -95,7 +95,7 @@ def test_cores_are_measured(threads):
     """Other work may take a core meanwhile: then nothing is said."""
     device = open_device("cpu", threads=threads)
     try:
-        found = [device.handover() for _ in range(5)]
+        found = [device.core_latency() for _ in range(5)]
     finally:
         device.close()
     for one in found:
@@ -108,7 +108,7 @@ def test_several_threads_may_ask():
 
     def ask():
         try:
-            device.handover()
+            device.core_latency()
         except Exception as error:  # noqa: BLE001
             wrong.append(error)
 
@@ -120,20 +120,20 @@ def test_several_threads_may_ask():
     device.close()
     assert not wrong
     with pytest.raises(DeviceError, match="closed"):
-        device.handover()
+        device.core_latency()
 
 
 def test_one_thread_hands_nothing_over():
     for options in ({"threads": 1}, {"name": "cpu#1"}):
         device = open_device(options.pop("name", "cpu"), **options)
-        assert device.handover() is None
+        assert device.core_latency() is None
         device.close()
 
 
 @pytest.mark.parametrize("isa", ["avx2", "generic"])
 def test_every_instruction_set(isa):
     device = open_device("cpu", threads=2, isa=isa)
-    one = device.handover()
+    one = device.core_latency()
     device.close()
     assert one is None or one.flag_s > 0
 
@@ -141,7 +141,9 @@ def test_every_instruction_set(isa):
 @pytest.fixture
 def far(monkeypatch, tmp_path):
     """A calibration file of near cores, on a machine whose cores are now far apart."""
-    monkeypatch.setattr(CpuDevice, "handover", lambda device: FAR if device.threads > 1 else None)
+    monkeypatch.setattr(
+        CpuDevice, "core_latency", lambda device: FAR if device.threads > 1 else None
+    )
     path = tmp_path / "c.json"
     monkeypatch.setenv("TRIREME_CALIBRATION", str(path))
     curves = {"elementwise_f32": Curve(1e-6, {"handed_bytes": 0.2})}

@@ -84,7 +84,7 @@ def test_a_copy_keeps_of_the_description_what_was_not_told(
 ):
     """The toy's description has a link of 1 us and 1 GB/s."""
     told = Crossing(latency_s, bandwidth, 0.0, 0.0, samples, 0.1)
-    monkeypatch.setattr(calibrating.Crossings, "figures", property(lambda self: told))
+    monkeypatch.setattr(calibrating.TransferCosts, "figures", property(lambda self: told))
     monkeypatch.setattr(calibrating, "NETS", calibrating.NETS[:4])
     gpu = ToyDevice("gpu", ops=OPS)
     for limit_s in (1.0, 4.0, 16.0, 64.0):  # a busy machine may have no time left for turns
@@ -106,7 +106,7 @@ def test_a_placement_says_how_much_of_its_time_was_measured():
     first, second = generic_works(graph)
     rest_s = roofline_s(work_of(graph, graph.nodes[1]), toy.spec)
     first = replace(first, family="measured")
-    toy.works = lambda graph: [first, second]
+    toy.cost_features = lambda graph: [first, second]
     curve = Curve(rest_s * 3 / 7, {}, samples=9)
     known = DeviceCalibration("cpu", "toy cpu", 1e-6, curves={"measured": curve})
     placement = place(graph, CostModel({"cpu": toy}, Calibration.of_devices(known)))

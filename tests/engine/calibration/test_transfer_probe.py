@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
-from trireme.backend.core_latency import USUAL, Handover
+from trireme.backend.core_latency import USUAL, CoreLatency
 from trireme.calibration.calibrate import calibrate
 from trireme.calibration.transfer_probe import crossing_of, measure_overlap
 from trireme.cost.calibration import Calibration, DeviceCalibration, Sharing
@@ -56,7 +56,7 @@ def test_what_turns_cost_stays_where_it_is_not_measured_again():
     assert both.launch_s == 3e-6 and both.sharing == turns
 
 
-CORES = (None, Handover(5e-8, 1e-10), Handover(2.5e-7, 3e-10))
+CORES = (None, CoreLatency(5e-8, 1e-10), CoreLatency(2.5e-7, 3e-10))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from toy_device import ToyDevice
 
 from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import USUAL
-from trireme.backend.device import KernelWork
+from trireme.backend.device import KernelCost
 from trireme.backend.registry import open_device
 from trireme.calibration.calibrate import calibrate
-from trireme.calibration.machine_speed import Pace
+from trireme.calibration.machine_speed import MachineSpeed
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
 from trireme.cost.calibration import (
@@ -30,7 +30,7 @@ from trireme.ir.graph import TensorType
 from trireme.model_file import save
 from trireme.passes.pipeline import optimise
 from trireme.placement.place import place
-from trireme.profiling.prediction_error import ALLOWED, drift_of
+from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError
 from trireme.tools.calibrate_check import Row, repeated, verdict
@@ -152,7 +152,7 @@ def test_a_kernel_is_shared_out_among_its_nodes():
     graph = b.finish(b.add("tanh", b.add("relu", x)))
     device = ToyDevice("cpu")
     ids = tuple(node.id for node in graph.nodes)
-    device.works = lambda graph: [KernelWork(ids, "chain", {"bytes": 4e3}, 1e-3)]
+    device.cost_features = lambda graph: [KernelCost(ids, "chain", {"bytes": 4e3}, 1e-3)]
     curve = Curve(0.0, {"bytes": 1e-9}, 0.5, 2.0)
     costs = CostModel(
         {"cpu": device},
@@ -174,13 +174,13 @@ def test_a_region_is_priced_as_its_faster_way():
     graph = b.finish(b.add("tanh", b.add("relu", x)))
     device = ToyDevice("cpu")
 
-    def works(graph):
-        alone = [KernelWork((n.id,), "map alone", {"bytes": 4e3}) for n in graph.nodes]
+    def cost_features(graph):
+        alone = [KernelCost((n.id,), "map alone", {"bytes": 4e3}) for n in graph.nodes]
         return [
-            KernelWork(one.nodes, "map", {"bytes": 2e3, "joins": 1.0}, alone=one) for one in alone
+            KernelCost(one.nodes, "map", {"bytes": 2e3, "joins": 1.0}, alone=one) for one in alone
         ]
 
-    device.works = works
+    device.cost_features = cost_features
 
     def seconds(join_s, **more):
         curves = {"map": Curve(0.0, {"bytes": 1e-9, "joins": join_s / USUAL.flag_s}), **more}
@@ -217,9 +217,9 @@ def test_intervals_even_out_over_nodes():
 def test_drift_is_reported_with_its_remedy():
     def drift(measured_s, sources):
         rows = [("conv", 1e-3, measured_s), ("relu", 1e-5, 1e-5)]
-        return drift_of("cpu", rows, [(1e-3, measured_s)], sources, "trireme calibrate")
+        return prediction_error_of("cpu", rows, [(1e-3, measured_s)], sources, "trireme calibrate")
 
-    assert not drift(1e-3 * (1 + ALLOWED - 0.01), ["calibration"]).is_reported
+    assert not drift(1e-3 * (1 + TOLERANCE - 0.01), ["calibration"]).is_reported
     slow = drift(1.5e-3, ["calibration"])
     assert slow.is_reported and slow.change == pytest.approx(0.5)
     assert "took 50% more than predicted (1.500 ms for 1.000 ms)" in str(slow)
@@ -235,7 +235,7 @@ def test_a_profile_tells_drift():
     (drift,) = profile.drift
     assert drift.is_reported and "drift" in str(profile)
     assert profile.interval_s[0] < profile.predicted_s < profile.interval_s[1]
-    assert profile.to_json()["drift"][0]["change"] > ALLOWED
+    assert profile.to_json()["drift"][0]["change"] > TOLERANCE
 
 
 def test_drift_of_copies_says_what_its_device_is_priced_by():
@@ -289,11 +289,11 @@ def test_works_are_the_kernels_that_run():
     graph = build(net)
     device = open_device("cpu", threads=2)
     try:
-        works = device.works(graph)
+        cost_features = device.cost_features(graph)
         (executable,) = device.compile([graph])
-        assert [w.family for w in works if len(w.nodes) > 1] == ["elementwise_f32"]
-        assert {n for w in works for n in w.nodes} == {node.id for node in graph.nodes}
-        assert all(value >= 0 for work in works for value in work.terms.values())
+        assert [w.family for w in cost_features if len(w.nodes) > 1] == ["elementwise_f32"]
+        assert {n for w in cost_features for n in w.nodes} == {node.id for node in graph.nodes}
+        assert all(value >= 0 for work in cost_features for value in work.terms.values())
         assert set(executable.kernels) == {node.id for node in graph.nodes}
     finally:
         device.close()
@@ -326,7 +326,7 @@ def test_pace_is_of_now_to_then(cpu):
     then = calibrate([cpu], limit_s=1.0).of(cpu.spec)
     apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
     nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
-    pace = Pace(cpu, replace(then, nets=nets))
+    pace = MachineSpeed(cpu, replace(then, nets=nets))
     pace.visit(apart)
     assert 1e-4 < pace.since() < 0.9
     assert pace.since() == 1.0  # nothing was measured since
@@ -334,13 +334,13 @@ def test_pace_is_of_now_to_then(cpu):
     pace.forget()
     assert pace.since() == 1.0
     then_alone = {f"{name} alone": 99 * seconds for name, seconds in then.nets[apart].items()}
-    elsewhere = Pace(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
+    elsewhere = MachineSpeed(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
     elsewhere.visit("near")
     assert elsewhere.since() < 0.9
-    of_one_core = Pace(cpu, replace(then, nets={"": nets[apart]}))
+    of_one_core = MachineSpeed(cpu, replace(then, nets={"": nets[apart]}))
     of_one_core.visit("near")  # as another device says
     assert of_one_core.since() < 0.9
-    pace = Pace(cpu, replace(then, nets={}))
+    pace = MachineSpeed(cpu, replace(then, nets={}))
     pace.visit()
     assert pace.since() == 1.0
 

@@ -7,7 +7,7 @@ from same_results import assert_same_results, op_names
 
 from trireme.ir.builder import scalar
 from trireme.ir.graph import Graph
-from trireme.ir.rewriter import Draft, merged_source, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, merged_source, rules_by_op
 from trireme.passes.pipeline import optimise
 
 
@@ -76,7 +76,7 @@ def test_a_rule_that_gives_up_leaves_nothing_behind():
 
     m = Model(x=f32(3))
     graph = m.finish(m.op("relu", m.x))
-    draft = Draft(graph)
+    draft = GraphRewriter(graph)
     draft.walk(rules_by_op((["relu"], half_way)))
     assert str(draft.finish()) == str(graph)
 
@@ -87,7 +87,7 @@ def test_readers_of_a_stand_in_learn_its_type():
 
     m = Model(x=f32("N", 3))
     y = m.op("tanh", m.op("relu", m.op("identity", m.x)))
-    draft = Draft(m.finish(m.op("add", y, m.op("neg", y))))
+    draft = GraphRewriter(m.finish(m.op("add", y, m.op("neg", y))))
     draft.walk(rules_by_op((["identity"], sized)))
     made = draft.finish()
     assert [str(made.type(node.outputs[0])) for node in made.nodes] == ["float32[2,3]"] * 5

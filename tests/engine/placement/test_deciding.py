@@ -41,7 +41,7 @@ def test_what_decides_between_a_device_and_a_mixture_by_hand():
 
 def test_the_declined_mixture_is_a_rival():
     graph, costs = chain_of_two(95.0)
-    kept = place_with(graph, costs, mixtures="sure")
+    kept = place_with(graph, costs, multi_device="significant")
     assert kept.declined
     names = {one.rival for one in deciding(kept, costs)}
     assert names <= {"the mixture that was declined", "gpu alone"} and len(names) > 0

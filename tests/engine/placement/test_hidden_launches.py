@@ -14,7 +14,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound
 from trireme.placement.makespan import follows, makespan_s
-from trireme.placement.move_cost import Repricer
+from trireme.placement.move_cost import MoveEvaluator
 from trireme.placement.place import place
 from trireme.placement.problem import Problem
 from trireme.placement.stages import rules
@@ -132,7 +132,7 @@ def test_a_pin_changes_the_prediction_by_what_was_stated(seed):
     pins = [None if (seed >> k) & 1 else "gpu" for k in range(3)]
     source, costs = graph(["cpu", *pins, "gpu"]), CostModel(devices(), measured(2e-6))
     placement = place(source, costs)
-    again = Repricer(placement)
+    again = MoveEvaluator(placement)
     for position, node in enumerate(source.nodes):
         for device, name in enumerate(again.names):
             if node.pin is None and name != placement.choices[node.id].device:

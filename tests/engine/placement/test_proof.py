@@ -54,7 +54,7 @@ def gap_serial(name, problem, limit_s=10.0):
     search = Search(problem, "serial", Forest(problem), None)
     value = search.candidates["search"]
     for who, rule in BASELINES.items():
-        theirs = min(search.scorer.settle(assigned)[0] for assigned in rule(problem))
+        theirs = min(search.scorer.evaluate(assigned)[0] for assigned in rule(problem))
         assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
     proof = prove_prices(problem, search.scorer.prices, search.best, limit_s)
     return Gap(name, value / proof.value - 1, value / proof.bound - 1)
@@ -115,7 +115,7 @@ def test_the_model_of_stages_has_every_placement(seed):
     sizes = (random_problem(kind, seed, n) for n in range(7, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 64)
     scorer = Search(problem, "serial", Forest(problem), None).scorer
-    rows = {assigned: scorer.settle(assigned) for assigned in itertools.product(*problem.able)}
+    rows = {assigned: scorer.evaluate(assigned) for assigned in itertools.product(*problem.able)}
     worst = max(rows, key=lambda assigned: rows[assigned][0])
     least, most = min(rows.values())[0], rows[worst][0]
     proof = SerialModel(problem, scorer.prices, worst, rows[worst][1], 0.0).solve(10.0, 1)
@@ -134,10 +134,12 @@ def test_paths_bound_every_placement(seed):
     sizes = (random_problem(kind, seed, n) for n in range(9, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 1000)
     search = Search(problem, "serial", Forest(problem), None)
-    prices, settle = search.scorer.prices, search.scorer.settle
-    least = min(settle(assigned)[0] for assigned in itertools.product(*problem.able))
+    prices, evaluate = search.scorer.prices, search.scorer.evaluate
+    least = min(evaluate(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax(problem, prices, least, 10.0).bound <= least
-    fastest = Search(problem, "makespan", Forest(problem), LoadBound(Forest(problem))).scorer.settle
+    fastest = Search(
+        problem, "makespan", Forest(problem), LoadBound(Forest(problem))
+    ).scorer.evaluate
     end = min(fastest(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax_makespan(problem, end, 10.0).bound <= end
     whole = prove_makespan(problem, problem_start(problem), 3.0)
@@ -275,7 +277,7 @@ def test_a_better_placement_is_found_from_a_bad_one():
     prices = time_prices(problem)
     start = problem_start(problem)
     search = Search(problem, "serial", Forest(problem), None)
-    best = search.scorer.settle(search.best)[0]
+    best = search.scorer.evaluate(search.best)[0]
     proof = prove_prices(problem, prices, start, 20.0)
     assert proof.value <= best * (1 + 1e-4) and proof.bound <= proof.value
     assert proof.value == pytest.approx(prices.total(problem, proof.assigned, proof.tasks))

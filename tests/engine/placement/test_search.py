@@ -28,7 +28,7 @@ from trireme.placement.place import place
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.search import Search
-from trireme.placement.stages import early, fewest, rules
+from trireme.placement.stages import asap, fewest_launches, rules
 from trireme.placement.starts import single_device
 from trireme.placement.unused_device import least_uses
 from trireme.plan.plan import make_plan
@@ -55,7 +55,7 @@ def test_no_worse_than_any_baseline(seed, objective):
     search, value, _, _ = searched(problem, objective)
     for who, rule in BASELINES.items():
         for assigned in rule(problem):
-            theirs = search.scorer.settle(assigned)[0]
+            theirs = search.scorer.evaluate(assigned)[0]
             assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
 
 
@@ -68,7 +68,7 @@ def test_no_worse_than_any_baseline_or_device_on_300(family):
         theirs = {f"{who} {a}": a for who, rule in BASELINES.items() for a in rule(problem)}
         theirs |= {f"device {d}": single_device(problem, d) for d in problem.devices}
         for who, assigned in theirs.items():
-            other = search.scorer.settle(assigned)[0]
+            other = search.scorer.evaluate(assigned)[0]
             assert value <= other * (1 + 1e-9), f"{name}: {who} {other}, trireme {value}"
 
 
@@ -96,7 +96,7 @@ def test_tiny_problems_are_solved(seed):
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 1000)
     for objective in ("makespan", "serial", "throughput"):
         search, value, forest, load = searched(problem, objective)
-        scores = [search.scorer.settle(a)[0] for a in itertools.product(*problem.able)]
+        scores = [search.scorer.evaluate(a)[0] for a in itertools.product(*problem.able)]
         assert value <= min(scores) * (1 + 1e-9), f"seed {seed}, {objective}"
         bound = forest.solve(search.scorer.prices)[0]
         if objective != "serial":
@@ -187,7 +187,7 @@ def test_copy_bound_chains_are_not_split(seed):
     search, value, _, _ = searched(problem, "makespan")
     assert len(set(search.best)) == 1
     apart = tuple(i % 2 for i in range(problem.n))
-    assert search.scorer.settle(apart)[0] > value
+    assert search.scorer.evaluate(apart)[0] > value
 
 
 @small
@@ -229,7 +229,7 @@ def test_nothing_that_explain_lists_is_better(seed):
             for i, able in enumerate(problem.able):
                 for device in able:
                     moved = (*search.best[:i], device, *search.best[i + 1 :])
-                    assert search.scorer.settle(moved)[0] >= value * (1 - 1e-9)
+                    assert search.scorer.evaluate(moved)[0] >= value * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -250,7 +250,7 @@ def test_fewest_launches(seed):
         ]
         return min(ways, default=0.0)
 
-    tasks = fewest(problem, assigned, launch)
+    tasks = fewest_launches(problem, assigned, launch)
     assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
 
 
@@ -298,8 +298,8 @@ def test_walks_go_on_where_they_find_something():
     """From everything on one device the first finds take long; the best comes long after them."""
     problem = random_problem("layered", 12, 12)
     scorer = Scorer(problem, "makespan")
-    worst = max((single_device(problem, d) for d in problem.devices), key=scorer.quick)
-    _, tasks = scorer.settle(worst)
+    worst = max((single_device(problem, d) for d in problem.devices), key=scorer.estimate)
+    _, tasks = scorer.evaluate(worst)
     best, _, _ = anneal.anneal(scorer, tasks, problem.able, 250 * problem.n**3)
     assert best <= searched(problem, "makespan")[1] * 1.01
 
@@ -316,10 +316,10 @@ def test_memory_is_kept(seed):
             tight, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
         )
         scorer = Search(limited, "makespan", Forest(limited), LoadBound(Forest(limited))).scorer
-        best = min(scorer.seen, key=scorer.quick)
-        _, tasks = scorer.settle(best)
+        best = min(scorer.seen, key=scorer.estimate)
+        _, tasks = scorer.evaluate(best)
         if any(able != [1] for able in limited.able):
-            assert scorer.excess(best, tasks) == 0.0 or scorer.quick(best) > 1e3
+            assert scorer.excess(best, tasks) == 0.0 or scorer.estimate(best) > 1e3
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -346,7 +346,7 @@ def test_a_smooth_throughput_is_little_above_the_greatest_load():
     for _, problem in map(small_case, range(4)):
         plain, smooth = (Scorer(problem, "throughput", smooth=on) for on in (False, True))
         for assigned in ([0] * problem.n, [i % problem.k for i in range(problem.n)]):
-            tasks = early(problem, assigned)
+            tasks = asap(problem, assigned)
             load = plain.value(assigned, tasks)
             most = load * 32**0.125  # devices and links
             assert load * (1 - 1e-9) <= smooth.value(assigned, tasks) <= most

@@ -177,16 +177,16 @@ def test_it_declines_with_a_sentence():
     costs = CostModel(made, Calibration())
     found = improve(place(graph, costs), costs)
     assert not found.splits
-    assert found.unsplit == "nothing is split: there is one resource group, cores"
+    assert found.no_shard == "nothing is split: there is one resource group, cores"
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", launch_s=1.0)}
     costs = CostModel(made, Calibration())
     found = improve(place(graph, costs), costs)
-    assert not found.splits and "no region can be split" in found.unsplit
+    assert not found.splits and "no region can be split" in found.no_shard
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", link_bandwidth=2e6)}
     costs = CostModel(made, Calibration())
     plain = place(graph, costs)
     found = improve(plain, costs)
-    assert not found.splits and "at most; 25% is asked" in found.unsplit
+    assert not found.splits and "at most; 25% is asked" in found.no_shard
     assert found.score == plain.score
 
 
@@ -273,7 +273,7 @@ def test_a_gain_of_a_few_microseconds_is_not_taken():
     plain = place(wide_conv(), costs)
     found = improve(plain, costs)
     assert 10e-6 < plain.score.value < 20e-6
-    assert not found.splits and "less" in found.unsplit
+    assert not found.splits and "less" in found.no_shard
 
 
 def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
@@ -283,7 +283,7 @@ def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
     plain = place(graph, CostModel(made, Calibration()))
     found = improve(plain, CostModel(made, Calibration()))
     assert not found.splits
-    assert "less" in found.unsplit and "25% is asked of devices never measured" in found.unsplit
+    assert "less" in found.no_shard and "25% is asked of devices never measured" in found.no_shard
     for device in made.values():
         spec = device.spec
         device.spec = replace(spec, clock="virtual")
@@ -313,7 +313,7 @@ def test_chosen_splits_are_never_predicted_worse(seed):
         plain = place(graph, costs, objective)
         found = improve(plain, costs)
         assert found.score.value <= plain.score.value
-        assert bool(found.splits) or found.unsplit
+        assert bool(found.splits) or found.no_shard
         plan = make_plan(found)
         check_plan(plan)
         if objective == "makespan":  # memory does not take away what was gained
@@ -369,10 +369,13 @@ def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
     model = (files("trireme.tools") / "demo" / "digits.onnx").read_bytes()
     fresh = {**devices, "npu": open_device()}
     found = place_with(
-        optimise(convert(model)), CostModel(fresh, Calibration()), splits="auto", mixtures="sure"
+        optimise(convert(model)),
+        CostModel(fresh, Calibration()),
+        splits="auto",
+        multi_device="significant",
     )
     fresh["npu"].close()
-    assert found.unsplit and next(found.source.input_values()).shape[0] == 360
+    assert found.no_shard and next(found.source.input_values()).shape[0] == 360
     assert 6 <= len(counted) <= 100
     assert len(tried) <= 30
 
@@ -387,6 +390,6 @@ def test_what_is_known_is_not_left_for_a_device_never_measured():
     plain = place(graph, costs)
     assert plain.nodes_on("npu")
     assert len(improve(plain, costs).splits) == 1
-    found = improve(plain, costs, mixtures="sure")
-    assert not found.splits and "less" in found.unsplit
-    assert "left for devices never measured: trireme calibrate" in found.unsplit
+    found = improve(plain, costs, multi_device="significant")
+    assert not found.splits and "less" in found.no_shard
+    assert "left for devices never measured: trireme calibrate" in found.no_shard

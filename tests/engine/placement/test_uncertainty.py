@@ -10,7 +10,7 @@ from sweep import sweep
 from toy_device import ToyDevice
 from two_devices import US, chain_of_two
 
-from trireme.backend.core_latency import Handover
+from trireme.backend.core_latency import CoreLatency
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost.model import CostModel, work_of
 from trireme.ir.builder import GraphBuilder
@@ -22,7 +22,7 @@ from trireme.placement.place import Kept, Pricing, place
 from trireme.placement.proven import proven
 from trireme.placement.shards.choose import improve, place_with
 from trireme.placement.singles import place_singles
-from trireme.placement.uncertainty import doubt_s, surely
+from trireme.placement.uncertainty import doubt_s, prefer_single_device
 from trireme.runtime.session import Session
 
 
@@ -34,7 +34,7 @@ def test_a_gain_within_the_interval_is_given_up_in_sight():
     assert doubt_s(place_singles(graph, costs)["cpu"], mixture, costs) == pytest.approx(
         math.hypot(20 * US, 23.75 * US)
     )
-    kept = surely(mixture, costs)
+    kept = prefer_single_device(mixture, costs)
     assert [choice.device for choice in kept.choices.values()] == ["cpu", "cpu"]
     assert kept.makespan_s == kept.score.value == pytest.approx(200 * US)
     assert kept.score.lower_bound == mixture.score.lower_bound
@@ -45,8 +45,8 @@ def test_a_gain_within_the_interval_is_given_up_in_sight():
     assert said in str(kept) and kept.to_json()["gaps"] == vars(kept.gaps)
     assert kept.candidates["search"] == mixture.score.value
     said = "take 5.0 us less (2.5%), and the estimates of what differs may be wrong by 31.0 us"
-    assert said in kept.unmixed and kept.unmixed in str(explain(kept))
-    assert kept.to_json()["unmixed"] == kept.unmixed
+    assert said in kept.fallback and kept.fallback in str(explain(kept))
+    assert kept.to_json()["fallback"] == kept.fallback
     assert "kept to" in kept.unused["gpu"]
 
 
@@ -55,8 +55,8 @@ def test_the_gap_tells_what_pins_cost():
     graph, costs = chain_of_two(95.0)
     slow, fast = (place_singles(graph, costs)[name].score.value for name in ("gpu", "cpu"))
     nodes = [node.id for node in graph.nodes]
-    for mixtures in ("any", "sure"):
-        held = place_with(graph, costs, pins=dict.fromkeys(nodes, "gpu"), mixtures=mixtures)
+    for multi_device in ("any", "significant"):
+        held = place_with(graph, costs, pins=dict.fromkeys(nodes, "gpu"), multi_device=multi_device)
         assert held.score.value == slow > fast
         assert held.pins_cost == pytest.approx(slow - 195 * US)
         assert held.gaps.pins == pytest.approx(held.pins_cost / held.score.lower_bound)
@@ -72,7 +72,7 @@ def test_pins_are_priced_once_and_when_asked(monkeypatch):
     )
     graph, costs = chain_of_two(95.0)
     pins = dict.fromkeys([node.id for node in graph.nodes], "gpu")
-    held = place_with(graph, costs, pins=pins, mixtures="sure")
+    held = place_with(graph, costs, pins=pins, multi_device="significant")
     assert len(searches) == 1
     assert held.pins_cost == held.pins_cost > 0
     assert len(searches) == 2
@@ -92,19 +92,19 @@ def test_pins_are_priced_of_a_closed_session():
 def test_it_must_gain_the_interval(gpu_us, mixed):
     """78.7 us is where the gain is sqrt(20^2 + (a quarter of it)^2): 100 - 78.7 > 20 no more."""
     graph, costs = chain_of_two(gpu_us)
-    kept = surely(place(graph, costs), costs)
-    assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.unmixed)
+    kept = prefer_single_device(place(graph, costs), costs)
+    assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.fallback)
 
 
 @pytest.mark.parametrize(("gpu_us", "mixed"), [(91.0, False), (89.0, True)])
 def test_it_must_gain_a_twentieth_where_nothing_is_in_doubt(gpu_us, mixed):
     """Of 200 us on the cpu: 9 us are not enough, 11 are."""
     graph, costs = chain_of_two(gpu_us, low=1.0, high=1.0)
-    kept = surely(place(graph, costs), costs)
-    assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.unmixed)
+    kept = prefer_single_device(place(graph, costs), costs)
+    assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.fallback)
     if not mixed:
         said = "is predicted to take 9.0 us less (4.5%), and 5% is asked of sharing the work"
-        assert said in kept.unmixed
+        assert said in kept.fallback
 
 
 def test_explicit_choices_and_exact_times_are_left_alone():
@@ -115,12 +115,12 @@ def test_explicit_choices_and_exact_times_are_left_alone():
             1e-4 if toy.spec.name == "cpu" else 3e-4 if node.op == "matmul" else 95e-6
         )
     mixture = place(graph, costs)
-    assert len(mixture.nodes_on("gpu")) == 1 and surely(mixture, costs) == mixture
+    assert len(mixture.nodes_on("gpu")) == 1 and prefer_single_device(mixture, costs) == mixture
     graph, costs = chain_of_two(95.0)
-    held = surely(place(graph, costs, pins={graph.nodes[1].id: "gpu"}), costs)
-    assert len(held.nodes_on("gpu")) == 1 and not held.unmixed
-    assert len(place_with(graph, costs, mixtures="any").nodes_on("gpu")) == 1
-    assert len(place_with(graph, costs, mixtures="sure").nodes_on("gpu")) == 0
+    held = prefer_single_device(place(graph, costs, pins={graph.nodes[1].id: "gpu"}), costs)
+    assert len(held.nodes_on("gpu")) == 1 and not held.fallback
+    assert len(place_with(graph, costs, multi_device="any").nodes_on("gpu")) == 1
+    assert len(place_with(graph, costs, multi_device="significant").nodes_on("gpu")) == 0
 
 
 def test_what_two_devices_of_one_kind_take_is_wrong_alike():
@@ -142,14 +142,14 @@ def test_the_answer_is_a_single_device_or_surely_better(seed, objective):
     graph, devices = to_graph(seed, 8)
     costs = CostModel(devices, Calibration())
     best = place(graph, costs, objective)
-    kept = surely(best, costs)
+    kept = prefer_single_device(best, costs)
     singles = place_singles(graph, costs, objective)
     assert kept.score.value >= best.score.value
     assert best.score.lower_bound <= kept.score.lower_bound <= best.score.value * (1 + 1e-9)
     if kept.device_of != best.device_of:
-        assert kept.unmixed and objective != "energy"
+        assert kept.fallback and objective != "energy"
         assert kept.score.value == min(one.score.value for one in singles.values())
-    again = place_with(graph, costs, objective, mixtures="sure")
+    again = place_with(graph, costs, objective, multi_device="significant")
     assert not differences(lock(kept), lock(again))
     held = place_as(graph, costs, objective, held=lock(kept))
     assert held.score.value == pytest.approx(kept.score.value, rel=1e-12)
@@ -159,17 +159,17 @@ def test_a_session_keeps_to_one_device_unless_told_otherwise():
     graph, costs = chain_of_two(95.0)
     given = dict(devices=list(costs.devices.values()), passes=(), calibration=costs.calibration)
     with Session(graph, **given) as session:
-        assert session.placement.unmixed and not session.placement.nodes_on("gpu")
-    with Session(graph, **given, mixtures="any") as session:
-        assert session.placement.nodes_on("gpu") and not session.placement.unmixed
+        assert session.placement.fallback and not session.placement.nodes_on("gpu")
+    with Session(graph, **given, multi_device="any") as session:
+        assert session.placement.nodes_on("gpu") and not session.placement.fallback
 
 
 def test_a_proven_mixture_is_given_up_with_its_bound():
     pytest.importorskip("ortools")
     graph, costs = chain_of_two(95.0)
     best, _ = proven(place(graph, costs), costs, 10.0)
-    kept = surely(best, costs)
-    assert best.nodes_on("gpu") and not kept.nodes_on("gpu") and kept.unmixed
+    kept = prefer_single_device(best, costs)
+    assert best.nodes_on("gpu") and not kept.nodes_on("gpu") and kept.fallback
     assert kept.score.lower_bound == best.score.lower_bound == best.score.value
     assert kept.candidates["proof"] == best.score.value
 
@@ -196,22 +196,24 @@ def conv_and_lrn(gpu_us):
 
 
 @pytest.mark.parametrize(
-    ("gpu_us", "mixtures", "where"),
+    ("gpu_us", "multi_device", "where"),
     [
         (95.0, "any", "gpu"),
-        (95.0, "sure", "cpu"),
-        (30.0, "sure", "gpu"),
+        (95.0, "significant", "cpu"),
+        (30.0, "significant", "gpu"),
     ],
 )
-def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, mixtures, where):
+def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, multi_device, where):
     graph, costs = conv_and_lrn(gpu_us)
     plain = place(graph, costs, keep=Kept({n.id: "cpu" for n in graph.nodes}, {}))
-    found = improve(plain, costs, mixtures=mixtures)
+    found = improve(plain, costs, multi_device=multi_device)
     (one,) = found.splits
     assert one.text.startswith("y=cpu,gpu:")
     (lrn,) = (n for n in found.source.nodes if n.op == "lrn")
     assert found.choices[lrn.id].device == where
-    assert ("kept around the parts" in found.unmixed) == (gpu_us == 95.0 and mixtures == "sure")
+    assert ("kept around the parts" in found.fallback) == (
+        gpu_us == 95.0 and multi_device == "significant"
+    )
     assert found.score.value < 0.95 * plain.score.value
 
 
@@ -219,14 +221,14 @@ def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, mixtures
 def test_what_estimates_cannot_tell_apart_is_said(gpu_us, told):
     """The gpu takes 120 us and gpu_us, the cpu 200 us: 30 us more, or 320, with 25 % in doubt."""
     graph, costs = conv_and_lrn(gpu_us)
-    found = place_with(graph, costs, mixtures="sure")
+    found = place_with(graph, costs, multi_device="significant")
     assert {choice.device for choice in found.choices.values()} == {"cpu"}
-    assert bool(found.undecided) == told
+    assert bool(found.near_ties) == told
     if told:
-        assert "gpu alone is predicted to take 30.0 us more (15.0%)" in found.undecided
-        assert found.undecided in str(explain(found))
-        assert found.to_json()["undecided"] == found.undecided
-    assert not place_with(graph, costs, mixtures="any").undecided
+        assert "gpu alone is predicted to take 30.0 us more (15.0%)" in found.near_ties
+        assert found.near_ties in str(explain(found))
+        assert found.to_json()["near_ties"] == found.near_ties
+    assert not place_with(graph, costs, multi_device="any").near_ties
 
 
 def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
@@ -234,16 +236,16 @@ def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
     graph, costs = conv_and_lrn(400.0)
     near = Pricing.of(graph, conv_and_lrn(110.0)[1])
     monkeypatch.setattr(doubt, "_otherwise", lambda pricing: [(" with its cores near", near)])
-    assert not place_with(graph, costs, mixtures="sure").undecided
+    assert not place_with(graph, costs, multi_device="significant").near_ties
     monkeypatch.setattr(doubt, "_STATES", 3.0)
-    told = place_with(graph, costs, mixtures="sure").undecided
+    told = place_with(graph, costs, multi_device="significant").near_ties
     assert "gpu alone is predicted to take 30.0 us more (15.0%) with its cores near" in told
 
 
 def test_prices_of_cores_elsewhere_are_those_of_states_that_were_measured():
     graph, costs = conv_and_lrn(110.0)
     assert not list(doubt._otherwise(Pricing.of(graph, costs)))
-    states = {"near": Handover(5e-8, 1e-10), "far": Handover(2.5e-7, 3e-10)}
+    states = {"near": CoreLatency(5e-8, 1e-10), "far": CoreLatency(2.5e-7, 3e-10)}
     assert all(cores.apart == name for name, cores in states.items())
     entries = [
         replace(costs.calibration.of(device.spec), cores=states, apart="far")

@@ -71,9 +71,9 @@ def test_the_tasks_of_a_flight_take_what_it_took(mode):
             run = session.profile({"x": np.ones((64, 256), np.float32)}, runs=3).last_run
             took = took_s(session.plan, run)
             assert min(took.values()) >= 0
-            flights = flights_of(run)
-            assert max(map(len, flights)) > 2 or mode == "parallel"
-            shares = [share(flight, took) for flight in flights]
+            batches = batches_of(run)
+            assert max(map(len, batches)) > 2 or mode == "parallel"
+            shares = [share(batch, took) for batch in batches]
             assert max(shares) < 1.01 or mode == "parallel"
             if min(shares) > 0.3:
                 break
@@ -82,19 +82,19 @@ def test_the_tasks_of_a_flight_take_what_it_took(mode):
     assert min(shares) > 0.3 or mode == "parallel"
 
 
-def flights_of(run):
-    """The spans of each flight: all that one wait saw done."""
-    flights = {}
+def batches_of(run):
+    """The spans of each batch: all that one wait saw done."""
+    batches = {}
     for span in run:
-        if span.flight:
-            flights.setdefault(span.flight[1], []).append(span)
-    return list(flights.values())
+        if span.batch:
+            batches.setdefault(span.batch[1], []).append(span)
+    return list(batches.values())
 
 
-def share(flight, took):
-    """What the tasks of a flight are said to take, of the time from its launch to its wait."""
-    launched_s = min(span.flight[0] for span in flight)
-    return sum(took[span.task] for span in flight) / (flight[0].flight[1] - launched_s)
+def share(batch, took):
+    """What the tasks of a batch are said to take, of the time from its launch to its wait."""
+    launched_s = min(span.batch[0] for span in batch)
+    return sum(took[span.task] for span in batch) / (batch[0].batch[1] - launched_s)
 
 
 def test_workers_are_parked_only_where_another_device_needs_their_cores():

@@ -19,7 +19,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
-from trireme.runtime.executors import TRIES, Runs
+from trireme.runtime.executors import TRIES, Executors
 from trireme.runtime.feeds import random_array
 from trireme.runtime.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
@@ -83,13 +83,13 @@ def test_both_ways_are_tried_and_the_faster_kept(longest, way):
     with open_session(graph, toys) as session:
         plan = session.plan
     calls = [Sleeper(longest) for _ in plan.tasks]
-    runs = Runs(plan, calls, "auto")
+    runs = Executors(plan, calls, "auto")
     assert runs.chosen is None
     for _ in range(2 * TRIES):
         runs.run()
     assert runs.chosen in ([way] if way else ["serial", "parallel"]), runs.why
     assert all(call.launches == 2 * TRIES for call in calls) and "tried" in runs.why
-    runs.settle()
+    runs.choose_executor()
     runs.run()
     assert all(call.launches == 2 * TRIES + 1 for call in calls)
     runs.close()

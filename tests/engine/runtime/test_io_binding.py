@@ -149,14 +149,16 @@ def test_what_the_tries_of_a_mode_write_into_is_alive(call, monkeypatch):
     with Session(b.finish(b.add("exp", x)), threads=1, calibration=Calibration()) as session:
         feeds = {"x": np.zeros((300, 300), np.float32)}
         given, alive = [], []
-        give = session._ports.give
+        give = session._binding.bind
 
         def watched(*args, **named):
             targets = give(*args, **named)
             given[:] = [weakref.ref(array) for array, _ in targets[0] if array is not None]
             return targets
 
-        monkeypatch.setattr(session._ports, "give", watched)
-        monkeypatch.setattr(session.runs, "settle", lambda: alive.extend(r() for r in given))
+        monkeypatch.setattr(session._binding, "give", watched)
+        monkeypatch.setattr(
+            session.runs, "choose_executor", lambda: alive.extend(r() for r in given)
+        )
         getattr(session, call)(feeds)
         assert len(alive) == 1 and alive[0] is not None

@@ -16,7 +16,7 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.context import Lane
+from trireme.runtime.context import ExecutionContext
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 
@@ -78,12 +78,12 @@ def test_what_is_left_of_a_call_keeps_what_it_points_to(kept):
 def test_calls_of_a_lane_that_was_dropped_run():
     with Session(matmul_graph(), threads=2, passes=(), calibration=Calibration()) as session:
         want = session.run({"x": X})
-        lane = Lane(session.program)
-        given = lane.ports.give({"x": X})
-        calls, ports = lane.calls, lane.ports
+        context = ExecutionContext(session.program)
+        given = context.ports.give({"x": X})
+        calls, ports = context.calls, context.ports
         memory = [memory_of(call) for call in calls]
         runs = [call.run for call in calls]
-        del lane, calls
+        del context, calls
         gc.collect()
         assert all(ref() is not None for one in memory for ref in one)
         for run in runs:

@@ -65,12 +65,12 @@ class Handle:
         self.event.over.wait(5)
 
 
-class ChainedCall:
+class QueuedCall:
     """A bound call on a stream; its work must find all that it waits for over."""
 
     def __init__(self, plan, index, streams, log, gate=None, fail=()):
         self.plan, self.index, self.log, self.gate, self.fail = plan, index, log, gate, fail
-        self.stream, self.chain = streams[plan.tasks[index].device], streams["chain"]
+        self.stream, self.driver_queue = streams[plan.tasks[index].device], streams["driver_queue"]
 
     def launch(self, profile=False, after=()):
         self.log["launched"].append(self.index)
@@ -89,20 +89,20 @@ class ChainedCall:
 
 
 def streams_of(plan):
-    return {"chain": object()} | {task.device: Stream() for task in plan.tasks}
+    return {"driver_queue": object()} | {task.device: Stream() for task in plan.tasks}
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_chains_beside_other_devices_respect_waits(seed):
-    """Some devices are chained, the others run on the host, all in one plan."""
+    """Some devices are queued, the others run on the host, all in one plan."""
     print("seed", seed)
     plan, log, rng = planned(seed), {"done": [], "launched": []}, random.Random(seed)
     names = sorted({task.device for task in plan.tasks})
-    chained = set(rng.sample(names, max(1, len(names) // 2)))
+    queued = set(rng.sample(names, max(1, len(names) // 2)))
     streams = streams_of(plan)
     calls = [
-        ChainedCall(plan, task.index, streams, log)
-        if task.device in chained
+        QueuedCall(plan, task.index, streams, log)
+        if task.device in queued
         else Call(plan, task.index, log, lambda index: rng.choice([0, 0, 2e-4]))
         for task in plan.tasks
     ]
@@ -120,7 +120,7 @@ def test_chains_beside_other_devices_respect_waits(seed):
 def test_a_chain_is_launched_before_its_first_task_is_over(seed, way):
     plan, log, gate = planned(seed), {"done": [], "launched": []}, threading.Event()
     streams = streams_of(plan)
-    calls = [ChainedCall(plan, task.index, streams, log, gate) for task in plan.tasks]
+    calls = [QueuedCall(plan, task.index, streams, log, gate) for task in plan.tasks]
     runner = ParallelRunner(plan, calls)
     thread = threading.Thread(
         target=runner.run if way == "parallel" else serial_runner(plan, calls)
@@ -139,23 +139,23 @@ def test_a_chain_is_launched_before_its_first_task_is_over(seed, way):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_serial_order_respects_waits_and_changes_chain_least(seed):
-    """With one chain no order that the waits allow has fewer launches to wait for."""
+    """With one driver queue no order that the waits allow has fewer launches to wait for."""
     print("seed", seed)
     plan, rng = planned(seed, 9), random.Random(seed)
     names = sorted({task.device for task in plan.tasks})
-    chained, chain = set(rng.sample(names, max(1, len(names) // 2))), object()
-    calls = [Chained(chain) if task.device in chained else Alone() for task in plan.tasks]
+    queued, driver_queue = set(rng.sample(names, max(1, len(names) // 2))), object()
+    calls = [Chained(driver_queue) if task.device in queued else Alone() for task in plan.tasks]
     order = serial_order(plan, calls)
     check_order(plan, order)
-    is_chained = tuple(task.device in chained for task in plan.tasks)
+    is_chained = tuple(task.device in queued for task in plan.tasks)
     assert chains_in(order, is_chained) == fewest_chains(plan, is_chained)
     assert chains_in(order, is_chained) <= chains_in(range(len(order)), is_chained)
     assert serial_order(plan, [Alone()] * len(order)) == list(range(len(order)))
 
 
 class Chained:
-    def __init__(self, chain):
-        self.chain = chain
+    def __init__(self, driver_queue):
+        self.driver_queue = driver_queue
 
 
 class Alone:
@@ -163,11 +163,11 @@ class Alone:
 
 
 def chains_in(order, is_chained):
-    return sum(1 for chained, _ in itertools.groupby(order, lambda i: is_chained[i]) if chained)
+    return sum(1 for queued, _ in itertools.groupby(order, lambda i: is_chained[i]) if queued)
 
 
 def fewest_chains(plan, is_chained):
-    """By trying every order: the least chains from each set of tasks that are over."""
+    """By trying every order: the least driver queues from each set of tasks that are over."""
 
     @functools.cache
     def least(done, in_chain):
@@ -221,7 +221,7 @@ def test_a_copy_stands_before_the_kernel_that_reads_it(opencl_device):
 def test_an_error_in_a_chain_comes_out_and_the_next_run_is_right(way):
     plan, log = planned(2), {"done": [], "launched": []}
     streams, fail = streams_of(plan), {len(plan.tasks) // 2}
-    calls = [ChainedCall(plan, task.index, streams, log, fail=fail) for task in plan.tasks]
+    calls = [QueuedCall(plan, task.index, streams, log, fail=fail) for task in plan.tasks]
     runner = ParallelRunner(plan, calls)
     run = runner.run if way == "parallel" else serial_runner(plan, calls)
     with pytest.raises(DeviceError, match="told to fail"):
@@ -230,14 +230,14 @@ def test_an_error_in_a_chain_comes_out_and_the_next_run_is_right(way):
     fail.clear()
     for stream in streams.values():
         if isinstance(stream, Stream):
-            settle(stream)
+            choose_executor(stream)
     log["done"].clear()
     run()
     assert sorted(log["done"]) == list(range(len(plan.tasks)))
     runner.close()
 
 
-def settle(stream):
+def choose_executor(stream):
     event = StreamEvent()
     stream.inbox.put((event, (), lambda: None))
     event.wait()

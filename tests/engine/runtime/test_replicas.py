@@ -16,7 +16,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
 from trireme.runtime.streams.pipeline import Pipeline
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.round_robin import Dealer, alike
+from trireme.runtime.streams.round_robin import RoundRobin, alike
 from trireme.support.errors import RunError
 
 
@@ -110,7 +110,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
     with Session(graph, calibration=Calibration(), **options) as session:
         for _ in range(2):
             with session.stream(feeds) as stream:
-                assert isinstance(stream.runner, Dealer)
+                assert isinstance(stream.runner, RoundRobin)
                 assert "whole runs dealt out" in stream.flow.why and "a pipeline" in stream.flow.why
                 for got, expected in zip(stream, want, strict=True):
                     np.testing.assert_array_equal(got["y"], expected)

@@ -283,7 +283,7 @@ def test_a_stream_is_profiled():
     assert not found.simulated
     assert found.virtual.steady_s < 0.6 * found.virtual.alone_s
     text = str(found)
-    assert "in flight" in text and "times)" in text and "lanes" in text
+    assert "in flight" in text and "times)" in text and "contexts" in text
 
 
 @pytest.mark.timed

@@ -165,7 +165,7 @@ def test_a_wrong_argument_is_a_sentence(name, session, model, costs, tmp_path, m
         ("batch", 2.0, "batch is 2.0, expected a whole number or None"),
         ("shapes", {"x": 3}, "shapes is {'x': 3}, expected a mapping of texts to lists of whole"),
         ("progress", 3, "progress is 3, expected a function"),
-        ("mixtures", "some", "mixtures='some'"),
+        ("multi_device", "some", "multi_device='some'"),
     ],
 )
 def test_sentences_of_wrong_options(option, value, sentence, model):

@@ -33,7 +33,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.kernel_cache import Recipes, encoded
+from trireme.devices.cpu.codegen.kernel_cache import KernelCache, encoded
 from trireme.ops.integer import LinearParams, multiply_by_quantized, multiply_rounding_once
 from trireme.support.dtypes import Array
 
@@ -106,7 +106,7 @@ class _Steps:
 
 
 def fit_once(
-    recipes: Recipes | None, params: LinearParams, least: Array, most: Array
+    recipes: KernelCache | None, params: LinearParams, least: Array, most: Array
 ) -> Fit | None:
     """Return `fit` of the same; what was found before, here or in another process, is kept."""
     if recipes is None:

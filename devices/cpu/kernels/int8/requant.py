@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
-from trireme.devices.cpu.codegen.kernel_cache import Recipes, form_of
+from trireme.devices.cpu.codegen.kernel_cache import KernelCache, form_of
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import (
@@ -322,7 +322,7 @@ def requantiser(
     bias: Array,
     bounds: tuple[Array, Array],
     order: Array,
-    recipes: Recipes | None = None,
+    recipes: KernelCache | None = None,
 ) -> Requantiser:
     """Return how the sums of a layer become bytes.
 

@@ -13,7 +13,7 @@ from string import Template
 
 import numpy as np
 
-from trireme.backend.core_latency import Handover, median_of
+from trireme.backend.core_latency import CoreLatency, median_of
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
@@ -212,11 +212,11 @@ class HandoverProbe:
         call = Call(table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps)
         self._run = pool.bind(call)
 
-    def measure(self) -> Handover | None:
+    def measure(self) -> CoreLatency | None:
         """Return what passing data costs now; None while a core is given to other work."""
         with self._lock:
             self._once()  # wakes the workers
-            found: list[Handover] = []
+            found: list[CoreLatency] = []
             for _ in range(_TRIED):
                 one = self._once()
                 found += [] if one is None else [one]
@@ -224,7 +224,7 @@ class HandoverProbe:
                     return median_of(found)
             return None
 
-    def _once(self) -> Handover | None:
+    def _once(self) -> CoreLatency | None:
         self._flags[:] = 0
         self._run()
         took = (self._stamps[:, 1] - self._stamps[:, 0]).astype(np.float64) * 1e-9
@@ -234,4 +234,6 @@ class HandoverProbe:
             return None
         written = float(np.median(np.reshape(moves, (_ROUNDS, 4))[1:, 0]))
         alone = min(one_s, more[0]) / max(min(all_s, more[1]), 1e-9)
-        return Handover(float(answers) / (2 * _ANSWERS), written / _BYTES, min(float(alone), 1.0))
+        return CoreLatency(
+            float(answers) / (2 * _ANSWERS), written / _BYTES, min(float(alone), 1.0)
+        )
