@@ -19,7 +19,7 @@ from trireme.model_file import save
 from trireme.passes.pipeline import optimise
 from trireme.placement.explain import explain as explain_placement
 from trireme.placement.kernel_advice import advice_json, advise
-from trireme.placement.placement import Placement
+from trireme.placement.placement import Placement, shortened
 from trireme.profiling.profile import Profile
 from trireme.profiling.trace import chrome_trace
 from trireme.runtime.interactive import summary
@@ -114,7 +114,7 @@ def _session(options: argparse.Namespace) -> Session:
 def _device_lines(session: Session) -> list[str]:
     lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
     unused = session.placement.unused
-    return lines + [f"{name} has nothing to do: {why}" for name, why in unused.items()]
+    return lines + [f"{name} unused: {why}" for name, why in unused.items()]
 
 
 def profile(options: argparse.Namespace) -> int:
@@ -165,8 +165,12 @@ def reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, dic
         )
         return str(explanation), explanation.to_json()
     explanation, advice = explain_placement(placement), advise(placement)
-    text = "\n".join([str(explanation), *map(str, advice)])
-    return text, {**explanation.to_json(), "advice": advice_json(advice)}
+    data = {**explanation.to_json(), "advice": advice_json(advice)}
+    if options.all:
+        return "\n".join([str(explanation), *map(str, advice)]), data
+    lines = [explanation.summary(), *(f"  advice: {one}" for one in advice[:2])]
+    lines.append("  more: --node NAME for one node, --all for every node and copy")
+    return "\n".join(map(shortened, "\n".join(lines).split("\n"))), data
 
 
 def explain(options: argparse.Namespace) -> int:

@@ -183,6 +183,11 @@ def add_reasons(parser: argparse.ArgumentParser) -> None:
         help="explain this node (or FIRST..LAST, *) alone, and say what each "
         "alternative comes to with all others placed anew",
     )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="explain every node and copy, instead of the nodes that cost most",
+    )
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:

@@ -63,7 +63,7 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ),
     ),
     (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
-    (("--why",), dict(action="store_true", help="explain every node and copy")),
+    (("--why",), dict(action="store_true", help="explain the nodes that cost most")),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
     (
@@ -217,7 +217,7 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
 def _described(
     options: argparse.Namespace, placement: Placement
 ) -> tuple[list[str], dict[str, Any]]:
-    if not options.why and not options.node:
+    if not options.why and not options.node and not options.all:
         return [str(placement)], dict(placement.to_json())
     text, data = reasons(options, placement)
     return [text], data

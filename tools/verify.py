@@ -95,7 +95,7 @@ def verify_outputs(options: argparse.Namespace) -> int:
         f"{row.largest:.3g} {row.kind}, {row.differing:.2%} of the elements differ"
         for row in rows
     ]
-    lines += [f"  {name} has nothing to do: {why}" for name, why in unused.items()]
+    lines += [f"  {name} unused: {why}" for name, why in unused.items()]
     lines += [f"  left out: {name}: {why}" for name, why in dropped.items()]
     data: dict[str, Any] = {
         "peer": peer,

@@ -211,18 +211,18 @@ class Calibration:
         return tuple(found)
 
     def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
-        """Return a sentence for each device whose time is measured, and that was not: its prices
-        are read off its description.
+        """Return a sentence on the devices whose time is measured and that were not: their prices
+        are read off their descriptions. None where there is no such device.
         """
         names = [
             spec.name
             for spec in specs
             if spec.clock == "wall" and spec.kind != "host" and self.of(spec) is None
         ]
-        why = self.stale or "it was never measured here"
-        return [
-            f"{name} is priced by its description: {why}; fix: {command([name])}" for name in names
-        ]
+        if not names:
+            return []
+        why = self.stale or "never measured here"
+        return [f"priced by description, {why}: {', '.join(names)}; fix: {command(names)}"]
 
     def launch_s(self, spec: DeviceSpec) -> float | None:
         """Return the measured seconds of launching a task and waiting for it."""

@@ -1,6 +1,6 @@
 """Which estimates decide a placement: those whose error, alone, would make a rival the faster one.
 
-A rival is each other device alone, and the mixture that was declined. For a rival, the estimates
+A rival is each other device alone, and the declined mixture. For a rival, the estimates
 of an op on a device are moved together, within their interval, to where they speak for the rival;
 both placements are held meanwhile and scored as the search scores them.
 """
@@ -30,7 +30,7 @@ class Deciding:
 
     nodes: ids of the nodes; seconds: the sum of their estimates, expected from low_s to high_s
     flips_at_s: the sum at which the rival takes as long as the placement
-    rival: what is faster beyond: "npu alone", "the mixture that was declined"
+    rival: what is faster beyond: "npu alone", "the declined mixture"
     """
 
     op: str
@@ -47,8 +47,8 @@ class Deciding:
         count = f"{len(self.nodes)} node{'s' if len(self.nodes) > 1 else ''}"
         side = "more" if self.flips_at_s > self.seconds else "less"
         return (
-            f"{self.op} on {self.device} ({count}): {time_text(self.seconds)} predicted, "
-            f"{time_text(self.low_s)} to {time_text(self.high_s)} expected; "
+            f"{self.op} on {self.device} ({count}): {time_text(self.seconds)} "
+            f"({time_text(self.low_s)} to {time_text(self.high_s)}); "
             f"at {time_text(self.flips_at_s)} or {side}, {self.rival} is faster"
         )
 
@@ -88,7 +88,7 @@ def _sides(
     if placement.declined:
         mixture = place(placement.source, pricing.costs, scorer.objective)
         assigned, tasks = pricing.kept(mixture)
-        yield "the mixture that was declined", (assigned, tasks or [])
+        yield "the declined mixture", (assigned, tasks or [])
 
 
 @dataclass(frozen=True)

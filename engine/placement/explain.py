@@ -7,15 +7,18 @@ move as well is asked for with `free`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trireme.ir.graph import Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
-from trireme.placement.placement import Placement
+from trireme.placement.placement import Placement, shortened, shortened_name, time_text
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
+
+SCREEN = 30
+"""Lines of a screen, which hold a summary, a line on more and one on what was not measured."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,32 @@ class Explanation:
         ]
         copies = [vars(copy) for copy in self.copies]
         return {**self.placement.to_json(), "nodes": rows, "copies": copies}
+
+    def summary(self, most: int = 10) -> str:
+        """Return the placement's summary, and the nodes that cost most with their next best device.
+
+        most: how many nodes, or fewer so that SCREEN lines hold them
+        """
+        lines = str(self.placement).split("\n")
+        most = max(min(most, SCREEN - len(lines) - 3), 3)
+        rows = sorted(self.nodes, key=lambda row: -(row[1][0].estimate_s or 0.0))[:most]
+        if rows:
+            lines.append(f"  nodes that cost most, of {len(self.nodes)}:")
+        names = node_names(self.placement.source)
+        for node, (chosen, *others) in rows:
+            name = f"{node.op} {shortened_name(names[node.id], 43 - len(node.op))}"
+            took = time_text(chosen.estimate_s or 0.0)
+            lines.append(f"    {name:<45}{chosen.device:<8}{took:>8}  {self._next_best(others)}")
+        return "\n".join(map(shortened, lines))
+
+    def _next_best(self, others: Sequence[Alternative]) -> str:
+        """Return where a node would cost least among other devices, and how much more."""
+        able = [one for one in others if one.run_s is not None]
+        best = min(able, key=lambda one: one.run_s or 0.0, default=None)
+        if best is None:
+            return "no other device can run it" if others else ""
+        score = self.placement.score
+        return f"{best.device}: {score.change((best.run_s or 0.0) - score.value)}"
 
     def __str__(self) -> str:
         lines, names = [str(self.placement), ""], node_names(self.placement.source)

@@ -19,10 +19,11 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.selectors import pinned
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.budget import memory_uses, streamed_s
+from trireme.placement.copies import insert_copies
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import Messages, price_bound
 from trireme.placement.objective import LINEAR, UNIT, Objective, Scorer, check_objective
-from trireme.placement.placement import Choice, Placement, Score, insert_copies, largest_values
+from trireme.placement.placement import Choice, Placement, Score, largest_values
 from trireme.placement.problem import Assignment, Machine, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks, tasks_of

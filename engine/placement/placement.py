@@ -5,14 +5,14 @@ After this stage a value lives in exactly one memory space; a tensor crosses a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.backend.arena import MemoryUse
-from trireme.backend.device import HOST, DeviceSpec, Resident
+from trireme.backend.device import DeviceSpec, Resident
 from trireme.cost.model import Estimate, Links, Source
-from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node
 
 _SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
@@ -110,10 +110,10 @@ class Placement:
     candidates: the objective's value of the placements compared ("cpu only", "search", ...)
     unused: for each device that got no node, why
     splits: what was split over devices in `source`, in the order in which it was done
-    unsplit: why nothing, or nothing more, was; "" where that was not asked
-    unmixed: why one device, or what a split left, was kept although a mixture is predicted to be
+    no_shard: why nothing, or nothing more, was; "" where that was not asked
+    fallback: why one device, or what a split left, was kept although a mixture is predicted to be
         faster; "" where none is
-    undecided: which other device alone may as well be faster than the one that was kept to, as far
+    near_ties: which other device alone may as well be faster than the one that was kept to, as far
         as estimates tell; "" where none may
     measured: what each placement that was tried on this machine took, a sentence each
     declined: how much more this scores than the best placement found, which was declined because
@@ -247,6 +247,15 @@ class Placement:
             "estimate_s": self.links.seconds(nbytes, source, target),
         }
 
+    def busy_s(self, device: str) -> float:
+        """Return the predicted seconds of the nodes on a device, without launches and copies."""
+        chosen = [self.choices[node.id] for node in self.nodes_on(device)]
+        return sum(choice.estimates[device].seconds for choice in chosen)
+
+    def copies_s(self) -> float:
+        """Return the predicted seconds of all copies."""
+        return float(sum(self._copy_json(node)["estimate_s"] for node in self.copies()))
+
     def _notable(self) -> dict[str, float]:
         """Return the candidates worth a line: single devices, the best start, the answers."""
         ends = (" only", " first", "search", "proof")
@@ -256,23 +265,90 @@ class Placement:
         return {**({best: others[best]} if best else {}), **shown}
 
     def __str__(self) -> str:
-        counts = {name: len(self.nodes_on(name)) for name in self.specs}
-        where = ", ".join(f"{name} {count}" for name, count in counts.items())
+        """Return a summary: one screen of lines of at most WIDTH columns."""
         lines = [
-            f"placement of {self.source.name!r}: {where} nodes in {self.tasks} tasks, "
-            f"{len(self.copies())} copies",
-            f"  predicted {time_text(self.makespan_s)} a run",
+            f"placement of {self.source.name!r}: {time_text(self.makespan_s)} a run predicted",
             f"  {self.score}",
-            f"  {self.gaps}",
+            *([f"  {self.gaps}"] if self.gap or self.price_pins else []),
             *_sources_text(self.sources),
+            *self._device_lines(),
+            *self._candidate_lines(),
         ]
-        lines += [f"  {name}: {self.score.text(v)}" for name, v in self._notable().items()]
-        lines += [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
-        lines += [f"  {name} has nothing to do: {why}" for name, why in self.unused.items()]
-        lines += [f"  split {one.text}: {one.why}" for one in self.splits]
+        lines += [f"  split {one.text}: {one.why}" for one in self.splits[:_MOST_LINES]]
         told = (self.no_shard, self.fallback, self.near_ties, *self.measured)
         lines += [f"  {text}" for text in told if text]
-        return "\n".join(lines)
+        return "\n".join(map(shortened, lines))
+
+    def _device_lines(self) -> list[str]:
+        """Return the table of devices: nodes, tasks, predicted seconds, share and memory."""
+        uses = {use.memory: use for use in self.memory if use.limit and use.needed}
+        busy = {name: self.busy_s(name) for name in self.specs}
+        copies, copies_s = self.copies(), self.copies_s()
+        total = (sum(busy.values()) + copies_s) or 1.0
+        lines = [f"  {'device':<10}{'nodes':>6}{'tasks':>6}{'time':>11}{'share':>7}  memory"]
+        for name, spec in self.specs.items():
+            if name in self.unused:
+                lines.append(f"  {name:<10}unused: {self.unused[name]}")
+                continue
+            tasks = len({self.stage_of[node.id] for node in self.nodes_on(name)})
+            lines.append(
+                f"  {name:<10}{len(self.nodes_on(name)):>6}{tasks:>6}{time_text(busy[name]):>11}"
+                f"{busy[name] / total:>7.0%}  {_memory_text(uses.get(spec.memory))}".rstrip()
+            )
+        if copies:
+            lines.append(
+                f"  {'copies':<10}{len(copies):>6}{'':>6}{time_text(copies_s):>11}"
+                f"{copies_s / total:>7.0%}"
+            )
+        return lines
+
+    def _candidate_lines(self) -> list[str]:
+        """Return the candidates that were compared, the best first, the chosen one marked."""
+        rows = sorted(self._notable().items(), key=lambda row: row[1])
+        value = self.score.value
+        chosen = next((name for name, v in rows if abs(v - value) <= _SAME * value), "this one")
+        rows += [(chosen, value)] if chosen == "this one" else []
+        kept = [row for row in rows[:_MOST_LINES] if row[0] != chosen]
+        shown = sorted(kept + [row for row in rows if row[0] == chosen], key=lambda row: row[1])
+        width = max((len(name) for name, _ in shown), default=0)
+        lines = [
+            f"  {'*' if name == chosen else ' '} {name:<{width}}  {self.score.text(v)}"
+            for name, v in shown
+        ]
+        return ["  candidates, the chosen one marked:", *lines] if len(lines) > 1 else []
+
+
+WIDTH = 100
+"""The most columns of a line of a summary."""
+_MOST_LINES = 3
+"""The most candidates, or splits, of a summary."""
+
+
+def shortened(line: str, width: int = WIDTH) -> str:
+    """Return a line cut to a width, with an ellipsis where something is left out."""
+    return line if len(line) <= width else f"{line[: width - 3].rstrip()}..."
+
+
+def shortened_name(name: str, width: int) -> str:
+    """Return the end of a name, which tells it from others of its model."""
+    return name if len(name) <= width else f"...{name[3 - width :]}"
+
+
+def _memory_text(use: MemoryUse | None) -> str:
+    """Return how much of its memory a device needs; "" where it has no limit."""
+    if use is None:
+        return ""
+    streamed = f", {bytes_text(use.streamed)} streamed" if use.streamed else ""
+    return f"{bytes_text(use.needed)} of {bytes_text(use.limit)}{streamed}"
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return bytes as people read them: "3.95 MB"."""
+    for unit in ("bytes", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"
 
 
 _SOURCES: Mapping[Source, str] = {
@@ -305,66 +381,14 @@ def largest_values(graph: Graph, nodes: Iterable[Node], most: int = 3) -> list[s
 
 
 def time_text(seconds: float) -> str:
-    """Return seconds as people read them."""
-    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+    """Return seconds as people read them, to three digits: "1.73 ms"."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if abs(seconds) * scale >= 0.9995:
+            return f"{_three_digits(seconds * scale)} {unit}"
+    return f"{_three_digits(seconds * 1e6)} us"
 
 
-def insert_copies(
-    graph: Graph, assigned: Mapping[int, str], specs: Mapping[str, DeviceSpec]
-) -> tuple[Graph, dict[int, str], dict[int, str]]:
-    """Return the graph with copy nodes, the device of every node, the memory of every value.
-
-    `assigned` gives a device for every node id. Inputs and outputs of the graph are host memory's.
-    """
-    splitter = _CopyInserter(graph, specs)
-    for node in graph.nodes:
-        splitter.add(node, assigned[node.id])
-    return splitter.finish()
-
-
-class _CopyInserter:
-    def __init__(self, graph: Graph, specs: Mapping[str, DeviceSpec]) -> None:
-        self.graph, self.specs = graph, specs
-        self.values: dict[int, Value] = dict(graph.values)
-        self.nodes: list[Node] = []
-        self.device_of: dict[int, str] = {}
-        self.memory_of: dict[int, str] = dict.fromkeys(graph.inputs, HOST)
-        self.next_node = max((node.id for node in graph.nodes), default=-1) + 1
-        self.copied: dict[tuple[int, str], int] = {}
-
-    def add(self, node: Node, device: str) -> None:
-        memory = self.specs[device].memory
-        inputs = tuple(None if i is None else self.value_in(i, memory) for i in node.inputs)
-        self.nodes.append(replace(node, inputs=inputs))
-        self.device_of[node.id] = device
-        self.memory_of.update(dict.fromkeys(node.outputs, memory))
-
-    def value_in(self, value: int, memory: str) -> int:
-        """Return the value, or the copy of it, that lives in the memory space."""
-        if self.values[value].is_constant or self.memory_of[value] == memory:
-            return value
-        if (value, memory) not in self.copied:
-            self.copied[value, memory] = self._copy(value, memory)
-        return self.copied[value, memory]
-
-    def _copy(self, value: int, memory: str) -> int:
-        original = self.values[value]
-        made = max(self.values) + 1
-        self.values[made] = Value(made, f"{original.name}@{memory}", original.type)
-        node = Node(self.next_node, "copy", (value,), (made,), {"to": memory}, source="place")
-        self.next_node += 1
-        self.nodes.append(node)
-        self.device_of[node.id] = f"{self.memory_of[value]}>{memory}"
-        self.memory_of[made] = memory
-        return made
-
-    def finish(self) -> tuple[Graph, dict[int, str], dict[int, str]]:
-        outputs: Sequence[int] = [self.value_in(value, HOST) for value in self.graph.outputs]
-        for value, out in zip(self.graph.outputs, outputs, strict=True):
-            if value != out:
-                copied = self.values[out]
-                self.values[out] = replace(copied, name=self.graph.values[value].name)
-        graph = replace(
-            self.graph, nodes=tuple(self.nodes), values=self.values, outputs=tuple(outputs)
-        )
-        return graph, self.device_of, self.memory_of
+def _three_digits(number: float) -> str:
+    size = abs(number)
+    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{number:.{1 if size < 1 else decimals}f}"

@@ -20,9 +20,9 @@ from typing import Literal, cast
 from trireme.backend.device import HOST, DeviceSpec
 from trireme.cost.model import CostModel, Estimate, Source, interval
 from trireme.placement.makespan import copies_of
-from trireme.placement.objective import UNIT, Objective, Scorer
+from trireme.placement.objective import Objective, Scorer
 from trireme.placement.place import NodeOptions, Pricing
-from trireme.placement.placement import Placement, Score
+from trireme.placement.placement import Placement
 from trireme.placement.problem import Assignment
 from trireme.placement.singles import choosing, is_single, singles
 from trireme.placement.stages import Tasks
@@ -87,12 +87,14 @@ def _near_ties(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
     if not near:
         return ""
     more, doubt, name = min(near)
-    score = Score(scorer.objective, UNIT[scorer.objective], value, 0.0)
     return (
-        f"{name} alone is predicted to take {score.change(more)} ({abs(more) / value:.1%}){told}, "
-        f"and the estimates of the two may be wrong by {score.text(doubt)} ({doubt / value:.1%}): "
-        "which is faster is told by measuring both (--measure)"
+        f"{name} alone may be as fast{told}: predicted {_faster(-more / value)}, uncertain by "
+        f"{doubt / value:.1%} (--measure decides)"
     )
+
+
+def _faster(gain: float) -> str:
+    return f"{abs(gain):.1%} {'faster' if gain > 0 else 'slower'}"
 
 
 def _rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[float, float, str]]:
@@ -140,17 +142,15 @@ def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placeme
     doubt = doubt_s(held, found, costs)
     if held.score.value - found.score.value >= doubt:
         return found
-    why = _why("kept around the parts: the best placement found", held, found, doubt)
+    why = _why("kept around the parts", held, found, doubt)
     return _known(held, found, held.unused, why)
 
 
 def _instead(kept: Placement, device: str, mixture: Placement, doubt: float) -> Placement:
     """Return a device alone with what is known of the mixture: its bound, what it would gain."""
-    why = _why(f"kept on {device}: the best mixture found", kept, mixture, doubt)
+    why = _why(f"using {device} alone", kept, mixture, doubt)
     unused = {
-        name: f"{device} was kept to, as a mixture is not surely better"
-        if mixture.nodes_on(name)
-        else why
+        name: f"{device} alone is used" if mixture.nodes_on(name) else why
         for name, why in kept.unused.items()
     }
     return _known(kept, mixture, unused, why)
@@ -173,18 +173,15 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
 
 
 def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
-    """Return the sentence that says why something is kept to, and not to a mixture."""
-    mine, gain = kept.score, kept.score.value - mixture.score.value
-    counts = ", ".join(f"{name} {len(mixture.nodes_on(name))}" for name in mixture.specs)
-    why = (
-        f"the estimates of what differs may be wrong by {mine.text(doubt)} "
-        f"({doubt / mine.value:.1%})"
-    )
+    """Return the sentence that says why something is kept although a mixture may be faster."""
+    value, gain = kept.score.value, kept.score.value - mixture.score.value
+    parts = [f"{name} {count}" for name in mixture.specs if (count := len(mixture.nodes_on(name)))]
+    why = f"uncertain by {doubt / value:.1%}"
     if gain >= doubt:
-        why = f"{LEAST_GAIN:.0%} is asked of sharing the work"
+        why = f"less than the {LEAST_GAIN:.0%} asked of sharing the work"
     return (
-        f"{what} ({counts} nodes in {mixture.tasks} tasks) is predicted to take {mine.text(gain)} "
-        f"less ({gain / mine.value:.1%}), and {why}"
+        f"{what}: {' + '.join(parts)} is predicted {_faster(gain / value)}, {why} "
+        "(--multi-device any)"
     )
 
 

@@ -25,8 +25,8 @@ class CheapestUse:
     def text(self, label: str | None, change: str) -> str:
         """Return the sentence of it; label: of the node; change: "48.0 us more"."""
         if label is None:
-            return f"the best placement found that uses it takes {change}"
-        return f"its cheapest use found, {label} alone, takes {change}"
+            return f"the best run found with it takes {change}"
+        return f"with {label} alone there, the run takes {change}"
 
 
 def least_uses(

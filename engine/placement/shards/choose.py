@@ -18,7 +18,7 @@ from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.placement.objective import UNIT, Objective
 from trireme.placement.place import Kept, NodeOptions, Pricing, place
-from trireme.placement.placement import Placement, Splitting
+from trireme.placement.placement import Placement, Score, Splitting
 from trireme.placement.shards.candidates import (
     LEAST_GAIN_S,
     UNMEASURED_GAIN,
@@ -212,10 +212,8 @@ def _hopeless(plain: Placement) -> str:
 
 
 def _gain(before: float, after: float, objective: str) -> str:
-    unit = "us" if UNIT[objective] == "s" else "uJ"
-    change = (after - before) * 1e6
-    verb = "less" if change <= 0 else "more"
-    return f"{abs(change):.1f} {unit} {verb} ({before * 1e6:.1f} -> {after * 1e6:.1f})"
+    score = Score(objective, UNIT[cast(Objective, objective)], before, 0.0)
+    return f"{score.change(after - before)} ({score.text(before)} -> {score.text(after)})"
 
 
 def _closest(
@@ -227,10 +225,10 @@ def _closest(
         return "no region can be split so that a second device would help"
     after, wanted, objective = value - hope.seconds, hope.request, plain.score.objective
     what = Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
-    said, is_measured = "the most promising split", hope.is_measured
+    said, is_measured = "the most promising", hope.is_measured
     if found is not None:
         after, what = found.value, found.split
-        said, is_measured = "the best split tried", found.is_measured
+        said, is_measured = "the best tried", found.is_measured
     real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
     whose = "devices never measured: trireme calibrate" if real else "figures of a description"
     doubt = ""
@@ -242,7 +240,7 @@ def _closest(
         doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
     most = "" if found is not None else " at most"
     gain = _gain(value, after, objective)
-    return f"{said}, {text_of(graph, what)}, would take {gain}{most}{doubt}"
+    return f"{said} would take {gain}{most}: {text_of(graph, what)}{doubt}"
 
 
 def _pays(hope: ShardCandidate, found: Trial, value: float, objective: Objective) -> bool:
