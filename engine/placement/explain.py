@@ -107,7 +107,7 @@ class Explanation:
         return f"{best.device}: {score.change((best.run_s or 0.0) - score.value)}"
 
     def __str__(self) -> str:
-        lines, names = [str(self.placement), ""], node_names(self.placement.source)
+        lines, names = [self.placement.full_text(), ""], node_names(self.placement.source)
         for node, (chosen, *others) in self.nodes:
             types = ", ".join(str(self.placement.source.type(v)) for v in node.outputs)
             lines.append(f"{node.label} {names[node.id]!r} -> {types}")

@@ -266,6 +266,14 @@ class Placement:
 
     def __str__(self) -> str:
         """Return a summary: one screen of lines of at most WIDTH columns."""
+        return "\n".join(map(shortened, self._lines()))
+
+    def full_text(self) -> str:
+        """Return the summary with nothing cut, and what each memory is needed for."""
+        memory = [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
+        return "\n".join([*self._lines(), *memory])
+
+    def _lines(self) -> list[str]:
         lines = [
             f"placement of {self.source.name!r}: {time_text(self.makespan_s)} a run predicted",
             f"  {self.score}",
@@ -276,8 +284,7 @@ class Placement:
         ]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits[:_MOST_LINES]]
         told = (self.no_shard, self.fallback, self.near_ties, *self.measured)
-        lines += [f"  {text}" for text in told if text]
-        return "\n".join(map(shortened, lines))
+        return lines + [f"  {text}" for text in told if text]
 
     def _device_lines(self) -> list[str]:
         """Return the table of devices: nodes, tasks, predicted seconds, share and memory."""

@@ -124,7 +124,7 @@ def key_of(program, operand):
         return "in place", id(operand)
     if isinstance(operand, Fault):
         return "fault", id(operand)
-    return ("temp", operand.key) if isinstance(operand, Temp) else program.homes[operand]
+    return ("temp", operand.key) if isinstance(operand, Temp) else program.buffer_aliases[operand]
 
 
 def span_of(operand):
@@ -167,6 +167,6 @@ def output_of(program, parts, value):
     graph = program.graph
     if graph.values[value].is_constant:
         return graph.values[value].data
-    home = program.homes[value]
+    home = program.buffer_aliases[value]
     type = graph.type(value)
     return parts[home].view(numpy_dtype(type.dtype)).reshape(type.dims).copy()

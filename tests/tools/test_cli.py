@@ -75,7 +75,7 @@ def test_profile_trace(model, tmp_path, capsys):
 
 
 def test_explain_names_every_node(model, capsys):
-    code, out, _ = call(capsys, "explain", model, "--plan")
+    code, out, _ = call(capsys, "explain", model, "--plan", "--all")
     assert code == 0
     assert "lower bound" in out and "test:conv" in out and "arena host" in out
 

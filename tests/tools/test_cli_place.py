@@ -1,6 +1,7 @@
 """The command line's placements: locks, pins, proofs, states, and what cannot be placed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def test_place_keeps_states_on_the_host_as_a_session_does(tmp_path, capsys):
     model, path = str(tmp_path / "counter.trm"), str(tmp_path / "lock.toml")
     trireme.save(b.finish(total), model)
     code, out, err = call(capsys, "place", model, "--lock", path)
-    assert code == 0 and "cpu 1, host 2 nodes" in out, err
+    assert code == 0 and re.search(r"cpu +1 +1 ", out) and re.search(r"host +2 ", out), err
     code, out, _ = call(capsys, "place", model, "--check", path)
     assert code == 0 and "the placement is the same" in out
 
@@ -143,7 +144,7 @@ def test_pins_are_taken_wherever_a_model_is_placed(model, capsys, command):
     extra = ["--per-node"] if command == "verify" else []
     pins = ["--devices", "cpu,host", "--pin", "op:conv=cpu", "--pin", "*=host"]
     code, out, _ = call(capsys, command, model, *pins, *extra)
-    assert code == 0 and "cpu has nothing to do: it refuses all" in out or command == "verify"
+    assert code == 0 and re.search("cpu +unused: it refuses all", out) or command == "verify"
     code, _, err = call(capsys, command, model, "--pin", "conv", *extra)
     assert code == 2 and "expected NODE=DEVICE" in err
 

@@ -222,7 +222,7 @@ def test_drift_is_reported_with_its_remedy():
     assert not drift(1e-3 * (1 + TOLERANCE - 0.01), ["calibration"]).is_reported
     slow = drift(1.5e-3, ["calibration"])
     assert slow.is_reported and slow.change == pytest.approx(0.5)
-    assert "took 50% more than predicted (1.500 ms for 1.000 ms)" in str(slow)
+    assert "took 50% more than predicted (1.50 ms for 1.00 ms)" in str(slow)
     assert "took 20% less than" in str(drift(0.8e-3, ["calibration"]))
     assert "when it is quiet: trireme calibrate" in str(slow)
     assert "never measured" in str(drift(0.5e-3, ["roofline"]))
@@ -402,4 +402,4 @@ def test_the_worked_example_of_the_docs():
     assert near.candidates["cpu only"] == pytest.approx(200e-6)
     far = placed(100e-6)
     assert far.makespan_s == pytest.approx(200e-6)
-    assert far.unused["npu"] == "the best placement found that uses it takes 48.0 us more"
+    assert far.unused["npu"] == "the best run found with it takes 48.0 us more"

@@ -35,7 +35,7 @@ def test_what_decides_between_a_device_and_a_mixture_by_hand():
     assert cpu.flips_at_s == pytest.approx(95 * US, rel=1e-3)
     assert (gpu.seconds, gpu.low_s, gpu.high_s) == pytest.approx((95 * US, 76 * US, 118.75 * US))
     assert gpu.rival == cpu.rival == "cpu alone" and gpu.nodes == (graph.nodes[1].id,)
-    assert str(gpu).endswith("at 100.0 us or more, cpu alone is faster")
+    assert str(gpu).endswith("at 100 us or more, cpu alone is faster")
     assert str(cpu).endswith("at 95.0 us or less, cpu alone is faster")
 
 

@@ -92,7 +92,7 @@ def test_an_idle_device_says_what_its_cheapest_use_takes(seed):
             assert runs[named[0]] <= least * 1.02
             assert placement.score.change(runs[named[0]] - placement.score.value) in why
         else:
-            assert why.startswith("the best placement found that uses it takes")
+            assert why.startswith("the best run found with it takes")
 
 
 def test_each_copy_is_explained():

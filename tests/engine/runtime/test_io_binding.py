@@ -156,7 +156,7 @@ def test_what_the_tries_of_a_mode_write_into_is_alive(call, monkeypatch):
             given[:] = [weakref.ref(array) for array, _ in targets[0] if array is not None]
             return targets
 
-        monkeypatch.setattr(session._binding, "give", watched)
+        monkeypatch.setattr(session._binding, "bind", watched)
         monkeypatch.setattr(
             session.runs, "choose_executor", lambda: alive.extend(r() for r in given)
         )

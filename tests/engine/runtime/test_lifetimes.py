@@ -79,7 +79,7 @@ def test_calls_of_a_lane_that_was_dropped_run():
     with Session(matmul_graph(), threads=2, passes=(), calibration=Calibration()) as session:
         want = session.run({"x": X})
         context = ExecutionContext(session.program)
-        given = context.ports.give({"x": X})
+        given = context.ports.bind({"x": X})
         calls, ports = context.calls, context.ports
         memory = [memory_of(call) for call in calls]
         runs = [call.run for call in calls]

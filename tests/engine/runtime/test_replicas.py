@@ -16,7 +16,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
 from trireme.runtime.streams.pipeline import Pipeline
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.round_robin import RoundRobin, alike
+from trireme.runtime.streams.round_robin import RoundRobin, interchangeable
 from trireme.support.errors import RunError
 
 
@@ -144,8 +144,8 @@ def test_who_is_alike():
         spec("npu#2", memory="npu#2"),
         spec("host"),
     ]
-    assert alike({row.name: row for row in rows}) == ["cpu#1", "cpu#2"]
-    assert alike({"cpu#1": rows[0], "cpu": spec("cpu")}) == []
+    assert interchangeable({row.name: row for row in rows}) == ["cpu#1", "cpu#2"]
+    assert interchangeable({"cpu#1": rows[0], "cpu": spec("cpu")}) == []
 
 
 def test_states_and_pins_are_not_dealt_out():
