@@ -88,7 +88,7 @@ def test_calls_of_a_lane_that_was_dropped_run():
         assert all(ref() is not None for one in memory for ref in one)
         for run in runs:
             run()
-        (got,), (right,) = ports.take(given).values(), want.values()
+        (got,), (right,) = ports.collect(given).values(), want.values()
         np.testing.assert_array_equal(got, right)
 
 
