@@ -218,42 +218,11 @@ class Done:
 class BoundCall(Protocol):
     """An executable bound to memory: one session's use of it. Launches allocate nothing.
 
-    Five methods may be there, and are asked for by name:
-    run() is launch().wait() without an event, for calls of some microseconds;
-    point(argument) returns a function that moves an input or output (in the order of `bind`) in
-    host memory to another address, for the launches that follow, or None where it must stay;
-    choose(alone) lets further launches run without the device's other threads (True), or with them
-    (False), where the device has the choice; None gives it back;
-    park(parks) lets the device's idle threads sleep as soon as a launch is over (True), as another
-    device then needs their cores, or look for more work for a while (False);
-    repeat(repeats) of a simulator has the next launch simulate, and those behind it put back what
-    that one made (True), for runs with the same inputs; or has every launch simulate (False).
+    What some calls can do beyond this is declared in capabilities.py.
     """
 
     def launch(self, profile: bool = False) -> Event:
         """Start the work on the bound memory and return without waiting where the device can."""
-
-
-class QueuedCall(BoundCall, Protocol):
-    """A call that its device can start by itself once other events of the same driver queue are
-    over.
-
-    driver_queue: what such calls and events have in common, compared by identity: a driver's
-        context. Calls of one device or link and one driver queue run in the order in which they are
-        launched.
-    """
-
-    driver_queue: object
-
-    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        """Return without waiting; the work starts when `after`, events of this driver queue, are
-        over.
-        """
-
-
-def driver_queue_of(call: BoundCall) -> object | None:
-    """Return the driver queue of a call, None where its launches must be waited for one by one."""
-    return getattr(call, "driver_queue", None)
 
 
 Progress = Callable[[str, int, int], None]

@@ -26,7 +26,7 @@ from trireme.backend.device import HOST, Device
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
-from trireme.calibration.samples import Found, Measured, bind, choose, seconds_of, timed
+from trireme.calibration.samples import Found, Measured, bind, seconds_of, timed, use_single_thread
 from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.cost.model import generic_works, supported_part, ways_of
@@ -115,7 +115,7 @@ class _OneDevice:
                 [
                     Measured(graph.name + " alone" * alone, kernels, call, alone)
                     for alone, kernels in ways.items()
-                    if not alone or choose(call, True)
+                    if not alone or use_single_thread(call, True)
                 ]
             )
 

@@ -11,7 +11,7 @@ from trireme.backend.core_latency import UNKNOWN
 from trireme.backend.device import BoundCall, Device
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
-from trireme.calibration.samples import bind, choose, timed
+from trireme.calibration.samples import bind, timed, use_single_thread
 from trireme.cost.calibration import DeviceCalibration
 from trireme.cost.model import supported_part
 from trireme.passes.pipeline import optimise
@@ -45,7 +45,7 @@ class MachineSpeed:
                 alone = (nets.get(f"{name} alone") for nets in self._nets.values())
                 then = next((seconds for seconds in alone if seconds), None)
             if then is not None:
-                choose(call, is_alone)
+                use_single_thread(call, is_alone)
                 ratios.append(timed(call) / then)
 
     def forget(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trireme.backend.capabilities import ThreadedCall, runner_of
 from trireme.backend.core_latency import UNKNOWN, Watch
 from trireme.backend.device import BoundCall, Device, KernelCost, held_s
 from trireme.ir.graph import Graph
@@ -26,7 +27,7 @@ _RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.01, 3
 class Measured:
     """A network that is measured: its name, kernels and call, and what every visit found.
 
-    alone: which way the call is to run, where it has the choice (`BoundCall.choose`)
+    alone: which way the call is to run, where it has the choice (`ThreadedCall`)
     visits: the seconds of a launch with its wait, profiling nothing; of each kernel; and how far
         apart the cores were (core_latency.py)
     """
@@ -39,7 +40,7 @@ class Measured:
 
     def visit(self, watch: Watch) -> None:
         """Measure once more."""
-        choose(self.call, self.alone)
+        use_single_thread(self.call, self.alone)
         watch.begin()
         whole_s = timed(self.call)
         found = _kernel_seconds(self.call, self.cost_features)
@@ -80,10 +81,9 @@ class Found:
     visits: int
 
 
-def choose(call: BoundCall, alone: bool) -> bool:
+def use_single_thread(call: BoundCall, alone: bool) -> bool:
     """Let a call run alone or with its device's other threads; whether it has the choice."""
-    ask: Callable[[bool], bool] | None = getattr(call, "choose", None)
-    return ask is not None and ask(alone)
+    return isinstance(call, ThreadedCall) and call.use_single_thread(alone)
 
 
 def bind(device: Device, graph: Graph) -> BoundCall:
@@ -133,7 +133,7 @@ def _matched(
 
 def timed(call: BoundCall) -> float:
     """Return the median seconds of a launch with its wait."""
-    return seconds_of(getattr(call, "run", None) or (lambda: call.launch().wait()))
+    return seconds_of(runner_of(call))
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from trireme.backend.capabilities import runner_of
 from trireme.backend.core_latency import UNKNOWN, CoreLatency, Watch
 from trireme.backend.device import BoundCall, Device
 from trireme.calibration.fit import least_squares
@@ -176,9 +177,9 @@ class _Crossing:
             for value in session.inputs
         }
         context = ExecutionContext(session.program)
-        context.park(False)
+        context.set_idle(False)
         calls = zip(session.plan.tasks, context.calls, strict=True)
-        own = [_runner(call) for task, call in calls if not task.is_copy]
+        own = [runner_of(call) for task, call in calls if not task.is_copy]
         moved = [task.outputs[0] for task in session.plan.tasks if task.is_copy]
         nbytes = sum(session.plan.graph.type(value).nbytes for value in moved)
         return cls(partial(session.run, feeds), own, context, len(moved), nbytes)
@@ -258,7 +259,7 @@ def chain(elements: int, devices: Sequence[str]) -> Graph:
 
 def measure_overlap(first: BoundCall, second: BoundCall) -> float:
     """Return what two networks at once take, of one after the other."""
-    alone = _seconds(_runner(first)) + _seconds(_runner(second))
+    alone = _seconds(runner_of(first)) + _seconds(runner_of(second))
     return _seconds(partial(_together, first, second)) / alone
 
 
@@ -266,10 +267,6 @@ def _together(first: BoundCall, second: BoundCall) -> None:
     """Launch the second, which returns before it is over, then the first; wait for both."""
     for event in (second.launch(), first.launch()):
         event.wait()
-
-
-def _runner(call: BoundCall) -> Callable[[], object]:
-    return getattr(call, "run", None) or (lambda: call.launch().wait())
 
 
 def _seconds(run: Callable[[], object], duration_s: float | None = None) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from trireme.backend.capabilities import IdlingCall
 from trireme.backend.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
 from trireme.runtime.copies import copy_call
 from trireme.runtime.io_binding import IOBinding
@@ -45,12 +46,12 @@ class ExecutionContext:
             else:
                 with from_device(task.device, f"bind task {task.index}"):
                     self.calls.append(executable.bind(args, self.scratch[task.device]))
-        self.park(True)
+        self.set_idle(True)
         views = {v: self._result(v) for v in plan.graph.outputs}
         views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
         self.ports = IOBinding(plan, self.calls, views)
 
-    def park(self, parks: bool) -> None:
+    def set_idle(self, sleeps: bool) -> None:
         """Let idle threads of a device sleep at once where another works on its silicon; or not.
 
         Threads that go on looking for work take the core from it, for as long as they look.
@@ -59,9 +60,10 @@ class ExecutionContext:
         specs = {task.device: plan.placement.specs.get(task.device) for task in plan.tasks}
         groups = [spec.resource_group for spec in specs.values() if spec]
         for task, call in zip(plan.tasks, self.calls, strict=True):
-            spec, park = specs[task.device], getattr(call, "park", None)
-            if spec and park and spec.resource_group and groups.count(spec.resource_group) > 1:
-                park(parks)
+            spec = specs[task.device]
+            shared = spec and spec.resource_group and groups.count(spec.resource_group) > 1
+            if shared and isinstance(call, IdlingCall):
+                call.set_idle(sleeps)
 
     def read(self, value: int) -> Array:
         """Return a value as an array of its own, from whatever memory it lives in."""

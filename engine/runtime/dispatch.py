@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from trireme.backend.device import HOST, BoundCall, Done, Event, driver_queue_of
+from trireme.backend.capabilities import driver_queue_of
+from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import interrupt_of, launch_error

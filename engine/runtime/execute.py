@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
-from trireme.backend.device import BoundCall, Device, Done, Event, driver_queue_of
+from trireme.backend.capabilities import driver_queue_of, runner_of
+from trireme.backend.device import BoundCall, Device, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import raise_named
@@ -99,7 +100,7 @@ def _gathered(plan: Plan, driver_queues: Sequence[object | None], first: int) ->
 
 def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], None]:
     call = calls[index]
-    whole: Callable[[], None] = getattr(call, "run", None) or (lambda: call.launch().wait())
+    whole = runner_of(call)
 
     def run() -> None:
         try:

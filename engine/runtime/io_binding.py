@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trireme.backend.capabilities import Rebind, rebind_of
 from trireme.backend.device import HOST, BoundCall
 from trireme.ir.graph import Value
 from trireme.plan.plan import Plan
@@ -26,20 +27,18 @@ IN_PLACE_BYTES = 32 << 10
 _MOST_READERS = 8
 """Pointing one takes a microsecond or two, too."""
 
-Point = Callable[[int], None]
-
 
 class _Port(NamedTuple):
     """An input or output: its place and what is checked, looked up once.
 
-    point: moves it to another address, or None where it is always copied; home: its own address
+    rebind: moves it to another address, or None where it is always copied; home: its own address
     """
 
     name: str
     view: Array
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    point: Point | None
+    rebind: Rebind | None
     home: int
     value: Value
 
@@ -59,15 +58,15 @@ class IOBinding:
     def __init__(self, plan: Plan, calls: Sequence[BoundCall], views: Mapping[int, Array]) -> None:
         graph = plan.graph
 
-        def port(value: Value, point: Point | None) -> _Port:
+        def port(value: Value, rebind: Rebind | None) -> _Port:
             view = views[value.id]
-            return _Port(value.name, view, view.shape, view.dtype, point, view.ctypes.data, value)
+            return _Port(value.name, view, view.shape, view.dtype, rebind, view.ctypes.data, value)
 
         known = plan, calls, _Arguments(plan)
         self._inputs = [port(v, _reader(*known, v.id)) for v in graph.input_values()]
         self._outputs = [port(v, _writer(*known, v.id)) for v in graph.output_values()]
-        self._borrowable = [port for port in self._inputs if port.point is not None]
-        self._copies_all = all(port.point is None for port in self._outputs)
+        self._borrowable = [port for port in self._inputs if port.rebind is not None]
+        self._copies_all = all(port.rebind is None for port in self._outputs)
         self._put, self._copied = self._putter(), self._copier()
 
     def bind(
@@ -84,15 +83,15 @@ class IOBinding:
         self._put(feeds)
         borrowed: list[Array] = []
         for port in self._borrowable:
-            if port.point is None:
+            if port.rebind is None:
                 continue
             array = _fitting(port, feeds)
             address = _address(array) if in_place and array.flags.c_contiguous else 0
             if address:
-                port.point(address)
+                port.rebind(address)
                 borrowed.append(array)
             else:
-                port.point(port.home)
+                port.rebind(port.home)
                 port.view[...] = array
         if self._copies_all and out is None:
             return None, borrowed
@@ -135,7 +134,7 @@ class IOBinding:
         ports = [
             (port.name, port.view, port.shape, port.dtype, port)
             for port in self._inputs
-            if port.point is None
+            if port.rebind is None
         ]
 
         def put(feeds: Mapping[str, Any]) -> None:
@@ -189,7 +188,7 @@ class IOBinding:
                         f"out['{port.name}'] is {target.dtype}{list(target.shape)}, "
                         f"expected {port.dtype}{list(port.shape)}"
                     )
-            if port.point is None:
+            if port.rebind is None:
                 targets.append((target, False))
                 continue
             if target is None and in_place:
@@ -198,7 +197,7 @@ class IOBinding:
             if target is not None and address:
                 shared = any(np.may_share_memory(target, array) for array in borrowed)
                 address = address if target.flags.carray and not shared else 0
-            port.point(address or port.home)
+            port.rebind(address or port.home)
             targets.append((target, bool(address)))
         if given != len(out):
             names = [port.name for port in self._outputs]
@@ -247,27 +246,27 @@ class _Arguments:
 
 def _reader(
     plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
-) -> Point | None:
+) -> Rebind | None:
     """Return what points the readers of a large input elsewhere, None where it is copied: where
     one of them cannot be pointed, or more than a few would have to be."""
     readers = arguments.readers.get(value, [])
     if not 1 <= len(readers) <= _MOST_READERS or arguments.given[value]:
         return None
     points = [_pointer(plan, calls, value, task, argument) for task, argument in readers]
-    able = [point for point in points if point is not None]
+    able = [rebind for rebind in points if rebind is not None]
     if len(able) < len(points):
         return None
 
-    def point_all(to: int) -> None:
-        for point in able:
-            point(to)
+    def rebind_all(to: int) -> None:
+        for rebind in able:
+            rebind(to)
 
-    return able[0] if len(able) == 1 else point_all
+    return able[0] if len(able) == 1 else rebind_all
 
 
 def _writer(
     plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
-) -> Point | None:
+) -> Rebind | None:
     """Return what points the maker of a large output elsewhere, if no other task reads it."""
     makers = arguments.makers.get(value, [])
     if len(makers) != 1 or arguments.given[value] != 1 or value in arguments.readers:
@@ -277,9 +276,8 @@ def _writer(
 
 def _pointer(
     plan: Plan, calls: Sequence[BoundCall], value: int, task: int, argument: int
-) -> Point | None:
+) -> Rebind | None:
     slot = plan.slots[value]
-    ask: Callable[[int], Point | None] | None = getattr(calls[task], "point", None)
-    if ask is None or slot.memory != HOST or slot.nbytes < IN_PLACE_BYTES:
+    if slot.memory != HOST or slot.nbytes < IN_PLACE_BYTES:
         return None
-    return ask(argument)
+    return rebind_of(calls[task], argument)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from trireme.backend.capabilities import SimulatedCall, ThreadedCall
 from trireme.backend.device import BoundCall
 from trireme.profiling.spans import TaskSpan
 
@@ -54,8 +55,8 @@ def _settle(calls: Sequence[BoundCall], run: Callable[[], object]) -> None:
     choice of threads have made it anew.
     """
     for call in calls:
-        if hasattr(call, "choose"):
-            call.choose(None)
+        if isinstance(call, ThreadedCall):
+            call.use_single_thread(None)
     for _ in range(_SETTLING):
         run()
 
@@ -63,7 +64,7 @@ def _settle(calls: Sequence[BoundCall], run: Callable[[], object]) -> None:
 @contextmanager
 def _repeating(calls: Sequence[BoundCall]) -> Iterator[bool]:
     """Have simulators put back what the first run in here made, and say whether there is one."""
-    simulators = [call.repeat for call in calls if hasattr(call, "repeat")]
+    simulators = [call.repeat for call in calls if isinstance(call, SimulatedCall)]
     try:
         for repeat in simulators:
             repeat(True)

@@ -136,21 +136,23 @@ class Bound:
         self.run()
         return _DONE
 
-    def choose(self, alone: bool | None) -> bool:
+    def use_single_thread(self, alone: bool | None) -> bool:
         """Let further runs be done without the workers, or with them; None: as is faster.
 
         Whether there is a choice; if not, nothing changes.
         """
-        chosen = [part.choose(alone) for part in self._parts if isinstance(part, _Native)]
+        chosen = [
+            part.use_single_thread(alone) for part in self._parts if isinstance(part, _Native)
+        ]
         return any(chosen)
 
-    def park(self, parks: bool = True) -> None:
+    def set_idle(self, sleeps: bool = True) -> None:
         """Let workers sleep as soon as a run is over, as another device then needs their cores."""
         for part in self._parts:
             if isinstance(part, _Native):
-                part.park(parks)
+                part.set_idle(sleeps)
 
-    def point(self, argument: int) -> Callable[[int], None] | None:
+    def rebind(self, argument: int) -> Callable[[int], None] | None:
         """Return a function that moves an argument to another address; None where it must stay."""
         graph = self._program.graph
         value = (*graph.inputs, *graph.outputs)[argument]
@@ -321,18 +323,18 @@ class _Native:
         owners = enumerate(self._owners)
         return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
 
-    def choose(self, alone: bool | None) -> bool:
-        """See `Bound.choose`."""
+    def use_single_thread(self, alone: bool | None) -> bool:
+        """See `Bound.use_single_thread`."""
         calls = [call for call in (self.call, self._stamping) if call.words[runtime.CALL_TRIES]]
         for call in calls:
             call.words[runtime.CALL_RUNS] = 0 if alone is None else -1
             call.words[[runtime.CALL_WITH, runtime.CALL_ALONE]] = bool(alone), not alone
         return bool(calls)
 
-    def park(self, parks: bool) -> None:
-        """See `Bound.park`."""
+    def set_idle(self, sleeps: bool) -> None:
+        """See `Bound.set_idle`."""
         for call in (self.call, self._stamping):
-            call.words[runtime.CALL_PARKS] = parks
+            call.words[runtime.CALL_PARKS] = sleeps
 
     def profile(self) -> Told:
         """Run, in the way that runs without stamps found faster; tell when each step ran."""

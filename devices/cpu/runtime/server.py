@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from trireme.backend.capabilities import Rebind, rebind_of
 from trireme.backend.device import BoundCall, Event, NodeSpan, Told
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
@@ -249,7 +250,6 @@ class ServedCall:
         stamped: Callable[[], Stamped],
     ) -> None:
         self._bound, self._server, self._pointer, self._stamped = bound, server, pointer, stamped
-        self.point: Any = getattr(bound, "point", None)
         self._last = 0, 0  # counter and goal of the last launch
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
@@ -261,6 +261,10 @@ class ServedCall:
             return self._submit(pointer, after).telling(take)
         told: list[Sequence[NodeSpan]] = []
         return self._submit(partial(self._profiled, told), after).telling(lambda: lambda: told[0])
+
+    def rebind(self, argument: int) -> Rebind | None:
+        """See `RebindableCall.rebind`."""
+        return rebind_of(self._bound, argument)
 
     def _submit(self, job: int | Job, after: Sequence[Event]) -> Launched:
         event = self._server.submit(job, self, after)

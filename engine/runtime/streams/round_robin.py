@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 
-from trireme.backend.device import HOST, Device, DeviceSpec, Event, QueuedCall, driver_queue_of
+from trireme.backend.capabilities import QueuedCall, driver_queue_of
+from trireme.backend.device import HOST, Device, DeviceSpec, Event
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.effects import uses_state

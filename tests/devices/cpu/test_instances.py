@@ -334,7 +334,7 @@ def test_an_input_of_both_parts_is_read_where_it_is():
         Session(graph, threads=1) as one,
         Session(graph, devices=NAMES, threads=1, split=split) as two,
     ):
-        assert all(port.point is not None for port in two._binding._inputs)
+        assert all(port.rebind is not None for port in two._binding._inputs)
         place = two._binding._inputs[0].view
         for seed in range(4):
             x = np.random.default_rng(seed).standard_normal((1, 64, 64, 32), np.float32)

@@ -65,14 +65,14 @@ def test_a_short_call_stays_as_chosen(device):
     call, x, y = bound(device)
     (native,) = call._parts
     for alone in (True, False):
-        assert call.choose(alone)
+        assert call.use_single_thread(alone)
         for _ in range(40):
             call.launch()
         words = native.call.words
         assert words[runtime.CALL_RUNS] == -1  # no trials, nothing learnt
         assert (words[runtime.CALL_WITH] > words[runtime.CALL_ALONE]) == alone
         np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
-    assert call.choose(None)
+    assert call.use_single_thread(None)
     for _ in range(40):
         call.launch()
     assert native.call.words[runtime.CALL_RUNS] == 40
@@ -240,10 +240,10 @@ def test_a_parked_worker_sleeps_as_soon_as_the_run_is_over(tmp_path):
         pytest.skip("workers sleep in Python here")
     try:
         call, x, y = bound(device)
-        call.park()
+        call.set_idle()
         (native,) = call._parts
         native.call.words[runtime.CALL_WAKES] = 1
-        assert call.choose(False)
+        assert call.use_single_thread(False)
         for run in range(50):
             x[:] = run / 50
             call.launch()

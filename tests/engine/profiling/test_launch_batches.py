@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from forced import open_all
 
+from trireme.backend.capabilities import IdlingCall
 from trireme.cost.calibration import Calibration
 from trireme.devices.cpu.runtime.native import CALL_PARKS
 from trireme.ir.builder import GraphBuilder
@@ -110,7 +111,7 @@ def test_workers_are_parked_only_where_another_device_needs_their_cores():
         with Session(
             b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration()
         ) as session:
-            calls = [call for call in session._context.calls if hasattr(call, "park")]
+            calls = [call for call in session._context.calls if isinstance(call, IdlingCall)]
             words = [part.call.words[CALL_PARKS] for call in calls for part in call._parts]
             assert set(words) == (set() if parked is None else {parked})
     for device in opened.values():

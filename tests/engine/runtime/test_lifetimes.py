@@ -55,16 +55,16 @@ def bound(device):
     return executable.bind(args, scratch)
 
 
-@pytest.mark.parametrize("kept", ["run", "launch", "point"])
+@pytest.mark.parametrize("kept", ["run", "launch", "rebind"])
 def test_what_is_left_of_a_call_keeps_what_it_points_to(kept):
     device = open_device(threads=2)
     call = bound(device)
     memory = memory_of(call)
     assert len(memory) >= 5 and all(ref() is not None for ref in memory)
-    left = call.point(0) if kept == "point" else getattr(call, kept)
+    left = call.rebind(0) if kept == "rebind" else getattr(call, kept)
     del call
     gc.collect()
-    if kept == "point":  # it writes pointers, and reads nothing
+    if kept == "rebind":  # it writes pointers, and reads nothing
         assert left.__closure__ and any(ref() is not None for ref in memory)
     else:
         assert all(ref() is not None for ref in memory)

@@ -157,6 +157,9 @@ class Chained:
     def __init__(self, driver_queue):
         self.driver_queue = driver_queue
 
+    def launch(self, profile=False, after=()):
+        raise NotImplementedError
+
 
 class Alone:
     pass

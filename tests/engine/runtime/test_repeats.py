@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from npu import Int8Builder
 
+from trireme.backend.capabilities import ThreadedCall
 from trireme.devices.npu.device import NpuCall
 from trireme.ir.interpreter import run_reference
 from trireme.runtime.session import Session
@@ -99,10 +100,10 @@ def test_the_cpu_is_watched_right_behind_plain_runs(monkeypatch):
         plain, watched = session.runs.run, session.runs.profiled
         monkeypatch.setattr(session.runs, "run", lambda: done.append("plain") or plain())
         monkeypatch.setattr(session.runs, "profiled", lambda: done.append("watched") or watched())
-        chosen = [call for call in session._calls if hasattr(call, "choose")]
+        chosen = [call for call in session._calls if isinstance(call, ThreadedCall)]
         assert chosen
         for call in chosen:
-            monkeypatch.setattr(call, "choose", lambda alone: done.append(alone))
+            monkeypatch.setattr(call, "use_single_thread", lambda alone: done.append(alone))
         session.profile(feeds, runs=3, warmup=0)
     settled = done.index(None)
     first = done.index("watched")
