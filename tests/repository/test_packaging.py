@@ -88,7 +88,7 @@ def test_the_sdist_builds_the_same_wheel(copy, wheel, tmp_path):
     sdist = build(copy, tmp_path / "sdist", "sdist")
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
-    (tree,) = tmp_path.glob("trireme-*")
+    (tree,) = tmp_path.glob("trireme_engine-*")
     again = build(tree, tmp_path / "again", "wheel")
     assert names_in(again) == names_in(wheel)
 

@@ -13,6 +13,7 @@ from bench_engine import ENGINE
 from zoo import zoo_path
 
 from trireme.runtime.session import Session
+from trireme.support.installing import install_command
 from trireme.tools.bench import command, peers
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import ncnn
@@ -65,7 +66,7 @@ def test_an_absent_peer_is_named(relu, capsys, monkeypatch):
     monkeypatch.setitem(peers.PEERS, "ncnn", gone)
     code, out, _ = call(capsys, relu, "--against", "ncnn,litert", "--threads", 1, *SHORT)
     assert code == 0
-    assert "ncnn: not installed (pip install ncnn)" in out
+    assert f"ncnn: not installed ({install_command('ncnn')})" in out
     assert "litert cannot run .onnx files" in out
 
 

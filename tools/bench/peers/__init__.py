@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError
+from trireme.support.installing import install_command
 
 OURS = "trireme"
 
@@ -54,9 +55,9 @@ class Peer:
     def absent_reason(self) -> str:
         """Return why it cannot be used on this machine, or ""."""
         if importlib.util.find_spec(self.module.split(".")[0]) is None:
-            return f"not installed (pip install {self.package})"
+            return f"not installed ({install_command(self.package)})"
         if self.converter and importlib.util.find_spec(self.converter) is None:
-            return f"its converter is not installed (pip install {self.converter})"
+            return f"its converter is not installed ({install_command(self.converter)})"
         return ""
 
     def refusal(self, model: str) -> str:
@@ -93,7 +94,7 @@ def peer_of(model: str) -> str:
         )
     peer = PEERS[_VERIFIERS[suffix]]
     if peer.absent_reason():
-        raise ConvertError(f"{peer.name} is not installed", fix=f"pip install {peer.package}")
+        raise ConvertError(f"{peer.name} is not installed", fix=install_command(peer.package))
     return peer.name
 
 
