@@ -225,6 +225,17 @@ class BoundCall(Protocol):
         """Start the work on the bound memory and return without waiting where the device can."""
 
 
+def link_name(source: str, target: str) -> str:
+    """Return the name of the link from one memory space to another: a copy runs on it."""
+    return f"{source}>{target}"
+
+
+def link_ends(name: str) -> tuple[str, str]:
+    """Return the two memory spaces of a link's name."""
+    source, _, target = name.partition(">")
+    return source, target
+
+
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trireme.backend.device import HOST, DeviceSpec
+from trireme.backend.device import HOST, DeviceSpec, link_name
 from trireme.ir.graph import Graph, Node, Value
 
 
@@ -54,7 +54,7 @@ class _CopyInserter:
         node = Node(self.next_node, "copy", (value,), (made,), {"to": memory}, source="place")
         self.next_node += 1
         self.nodes.append(node)
-        self.device_of[node.id] = f"{self.memory_of[value]}>{memory}"
+        self.device_of[node.id] = link_name(self.memory_of[value], memory)
         self.memory_of[made] = memory
         return made
 

@@ -21,7 +21,7 @@ from trireme.ir.graph import Graph, node_names
 from trireme.placement.explain import explain
 from trireme.placement.objective import Objective
 from trireme.placement.place import Kept, place
-from trireme.placement.placement import KEPT, Placement, Splitting
+from trireme.placement.placement import Placement, Splitting
 from trireme.placement.shards.choose import Splits, place_with, split_as
 from trireme.placement.uncertainty import MultiDevice
 from trireme.support.atomic import write_atomic
@@ -232,7 +232,7 @@ def lock(placement: Placement, version: str = "", options: LockedOptions | None 
         devices,
         tuple(nodes),
         tuple(one.text for one in placement.splits),
-        any(line.endswith(KEPT) for line in placement.measured),
+        any(one.kept for one in placement.measured),
         options or LockedOptions(),
     )
 

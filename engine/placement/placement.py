@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.backend.arena import MemoryUse
-from trireme.backend.device import DeviceSpec, Resident
+from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node
 
 _SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
-KEPT = " <- kept"
-"""How the sentence ends on the placement that was fastest when measured."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +87,20 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """A placement that was tried on this machine: what it took, or why it was not measured.
+
+    kept: it was the fastest, and is the one that runs
+    """
+
+    text: str
+    kept: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text} <- kept" if self.kept else self.text
+
+
+@dataclass(frozen=True)
 class Splitting:
     """A region that several devices share: in the form that `--split` takes, and why it is so."""
 
@@ -115,7 +127,7 @@ class Placement:
         faster; "" where none is
     near_ties: which other device alone may as well be faster than the one that was kept to, as far
         as estimates tell; "" where none may
-    measured: what each placement that was tried on this machine took, a sentence each
+    measured: the placements that were tried on this machine
     declined: how much more this scores than the best placement found, which was declined because
         its gain is smaller than the uncertainty of the estimates
     price_pins: searches without the pins and returns `pins_cost`; None where nothing is pinned
@@ -145,7 +157,7 @@ class Placement:
     price_pins: Callable[[], float] | None = field(default=None, compare=False, repr=False)
     fallback: str = ""
     near_ties: str = ""
-    measured: tuple[str, ...] = ()
+    measured: tuple[Tried, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     streamed_s: Mapping[int, float] = field(default_factory=dict)
 
@@ -215,7 +227,7 @@ class Placement:
             "no_shard": self.no_shard,
             "fallback": self.fallback,
             "near_ties": self.near_ties,
-            "measured": list(self.measured),
+            "measured": [vars(one) for one in self.measured],
             "memory": [vars(use) for use in self.memory],
             "nodes": [self._node_json(node) for node in self.source.nodes],
             "copies": [self._copy_json(node) for node in self.copies()],
@@ -236,7 +248,7 @@ class Placement:
         }
 
     def _copy_json(self, node: Node) -> dict[str, Any]:
-        source, target = self.device_of[node.id].split(">")
+        source, target = link_ends(self.device_of[node.id])
         nbytes = self.graph.type(node.outputs[0]).nbytes
         return {
             "id": node.id,
@@ -283,7 +295,7 @@ class Placement:
             *self._candidate_lines(),
         ]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits[:_MOST_LINES]]
-        told = (self.no_shard, self.fallback, self.near_ties, *self.measured)
+        told = (self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
         return lines + [f"  {text}" for text in told if text]
 
     def _device_lines(self) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
-from trireme.backend.device import HOST
+from trireme.backend.device import HOST, link_ends
 from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
 from trireme.plan.memory import beside_arena, check_fits
@@ -157,7 +157,7 @@ def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
 
 def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float:
     if nodes[0].op == "copy":
-        source, target = device.split(">")
+        source, target = link_ends(device)
         nbytes = placement.graph.type(nodes[0].outputs[0]).nbytes
         return placement.links.seconds(nbytes, source, target)
     own = sum(placement.choices[node.id].estimates[device].seconds for node in nodes)

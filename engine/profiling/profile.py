@@ -14,7 +14,7 @@ from typing import Any
 
 from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
-from trireme.backend.device import HOST, Clock, held_s
+from trireme.backend.device import HOST, Clock, held_s, link_ends
 from trireme.cost.model import SPREAD, Estimate, interval
 from trireme.placement.placement import time_text
 from trireme.plan.plan import Plan, Task
@@ -252,7 +252,7 @@ def _drift(
         mine = [row for row in tasks if row.device == name]
         kernels = [row for row in nodes if row.device == name]
         spec = plan.placement.specs.get(name)
-        ends = [name] if spec else [end for end in name.split(">") if end != HOST]
+        ends = [name] if spec else [end for end in link_ends(name) if end != HOST]
         found.append(
             prediction_error_of(
                 name if spec else f"copies {name}",
@@ -320,7 +320,7 @@ def clock_of(plan: Plan, task: Task) -> Clock:
     if not task.is_copy:
         return specs[task.device].clock
     virtual = {spec.memory for spec in specs.values() if spec.clock == "virtual"}
-    return "virtual" if virtual & set(task.device.split(">")) else "wall"
+    return "virtual" if virtual & set(link_ends(task.device)) else "wall"
 
 
 def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRow]:

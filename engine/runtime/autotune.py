@@ -24,7 +24,7 @@ from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Value
 from trireme.placement.objective import Objective
 from trireme.placement.place import place_several
-from trireme.placement.placement import KEPT, Placement, time_text
+from trireme.placement.placement import Placement, Tried, time_text
 from trireme.placement.singles import alone_on, place_singles
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile
@@ -173,12 +173,12 @@ def tried(
     """
     objective = cast(Objective, first.score.objective)
     if any(uses_state(node) for node in graph.nodes):
-        return replace(first, measured=("not measured: a trial would write states",))
+        return replace(first, measured=(Tried("not measured: a trial would write states"),))
     several = place_several(graph, costs, objective)
     alone = place_singles(graph, costs, objective).values()
     placements = distinct([first, *several, *alone])
     if len(placements) == 1:
-        return replace(first, measured=("not measured: there is no other placement to try",))
+        return replace(first, measured=(Tried("not measured: there is no other placement to try"),))
     return _fastest(placements, open_one, progress)
 
 
@@ -188,7 +188,7 @@ def _fastest(
     """Return the placement that ran fastest, which tells what all of them took."""
     with ExitStack() as stack:
         entrants: list[Timed[Opened]] = []
-        lines: list[str] = []
+        lines: list[Tried] = []
         tried: list[Placement] = []
         for number, placement in enumerate(placements):
             progress("preparing placements to try", number, len(placements))
@@ -198,7 +198,7 @@ def _fastest(
                 feeds = _feeds(session)
                 session.profile(feeds, runs=1, warmup=0)  # which also has the mode chosen
             except TriremeError as error:
-                lines.append(f"not measured: {_counts(placement)}: {error}")
+                lines.append(Tried(f"not measured: {_counts(placement)}: {error}"))
                 continue
             entrants.append(Timed(session))
             tried.append(placement)
@@ -211,9 +211,11 @@ def _fastest(
         clock = interleave(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
         best = _best(entrants, feeds, clock)
     rows = [
-        f"measured: {_counts(placement)}: predicted {time_text(placement.makespan_s)}, "
-        f"{clock} {time_text(statistics.median(one.seconds(clock)))}"
-        f"{KEPT if i == best else ''}"
+        Tried(
+            f"measured: {_counts(placement)}: predicted {time_text(placement.makespan_s)}, "
+            f"{clock} {time_text(statistics.median(one.seconds(clock)))}",
+            kept=i == best,
+        )
         for i, (placement, one) in enumerate(zip(tried, entrants, strict=True))
     ]
     return _kept(tried[best], placements, (*rows, *lines))
@@ -247,7 +249,7 @@ def _surely_faster(mixture: Timed[S], single: Timed[S], clock: Clock) -> bool:
     return often and mixture.ratio(single, clock) < 1 - MIXTURE_GAIN
 
 
-def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[str, ...]) -> Placement:
+def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[Tried, ...]) -> Placement:
     """Return a placement with what the first knows: the bound, the candidates, who was tried."""
     first = placements[0]
     if best is first:
