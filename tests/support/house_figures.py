@@ -1,0 +1,95 @@
+"""Figures of the source tree: `python tests/support/house_figures.py`.
+
+Lines and modules of each room, the longest functions, public names without a docstring, lines that
+keep the formatter off, and ops that are named in more than one place outside the tables of
+converters and kernels.
+"""
+
+import ast
+import collections
+import pathlib
+import re
+from collections.abc import Iterator
+
+from zoo import CHECKOUT
+
+from trireme.ir.op import all_ops
+
+TOPS = ("engine", "devices", "converters", "tools")
+LONGEST = 5
+SKIP = "# fmt: " + "skip"
+
+
+def files(*tops: str) -> Iterator[pathlib.Path]:
+    for top in tops:
+        for path in sorted((CHECKOUT / top).rglob("*.py")):
+            if "generated" not in path.parts:
+                yield path
+
+
+def lines_of(path: pathlib.Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def undocumented(tree: ast.Module) -> list[str]:
+    """Public functions and classes at the top of a module that have no docstring."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    tops = [node for node in tree.body if isinstance(node, kinds)]
+    return [n.name for n in tops if not n.name.startswith("_") and not ast.get_docstring(n)]
+
+
+def rooms() -> dict[str, tuple[int, int]]:
+    """Modules and lines of each room of the engine."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in files("engine"):
+        parts = path.relative_to(CHECKOUT / "engine").parts
+        name = parts[0] if len(parts) > 1 else "front"
+        count, lines = found.get(name, (0, 0))
+        found[name] = count + 1, lines + lines_of(path)
+    return found
+
+
+def ops_named() -> dict[str, list[str]]:
+    """Engine modules outside ops/ that name an op as a string, by op."""
+    names = {op.name for op in all_ops()}
+    found = collections.defaultdict(list)
+    for path in files("engine"):
+        where = str(path.relative_to(CHECKOUT))
+        if not where.startswith("engine/ops/"):
+            for name in sorted(names & set(re.findall(r'"([a-z0-9_]+)"', path.read_text()))):
+                found[name].append(where)
+    return found
+
+
+def main() -> None:
+    print("room            modules   lines")
+    for name, (count, lines) in rooms().items():
+        print(f"  {name:<14}{count:>7}{lines:>8}")
+    print(f"  {'engine':<14}{'':>7}{sum(map(lines_of, files('engine'))):>8}")
+    for top in TOPS[1:]:
+        print(f"  {top:<14}{'':>7}{sum(map(lines_of, files(top))):>8}")
+    long, bare = [], 0
+    for path in files(*TOPS):
+        tree = ast.parse(path.read_text())
+        where = path.relative_to(CHECKOUT)
+        long += [((f.end_lineno or 0) - f.lineno + 1, f"{where}:{f.name}") for f in functions(tree)]
+        bare += len(undocumented(tree))
+    print("longest functions:")
+    for size, name in sorted(long, reverse=True)[:LONGEST]:
+        print(f"  {size:>4} {name}")
+    kept = [path for path in files(*TOPS, "tests") if SKIP in path.read_text()]
+    skips = sum(path.read_text().count(SKIP) for path in kept)
+    print(f"public functions and classes without a docstring: {bare}")
+    print(f"fmt: skip: {skips} in {len(kept)} files")
+    named = ops_named()
+    most = sorted(named.items(), key=lambda one: -len(one[1]))[:LONGEST]
+    print(f"ops named in engine/ outside ops/: {len(named)}")
+    print("  " + ", ".join(f"{name} in {len(where)} modules" for name, where in most))
+
+
+if __name__ == "__main__":
+    main()
