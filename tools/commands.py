@@ -37,14 +37,18 @@ from trireme.tools.options import (
 )
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
+SCHEMA_VERSION = 1
+"""Of the JSON that commands write: it grows when a key goes or means something else."""
+
 
 def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
     """Print the text, or the data as JSON where --json asks for it; a JSON file leaves the text."""
+    written = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=1, default=_plain)
     if options.json == "-":
-        print(json.dumps(data, indent=1, default=_plain))
+        print(written)
         return
     if options.json:
-        Path(options.json).write_text(json.dumps(data, indent=1, default=_plain) + "\n")
+        Path(options.json).write_text(written + "\n")
     print(text)
 
 

@@ -13,6 +13,7 @@ from trireme.backend.arena import MemoryUse
 from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node
+from trireme.support.showing import Shown
 
 _SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
@@ -108,8 +109,8 @@ class Splitting:
     why: str
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, repr=False)
+class Placement(Shown):
     """A graph over devices.
 
     source: the graph as it was placed; its node ids are the keys of `choices`

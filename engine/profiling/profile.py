@@ -22,6 +22,7 @@ from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.prediction_error import PredictionError, prediction_error_of
 from trireme.profiling.spans import TaskSpan
+from trireme.support.showing import Shown
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ class MemoryRow:
     constant_bytes: int
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Shown):
     """The profile of some runs of one program; rows hold medians over the runs.
 
     virtual_s: of the rows; best_virtual_s: the least of a run's own

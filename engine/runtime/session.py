@@ -50,11 +50,12 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
+from trireme.support.showing import Shown
 
 _log = logging.getLogger(__name__)
 
 
-class Session(Closing):
+class Session(Closing, Shown):
     """A model ready to run on some devices.
 
     devices: names or open devices, all of which must open and compile; the placement decides who
@@ -213,6 +214,10 @@ class Session(Closing):
             calibration=self._calibration,
             **self._modes,
         )
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
+        return f"{self.graph.name!r} on {', '.join(self.program.devices)}: {shapes}"
 
     @property
     def inputs(self) -> list[Value]:

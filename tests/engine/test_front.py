@@ -5,9 +5,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 LOADED = (
     "import sys, trireme; print(*(name for name in sys.modules if name.startswith('trireme.')))"
@@ -39,3 +42,15 @@ def test_importing_the_package_takes_a_quarter_of_a_second():
         took.append(time.perf_counter() - start)
     print(f"{statistics.median(took):.3f} s")
     assert statistics.median(took) <= 0.25
+
+
+def test_objects_are_shown_by_their_text():
+    b = GraphBuilder("small <net>")
+    graph = b.finish(b.add("relu", b.input("x", TensorType((2,), "float32"))))
+    with trireme.Session(graph, devices=["cpu"]) as session:
+        placement, profile = session.placement, session.profile({"x": np.ones(2, np.float32)}, 1, 0)
+        assert repr(session) == "<Session: 'small <net>' on cpu: x float32[2]>"
+        assert repr(placement).startswith("<Placement: placement of 'small <net>': ")
+        assert repr(profile).startswith("<Profile: profile of 'small <net>', 1 runs")
+        for one in (session, placement, profile):
+            assert one._repr_html_().startswith("<pre>") and "&lt;net&gt;" in one._repr_html_()

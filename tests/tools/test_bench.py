@@ -91,7 +91,7 @@ def test_json_schema_and_reprint(relu, capsys, tmp_path):
     code, out, _ = call(capsys, *arguments, "--json", file)
     assert code == 0 and "relu.onnx" in out
     data = json.loads(file.read_text())
-    assert set(data) == {"machine", "command", "rows", "summary"}
+    assert set(data) == {"schema_version", "machine", "command", "rows", "summary"}
     assert [row["threads"] for row in data["rows"]] == [int(n) for n in threads.split(",")]
     ours, theirs = (data["rows"][0]["engines"][n] for n in ("trireme", "onnxruntime"))
     for engine in (ours, theirs):

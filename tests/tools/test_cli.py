@@ -185,7 +185,7 @@ def test_demo(capsys):
     code, out, err = call(capsys, "demo", "--json")
     assert code == 0, err
     report = json.loads(out)
-    assert report.pop("same_digits")
+    assert report.pop("schema_version") == 1 and report.pop("same_digits")
     for outcome in report.values():
         assert outcome["accuracy"] > 0.97
     spread = list(report.values())[1]["profile"]
