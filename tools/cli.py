@@ -114,6 +114,32 @@ class Command:
     own: tuple[Argument, ...] = ()
 
 
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "convert": ("model.onnx -o model.trm", "model.tflite --optimise"),
+    "run": (
+        "model.trm --image cat.jpg --labels labels.txt --devices npu,cpu",
+        "model.onnx --shape input=1,3,224,224 --input input=x.npy --output y.npz",
+    ),
+    "profile": ("model.trm --devices opencl,cpu --trace t.json",),
+    "explain": ("model.trm --devices npu,cpu", "model.trm --node op:softmax"),
+    "place": (
+        "model.trm --devices npu,opencl,cpu --lock placement.toml",
+        "model.trm --check placement.toml --tolerance 5%",
+        "model.trm --soc rk3588 --prove 60",
+    ),
+    "whatif": ("model.trm --soc rk3588 --vary link_bandwidth=0.5..16",),
+    "verify": ("model.onnx", "model.onnx --devices cpu,opencl --per-node"),
+    "bench": ("model.onnx --against onnxruntime,openvino --threads 1,2",),
+    "replay": ("model.trm run1 --record", "model.trm run1"),
+    "info": ("model.onnx --graph",),
+    "devices": ("", "--soc rk3588"),
+    "supported-ops": ("--table",),
+    "calibrate": ("--devices cpu,opencl --threads 1,2", "--check model.trm"),
+    "demo": ("",),
+}
+"""What follows `trireme COMMAND` in the examples of its help."""
+
+
 _ON_DEVICES = (add_model, add_devices)
 COMMANDS: dict[str, Command] = {
     "convert": Command(
@@ -258,11 +284,22 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trireme {__version__}")
     table = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        sub = table.add_parser(name, help=command.help)
+        sub = table.add_parser(
+            name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            epilog="\n".join(
+                ["examples:", *(f"  trireme {name} {one}".rstrip() for one in EXAMPLES[name])]
+            ),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         for add in (*command.shared, add_json):
             add(sub)
-        for names, options in command.own:
-            sub.add_argument(*names, **options)
+        for flags, options in command.own:
+            sub.add_argument(*flags, **options)
+        given = [one for one in sub._actions if not one.option_strings]
+        names = [f"{one.dest}{' ...' if one.nargs == '+' else ''}" for one in given]
+        sub.usage = " ".join(["%(prog)s [options]", *names])
         sub.set_defaults(command=command.run)
     return parser
 

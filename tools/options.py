@@ -34,33 +34,41 @@ def argument(*names: str, **options: Any) -> Argument:
     return names, options
 
 
+def option_group(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
+    """Return a group of a parser's options, as help shows them; it is made when first asked for."""
+    known = (group for group in parser._action_groups if group.title == title)
+    return next(known, None) or parser.add_argument_group(title)
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model argument and the shapes of inputs it leaves open."""
-    parser.add_argument("model", help="a .trm, .tflite or .onnx file")
-    parser.add_argument(
+    group = option_group(parser, "model")
+    group.add_argument("model", help="a .trm, .tflite or .onnx file")
+    group.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
         help="the shape of an input that the model leaves open",
     )
-    parser.add_argument(
+    group.add_argument(
         "--signature", metavar="NAME", help="which graph of a .tflite file that holds several"
     )
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
-    parser.add_argument(
+    group = option_group(parser, "devices")
+    group.add_argument(
         "--threads",
         type=whole(1, MOST_THREADS),
         help="threads of the cpu device, or of each instance (default: all its cores)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--batch", type=whole(), help="make the inputs' first axis this, where it is 1"
     )
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
-        parser.add_argument(
+        group.add_argument(
             f"--dump-{form}",
             metavar="DIR",
             help=f"write the {what} of every kernel here, a file each",
@@ -71,26 +79,27 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
 
 def add_device_choice(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices and what goes with it, but for the threads."""
+    group = option_group(parser, "devices")
     parser.set_defaults(devices_given=False)
-    parser.add_argument(
+    group.add_argument(
         "--devices",
         default=_DEVICES,
         action=_Given,
         help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
         "with its half of the cores",
     )
-    parser.add_argument(
+    group.add_argument(
         "--isa",
         help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
         "avx2, sse4, generic",
     )
-    parser.add_argument(
+    group.add_argument(
         "--no-winograd",
         action="store_true",
         help="cpu: every convolution as plain sums of products",
     )
-    parser.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
-    parser.add_argument(
+    group.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
+    group.add_argument(
         "--fallback", action="store_true", help="leave out devices that fail, and say so"
     )
 
@@ -111,24 +120,25 @@ class _Given(argparse.Action):
 
 def add_placing(parser: argparse.ArgumentParser) -> None:
     """Add what decides which node runs where, and in which way it all runs."""
-    parser.add_argument(
+    group = option_group(parser, "placement")
+    group.add_argument(
         "--mode",
         choices=("auto", "parallel", "serial"),
         default="auto",
         help="tasks when they can run, one by one, or the faster",
     )
-    parser.add_argument(
+    group.add_argument(
         "--subgraphs",
         choices=("merged", "split"),
         default="merged",
         help="one graph with early copies, or region after region",
     )
-    parser.add_argument(
+    group.add_argument(
         "--execution",
         choices=("sunk", "interactive"),
         help="a task of each region (default), or of each node",
     )
-    parser.add_argument(
+    group.add_argument(
         "--placement",
         metavar="FILE",
         help="hold the placement of this lockfile, with the devices, objective, "
@@ -136,34 +146,35 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         "given",
     )
     add_holding(parser)
-    parser.add_argument(
+    group.add_argument(
         "--multi-device",
         choices=("significant", "any"),
         default="significant",
         help="when several devices are taken: if they gain more over the best single device than "
         "estimates may be wrong by, or if they gain anything",
     )
-    parser.add_argument(
+    group.add_argument(
         "--measure",
         action="store_true",
         help="try the best placements and each device alone on this machine, and keep the fastest",
     )
-    parser.add_argument(
+    group.add_argument(
         "--objective", choices=OBJECTIVES, help="what the placement makes small (default: makespan)"
     )
-    parser.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
+    group.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
 
 
 def add_holding(parser: argparse.ArgumentParser) -> None:
     """Add what holds nodes on devices, or splits them."""
-    parser.add_argument(
+    group = option_group(parser, "placement")
+    group.add_argument(
         "--pin",
         action="append",
         default=[],
         metavar="NODE=DEVICE",
         help="hold nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
     )
-    parser.add_argument(
+    group.add_argument(
         "--split",
         action="append",
         default=[],
@@ -175,7 +186,8 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
 
 def add_reasons(parser: argparse.ArgumentParser) -> None:
     """Add the choice of nodes to explain."""
-    parser.add_argument(
+    group = option_group(parser, "reasons")
+    group.add_argument(
         "--node",
         action="append",
         default=[],
@@ -183,7 +195,7 @@ def add_reasons(parser: argparse.ArgumentParser) -> None:
         help="explain this node (or FIRST..LAST, *) alone, and say what each "
         "alternative comes to with all others placed anew",
     )
-    parser.add_argument(
+    group.add_argument(
         "--all",
         action="store_true",
         help="explain every node and copy, instead of the nodes that cost most",
@@ -192,26 +204,28 @@ def add_reasons(parser: argparse.ArgumentParser) -> None:
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the ways to give inputs."""
-    parser.add_argument(
+    group = option_group(parser, "inputs")
+    group.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="NAME=x.npy|random|zeros",
         help="an input; those not given are random",
     )
-    parser.add_argument("--image", help="an image file for the image input")
-    parser.add_argument(
+    group.add_argument("--image", help="an image file for the image input")
+    group.add_argument(
         "--normalise",
         default="signed",
         choices=("signed", "unit", "imagenet", "none"),
         help="how pixels become floats: -1..1, 0..1, ImageNet's mean and deviation, 0..255",
     )
-    parser.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of random inputs")
+    group.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of random inputs")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the choice of JSON on standard output, or into a file."""
-    parser.add_argument(
+    group = option_group(parser, "output")
+    group.add_argument(
         "--json", nargs="?", const="-", metavar="FILE", help="print JSON, or write it to FILE"
     )
 

@@ -13,6 +13,7 @@ from forced import open_all
 import trireme
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
+from trireme.tools import cli
 from trireme.tools.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
@@ -254,3 +255,19 @@ def test_replay(model, tmp_path, capsys):
     assert code == 1 and "first divergent tensor" in out, err
     code, _, err = call(capsys, "replay", model, str(tmp_path))
     assert code == 4 and "is not a bundle" in err
+
+
+def test_help_groups_options_and_ends_with_examples_that_parse(capsys):
+    assert set(cli.EXAMPLES) == set(cli.COMMANDS)
+    parser = cli.make_parser()
+    for name, examples in cli.EXAMPLES.items():
+        with pytest.raises(SystemExit):
+            parser.parse_args([name, "--help"])
+        out = capsys.readouterr().out
+        assert "examples:" in out and f"trireme {name}" in out
+        for example in examples:
+            assert parser.parse_args([name, *example.split()]).name == name
+    with pytest.raises(SystemExit):
+        parser.parse_args(["explain", "--help"])
+    out = capsys.readouterr().out
+    assert all(f"\n{title}:\n" in out for title in ("model", "devices", "placement", "reasons"))
