@@ -16,6 +16,7 @@ from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
 from trireme.backend.device import HOST, Clock, held_s, link_ends
 from trireme.cost.model import SPREAD, Estimate, interval
+from trireme.ir.graph import Graph, Node, node_names
 from trireme.placement.placement import time_text
 from trireme.plan.plan import Plan, Task
 from trireme.plan.virtual_time import Slice, makespan_s, timeline
@@ -27,7 +28,12 @@ from trireme.support.showing import Shown
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node, or several fused into one kernel: prediction beside measurement, in seconds."""
+    """One node, or several fused into one kernel: prediction beside measurement, in seconds.
+
+    names: of the nodes, as the model's outputs call them; ops: likewise
+    shapes: the types of what the last node makes, as text
+    nbytes: of the values that the nodes read and make together
+    """
 
     nodes: tuple[int, ...]
     task: int
@@ -39,6 +45,10 @@ class NodeRow:
     seconds: float
     cycles: int
     detail: Mapping[str, float]
+    names: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    shapes: str = ""
+    nbytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class TaskRow:
     profiling/launch_batches.py.
 
     low_s, high_s: between which the estimate expects the seconds
+    makers: the tasks that made what this one reads
     """
 
     task: int
@@ -60,6 +71,7 @@ class TaskRow:
     nbytes: int
     low_s: float = 0.0
     high_s: float = 0.0
+    makers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,15 +209,23 @@ def make_profile(
     cores: how far apart the cores of devices are, which explains drift
     """
     took = [took_s(plan, run) for run in runs]
+    made = {value: task.index for task in plan.tasks for value in task.outputs}
     tasks = [
-        _task_row(plan, task, [run[task.index] for run in runs], [one[task.index] for one in took])
+        _task_row(
+            plan,
+            task,
+            [run[task.index] for run in runs],
+            [one[task.index] for one in took],
+            made,
+        )
         for task in plan.tasks
     ]
+    names = node_names(plan.graph)
     nodes = [
         row
         for task in plan.tasks
         if not task.is_copy
-        for row in _node_rows(plan, task, [run[task.index] for run in runs])
+        for row in _node_rows(plan, task, [run[task.index] for run in runs], names)
     ]
     predicted = timeline(plan, [task.estimate_s for task in plan.tasks], serial)
     ends = [makespan_s(timeline(plan, [getattr(r, e) for r in tasks], serial)) for e in _ENDS]
@@ -279,7 +299,13 @@ def _estimates(plan: Plan, task: Task) -> list[Estimate]:
     return [plan.placement.choices[node.id].estimates[task.device] for node in task.nodes]
 
 
-def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan], took: Sequence[float]) -> TaskRow:
+def _task_row(
+    plan: Plan,
+    task: Task,
+    spans: Sequence[TaskSpan],
+    took: Sequence[float],
+    made: Mapping[int, int],
+) -> TaskRow:
     if task.is_copy:
         label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
         nbytes = plan.graph.type(task.outputs[0]).nbytes
@@ -302,6 +328,7 @@ def _task_row(plan: Plan, task: Task, spans: Sequence[TaskSpan], took: Sequence[
         seconds,
         nbytes,
         *_task_interval(plan, task),
+        tuple(dict.fromkeys(made[value] for value in task.inputs if value in made)),
     )
 
 
@@ -324,7 +351,9 @@ def clock_of(plan: Plan, task: Task) -> Clock:
     return "virtual" if virtual & set(link_ends(task.device)) else "wall"
 
 
-def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRow]:
+def _node_rows(
+    plan: Plan, task: Task, spans: Sequence[TaskSpan], names: Mapping[int, str]
+) -> list[NodeRow]:
     rows = []
     held = [held_s(span.nodes) for span in spans]
     for position, last in enumerate(spans[-1].nodes):
@@ -334,8 +363,9 @@ def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRo
             for n in last.nodes
             if n in plan.placement.choices
         ]
-        label = "+".join(plan.graph.node(n).op for n in last.nodes)
-        first = plan.graph.node(last.nodes[0]) if last.nodes else task.nodes[0]
+        nodes = [plan.graph.node(n) for n in last.nodes]
+        label = "+".join(node.op for node in nodes)
+        first = nodes[0] if nodes else task.nodes[0]
         rows.append(
             NodeRow(
                 last.nodes,
@@ -348,6 +378,19 @@ def _node_rows(plan: Plan, task: Task, spans: Sequence[TaskSpan]) -> list[NodeRo
                 statistics.median(same),
                 last.cycles,
                 last.detail,
+                tuple(names[n] for n in last.nodes),
+                tuple(node.op for node in nodes),
+                ", ".join(str(plan.graph.type(v)) for node in nodes[-1:] for v in node.outputs),
+                _moved_bytes(plan.graph, nodes),
             )
         )
     return rows
+
+
+def _moved_bytes(graph: Graph, nodes: Sequence[Node]) -> int:
+    """Return the bytes that nodes of one kernel read and make, what passes between them aside."""
+    made = {value for node in nodes for value in node.outputs}
+    read = {value for node in nodes for value in node.used}
+    inside = {value for value in made & read if not graph.is_output(value)}
+    values = (made | read) - inside
+    return sum(graph.type(value).nbytes for value in values if graph.type(value).is_static)

@@ -18,7 +18,7 @@ from trireme import (
 )
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import TensorType
+from trireme.ir.graph import TensorType, node_names
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.profiling.trace import chrome_trace
@@ -231,6 +231,12 @@ def test_profile_has_both_clocks_and_every_byte():
         complete = [e for e in trace if e["ph"] == "X"]
         assert len(complete) >= 3 * len(session.plan.tasks)
         assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in complete)
+        layers = {e["name"]: e["args"] for e in complete if "kernel" in e["args"]}
+        assert set(layers) == set(node_names(session.graph).values())
+        assert all(args["op"] and args["shapes"] for args in layers.values())
+        starts, ends = ([e for e in trace if e["ph"] == phase] for phase in "sf")
+        assert len(starts) == len(ends) > 0
+        assert all(a["ts"] <= b["ts"] + 1e-6 for a, b in zip(starts, ends, strict=True))
 
 
 def test_explain_prices_what_a_pin_changes():
