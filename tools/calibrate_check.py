@@ -57,7 +57,7 @@ _PARTS = 4
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """One model on one set of devices: seconds predicted, their interval, seconds measured.
 
     what: "run" for the whole, else the first task and the device of what is waited for at once
@@ -139,7 +139,7 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
     return [*lines, why], found, int(not is_met)
 
 
-def verdict(runs: Sequence[Row]) -> tuple[bool, str]:
+def verdict(runs: Sequence[CheckRow]) -> tuple[bool, str]:
     """Return whether the bars are met, and that in a sentence.
 
     They are bars of a quiet machine: runs while it was at another pace than at its calibration are
@@ -165,7 +165,7 @@ def verdict(runs: Sequence[Row]) -> tuple[bool, str]:
     )
 
 
-def _split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+def _split(rows: Sequence[CheckRow]) -> tuple[list[CheckRow], list[CheckRow]]:
     return [r for r in rows if r.what == "run"], [r for r in rows if r.what != "run"]
 
 
@@ -174,7 +174,7 @@ def near(errors: Sequence[float]) -> float:
     return statistics.mean(error <= NEAR for error in errors)
 
 
-def summary_of(what: str, rows: Sequence[Row]) -> list[str]:
+def summary_of(what: str, rows: Sequence[CheckRow]) -> list[str]:
     """Return the errors over all rows, over those on a quiet machine, and at the machine's pace."""
     quiet = [abs(row.error) for row in rows if row.is_quiet]
     paced = [abs(row.paced_error) for row in rows]
@@ -200,7 +200,7 @@ def summary_of(what: str, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def repeated(what: str, rows: Sequence[Row]) -> list[str]:
+def repeated(what: str, rows: Sequence[CheckRow]) -> list[str]:
     """Return how far what was measured is from the median of what else was measured of the same:
     what no prediction does better than; nothing where nothing was measured again.
     """
@@ -222,7 +222,7 @@ def repeated(what: str, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[Row]:
+def _rows(options: argparse.Namespace, progress: Progress) -> Iterator[CheckRow]:
     names, counts = device_list(options), _counts(options)
     graphs = {Path(model).name: optimised(model) for model in options.models}
     calibration = load_calibration(calibration_path())
@@ -285,7 +285,7 @@ def _measured(
     threads: int | None,
     calibration: Calibration,
     paces: Sequence[MachineSpeed],
-) -> Iterator[Row]:
+) -> Iterator[CheckRow]:
     """Yield the rows of a model, measured in turns with the calibration's networks.
 
     Estimates are for cores as far apart as they are now; should they move meanwhile, again.
@@ -310,7 +310,7 @@ def _measured(
         for (tasks, _), seconds in zip(parts, own, strict=True) if len(parts) > 1 else ():
             rows = [profile.tasks[task] for task in tasks]
             where = next((row.device for row in rows if not row.nbytes), rows[0].device)
-            yield Row(
+            yield CheckRow(
                 name,
                 label,
                 threads,
@@ -322,7 +322,7 @@ def _measured(
                 now,
                 apart,
             )
-        yield Row(
+        yield CheckRow(
             name,
             label,
             threads,

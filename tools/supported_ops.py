@@ -32,7 +32,7 @@ current. Control flow and effects run on the `host` device (docs/execution.md).
 
 
 @dataclass(frozen=True)
-class Row:
+class OpRow:
     """One op: its formula, and per device the dtypes with a kernel, or the reason for none."""
 
     op: str
@@ -47,7 +47,7 @@ class SupportTable:
     constraints: the sentences with which the NPU refuses nodes
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[OpRow, ...]
     absent: Mapping[str, str]
     constraints: tuple[str, ...]
 
@@ -129,7 +129,7 @@ def support_table() -> SupportTable:
     return SupportTable(rows, absent, tuple(sentences))
 
 
-def _row(op: OpDef, devices: Mapping[str, Device]) -> Row:
+def _row(op: OpDef, devices: Mapping[str, Device]) -> OpRow:
     graphs = []
     for sample in op.samples(np.random.default_rng(0)):
         for half in (False, True):
@@ -137,7 +137,7 @@ def _row(op: OpDef, devices: Mapping[str, Device]) -> Row:
                 graphs.append(sample_graph(op, sample, half))
             except TriremeError:
                 continue
-    return Row(op.name, op.doc, {name: _cell(d, graphs) for name, d in devices.items()})
+    return OpRow(op.name, op.doc, {name: _cell(d, graphs) for name, d in devices.items()})
 
 
 def _cell(device: Device, graphs: list[Graph]) -> str:

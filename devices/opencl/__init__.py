@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trireme.backend.device import Device
 
 if TYPE_CHECKING:
-    from trireme.devices.opencl.platforms import Found
+    from trireme.devices.opencl.platforms import FoundDevice
 
 
 def open_device(
@@ -36,7 +36,7 @@ def open_device(
     return open_opencl(platform, device, precision, cache_dir, tuning)
 
 
-def list_devices() -> list[Found]:
+def list_devices() -> list[FoundDevice]:
     """Return every OpenCL device of this machine, the one `open_device` prefers first.
 
     Errors: DeviceError, if this process was forked from one that used OpenCL

@@ -13,7 +13,7 @@ import numpy as np
 from trireme.backend.device import Buffer, Done, Event
 from trireme.devices.opencl.events import CopyEvent, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
-from trireme.devices.opencl.platforms import Found, check_process
+from trireme.devices.opencl.platforms import FoundDevice, check_process
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 
@@ -27,7 +27,7 @@ class Context:
     handle: the driver's context
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: FoundDevice) -> None:
         import pyopencl as cl
 
         self.found, self.owner, self.closed = found, os.getpid(), False

@@ -16,7 +16,7 @@ from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
-from trireme.devices.opencl.platforms import Found, choose
+from trireme.devices.opencl.platforms import FoundDevice, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import OpenCLExecutable
@@ -53,7 +53,7 @@ class OpenCLDevice(Device):
     term_limits = TERM_LIMITS
 
     def __init__(
-        self, found: Found, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
+        self, found: FoundDevice, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
     ) -> None:
         self.found, self.tuning, self.half_weights = found, tuning, half_weights
         self.context = Context(found)
@@ -147,7 +147,7 @@ class OpenCLDevice(Device):
             self._cores.close()
 
 
-def _identity(found: Found) -> str:
+def _identity(found: FoundDevice) -> str:
     """What a built binary depends on, besides source and options."""
     parts = [found.platform, found.device, found.version, found.cpu_name]
     if found.kind == "cpu":
@@ -155,7 +155,7 @@ def _identity(found: Found) -> str:
     return "\n".join([*parts, str(found.handle.version)])
 
 
-def _spec(found: Found) -> DeviceSpec:
+def _spec(found: FoundDevice) -> DeviceSpec:
     handle = found.handle
     flops, bandwidth = tunings.figures(handle, found.kind)
     shared = found.kind == "cpu"

@@ -19,7 +19,7 @@ _touched_by: int | None = None
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDevice:
     """One OpenCL device as found: names, kind ("gpu", "accelerator", "cpu") and pyopencl's object.
 
     checker: whether it is a tool that simulates kernels to check them, taken only when named
@@ -48,7 +48,7 @@ def check_process(owner: int) -> None:
         )
 
 
-def find_devices() -> list[Found]:
+def find_devices() -> list[FoundDevice]:
     """Return every device, in order of preference; empty when there is no driver.
 
     Errors: DeviceError, in a process forked from one that had used OpenCL
@@ -92,12 +92,12 @@ def _devices(cl: Any, platform: Any) -> list[Any]:
         return []
 
 
-def _describe(platform: Any, device: Any) -> Found:
+def _describe(platform: Any, device: Any) -> FoundDevice:
     names = f"{platform.name} {device.name}".lower()
     checker = any(name in names for name in _CHECKERS)
     kind = "custom" if checker else _kind(int(device.type))
     is_pocl = platform.name == pocl.PLATFORM and kind == "cpu"
-    return Found(
+    return FoundDevice(
         platform.name.strip(),
         device.name.strip(),
         kind,
@@ -112,7 +112,7 @@ def _kind(type_bits: int) -> str:
     return next((kind for bit, kind in _KINDS.items() if type_bits & bit), "custom")
 
 
-def choose(platform: str | None, device: str | None) -> Found:
+def choose(platform: str | None, device: str | None) -> FoundDevice:
     """Return the preferred device whose names contain the parts given.
 
     Errors: DeviceError, listing what was found

@@ -163,7 +163,7 @@ def name_cpu(device: Any, platform_version: str) -> str:
     was built for. Memory is read through /proc/self/mem, where a wrong address is an error and not
     a crash. In any other version nothing is written, and a warning says what may follow.
     """
-    name, flags = _told_cpu(str(device.version)), cpu_flags()
+    name, flags = _cpu_setting(str(device.version)), cpu_flags()
     if name != "generic" and not (name in _WITHOUT_AVX512 and flags >= _AVX512):
         return name
     known = next((each for each in _CORRECTED if platform_version.startswith(each)), None)
@@ -184,7 +184,7 @@ def name_cpu(device: Any, platform_version: str) -> str:
     return right.decode()
 
 
-def _told_cpu(version: str) -> str:
+def _cpu_setting(version: str) -> str:
     """Return the CPU's name as PoCL tells it: "... HSTR: pthread-x86_64-...-linux-gnu-znver3"."""
     return version.partition(" HSTR: ")[2].partition("-linux-gnu-")[2].strip()
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trireme.devices.opencl.platforms import Found
+from trireme.devices.opencl.platforms import FoundDevice
 from trireme.support.errors import DeviceError
 
 
@@ -36,7 +36,7 @@ _CLASSES: Mapping[str, Tuning] = {
 _MOBILE = ("adreno", "mali", "powervr", "videocore", "immortalis")
 
 
-def tuning_for(found: Found, asked: str | None) -> Tuning:
+def tuning_for(found: FoundDevice, asked: str | None) -> Tuning:
     """Return the parameters for a device, or those of the class asked for.
 
     On a CPU the tile follows the vector width: 12 rows by 2 vectors fill 32 registers of AVX-512 or
@@ -57,7 +57,7 @@ def tuning_for(found: Found, asked: str | None) -> Tuning:
     return replace(base, vector=4, rows=8)
 
 
-def _class_of(found: Found) -> str:
+def _class_of(found: FoundDevice) -> str:
     if found.kind in ("cpu", "custom"):
         return "cpu"
     return "mobile_gpu" if any(n in found.device.lower() for n in _MOBILE) else "desktop_gpu"

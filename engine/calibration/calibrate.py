@@ -26,7 +26,7 @@ from trireme.backend.device import HOST, Device
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
-from trireme.calibration.samples import Found, Measured, bind, seconds_of, timed, use_single_thread
+from trireme.calibration.samples import Measured, Sample, bind, seconds_of, timed, use_single_thread
 from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.cost.model import generic_works, supported_part, ways_of
@@ -292,7 +292,7 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
     return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
 
 
-def _scale(one: Found, launch: Curve) -> float:
+def _scale(one: Sample, launch: Curve) -> float:
     """Return what a network's kernels take in a launch that nobody watches, of what they take in
     one that is: medians of kernels add up to less than the median of all.
     """
@@ -312,7 +312,7 @@ class _Fitted:
     judged: tuple[Judgement, ...] = ()
 
 
-def _fitted(found: Sequence[Found], cores: Mapping[str, CoreLatency], device: Device) -> _Fitted:
+def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: Device) -> _Fitted:
     """Return the curve of a launch, of its kernels, and those of the families of kernels."""
     known = [one for one in found if one.seconds]
     if not known:

@@ -48,14 +48,14 @@ class Measured:
             found = [whole_s / len(self.cost_features)] * len(self.cost_features)
         self.visits.append((whole_s, found, watch.end()))
 
-    def found(self, apart: Iterable[str]) -> list[Found]:
+    def found(self, apart: Iterable[str]) -> list[Sample]:
         """Return what was found with the cores so far apart; all together where none were."""
         groups = {one: [v for v in self.visits if v[2] == one] for one in apart}
         groups = {one: visits for one, visits in groups.items() if visits}
         if not self.visits:
             return []
         return [
-            Found(
+            Sample(
                 self,
                 one,
                 statistics.median(whole for whole, _, _ in visits),
@@ -67,7 +67,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Found:
+class Sample:
     """Medians of a network's visits while the cores were so far apart.
 
     seconds: of each kernel; nothing where the device does not tell them

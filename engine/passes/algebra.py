@@ -118,7 +118,7 @@ def _product(a: Mapping[int, float], b: Mapping[int, float]) -> dict[int, float]
 
 
 @dataclass
-class Product:
+class Factors:
     """number * leaves[0] * leaves[1] ..., and the nodes that compute it."""
 
     number: float = 1.0
@@ -126,14 +126,14 @@ class Product:
     nodes: list[Node] = field(default_factory=list)
 
 
-def product(g: GraphRewriter, root: Node) -> Product:
+def product(g: GraphRewriter, root: Node) -> Factors:
     """Return the factors of a tree of mul and of div by a number, read by the root alone."""
-    found = Product()
+    found = Factors()
     _factors(g, root, root, found, 0)
     return found
 
 
-def _factors(g: GraphRewriter, node: Node, root: Node, found: Product, depth: int) -> None:
+def _factors(g: GraphRewriter, node: Node, root: Node, found: Factors, depth: int) -> None:
     for position, value in enumerate(node.used):
         number = scalar(g, value)
         inner = g.only_for(value, root, "mul", "div") if depth < MAX_DEPTH else None

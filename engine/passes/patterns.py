@@ -14,7 +14,7 @@ from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import (
     CLAMPS,
     Clamp,
-    Product,
+    Factors,
     clamp,
     clamp_of,
     close,
@@ -35,7 +35,7 @@ def patterns(graph: Graph) -> Rewritten:
     return apply(graph, PATTERNS)
 
 
-def _two_factors(g: GraphRewriter, root: Node) -> tuple[Product, list[tuple[int, int]]] | None:
+def _two_factors(g: GraphRewriter, root: Node) -> tuple[Factors, list[tuple[int, int]]] | None:
     """Return a product of a number and two values, and the values in both orders."""
     if root.attrs.get("activation") or g.is_quantized(root):
         return None

@@ -20,7 +20,7 @@ from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph, node_names
 from trireme.placement.explain import explain
 from trireme.placement.objective import Objective
-from trireme.placement.place import Kept, place
+from trireme.placement.place import HeldNodes, place
 from trireme.placement.placement import Placement, Splitting
 from trireme.placement.shards.choose import Splits, place_with, split_as
 from trireme.placement.uncertainty import MultiDevice
@@ -82,7 +82,7 @@ class Lock:
     measured: bool = False
     options: LockedOptions = LockedOptions()
 
-    def kept(self, graph: Graph) -> Kept:
+    def kept(self, graph: Graph) -> HeldNodes:
         """Return where the nodes of a graph are to be.
 
         Errors: PlacementError, if its nodes are not those that were locked
@@ -104,7 +104,7 @@ class Lock:
                 fix="place the model anew: trireme place MODEL --lock FILE",
             )
         rows = {node.id: locked[names[node.id]] for node in graph.nodes}
-        return Kept(
+        return HeldNodes(
             {node: row.device for node, row in rows.items()},
             {node: row.task for node, row in rows.items()},
         )

@@ -39,7 +39,7 @@ def place(
     costs: CostModel,
     objective: Objective = "makespan",
     pins: Mapping[int, str] | None = None,
-    keep: Kept | Placement | None = None,
+    keep: HeldNodes | Placement | None = None,
 ) -> Placement:
     """Return the placement of a static graph over the cost model's devices.
 
@@ -102,7 +102,7 @@ class NodeOptions(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept:
+class HeldNodes:
     """Where nodes are to be: node id -> device, and -> the number of its task."""
 
     devices: Mapping[int, str]
@@ -142,14 +142,14 @@ class Pricing:
         resident = [[options[n.id].resident.get(d, Resident()) for d in specs] for n in graph.nodes]
         return cls(graph, costs, options, Problem.of(graph, machine, seconds, resident))
 
-    def kept(self, held: Kept | Placement) -> tuple[Assignment, Tasks | None]:
+    def kept(self, held: HeldNodes | Placement) -> tuple[Assignment, Tasks | None]:
         """Return each node on its pin, else where it is held; and the tasks, if none moved.
 
         Errors: PlacementError, if a node cannot be there
         """
         if isinstance(held, Placement):
             devices = {node: choice.device for node, choice in held.choices.items()}
-            held = Kept(devices, held.stage_of)
+            held = HeldNodes(devices, held.stage_of)
         names = self.problem.machine.names
         where, moved = [], False
         for i, node in enumerate(self.graph.nodes):

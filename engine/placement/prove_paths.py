@@ -115,9 +115,9 @@ class PathModel:
         """Return, for each way that a read value may go, the shares of the edge that do."""
         space = self.problem.space
         if maker == CALLER:
-            ends = [((0, space[e]), share) for e, share in self._of(reader)]
+            ends = [((0, space[e]), share) for e, share in self._variables_of(reader)]
         elif reader == CALLER:
-            ends = [((space[d], 0), share) for d, share in self._of(maker)]
+            ends = [((space[d], 0), share) for d, share in self._variables_of(maker)]
         else:
             flow = self.flow[maker, reader]
             ends = [((space[d], space[e]), share) for (d, e), share in flow.items()]
@@ -127,7 +127,7 @@ class PathModel:
                 ways.setdefault(way, []).append(share)
         return ways
 
-    def _of(self, i: int) -> Sequence[tuple[int, Any]]:
+    def _variables_of(self, i: int) -> Sequence[tuple[int, Any]]:
         return list(self.on[i].items()) if i != CALLER else []
 
     def _tasks(self, device: int) -> Any:

@@ -69,7 +69,7 @@ def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
     ]
     devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
     for d in devices:
-        yield Single(problem.machine.names[d], *_best(_only(pricing, d), objective))
+        yield Single(problem.machine.names[d], *_best(_on_device_only(pricing, d), objective))
 
 
 def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Tasks]:
@@ -106,7 +106,7 @@ def choosing(problem: Problem) -> list[int]:
     return [d for d in problem.devices if any(d in a and len(a) > 1 for a in problem.able)]
 
 
-def _only(pricing: Pricing, device: int) -> Problem:
+def _on_device_only(pricing: Pricing, device: int) -> Problem:
     """Return the problem in which what a device can run has no other choice."""
     rows = [
         [s if d == device else None for d, s in enumerate(row)] if device in able else row

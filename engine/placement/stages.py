@@ -151,7 +151,7 @@ def fewest_launches(
     for step in range(max(_VISITS // max(problem.n, 1), 10)):
         _, _, done = heapq.heappop(heap)
         if done == whole:
-            return _told(assigned, came, done)
+            return _tasks_of(assigned, came, done)
         for d in problem.devices:
             after = order.run(done, d)
             total = spent[done] + launch[d]
@@ -161,7 +161,7 @@ def fewest_launches(
     return None
 
 
-def _told(assigned: Sequence[int], came: dict[int, int], done: int) -> Tasks:
+def _tasks_of(assigned: Sequence[int], came: dict[int, int], done: int) -> Tasks:
     tasks: Tasks = []
     while done:
         new = done & ~came[done]

@@ -67,7 +67,7 @@ def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     if best.value - placement.score.value >= max(doubt, LEAST_GAIN * best.value):
         return placement
     alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
-    found = _instead(alone, best.device, placement, doubt)
+    found = _single_device_placement(alone, best.device, placement, doubt)
     return replace(found, near_ties=_near_ties(pricing, scorer, kept))
 
 
@@ -146,7 +146,9 @@ def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placeme
     return _known(held, found, held.unused, why)
 
 
-def _instead(kept: Placement, device: str, mixture: Placement, doubt: float) -> Placement:
+def _single_device_placement(
+    kept: Placement, device: str, mixture: Placement, doubt: float
+) -> Placement:
     """Return a device alone with what is known of the mixture: its bound, what it would gain."""
     why = _why(f"using {device} alone", kept, mixture, doubt)
     unused = {

@@ -7,7 +7,7 @@ import pytest
 
 from trireme.tools.bench import report, result
 from trireme.tools.bench.agree import Tolerance, judge
-from trireme.tools.bench.result import EngineRun, Row
+from trireme.tools.bench.result import BenchRow, EngineRun
 
 
 def run_of(name, *rounds_ms, **more):
@@ -16,7 +16,7 @@ def run_of(name, *rounds_ms, **more):
 
 def row_of(model="m.onnx", threads=1, **rounds):
     engines = {name: run_of(name, *calls) for name, calls in rounds.items()}
-    return Row(model, threads, engines)
+    return BenchRow(model, threads, engines)
 
 
 def test_the_ratio_is_the_median_over_rounds_of_best_over_best():

@@ -17,7 +17,7 @@ from trireme.tools.bench.match import PeerMatch
 from trireme.tools.bench.modes import bench_modes, modes_table
 from trireme.tools.bench.peers import PEERS, Peer
 from trireme.tools.bench.report import report
-from trireme.tools.bench.result import Row, rows_from_json, rows_json, summarise
+from trireme.tools.bench.result import BenchRow, rows_from_json, rows_json, summarise
 from trireme.tools.bench.singles import bench_singles, singles_table
 from trireme.tools.commands import emit
 from trireme.tools.number_options import relative, seconds, whole
@@ -101,7 +101,7 @@ def _ourselves(options: argparse.Namespace, name: str, timed: Any, table: Any) -
     return 0
 
 
-def _stored(files: Sequence[str]) -> list[Row]:
+def _stored(files: Sequence[str]) -> list[BenchRow]:
     """Return the rows of earlier runs, those of the same model and threads pooled."""
     found: list[Mapping[str, Any]] = []
     for file in files:
@@ -112,7 +112,7 @@ def _stored(files: Sequence[str]) -> list[Row]:
     return rows_from_json(found)
 
 
-def _measured(options: argparse.Namespace) -> Iterator[Row]:
+def _measured(options: argparse.Namespace) -> Iterator[BenchRow]:
     counts, peers = thread_counts(options.threads), chosen_peers(options.against)
     progress = Progress()
     try:

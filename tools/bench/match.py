@@ -23,7 +23,7 @@ from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer
 from trireme.tools.bench.process import WorkerFailed, WorkerProcess
-from trireme.tools.bench.result import EngineRun, Row, thin
+from trireme.tools.bench.result import BenchRow, EngineRun, thin
 from trireme.tools.options import Progress, make_feeds, parse_shapes, session_arguments
 
 LOAD_LIMIT_S = 600.0
@@ -68,7 +68,7 @@ class PeerMatch:
         feeds = make_feeds(options, list(graph.input_values()))
         save_arrays(self.folder / "feeds.npz", feeds)
 
-    def rows(self, counts: Sequence[int]) -> Iterator[Row]:
+    def rows(self, counts: Sequence[int]) -> Iterator[BenchRow]:
         """Yield a row for each number of threads; engines load without caches for the first."""
         self._refuse_and_convert()
         for position, threads in enumerate(counts):
@@ -109,8 +109,8 @@ class PeerMatch:
         stack.callback(process.close)
         return process
 
-    def _row(self, threads: int, cold: bool) -> Row:
-        row = Row(self.model, threads, {n: _fresh(run) for n, run in self.runs.items()})
+    def _row(self, threads: int, cold: bool) -> BenchRow:
+        row = BenchRow(self.model, threads, {n: _fresh(run) for n, run in self.runs.items()})
         with ExitStack() as stack:
             entrants = []
             for peer in self.peers:

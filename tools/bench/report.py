@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 from trireme.tools.bench.peers import OURS, PEERS
-from trireme.tools.bench.result import EngineRun, Row, Summary, summarise
+from trireme.tools.bench.result import BenchRow, EngineRun, Summary, summarise
 
 NOISY_SHARE = 0.02
 
 
-def report(rows: Sequence[Row]) -> str:
+def report(rows: Sequence[BenchRow]) -> str:
     """Return everything there is to say about the rows."""
     parts = []
     for threads in sorted({row.threads for row in rows}):
@@ -25,7 +25,7 @@ def report(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def time_table(rows: Sequence[Row]) -> str:
+def time_table(rows: Sequence[BenchRow]) -> str:
     """Return a line per model: each engine's best, median and p90 in ms, and its ratio to ours."""
     peers = _columns(rows)
     head = [
@@ -47,7 +47,7 @@ def time_table(rows: Sequence[Row]) -> str:
     return _table(head, lines)
 
 
-def _cell(row: Row, peer: str) -> str:
+def _cell(row: BenchRow, peer: str) -> str:
     run = row.engines.get(peer)
     if run is None or not run.ran:
         return "-"
@@ -96,7 +96,7 @@ LOADS: tuple[tuple[str, Callable[[EngineRun], float | None], str], ...] = (
 _SCALES = {"ms": 1e3, "MB": 1e-6}
 
 
-def load_table(rows: Sequence[Row]) -> str:
+def load_table(rows: Sequence[BenchRow]) -> str:
     """Return a line per model and engine, for the first number of threads: loading and memory."""
     lines = []
     firsts = {row.model: row for row in reversed(rows)}
@@ -111,7 +111,7 @@ def load_table(rows: Sequence[Row]) -> str:
     return _table(["model", "engine", *(head for head, _, _ in LOADS)], lines)
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
+def remarks(rows: Sequence[BenchRow]) -> list[str]:
     """Return what a reader of the tables must know, each said once."""
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -135,12 +135,12 @@ def _listed(models: Sequence[str]) -> str:
     return ", ".join(models[:3] if more else models) + more
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
+def _columns(rows: Sequence[BenchRow]) -> list[str]:
     given = {name for row in rows for name, run in row.engines.items() if run.ran}
     return [name for name in PEERS if name in given]
 
 
-def _name(row: Row) -> str:
+def _name(row: BenchRow) -> str:
     count = len(row.ours.facts.get("reference_nodes", []))
     return _short(row.model) + (f" ({count} on numpy)" if count else "")
 

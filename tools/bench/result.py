@@ -72,7 +72,7 @@ class EngineRun:
 
 
 @dataclass
-class Row:
+class BenchRow:
     """All engines on one model with one number of threads; ours is among them."""
 
     model: str
@@ -120,7 +120,7 @@ class Summary:
     counts: Mapping[str, int]
 
 
-def summarise(rows: Sequence[Row]) -> list[Summary]:
+def summarise(rows: Sequence[BenchRow]) -> list[Summary]:
     """Return a summary for each number of threads that has ratios."""
     summaries = []
     for threads in sorted({row.threads for row in rows}):
@@ -157,7 +157,7 @@ def thin(times_ns: Sequence[int]) -> list[int]:
     return [ordered[round(last * i / PERCENTILES)] for i in range(PERCENTILES + 1)]
 
 
-def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def rows_json(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
     """Return the rows with the figures made of them, for JSON."""
     return [
         {
@@ -170,7 +170,7 @@ def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def _engine_json(row: Row, name: str) -> dict[str, Any]:
+def _engine_json(row: BenchRow, name: str) -> dict[str, Any]:
     run = row.engines[name]
     data = asdict(run)
     if run.ran:
@@ -184,23 +184,23 @@ def _engine_json(row: Row, name: str) -> dict[str, Any]:
     return data
 
 
-def rows_from_json(stored: Iterable[Mapping[str, Any]]) -> list[Row]:
+def rows_from_json(stored: Iterable[Mapping[str, Any]]) -> list[BenchRow]:
     """Return rows as `rows_json` wrote them, pooling the rounds of a model that comes twice."""
-    rows: dict[tuple[str, int], Row] = {}
+    rows: dict[tuple[str, int], BenchRow] = {}
     for data in stored:
         known = EngineRun.__dataclass_fields__
         engines = {
             name: EngineRun(**{key: value for key, value in run.items() if key in known})
             for name, run in data["engines"].items()
         }
-        row = Row(data["model"], data["threads"], engines)
+        row = BenchRow(data["model"], data["threads"], engines)
         earlier = rows.setdefault((row.model, row.threads), row)
         if earlier is not row:
             _pool(earlier, row)
     return list(rows.values())
 
 
-def _pool(row: Row, later: Row) -> None:
+def _pool(row: BenchRow, later: BenchRow) -> None:
     """Add a later run's rounds, where both runs have them, and keep the shorter load times."""
     for name, run in later.engines.items():
         mine = row.engines.setdefault(name, run)

@@ -340,7 +340,7 @@ class _Native:
         """Run, in the way that runs without stamps found faster; tell when each step ran."""
         self.stamped()
         self._stamped()
-        return self._told()
+        return self._node_spans()
 
     def stamped(self) -> Stamped:
         """Return the call that writes stamps, in the way that runs without them found faster, and
@@ -350,9 +350,9 @@ class _Native:
         if not 0 <= plain[runtime.CALL_RUNS] < _TRIALS:
             learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
             stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
-        return self._stamping.pointer, self._told
+        return self._stamping.pointer, self._node_spans
 
-    def _told(self) -> Told:
+    def _node_spans(self) -> Told:
         """Return what tells when each step of the last run with stamps ran."""
         stamps = self._stamps.copy()  # the next run writes them anew
         return lambda: [

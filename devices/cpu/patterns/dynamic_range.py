@@ -20,7 +20,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import Dot, dot_of
 from trireme.devices.cpu.kernels.int8.columns import source_of
 from trireme.devices.cpu.kernels.int8.dot_variants import Way, best_way
 from trireme.devices.cpu.kernels.int8.linear import lane_channels, product_step
-from trireme.devices.cpu.kernels.int8.pack import Product, pack_weights
+from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, pack_weights
 from trireme.devices.cpu.kernels.int8.prepare import Image, View
 from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, fully_connected_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
@@ -120,7 +120,7 @@ def _way(context: Context, levels: Levels, op: Node) -> Way:
     return levels.ways[op.id]
 
 
-def _shape(context: Context, op: Node) -> tuple[Product, View, Shape]:
+def _shape(context: Context, op: Node) -> tuple[Int8MatmulShape, View, Shape]:
     shape_of = conv_shape if op.op == "conv" else fully_connected_shape
     return shape_of(context.graph, op)
 

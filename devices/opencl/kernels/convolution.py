@@ -13,7 +13,7 @@ import numpy as np
 from trireme.devices.opencl.kernels.products import emit_rows, refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import (
-    Product,
+    ProductOperands,
     Tile,
     column_starts,
     declare_sums,
@@ -32,7 +32,7 @@ from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowSizes:
     """The sizes of a window op on images [N,H,W,C], one spatial axis taken as a height of one."""
 
     n: int
@@ -85,7 +85,7 @@ class Window:
         }
 
 
-def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> Window:
+def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> WindowSizes:
     """Return the sizes of a conv or pool; `kernel` are its spatial sizes."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     attrs, rank = node.attrs, len(kernel)
@@ -96,7 +96,7 @@ def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> Window:
     (kh, kw), (sh, sw) = two(kernel, 1), two(attrs["strides"], 1)
     (dh, dw), (top, left) = two(attrs["dilations"], 1), two(attrs["pads"][:rank], 0)
     (h, w), (oh, ow) = two(x[1:-1], 1), two(y[1:-1], 1)
-    return Window(x[0], h, w, x[-1], oh, ow, y[-1], kh, kw, sh, sw, top, left, dh, dw)
+    return WindowSizes(x[0], h, w, x[-1], oh, ow, y[-1], kh, kw, sh, sw, top, left, dh, dw)
 
 
 def refuse_window(graph: Graph, node: Node, rank: int) -> str | None:
@@ -119,7 +119,7 @@ def lower_conv(low: Lowering, chain: list[Node]) -> None:
     emit_conv(float_product(low, chain))
 
 
-def emit_conv(product: Product) -> None:
+def emit_conv(product: ProductOperands) -> None:
     """Emit a conv, float or quantised."""
     node, graph = product.node, product.low.graph
     window = window_of(graph, node, graph.type(node.used[1]).dims[1:-1])
@@ -133,7 +133,7 @@ def emit_conv(product: Product) -> None:
         _emit_windows(product, window, w, groups)
 
 
-def _emit_windows(product: Product, window: Window, w: Array, groups: int) -> None:
+def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, groups: int) -> None:
     """Emit a conv whose rows are output pixels; each group of channels has panels of its own."""
     low, each, depth = product.low, window.o // groups, window.c // groups
     tile, ctype = tile_for(low, window.pixels, each), C_TYPES[product.dtype]
@@ -218,7 +218,7 @@ def zeros(low: Lowering, count: int) -> Ref:
     return low.packed(("zeros", size), lambda: np.zeros(size, np.float32))
 
 
-def _emit_depthwise(product: Product, window: Window, w: Array) -> None:
+def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> None:
     """Emit a depthwise conv: an item makes a few pixels of a row for one vector of channels."""
     low, each, ctype = product.low, window.o // window.c, C_TYPES[product.dtype]
     lanes = Lanes(lanes_for(window.o, low.tuning.vector) if each == 1 else 1)
@@ -266,7 +266,7 @@ def _emit_depthwise(product: Product, window: Window, w: Array) -> None:
     )
 
 
-def _taps(lanes: Lanes, product: Product, across: int, window: Window) -> list[str]:
+def _taps(lanes: Lanes, product: ProductOperands, across: int, window: WindowSizes) -> list[str]:
     """Return the statements of one row of taps: whole windows without asking, others tap by tap."""
     last = (across - 1) * window.sw + (window.kw - 1) * window.dw
     whole, part = [], []

@@ -16,7 +16,7 @@ from trireme.devices.opencl.kernels.convolution import emit_conv, refuse_window
 from trireme.devices.opencl.kernels.elementwise import emit_elementwise
 from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
-from trireme.devices.opencl.kernels.tiles import Product
+from trireme.devices.opencl.kernels.tiles import ProductOperands
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of
@@ -58,7 +58,7 @@ def lower_linear(low: Lowering, chain: list[Node]) -> None:
     chunk = _EXACT // (_most(graph.type(x).dtype, params.x_zero) * most_w)
     depth = graph.type(weight.id).dims
     total = depth[-2] if node.op == "matmul" and len(depth) > 1 else math.prod(depth[1:])
-    product = Product(
+    product = ProductOperands(
         low,
         chain,
         widened(low, node, x, params.x_zero),
@@ -71,7 +71,7 @@ def lower_linear(low: Lowering, chain: list[Node]) -> None:
     _EMIT[node.op](product)
 
 
-_EMIT: Mapping[str, Callable[[Product], None]] = {
+_EMIT: Mapping[str, Callable[[ProductOperands], None]] = {
     "conv": emit_conv,
     "fully_connected": emit_fully_connected,
     "matmul": emit_matmul,

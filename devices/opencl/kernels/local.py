@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trireme.devices.opencl.kernels.source import Lanes
 from trireme.devices.opencl.kernels.tiles import (
-    Product,
+    ProductOperands,
     Tile,
     column_starts,
     declare_sums,
@@ -26,7 +26,7 @@ _LANES = 4
 _DEPTH = 16
 
 
-def fits(product: Product, rows: int, b: Array) -> bool:
+def fits(product: ProductOperands, rows: int, b: Array) -> bool:
     """Whether a product of dense rows with b [K,N] is one for local memory."""
     return (
         product.low.tuning.name == "desktop_gpu"
@@ -36,7 +36,7 @@ def fits(product: Product, rows: int, b: Array) -> bool:
     )
 
 
-def emit_local(product: Product, name: str, rows: int, b: Array) -> None:
+def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None:
     """Emit a product of dense rows with a constant b [K,N] by way of local memory."""
     tile = Tile(_ROWS, 1, Lanes(_LANES), b.shape[1])
     packed, ctype = product.packed("columns", tile, b), C_TYPES[product.dtype]
@@ -87,7 +87,7 @@ def emit_local(product: Product, name: str, rows: int, b: Array) -> None:
     )
 
 
-def _fetch(product: Product) -> list[str]:
+def _fetch(product: ProductOperands) -> list[str]:
     """Return the statements with which an item fetches its share of a slice, zeros beyond K."""
     share = _DEPTH // _SIDE
     value = Lanes(_LANES).load(product.dtype, f"p + (k0 + b) * {_LANES}")

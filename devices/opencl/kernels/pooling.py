@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.devices.opencl.kernels.convolution import Window, refuse_window, window_of
+from trireme.devices.opencl.kernels.convolution import WindowSizes, refuse_window, window_of
 from trireme.devices.opencl.kernels.elementwise import row_group
 from trireme.devices.opencl.kernels.epilogue import Epilogue
 from trireme.devices.opencl.kernels.products import refuse_floats
@@ -32,7 +32,7 @@ def _refuse_shape(graph: Graph, node: Node) -> str | None:
     return refuse_window(graph, node, len(node.attrs["kernel"]))
 
 
-def _loop(window: Window, lines: list[str], node: Node, lanes: Lanes) -> list[str]:
+def _loop(window: WindowSizes, lines: list[str], node: Node, lanes: Lanes) -> list[str]:
     """Return the walk over the window's elements inside the image, and how many there are."""
     place = f"x + ((n * H + h) * W + w) * C + min(i0 * {lanes.n}, C - {lanes.n})"
     rank = len(node.attrs["kernel"])
@@ -135,7 +135,7 @@ def _emit(
     chain: list[Node],
     label: str,
     tensors: list[Tensor],
-    window: Window,
+    window: WindowSizes,
     lanes: Lanes,
     lines: list[str],
     scalars: dict[str, int] | None = None,

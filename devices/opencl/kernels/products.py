@@ -16,7 +16,7 @@ import numpy as np
 from trireme.devices.opencl.kernels import local
 from trireme.devices.opencl.kernels.elementwise import broadcast_strides
 from trireme.devices.opencl.kernels.tiles import (
-    Product,
+    ProductOperands,
     column_starts,
     declare_sums,
     depth_loop,
@@ -39,14 +39,14 @@ def lower_fully_connected(low: Lowering, chain: list[Node]) -> None:
     emit_fully_connected(float_product(low, chain))
 
 
-def emit_fully_connected(product: Product) -> None:
+def emit_fully_connected(product: ProductOperands) -> None:
     """Emit x [..,I] times constant w [O,I], float or quantised."""
     w = product.array()
     rows = math.prod(product.low.graph.type(product.node.used[0]).dims[:-1])
     emit_rows(product, "fully_connected", rows, w.T)
 
 
-def emit_rows(product: Product, name: str, rows: int, b: Array) -> None:
+def emit_rows(product: ProductOperands, name: str, rows: int, b: Array) -> None:
     """Emit a product of dense rows with a constant b [K,N]."""
     if local.fits(product, rows, b):
         local.emit_local(product, name, rows, b)
@@ -88,7 +88,7 @@ def lower_matmul(low: Lowering, chain: list[Node]) -> None:
     emit_matmul(float_product(low, chain))
 
 
-def emit_matmul(product: Product) -> None:
+def emit_matmul(product: ProductOperands) -> None:
     """Emit a [..,M,K] times b [..,K,N], float or quantised; packed when b is one constant matrix.
 
     Otherwise both sides are read as they lie in memory, and a table says where a batch starts.
@@ -107,7 +107,7 @@ def emit_matmul(product: Product) -> None:
     _emit_batches(product, weight, (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b)
 
 
-def _emit_batches(product: Product, weight: Ref, a: Ints, b: Ints) -> None:
+def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> None:
     rows, depth, columns = a[-2], a[-1], b[-1]
     low = product.low
     tile, places = tile_for(low, rows, columns), batch_places(a, b)

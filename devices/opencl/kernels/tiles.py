@@ -21,7 +21,7 @@ from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductOperands:
     """What a product works on, float or quantised.
 
     x: the rows, float32; weight: the constant side as the op has it, zero point taken off, or the
@@ -64,13 +64,13 @@ class Product:
         return np.asarray(self.weight)
 
 
-def float_product(low: Lowering, chain: list[Node]) -> Product:
+def float_product(low: Lowering, chain: list[Node]) -> ProductOperands:
     """Return the product of a float node."""
     node = chain[0]
     x, weight = node.used[0], low.graph.values[node.used[1]]
     dtype = "float16" if low.half_weights else "float32"
     side: Array | Ref = low.ref(weight.id) if weight.data is None else weight.data
-    return Product(low, chain, low.ref(x), side, weight.id, dtype, Epilogue(low, chain))
+    return ProductOperands(low, chain, low.ref(x), side, weight.id, dtype, Epilogue(low, chain))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,9 @@ def pack_columns(b: Array, tile: Tile, dtype: str) -> Array:
     return np.ascontiguousarray(np.moveaxis(b[..., columns], -2, 0).astype(dtype))
 
 
-def multiply_lines(product: Product, tile: Tile, dtype: str, vectors: Sequence[str]) -> list[str]:
+def multiply_lines(
+    product: ProductOperands, tile: Tile, dtype: str, vectors: Sequence[str]
+) -> list[str]:
     """Return the body of the loop over k: load the vectors once, multiply each row r{i} by them."""
     kind = tile.lanes.type("float")
     lines = [
@@ -164,7 +166,7 @@ def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[s
     ]
 
 
-def finish_lines(product: Product, tile: Tile) -> list[str]:
+def finish_lines(product: ProductOperands, tile: Tile) -> list[str]:
     """Return the statements that finish and store a tile whose first row is `row`.
 
     On a CPU they are a loop over the sums, which builds in a quarter of the time of the same
@@ -208,6 +210,6 @@ def indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def product_label(product: Product, name: str, tile: Tile) -> str:
+def product_label(product: ProductOperands, name: str, tile: Tile) -> str:
     """Return the kernel's name: what, dtype, tile."""
     return product.finish.label(f"{name}_{product.finish.kind}_{tile.rows}x{tile.width}")

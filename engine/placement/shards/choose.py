@@ -17,7 +17,7 @@ from typing import Literal, cast
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.placement.objective import UNIT, Objective
-from trireme.placement.place import Kept, NodeOptions, Pricing, place
+from trireme.placement.place import HeldNodes, NodeOptions, Pricing, place
 from trireme.placement.placement import Placement, Score, Splitting
 from trireme.placement.shards.candidates import (
     LEAST_GAIN_S,
@@ -187,11 +187,11 @@ def _settled(
     multi_device: with "significant", what the search moves must surely gain over what is held
     """
     searched = place(graph, costs, objective, pins=held)
-    kept = place(graph, costs, objective, keep=Kept(where, {}))
+    kept = place(graph, costs, objective, keep=HeldNodes(where, {}))
     if kept.score.value < searched.score.value:
         return kept
     devices = {node: choice.device for node, choice in searched.choices.items()}
-    free = place(graph, costs, objective, keep=Kept(devices, searched.stage_of))
+    free = place(graph, costs, objective, keep=HeldNodes(devices, searched.stage_of))
     found = replace(free, candidates=searched.candidates)
     return more_certain(kept, found, costs) if multi_device == "significant" else found
 

@@ -15,7 +15,7 @@ from sweep import sweep
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS
-from trireme.devices.cpu.kernels.int8.columns import Window
+from trireme.devices.cpu.kernels.int8.columns import DepthwiseWindow
 from trireme.devices.cpu.kernels.int8.depthwise import blocks_of, pack_weights
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
@@ -194,7 +194,7 @@ def test_a_depthwise_conv_of_weights_that_are_all_beyond_int8():
 
 def test_depthwise_weights_take_a_second_term_only_where_they_are_beyond_int8():
     """A second term of zeros would be as right, and twice the work."""
-    window = Window(32, (1, 6, 5), (3, 3), (1, 1), (1, 1))
+    window = DepthwiseWindow(32, (1, 6, 5), (3, 3), (1, 1), (1, 1))
     w = numbers(np.random.default_rng(SEED), (32, 3, 3, 1), "int8")
     blocks, order = blocks_of(32, QUADS.taps, 8), np.arange(32)
     within, beyond = (pack_weights(w, zero, window, blocks, QUADS, order) for zero in (0, 1))

@@ -10,7 +10,7 @@ from sweep import sweep
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu import open_device
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.winograd import conv as winograd_conv
 from trireme.devices.cpu.kernels.f32.winograd.plan import choose_size, cut_winograd
 from trireme.devices.cpu.kernels.f32.winograd.transforms import POINTS, scheme, transform_weights
@@ -233,7 +233,7 @@ def test_the_cut_covers_every_tile_once():
     """Blocks and groups of every cut hold all tiles and panels, register tiles all rows."""
     for isa in ISAS.values():
         for side, channels, outputs, batch in ((1, 1, 1, 1), (7, 512, 512, 1), (56, 64, 33, 2)):
-            window = Window(
+            window = ImageWindow(
                 side, side, channels, channels, side, side, (3, 3), (1, 1), (1, 1), (1, 1)
             )
             assert choose_size(isa, batch, window, outputs) in (0, *POINTS[3, 1])

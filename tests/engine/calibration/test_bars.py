@@ -19,7 +19,7 @@ from trireme.calibration.nets import NETS
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file import save
-from trireme.tools.calibrate_check import MEDIAN, SHARE, Row, near, summary_of
+from trireme.tools.calibrate_check import MEDIAN, SHARE, CheckRow, near, summary_of
 from trireme.tools.cli import main
 
 MODELS = (
@@ -111,7 +111,9 @@ def measured(file):
                 said_by("calibrate", *DEVICES)
                 seconds.append(time.perf_counter() - start)
                 found = json.loads(said_by("calibrate", "--check", *some, "--json", *DEVICES))
-                mine = [Row(**{f.name: r[f.name] for f in fields(Row)}) for r in found["rows"]]
+                mine = [
+                    CheckRow(**{f.name: r[f.name] for f in fields(CheckRow)}) for r in found["rows"]
+                ]
                 if sum(row.is_quiet for row in mine) >= SHARE * len(mine):
                     break
             rows += mine

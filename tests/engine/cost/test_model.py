@@ -33,7 +33,7 @@ from trireme.placement.place import place
 from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError
-from trireme.tools.calibrate_check import Row, repeated, verdict
+from trireme.tools.calibrate_check import CheckRow, repeated, verdict
 from trireme.tools.calibrate_rank import rank_correlation
 from trireme.tools.cli import main
 
@@ -347,7 +347,7 @@ def test_pace_is_of_now_to_then(cpu):
 
 def rows(*figures):
     return [
-        Row("m", "cpu", 1, "run", predicted, 0.0, 9.0, measured, pace)
+        CheckRow("m", "cpu", 1, "run", predicted, 0.0, 9.0, measured, pace)
         for predicted, measured, pace in figures
     ]
 
@@ -367,7 +367,7 @@ def test_the_bars_are_of_a_quiet_machine():
 
 
 def test_no_prediction_is_better_than_measurements_of_the_same():
-    other = Row("other", "cpu", 1, "run", 1.0, 0.0, 9.0, 5.0, 1.0)
+    other = CheckRow("other", "cpu", 1, "run", 1.0, 0.0, 9.0, 5.0, 1.0)
     same = rows((1.0, 1.0, 1.0), (1.0, 1.0, 1.0), (1.0, 2.0, 1.0))
     (line,) = repeated("runs", [*same, other])
     # of 1, 1 and 2 the others' medians are 1.5, 1.5 and 1

@@ -18,7 +18,7 @@ from trireme.ir.graph import TensorType
 from trireme.placement import uncertainty as doubt
 from trireme.placement.explain import explain
 from trireme.placement.lockfile import differences, lock, place_as
-from trireme.placement.place import Kept, Pricing, place
+from trireme.placement.place import HeldNodes, Pricing, place
 from trireme.placement.proven import proven
 from trireme.placement.shards.choose import improve, place_with
 from trireme.placement.singles import place_singles
@@ -205,7 +205,7 @@ def conv_and_lrn(gpu_us):
 )
 def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, multi_device, where):
     graph, costs = conv_and_lrn(gpu_us)
-    plain = place(graph, costs, keep=Kept({n.id: "cpu" for n in graph.nodes}, {}))
+    plain = place(graph, costs, keep=HeldNodes({n.id: "cpu" for n in graph.nodes}, {}))
     found = improve(plain, costs, multi_device=multi_device)
     (one,) = found.splits
     assert one.text.startswith("y=cpu,gpu:")

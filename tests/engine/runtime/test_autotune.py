@@ -17,7 +17,7 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.placement.lockfile import load_lock
-from trireme.placement.place import Kept, place, place_several
+from trireme.placement.place import HeldNodes, place, place_several
 from trireme.placement.singles import alone_on, place_singles
 from trireme.runtime import autotune as measure
 from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, interleave
@@ -182,7 +182,7 @@ def test_a_mixture_must_be_faster_for_sure_and_again(monkeypatch, first, second,
     one, other = (node.id for node in graph.nodes[:2])
     where = {node.id: "cpu" for node in graph.nodes}
     placements = [
-        place(graph, costs, keep=Kept({**where, **moved}, {}))
+        place(graph, costs, keep=HeldNodes({**where, **moved}, {}))
         for moved in ({one: "gpu"}, {}, {one: "gpu", other: "gpu"})
     ]
     assert [alone_on(placement) for placement in placements] == [False, True, False]

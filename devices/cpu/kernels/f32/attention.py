@@ -66,7 +66,7 @@ def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int, float]:
     fn, operands, chunk, local = begin(
         f"attention_f32_{most}x{vectors}", isa, 4 + (shape.mask is not None)
     )
-    emitter = _Emitter(fn, shape, vectors, most, operands, local)
+    emitter = _AttentionEmitter(fn, shape, vectors, most, operands, local)
     blocks = -(-shape.queries // emitter.block)
     items = math.prod(shape.batch) * blocks
     cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
@@ -78,7 +78,7 @@ def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int, float]:
     return finish(fn), chunks, emitter.local_bytes, seconds
 
 
-class _Emitter:
+class _AttentionEmitter:
     """Writes one attention kernel: item (a block of queries of a batch) > the five steps of it."""
 
     def __init__(

@@ -19,8 +19,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, depthwise_kernel
-from trireme.devices.cpu.kernels.f32.gemm import Product, pack_panels, panel_bytes
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.gemm import MatmulShape, pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import Operands, conv_reason, product_step
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -64,10 +64,12 @@ def axes_for(graph: Graph, node: Node) -> tuple[Axis, Axis]:
     return axes_of(graph, node, alone=node.attrs["groups"] > 1)
 
 
-def window_for(axes: tuple[Axis, Axis], runs: tuple[Run, Run], channels: int, depth: int) -> Window:
+def window_for(
+    axes: tuple[Axis, Axis], runs: tuple[Run, Run], channels: int, depth: int
+) -> ImageWindow:
     """Return the window of a pair of runs over the image."""
     rows, columns = runs
-    return Window(
+    return ImageWindow(
         axes[0].size,
         axes[1].size,
         channels,
@@ -110,7 +112,7 @@ def _product(
     window = window_for(axes, runs, channels, channels // groups)
     depth = math.prod(window.kernel) * window.depth
     rows = x[0] * window.out_height * window.out_width
-    product = Product(
+    product = MatmulShape(
         groups,
         rows,
         columns,

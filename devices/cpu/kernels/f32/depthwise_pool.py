@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
 from trireme.devices.cpu.kernels.f32.reductions import Rows, reduce_kernel
 from trireme.devices.cpu.kernels.f32.window_body import (
@@ -53,7 +53,7 @@ MOST_TAPS = 256
 class WindowEmitter:
     """Writes a window kernel: chunk of rows > row > tile of columns > channels."""
 
-    def __init__(self, fn: Function, window: Window, body: Body, x: Value, y: Value) -> None:
+    def __init__(self, fn: Function, window: ImageWindow, body: Body, x: Value, y: Value) -> None:
         self.fn, self.window, self.body, self.x, self.y = fn, window, body, x, y
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
@@ -205,7 +205,13 @@ def _scaled(index: Index, factor: int, plus: int) -> Index:
 
 
 def _window_kernel(
-    isa: Isa, window: Window, rows: int, operands: int, make: MakeBody, name: str, cycles: float
+    isa: Isa,
+    window: ImageWindow,
+    rows: int,
+    operands: int,
+    make: MakeBody,
+    name: str,
+    cycles: float,
 ) -> tuple[Code, int, float]:
     """Return a window kernel, its chunks and seconds; make(fn, operands) returns the body.
 
@@ -221,7 +227,7 @@ def _window_kernel(
 
 
 def depthwise_kernel(
-    isa: Isa, window: Window, rows: int, activation: str, bias: bool, residual: bool
+    isa: Isa, window: ImageWindow, rows: int, activation: str, bias: bool, residual: bool
 ) -> tuple[Code, int, float]:
     """Return the kernel of a depthwise conv, its chunks and seconds.
 
@@ -236,7 +242,7 @@ def depthwise_kernel(
 
 
 def pool_kernel(
-    isa: Isa, op: str, window: Window, rows: int, activation: str, fixed: int | None
+    isa: Isa, op: str, window: ImageWindow, rows: int, activation: str, fixed: int | None
 ) -> tuple[Code, int, float]:
     """Return the kernel of a pool, its chunks and seconds. Operands: x, y.
 
@@ -251,7 +257,7 @@ def pool_kernel(
     return _window_kernel(isa, window, rows, 2, make, op, POOL_CYCLES)
 
 
-def _seconds(isa: Isa, window: Window, rows: int, tap_cycles: float) -> float:
+def _seconds(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
     """Estimate a window kernel for one thread, given the cycles of a vector of one tap."""
     vectors = window.out_width * -(-window.channels // isa.lanes)
     return rows * (vectors * math.prod(window.kernel) * tap_cycles + 50) / 3e9

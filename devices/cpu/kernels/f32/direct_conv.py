@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_depthwise
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
 from trireme.devices.cpu.kernels.f32.window_body import column_segments
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
@@ -68,13 +68,13 @@ def _lanes(isa: Isa, outputs: int) -> int:
     return half if odd and outputs <= _MOST_VECTORS * half else isa.lanes
 
 
-class _Emitter:
+class _DirectConvEmitter:
     """Writes one direct convolution: row > tile of columns > kernel row > taps."""
 
     def __init__(
         self,
         fn: Function,
-        window: Window,
+        window: ImageWindow,
         outputs: int,
         operands: Sequence[Value],
         extra: tuple[bool, bool],
@@ -200,7 +200,12 @@ class _Emitter:
 
 
 def direct_kernel(
-    isa: Isa, window: Window, batch: int, outputs: int, extra: tuple[bool, bool], activation: str
+    isa: Isa,
+    window: ImageWindow,
+    batch: int,
+    outputs: int,
+    extra: tuple[bool, bool],
+    activation: str,
 ) -> tuple[Code, int, float]:
     """Return the kernel of a direct conv, its chunks and seconds.
 
@@ -210,7 +215,7 @@ def direct_kernel(
     width = _padded(isa, outputs)
     name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
     fn, operands, chunk, _ = begin(name, isa, 3 + sum(extra))
-    emitter = _Emitter(fn, window, outputs, operands, extra, activation)
+    emitter = _DirectConvEmitter(fn, window, outputs, operands, extra, activation)
     total = batch * window.out_height
     cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
     seconds = total * cycles / 2e9

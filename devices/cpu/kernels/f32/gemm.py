@@ -21,14 +21,14 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
-from trireme.devices.cpu.kernels.f32.im2row import Window, emit_gather
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
 from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
 from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulShape:
     """Shapes and strides, in elements, of a batch of products with their epilogue.
 
     b_row: elements between rows of B where it is walked in place, 0 where it is packed
@@ -50,7 +50,7 @@ class Product:
     bias: bool = False
     residual: bool = False
     activation: str = ""
-    window: Window | None = None
+    window: ImageWindow | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Cut:
         return self.tiles - (self.last_rows < self.tiling.tile_rows)
 
 
-def cut_product(isa: Isa, product: Product, threads: int) -> Cut:
+def cut_product(isa: Isa, product: MatmulShape, threads: int) -> Cut:
     """Return how a product is cut into chunks, slices and tiles."""
     window = product.window
     unit = window.row if window else 8
@@ -129,7 +129,7 @@ def pack_panels(b: Array, width: int) -> Array:
     return packed
 
 
-def product_kernel(isa: Isa, product: Product, cut: Cut, what: str) -> tuple[Code, int, int]:
+def product_kernel(isa: Isa, product: MatmulShape, cut: Cut, what: str) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 
     Operands: A, B, bias and residual where there are any, C
@@ -137,18 +137,18 @@ def product_kernel(isa: Isa, product: Product, cut: Cut, what: str) -> tuple[Cod
     tiling = cut.tiling
     name = f"{what}_f32_{tiling.tile_rows}x{tiling.vectors}"
     fn, operands, chunk, local = begin(name, isa, 3 + product.bias + product.residual)
-    _Emitter(fn, product, cut, operands, local).chunk(chunk)
+    _MatmulEmitter(fn, product, cut, operands, local).chunk(chunk)
     local_bytes = 0
     if product.window:
         local_bytes = 4 * (cut.stride * min(tiling.block_tiles * tiling.tile_rows, product.rows))
     return finish(fn), product.batch * cut.blocks * cut.groups, local_bytes
 
 
-class _Emitter:
+class _MatmulEmitter:
     """Writes one product kernel: chunk > slice > panel > tile."""
 
     def __init__(
-        self, fn: Function, product: Product, cut: Cut, operands: list[Value], local: Value
+        self, fn: Function, product: MatmulShape, cut: Cut, operands: list[Value], local: Value
     ) -> None:
         self.fn, self.product, self.cut, self.local = fn, product, cut, local
         self.a, self.b, *extra, self.c = operands

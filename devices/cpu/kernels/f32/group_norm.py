@@ -18,7 +18,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.reductions import Row, Rows, across, each_row, keep
+from trireme.devices.cpu.kernels.f32.reductions import EmittedRow, Rows, across, each_row, keep
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
@@ -98,7 +98,7 @@ def moments_kernel(isa: Isa, rows: Rows) -> tuple[Code, int]:
     entries = rows.outer * rows.inner
     chunks, emit = each_row(fn, chunk, rows, MOMENTS_COST)
 
-    def body(row: Row) -> None:
+    def body(row: EmittedRow) -> None:
         mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)
         spread = row.total(x, 0.0, lambda v: (v - mean) * (v - mean), _add)
         block = fn.integer("udiv", row.offset, rows.count * rows.inner)
@@ -228,7 +228,7 @@ def normalise_kernel(isa: Isa, image: Image) -> tuple[Code, int]:
         rows = Rows(number, image.area, 1)
     chunks, emit = each_row(fn, chunk, rows, NORMALISE_COST)
 
-    def body(row: Row) -> None:
+    def body(row: EmittedRow) -> None:
         line = fn.integer("udiv", row.offset, rows.count)
         if image.is_last:
             channel: Index = 0

@@ -13,7 +13,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 
 
 @dataclass(frozen=True)
-class Window:
+class ImageWindow:
     """A 2-D window over an image [N,H,W,C]; one group reads `depth` of the C channels.
 
     Units: everything in elements; pads are those before the image only
@@ -48,7 +48,7 @@ class Window:
 
 def emit_gather(
     fn: Function,
-    window: Window,
+    window: ImageWindow,
     image: Value,
     target: Value,
     stride: int,
@@ -78,7 +78,9 @@ def emit_gather(
                     copy(fn, None, row_at, window.row)
 
 
-def _gather_line(fn: Function, window: Window, line: Value, target: Value, left: Value) -> None:
+def _gather_line(
+    fn: Function, window: ImageWindow, line: Value, target: Value, left: Value
+) -> None:
     """Emit the copy of what one kernel row sees of one line of the image."""
     kw, depth = window.kernel[1], window.depth
     if window.dilations[1] == 1 and depth == window.channels:
@@ -92,7 +94,9 @@ def _gather_line(fn: Function, window: Window, line: Value, target: Value, left:
         _gather_points(fn, window, line, target, left)
 
 
-def _gather_points(fn: Function, window: Window, line: Value, target: Value, left: Value) -> None:
+def _gather_points(
+    fn: Function, window: ImageWindow, line: Value, target: Value, left: Value
+) -> None:
     for kw in fn.range(0, window.kernel[1]):
         w = _i64(fn, kw) * window.dilations[1] + left
         to = fn.at(target, _i64(fn, kw) * window.depth)

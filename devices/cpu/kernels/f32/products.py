@@ -11,13 +11,13 @@ import numpy as np
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.f32.gemm import (
-    Product,
+    MatmulShape,
     cut_product,
     pack_panels,
     panel_bytes,
     product_kernel,
 )
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
@@ -43,7 +43,7 @@ class Operands:
 
 
 def product_step(
-    context: Context, node: Node, product: Product, operands: Operands, what: str
+    context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
 ) -> Step:
     """Return the step that computes a product."""
     cut = cut_product(context.isa, product, context.threads)
@@ -61,7 +61,7 @@ def product_step(
     )
 
 
-def _seconds(isa: Isa, product: Product) -> float:
+def _seconds(isa: Isa, product: MatmulShape) -> float:
     """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
     b_items = product.depth * product.columns * product.batch
     bandwidth = 8e10 if 4 * b_items <= isa.l2_bytes // 2 else 1.8e10
@@ -83,7 +83,7 @@ def constant_reason(graph: Graph, node: Node, position: int, what: str) -> str |
     return f"{node.op} has a native kernel for constant {what} only"
 
 
-def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> Window:
+def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> ImageWindow:
     """Return a node's window with the spatial axes as two; a 1-D image has height 1."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     rank, attrs = len(x) - 2, node.attrs
@@ -92,7 +92,7 @@ def window_of(graph: Graph, node: Node, kernel: Sequence[int], depth: int) -> Wi
     size, out = (*one, *x[1:-1]), (*one, *y[1:-1])
     strides, dilations = (*one, *attrs["strides"]), (*one, *attrs["dilations"])
     full = (*one, *kernel)
-    return Window(
+    return ImageWindow(
         size[0],
         size[1],
         x[-1],
@@ -131,7 +131,7 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
     groups, depth, columns = node.attrs["groups"], math.prod(w[1:]), w[0] // node.attrs["groups"]
     window = window_of(graph, node, w[1:-1], w[-1])
     bias, residual, extra = _extra(context, node)
-    product = Product(
+    product = MatmulShape(
         groups,
         math.prod(y[:-1]),
         columns,
@@ -173,7 +173,7 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
     columns, depth = context.type(weight).dims
     rows = context.type(node.outputs[0]).elements // columns
     bias, residual, extra = _extra(context, node)
-    product = Product(
+    product = MatmulShape(
         1,
         rows,
         columns,
@@ -234,7 +234,7 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
     if b_count == 1:  # one matrix B: all of A is one matrix
         rows, batch, a_count = rows * batch, 1, 1
     constant = context.graph.values[right].data
-    product = Product(
+    product = MatmulShape(
         batch,
         rows,
         columns,
@@ -294,7 +294,7 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
             lambda: np.broadcast_to(c.reshape(-1) * beta, (columns,)).copy(),
         )
         extra = (row,)
-    product = Product(
+    product = MatmulShape(
         1,
         rows,
         columns,

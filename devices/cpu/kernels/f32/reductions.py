@@ -46,7 +46,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Row:
+class EmittedRow:
     """A row under construction, or `width` neighbouring ones: vectors at known places."""
 
     fn: Function
@@ -133,7 +133,7 @@ def across(fn: Function, value: Value, join: Join) -> Value:
 
 def each_row(
     fn: Function, chunk: Value, rows: Rows, cost: int
-) -> tuple[int, Callable[[Callable[[Row], None]], None]]:
+) -> tuple[int, Callable[[Callable[[EmittedRow], None]], None]]:
     """Return the number of chunks, and a function that emits a chunk's rows by calling back.
 
     cost: half cycles that a vector of elements takes
@@ -145,20 +145,20 @@ def each_row(
     each = rows.count * (min(lanes, rows.inner) if across_lanes else 1)
     size, chunks = deal(items, items * each * cost / (lanes * 2e9))
 
-    def emit(body: Callable[[Row], None]) -> None:
+    def emit(body: Callable[[EmittedRow], None]) -> None:
         first: Index = chunk * size if chunks > 1 else 0
         for item in fn.range(first, fn.minimum(first + size, items)):
             if not across_lanes:
-                body(Row(fn, rows, item * rows.count, lanes))
+                body(EmittedRow(fn, rows, item * rows.count, lanes))
                 continue
             outer, v = (fn.integer(op, item, vectors) for op in ("udiv", "urem"))
             offset = outer * (rows.count * rows.inner) + v * lanes
             rest = rows.inner % lanes
             if not rest or isinstance(v, int):
-                body(Row(fn, rows, offset, rest if isinstance(v, int) and rest else lanes))
+                body(EmittedRow(fn, rows, offset, rest if isinstance(v, int) and rest else lanes))
                 continue
             for is_last in fn.either(fn.compare("eq", v, vectors - 1)):
-                body(Row(fn, rows, offset, rest if is_last else lanes))
+                body(EmittedRow(fn, rows, offset, rest if is_last else lanes))
 
     return chunks, emit
 
@@ -202,7 +202,7 @@ def reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
     kind = REDUCTIONS[op]
     chunks, emit = each_row(fn, chunk, rows, REDUCE_COST)
 
-    def body(row: Row) -> None:
+    def body(row: EmittedRow) -> None:
         total = row.total(
             x, kind.start, lambda v: kind.term(fn, v), lambda a, b: kind.join(fn, a, b)
         )
@@ -223,7 +223,7 @@ def _softmax_kernel(isa: Isa, rows: Rows, beta: float, log: bool) -> tuple[Code,
     fn, (x, y), chunk, _ = begin("log_softmax_f32" if log else "softmax_f32", isa, 2)
     chunks, emit = each_row(fn, chunk, rows, SOFTMAX_COST)
 
-    def body(row: Row) -> None:
+    def body(row: EmittedRow) -> None:
         largest = row.total(x, -math.inf, lambda v: v * beta, lambda a, b: mathfn.maximum(fn, a, b))
         if log:
             total = row.total(x, 0.0, lambda v: mathfn.exp(fn, v - largest), _add)
@@ -255,7 +255,7 @@ def _layer_norm_kernel(
     y = rest[-1]
     chunks, emit = each_row(fn, chunk, rows, NORM_COST)
 
-    def body(row: Row) -> None:
+    def body(row: EmittedRow) -> None:
         mean = fn.as_value(row.type, 0.0)
         if is_centred:
             mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)

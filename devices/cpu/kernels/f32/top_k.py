@@ -72,7 +72,7 @@ class Shape:
         )
 
 
-class Kept:
+class Candidates:
     """The list of a row: keys and places that may be among the first k, in order of place."""
 
     def __init__(self, fn: Function, shape: Shape, local: Value) -> None:
@@ -241,9 +241,11 @@ def top_k_kernel(
     return finish(fn), chunks, seconds, shape.nbytes
 
 
-def _kept(fn: Function, order: Order, rows: Rows, shape: Shape, row: Value, local: Value) -> Kept:
+def _kept(
+    fn: Function, order: Order, rows: Rows, shape: Shape, row: Value, local: Value
+) -> Candidates:
     """Emit the pass over a row; return the list, cut to k."""
-    kept, lanes = Kept(fn, shape, local), shape.lanes
+    kept, lanes = Candidates(fn, shape, local), shape.lanes
 
     def keys(at: Index, count: int = lanes) -> Value:
         source = fn.at(row, at * rows.inner, SCALARS[order.dtype].memory)

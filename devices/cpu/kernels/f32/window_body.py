@@ -10,7 +10,7 @@ from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.expressions import activate
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 
 
 class Body(ABC):
@@ -139,7 +139,7 @@ class AverageBody(MaxBody):
         return activate(self.fn, self.activation, total / self.fn.splat(by, self.fn.isa.lanes))
 
 
-def taps_of(window: Window, ow: int) -> list[int]:
+def taps_of(window: ImageWindow, ow: int) -> list[int]:
     """Return the kernel columns of an output column that lie in the image."""
     left = ow * window.strides[1] - window.pads[1]
     return [
@@ -147,7 +147,7 @@ def taps_of(window: Window, ow: int) -> list[int]:
     ]
 
 
-def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[int]]]]:
+def column_segments(window: ImageWindow, tile: int) -> list[tuple[range, list[list[int]]]]:
     """Cut an output row into tiles of columns: the starts of neighbouring tiles that share code,
     having the same taps, and the taps of each column of such a tile.
     """
@@ -169,7 +169,7 @@ def column_segments(window: Window, tile: int) -> list[tuple[range, list[list[in
     return segments
 
 
-def _alike_until(window: Window, ow: int) -> int:
+def _alike_until(window: ImageWindow, ow: int) -> int:
     """Return a column up to which all have the taps of column ow: all of them, or none."""
     stride, before, width = window.strides[1], window.pads[1], window.width
     reach = (window.kernel[1] - 1) * window.dilations[1]

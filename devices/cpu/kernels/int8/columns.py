@@ -25,7 +25,7 @@ _SPARE_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Window:
+class DepthwiseWindow:
     """The geometry of a depthwise convolution."""
 
     channels: int
@@ -45,7 +45,7 @@ class Source:
     """The image as a kernel reads it."""
 
     image: Image
-    window: Window
+    window: DepthwiseWindow
     in_place: bool
 
     @property
@@ -146,7 +146,7 @@ class Source:
         return found
 
 
-def source_of(image: Image, window: Window) -> Source:
+def source_of(image: Image, window: DepthwiseWindow) -> Source:
     """Return how the image is best read."""
     found = Source(image, window, in_place=True)
     first, last = found.inner()

@@ -22,7 +22,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code, form_of
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
-from trireme.devices.cpu.kernels.int8.columns import Source, Window, source_of
+from trireme.devices.cpu.kernels.int8.columns import DepthwiseWindow, Source, source_of
 from trireme.devices.cpu.kernels.int8.epilogue import Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.pack import sum_bounds
 from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image
@@ -117,11 +117,11 @@ def cut_channels(channels: int, dot: Dot, isa: Isa) -> list[Block]:
     return blocks_of(channels, dot.taps, isa.lanes if dot is QUADS else min(isa.lanes, 8))
 
 
-def window_of(graph: Graph, node: Node) -> Window:
+def window_of(graph: Graph, node: Node) -> DepthwiseWindow:
     """Return the geometry of a depthwise conv."""
     y = graph.type(node.outputs[0]).dims
     _, kh, kw, _ = graph.type(node.used[1]).dims
-    return Window(
+    return DepthwiseWindow(
         y[3],
         (y[0], y[1], y[2]),
         (kh, kw),
@@ -163,7 +163,7 @@ def depthwise_step(
     return Step(code, reads, (y,), chunks, local_bytes, seconds)
 
 
-def _cycles(isa: Isa, window: Window, blocks: Sequence[Block], dot: Dot) -> float:
+def _cycles(isa: Isa, window: DepthwiseWindow, blocks: Sequence[Block], dot: Dot) -> float:
     """Return about what all output lines take: columns, products, the way to bytes."""
     (kh, kw), taps = window.kernel, dot.taps
     groups = -(-kh // taps)
@@ -201,7 +201,7 @@ def _requantiser(
 
 
 def pack_weights(
-    w: Array, zero: int, window: Window, blocks: Sequence[Block], dot: Dot, order: Array
+    w: Array, zero: int, window: DepthwiseWindow, blocks: Sequence[Block], dot: Dot, order: Array
 ) -> Array:
     """Return weights as [block, term, kernel column, group of lines, vector, lanes, taps].
 

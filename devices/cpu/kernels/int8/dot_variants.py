@@ -9,7 +9,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import BYTES, Dot, dot_of
 from trireme.devices.cpu.kernels.int8.pack import (
     MOST_VECTORS,
-    Product,
+    Int8MatmulShape,
     Tile,
     choose_tile,
     steps_of,
@@ -38,12 +38,12 @@ class Way:
     parts: Split | None = None
 
 
-def best_way(isa: Isa, w: Array, params: LinearParams, product: Product) -> Way:
+def best_way(isa: Isa, w: Array, params: LinearParams, product: Int8MatmulShape) -> Way:
     """Return the way that takes the fewest modelled cycles."""
     return min(_ways(isa, w, params, product), key=lambda way: way.cycles)
 
 
-def _ways(isa: Isa, w: Array, params: LinearParams, product: Product) -> Iterator[Way]:
+def _ways(isa: Isa, w: Array, params: LinearParams, product: Int8MatmulShape) -> Iterator[Way]:
     dot = dot_of(isa)
     tile, cycles = choose_tile(isa, product, dot)
     yield Way(dot, tile, cycles, steps_of(w, weight_zero(w, params, dot), product, dot))

@@ -32,7 +32,7 @@ from trireme.devices.cpu.kernels.int8.dot_variants import best_way
 from trireme.devices.cpu.kernels.int8.epilogue import Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update, row_sum
 from trireme.devices.cpu.kernels.int8.pack import (
-    Product,
+    Int8MatmulShape,
     Tile,
     constant_terms,
     kernel_order,
@@ -68,7 +68,7 @@ class _Kernel:
     def __init__(
         self,
         isa: Isa,
-        product: Product,
+        product: Int8MatmulShape,
         source: tuple[Image, View],
         tile: Tile,
         epilogue: Epilogue,
@@ -246,7 +246,7 @@ def _times(index: Index, factor: int) -> Index:
 
 def product_code(
     isa: Isa,
-    product: Product,
+    product: Int8MatmulShape,
     source: tuple[Image, View],
     tile: Tile,
     epilogue: Epilogue,
@@ -264,7 +264,7 @@ def product_code(
 
 def product_step(
     context: Context,
-    product: Product,
+    product: Int8MatmulShape,
     source: tuple[Image, View],
     cut: tuple[Tile, float],
     epilogue: Epilogue,
@@ -293,7 +293,7 @@ def product_step(
     return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds, stores_s=stores_s)
 
 
-def lane_channels(product: Product, order: Array) -> Array:
+def lane_channels(product: Int8MatmulShape, order: Array) -> Array:
     """Return the channel in each lane of all groups, by the order of lanes in one of them."""
     total = product.channels * product.groups
     return np.concatenate(
@@ -307,7 +307,7 @@ def lane_channels(product: Product, order: Array) -> Array:
 def _steps(
     context: Context,
     node: Node,
-    product: Product,
+    product: Int8MatmulShape,
     params: LinearParams,
     source: tuple[Image, View],
 ) -> list[Step]:

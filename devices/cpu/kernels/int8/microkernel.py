@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot, emit_dot, emit_dots, load_bytes
-from trireme.devices.cpu.kernels.int8.pack import Product
+from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape
 
 
 def rank_update(
@@ -48,7 +48,7 @@ def rank_update(
             var.set(emit_dots(fn, dot, var.get(), xs, column))
 
 
-def row_sum(fn: Function, product: Product, start: Value, factor: int) -> Value:
+def row_sum(fn: Function, product: Int8MatmulShape, start: Value, factor: int) -> Value:
     """Return the sum of a row's inputs times a factor, in every lane; with VNNI alone."""
     lanes = fn.isa.lanes
     type = vector(lanes, "i32")

@@ -16,7 +16,7 @@ from trireme.support.dtypes import Array, numpy_dtype
 
 
 @dataclass(frozen=True)
-class Product:
+class Int8MatmulShape:
     """The shape of the product of matrices.
 
     rows, channels: output positions, and output channels of a group
@@ -71,7 +71,7 @@ _AGAIN_CYCLES = 1.2
 
 
 def choose_tile(
-    isa: Isa, product: Product, dot: Dot, again: Sequence[float] = ()
+    isa: Isa, product: Int8MatmulShape, dot: Dot, again: Sequence[float] = ()
 ) -> tuple[Tile, float]:
     """Return the tile of least modelled cycles, and these, for one group of a product.
 
@@ -109,7 +109,7 @@ def _tile_cycles(isa: Isa, tile: Tile, steps: int, dot: Dot) -> float:
     return steps * _step_cycles(isa, tile, dot.cycles) + tile.rows * store + 10
 
 
-def store_cycles(isa: Isa, product: Product, tile: Tile) -> float:
+def store_cycles(isa: Isa, product: Int8MatmulShape, tile: Tile) -> float:
     """Return the modelled cycles in which one group's outputs are requantised and stored."""
     panels, last = divmod(-(-product.channels // isa.lanes), tile.vectors)
     vectors = [*groups_of(tile.vectors) * panels, *(groups_of(last) if last else ())]
@@ -140,7 +140,7 @@ def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
     return 128 if w.dtype == np.uint8 else 0
 
 
-def steps_of(w: Array, zero: int, product: Product, dot: Dot) -> Array:
+def steps_of(w: Array, zero: int, product: Int8MatmulShape, dot: Dot) -> Array:
     """Return weights [O, depth], less `zero`, as int16 [group, channel, steps, taps].
 
     Spans are filled up with zeros to whole steps.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.int8.pack import Product
+from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape
 from trireme.devices.cpu.kernels.int8.prepare import View
 from trireme.ir.graph import Graph, Node
 
 Shape = tuple[int, int, int, int]
 
 
-def fully_connected_shape(graph: Graph, node: Node) -> tuple[Product, View, Shape]:
+def fully_connected_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, View, Shape]:
     """Return the product, which lines its rows see, and the shape of the image they are of."""
     channels, depth = graph.type(node.used[1]).dims
     rows = graph.type(node.used[0]).elements // depth
-    product = Product(rows, channels, 1, None, depth, 0, ((0, depth),))
+    product = Int8MatmulShape(rows, channels, 1, None, depth, 0, ((0, depth),))
     return product, *_matrix(rows, depth)
 
 
@@ -24,7 +24,7 @@ def _matrix(rows: int, depth: int) -> tuple[View, Shape]:
     return View(rows, 1, rows, 1, 1), (1, rows, 1, depth)
 
 
-def conv_shape(graph: Graph, node: Node) -> tuple[Product, View, Shape]:
+def conv_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, View, Shape]:
     """Return the product of a 2-D conv, which lines its rows see, and the shape of its image.
 
     The offsets of rows are counted with the conv's pads around the image.
@@ -37,7 +37,9 @@ def conv_shape(graph: Graph, node: Node) -> tuple[Product, View, Shape]:
     kh, kw, depth = w[1:]
     if (kh, kw, sh, sw) == (1, 1, 1, 1) and not any(node.attrs["pads"]):
         rows = x[0] * x[1] * x[2]
-        product = Product(rows, w[0] // groups, groups, None, channels, depth, ((0, depth),))
+        product = Int8MatmulShape(
+            rows, w[0] // groups, groups, None, channels, depth, ((0, depth),)
+        )
         return product, *_matrix(rows, channels)
     if dw == 1 and groups == 1:
         spans = tuple((ky * dh * width * channels, kw * depth) for ky in range(kh))
@@ -47,6 +49,6 @@ def conv_shape(graph: Graph, node: Node) -> tuple[Product, View, Shape]:
         )
     n, oy, ox = np.meshgrid(*map(np.arange, y[:3]), indexing="ij")
     offsets = (((n * height + oy * sh) * width + ox * sw) * channels).astype(np.int32).reshape(-1)
-    product = Product(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)
+    product = Int8MatmulShape(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)
     view = View(y[1], y[2], height, sh, (kh - 1) * dh + 1)
     return product, view, (x[0], x[1], x[2], x[3])

@@ -83,7 +83,7 @@ def _picks(graph: Graph, node: Node) -> Picks:
 
 
 @dataclass(frozen=True)
-class _Emitter:
+class _IndexedEmitter:
     """Writes the parts that gathers and scatters share."""
 
     fn: Function
@@ -172,7 +172,7 @@ def gather_picks_kernel(isa: Isa, picks: Picks) -> tuple[Code, int, float]:
     element = f"i{8 * picks.item}"
     count = 3 + len(picks.sizes)
     fn, (x, indices, *faults, y), chunk, _ = begin(f"gather_picks_b{8 * picks.item}", isa, count)
-    emit = _Emitter(fn, picks, indices)
+    emit = _IndexedEmitter(fn, picks, indices)
     rows, inner = math.prod(picks.dims[:-1]), (picks.dims or (1,))[-1]
     seconds = _pick_s(picks)
     size, chunks = deal(rows, seconds)
@@ -206,7 +206,7 @@ def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> 
     )
     element = f"i{8 * picks.item}"
     fn, (indices, updates, *faults, y), _, _ = begin(name, isa, 3 + len(picks.sizes))
-    emit = _Emitter(fn, picks, indices)
+    emit = _IndexedEmitter(fn, picks, indices)
     emit.check(faults)
     rows, inner = math.prod(picks.dims[:-1]), (picks.dims or (1,))[-1]
     slice_ = Copy((picks.inner,), (1,), (1,), picks.item)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import window_of
 from trireme.devices.cpu.kernels.f32.winograd.kernel import WinogradConv, scheme_of, winograd_kernel
 from trireme.devices.cpu.kernels.f32.winograd.plan import (
@@ -94,7 +94,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     ]
 
 
-def _window(context: Context, node: Node) -> Window:
+def _window(context: Context, node: Node) -> ImageWindow:
     _, *kernel, depth = context.type(node.used[1]).dims
     return window_of(context.graph, node, kernel, depth)
 

@@ -27,7 +27,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.gemm import multiply_tile
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     Scheme,
@@ -45,7 +45,7 @@ class WinogradConv:
     """A convolution of one group with a square kernel and equal strides, with its epilogue."""
 
     batch: int
-    window: Window
+    window: ImageWindow
     outputs: int
     bias: bool
     residual: bool
@@ -107,11 +107,11 @@ def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Cod
     name = f"conv_f32_winograd{kernel_note(made)}_{cut.tile_rows}x{cut.vectors}"
     fn, operands, chunk, local = begin(name, isa, 5 + conv.bias + conv.residual)
     layout = _layout(isa, conv, cut, made)
-    _Emitter(fn, conv, cut, made, layout, operands, local).chunk(chunk)
+    _WinogradEmitter(fn, conv, cut, made, layout, operands, local).chunk(chunk)
     return finish(fn), cut.blocks * cut.groups, layout.nbytes
 
 
-def scheme_of(window: Window, outputs: int) -> Scheme:
+def scheme_of(window: ImageWindow, outputs: int) -> Scheme:
     """Return the scheme of a window for tiles of outputs x outputs."""
     return scheme(window.kernel[0], window.strides[0], outputs)
 
@@ -123,7 +123,7 @@ def kernel_note(made: Scheme) -> str:
     return f"{m}x{m}{of}" + (f"_stride{stride}" if stride > 1 else "")
 
 
-class _Emitter:
+class _WinogradEmitter:
     """Writes one Winograd kernel: tables and input transform, then panels."""
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.im2row import Window
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.f32.winograd.transforms import POINTS, Scheme, scheme
 from trireme.support.errors import InternalError
@@ -56,7 +56,7 @@ _MEMORY_CYCLES = 1 / 8
 """The same for what lies further away; see tiling.py."""
 
 
-def schemes(window: Window) -> tuple[Scheme, ...]:
+def schemes(window: ImageWindow) -> tuple[Scheme, ...]:
     """Return the schemes that fit a window: a square kernel, equal strides, no dilation."""
     (kernel, stride), square = (window.kernel[0], window.strides[0]), window.kernel[0]
     if (window.kernel, window.strides) != ((square, square), (stride, stride)):
@@ -75,7 +75,7 @@ def _output_cycles(made: Scheme) -> float:
     return 2.5 * made.points**2 + 5 * made.outputs**2
 
 
-def winograd_cycles(isa: Isa, batch: int, window: Window, outputs: int, made: Scheme) -> float:
+def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, made: Scheme) -> float:
     """Return the modelled cycles of one core for a scheme."""
     size, points = made.outputs, made.points**2
     tiles = batch * -(-window.out_height // size) * -(-window.out_width // size)
@@ -102,7 +102,7 @@ def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: 
     return cycles
 
 
-def direct_cycles(isa: Isa, batch: int, window: Window, outputs: int) -> float:
+def direct_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int) -> float:
     """Return the modelled cycles of one core for the convolution as one matrix product."""
     rows = batch * window.out_height * window.out_width
     depth = math.prod(window.kernel) * window.channels
@@ -121,7 +121,7 @@ def _with_stream(isa: Isa, product: float, weights: int) -> float:
 
 
 @functools.lru_cache(1024)
-def choose_size(isa: Isa, batch: int, window: Window, outputs: int) -> int:
+def choose_size(isa: Isa, batch: int, window: ImageWindow, outputs: int) -> int:
     """Return m of the F(m x m, ...) that is fastest by the model, 0 where a product is."""
     costs = {
         made.outputs: winograd_cycles(isa, batch, window, outputs, made) for made in schemes(window)
@@ -134,7 +134,7 @@ def choose_size(isa: Isa, batch: int, window: Window, outputs: int) -> int:
 
 @functools.lru_cache(1024)
 def cut_winograd(
-    isa: Isa, batch: int, window: Window, outputs: int, size: int, threads: int
+    isa: Isa, batch: int, window: ImageWindow, outputs: int, size: int, threads: int
 ) -> WinogradCut:
     """Return the cut of a convolution by F(size x size, ...) with the least modelled time."""
     made = scheme(window.kernel[0], window.strides[0], size)
@@ -145,7 +145,9 @@ def cut_winograd(
     return best
 
 
-def _cuts(isa: Isa, batch: int, window: Window, outputs: int, size: int) -> Iterator[WinogradCut]:
+def _cuts(
+    isa: Isa, batch: int, window: ImageWindow, outputs: int, size: int
+) -> Iterator[WinogradCut]:
     """Yield cuts worth trying."""
     high, wide = -(-window.out_height // size), -(-window.out_width // size)
     count, columns = batch * high * wide, -(-outputs // isa.lanes)
