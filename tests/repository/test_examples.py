@@ -1,0 +1,32 @@
+"""Every script in examples/ runs and says something."""
+
+import importlib.util
+
+import pytest
+from zoo import CHECKOUT
+
+SCRIPTS = sorted((CHECKOUT / "examples").glob("*.py"))
+SAID = {
+    "embed": "digits are right",
+    "null_device": "no kernel for tanh",
+    "null_converter": "array([",
+    "read_placement": "us predicted",
+    "compare_machines": "rk3588",
+    "hold_placement": "the same placement: True",
+    "profile_and_trace": "written: ",
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_runs(script, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location(f"example_{script.stem}", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main()
+    assert SAID.get(script.stem, "") in capsys.readouterr().out
+    assert module.__doc__ and module.main.__doc__
+
+
+def test_there_are_ten():
+    assert len(SCRIPTS) == 10
