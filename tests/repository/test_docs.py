@@ -1,5 +1,6 @@
 """Every block of Python in README and docs/ runs as it is printed."""
 
+import pkgutil
 import re
 
 import numpy as np
@@ -52,3 +53,18 @@ def test_links_and_paths_lead_somewhere(page):
         r"`((?:engine|devices|converters|tools|tests|schema|docs)/[\w/.-]+)`", text
     ):
         assert (CHECKOUT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_names_of_the_package_are_there(page):
+    for name in re.findall(r"`(trireme(?:\.\w+)+)", page.read_text()):
+        assert resolved(name), name
+
+
+def resolved(name):
+    """Whether a dotted name is a module, or what a module has."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
