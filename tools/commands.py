@@ -19,7 +19,7 @@ from trireme.model_file import save
 from trireme.passes.pipeline import optimise
 from trireme.placement.explain import explain as explain_placement
 from trireme.placement.kernel_advice import advice_json, advise
-from trireme.placement.placement import Placement, shortened
+from trireme.placement.placement import Placement, clipped
 from trireme.profiling.profile import Profile
 from trireme.profiling.trace import chrome_trace
 from trireme.runtime.interactive import summary
@@ -174,7 +174,7 @@ def reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, dic
         return "\n".join([str(explanation), *map(str, advice)]), data
     lines = [explanation.summary(), *(f"  advice: {one}" for one in advice[:2])]
     lines.append("  more: --node NAME for one node, --all for every node and copy")
-    return "\n".join(map(shortened, "\n".join(lines).split("\n"))), data
+    return "\n".join(map(clipped, "\n".join(lines).split("\n"))), data
 
 
 def explain(options: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ _PREPARING, _FIRST, _CROSSING, _MEASURING = 0.5, 0.65, 0.78, 0.9
 to measure; when no more turns are prepared; when measuring ends. The rest is for fits, and for what
 the caller does."""
 _EVERY = 2
-"""TransferCosts take part in every so-manyth round."""
+"""Transfers between devices are measured in every so-manyth round only."""
 _SHORT, _SCALES = 0.1, (0.85, 1.2)
 """The share of launching above which a network does not tell what its kernels take in all, and how
 far that may be from their sum."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from trireme.ir.graph import Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
-from trireme.placement.placement import Placement, shortened, shortened_name, time_text
+from trireme.placement.placement import Placement, clipped, clipped_name, time_text
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
 
@@ -92,10 +92,10 @@ class Explanation:
             lines.append(f"  nodes that cost most, of {len(self.nodes)}:")
         names = node_names(self.placement.source)
         for node, (chosen, *others) in rows:
-            name = f"{node.op} {shortened_name(names[node.id], 43 - len(node.op))}"
+            name = f"{node.op} {clipped_name(names[node.id], 43 - len(node.op))}"
             took = time_text(chosen.estimate_s or 0.0)
             lines.append(f"    {name:<45}{chosen.device:<8}{took:>8}  {self._next_best(others)}")
-        return "\n".join(map(shortened, lines))
+        return "\n".join(map(clipped, lines))
 
     def _next_best(self, others: Sequence[Alternative]) -> str:
         """Return where a node would cost least among other devices, and how much more."""
@@ -146,39 +146,39 @@ def explain(
     nodes: the ids of the nodes to explain; all of them, and the copies, when None
     free: say as well what each alternative comes to when every other node may move: a search each
     """
-    repricer = MoveEvaluator(placement)
+    evaluator = MoveEvaluator(placement)
     rows = []
     for position, node in enumerate(placement.source.nodes):
         if nodes is None or node.id in nodes:
-            rows.append((node, _alternatives(repricer, position, node, free)))
-    copies = _copies(repricer) if nodes is None else ()
+            rows.append((node, _alternatives(evaluator, position, node, free)))
+    copies = _copies(evaluator) if nodes is None else ()
     return Explanation(placement, tuple(rows), copies)
 
 
 def _alternatives(
-    repricer: MoveEvaluator, position: int, node: Node, free: bool
+    evaluator: MoveEvaluator, position: int, node: Node, free: bool
 ) -> tuple[Alternative, ...]:
-    placement = repricer.placement
+    placement = evaluator.placement
     choice = placement.choices[node.id]
     trials = {
-        name: repricer.moved({position: d})
-        for d, name in enumerate(repricer.names)
-        if d in repricer.problem.able[position] and name != choice.device
+        name: evaluator.moved({position: d})
+        for d, name in enumerate(evaluator.names)
+        if d in evaluator.problem.able[position] and name != choice.device
     }
     others = []
     for name in placement.specs:
         if name in choice.refusals:
             others.append(Alternative(name, None, None, choice.refusals[name]))
         elif name in trials:
-            found = repricer.free(position, repricer.names.index(name)) if free else None
+            found = evaluator.free(position, evaluator.names.index(name)) if free else None
             others.append(
-                _alternative(repricer, choice.estimates[name].seconds, name, trials[name], found)
+                _alternative(evaluator, choice.estimates[name].seconds, name, trials[name], found)
             )
-    return (_chosen(repricer, node, trials), *others)
+    return (_chosen(evaluator, node, trials), *others)
 
 
-def _chosen(repricer: MoveEvaluator, node: Node, trials: Mapping[str, Trial]) -> Alternative:
-    choice = repricer.placement.choices[node.id]
+def _chosen(evaluator: MoveEvaluator, node: Node, trials: Mapping[str, Trial]) -> Alternative:
+    choice = evaluator.placement.choices[node.id]
     own = choice.estimates[choice.device]
     if node.pin:
         why = f"pinned to {node.pin}"
@@ -186,40 +186,40 @@ def _chosen(repricer: MoveEvaluator, node: Node, trials: Mapping[str, Trial]) ->
         why = "no other device can run it"
     else:
         near = min(trials, key=lambda name: trials[name].value)
-        more = trials[near].value - repricer.value
-        why = f"next best is {near}, {repricer.change(more)}"
+        more = trials[near].value - evaluator.value
+        why = f"next best is {near}, {evaluator.change(more)}"
         why += f", for {trials[near].binding}" if more > 0 else ""
     note = choice.notes.get(choice.device)
     remark = f" ({own.source}{'; ' + note if note else ''})"
-    return Alternative(choice.device, own.seconds, repricer.value, why + remark)
+    return Alternative(choice.device, own.seconds, evaluator.value, why + remark)
 
 
 def _alternative(
-    repricer: MoveEvaluator, estimate_s: float, name: str, trial: Trial, free: float | None
+    evaluator: MoveEvaluator, estimate_s: float, name: str, trial: Trial, free: float | None
 ) -> Alternative:
-    change = trial.value - repricer.value
-    why = f"the run would take {repricer.change(change)} with it here"
+    change = trial.value - evaluator.value
+    why = f"the run would take {evaluator.change(change)} with it here"
     if change > 0:
         why += f", for {trial.binding}"
     if free is not None:
-        why += f"; {repricer.change(free - repricer.value)} with all others placed anew"
+        why += f"; {evaluator.change(free - evaluator.value)} with all others placed anew"
     return Alternative(
         name, estimate_s, trial.value, why, free, trial.appears, trial.vanishes, trial.binding
     )
 
 
-def _copies(repricer: MoveEvaluator) -> tuple[CopyReason, ...]:
+def _copies(evaluator: MoveEvaluator) -> tuple[CopyReason, ...]:
     """Return each copy, with what it would cost to move its readers, or its maker, instead."""
-    placement, problem = repricer.placement, repricer.problem
+    placement, problem = evaluator.placement, evaluator.problem
     reasons = []
-    for value, source, target in repricer.copies:
+    for value, source, target in evaluator.copies:
         spaces = problem.machine.spaces
-        maker, readers = repricer.ends(value, target)
+        maker, readers = evaluator.ends(value, target)
         ways = []
         if maker >= 0:
-            ways.append(_way(repricer, [maker], target, "its maker"))
+            ways.append(_way(evaluator, [maker], target, "its maker"))
         if readers:
-            ways.append(_way(repricer, readers, source, "its readers"))
+            ways.append(_way(evaluator, readers, source, "its readers"))
         reasons.append(
             CopyReason(
                 placement.source.values[value].first_name,
@@ -233,18 +233,18 @@ def _copies(repricer: MoveEvaluator) -> tuple[CopyReason, ...]:
     return tuple(reasons)
 
 
-def _way(repricer: MoveEvaluator, nodes: list[int], space: int, who: str) -> str:
+def _way(evaluator: MoveEvaluator, nodes: list[int], space: int, who: str) -> str:
     """Return the sentence of what moving some nodes to a memory space would come to."""
-    problem, graph = repricer.problem, repricer.placement.source
+    problem, graph = evaluator.problem, evaluator.placement.source
     where = problem.machine.spaces[space]
     best: Trial | None = None
     for d in (d for d in problem.devices if problem.space[d] == space):
         if all(d in problem.able[i] for i in nodes):
-            trial = repricer.moved(dict.fromkeys(nodes, d))
+            trial = evaluator.moved(dict.fromkeys(nodes, d))
             best = trial if best is None or trial.value < best.value else best
     labels = ", ".join(graph.nodes[i].label for i in nodes[:3]) + (
         ", ..." if len(nodes) > 3 else ""
     )
     if best is None:
         return f"{who} ({labels}) cannot all run in {where}"
-    return f"with {who} ({labels}) in {where}: {repricer.change(best.value - repricer.value)}"
+    return f"with {who} ({labels}) in {where}: {evaluator.change(best.value - evaluator.value)}"

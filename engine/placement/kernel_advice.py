@@ -50,11 +50,11 @@ def advise(placement: Placement, least: float = 0.005, most: int = 12) -> list[A
                 kinds.setdefault((device, node.op, _general(reason)), []).append(position)
     if not kinds:
         return []
-    repricer = MoveEvaluator(placement)
+    evaluator = MoveEvaluator(placement)
     commonest = sorted(kinds, key=lambda kind: (-len(kinds[kind]), kind))[:most]
-    base = _best(repricer)
-    found = [_advice(repricer, base, kind, kinds[kind]) for kind in commonest]
-    worth = [advice for advice in found if advice.saved > least * repricer.value]
+    base = _best(evaluator)
+    found = [_advice(evaluator, base, kind, kinds[kind]) for kind in commonest]
+    worth = [advice for advice in found if advice.saved > least * evaluator.value]
     return sorted(worth, key=lambda advice: -advice.saved)
 
 
@@ -63,31 +63,34 @@ def _general(reason: str) -> str:
     return reason.split(" (here")[0]
 
 
-def _best(repricer: MoveEvaluator) -> tuple[float, Tasks]:
+def _best(evaluator: MoveEvaluator) -> tuple[float, Tasks]:
     """Return the score and tasks of the placement, or of a search where that finds better: of a
     mixture that was given up. Advice does not count its gain as an op's.
     """
-    value, _, tasks = repricer.searched(repricer.seconds)
-    return min((repricer.value, repricer.tasks), (value, tasks), key=lambda one: one[0])
+    value, _, tasks = evaluator.searched(evaluator.seconds)
+    return min((evaluator.value, evaluator.tasks), (value, tasks), key=lambda one: one[0])
 
 
 def _advice(
-    repricer: MoveEvaluator, base: tuple[float, Tasks], kind: tuple[str, str, str], nodes: list[int]
+    evaluator: MoveEvaluator,
+    base: tuple[float, Tasks],
+    kind: tuple[str, str, str],
+    nodes: list[int],
 ) -> Advice:
     device, op, reason = kind
-    placement = repricer.placement
-    index = repricer.names.index(device)
-    seconds = [list(row) for row in repricer.seconds]
+    placement = evaluator.placement
+    index = evaluator.names.index(device)
+    seconds = [list(row) for row in evaluator.seconds]
     for i in nodes:
         seconds[i][index] = _assumed_s(placement, placement.source.nodes[i], device)
     assumed_s = sum(seconds[i][index] or 0.0 for i in nodes)
-    value, _, tasks = repricer.searched(seconds)
+    value, _, tasks = evaluator.searched(seconds)
     now = sum(d == index for d, _ in base[1])
     then = sum(d == index for d, _ in tasks)
     saved = base[0] - value
     text = (
         f"{device} refuses {len(nodes)} {op} ({reason}): with them {_joined(now, then)}, and the "
-        f"run would take {repricer.change(-saved)} ({saved / base[0]:.0%}), at an assumed "
+        f"run would take {evaluator.change(-saved)} ({saved / base[0]:.0%}), at an assumed "
         f"{time_text(assumed_s)} for all of them"
     )
     labels = tuple(placement.source.nodes[i].label for i in nodes)

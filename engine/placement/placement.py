@@ -257,7 +257,7 @@ class Placement(Shown):
             "from": source,
             "to": target,
             "bytes": nbytes,
-            "estimate_s": self.links.seconds(nbytes, source, target),
+            "estimate_s": self._copy_s(node),
         }
 
     def busy_s(self, device: str) -> float:
@@ -267,7 +267,11 @@ class Placement(Shown):
 
     def copies_s(self) -> float:
         """Return the predicted seconds of all copies."""
-        return float(sum(self._copy_json(node)["estimate_s"] for node in self.copies()))
+        return sum(map(self._copy_s, self.copies()))
+
+    def _copy_s(self, node: Node) -> float:
+        nbytes = self.graph.type(node.outputs[0]).nbytes
+        return self.links.seconds(nbytes, *link_ends(self.device_of[node.id]))
 
     def _notable(self) -> dict[str, float]:
         """Return the candidates worth a line: single devices, the best start, the answers."""
@@ -279,7 +283,7 @@ class Placement(Shown):
 
     def __str__(self) -> str:
         """Return a summary: one screen of lines of at most WIDTH columns."""
-        return "\n".join(map(shortened, self._lines()))
+        return "\n".join(map(clipped, self._lines()))
 
     def full_text(self) -> str:
         """Return the summary with nothing cut, and what each memory is needed for."""
@@ -344,12 +348,12 @@ _MOST_LINES = 3
 """The most candidates, or splits, of a summary."""
 
 
-def shortened(line: str, width: int = WIDTH) -> str:
+def clipped(line: str, width: int = WIDTH) -> str:
     """Return a line cut to a width, with an ellipsis where something is left out."""
     return line if len(line) <= width else f"{line[: width - 3].rstrip()}..."
 
 
-def shortened_name(name: str, width: int) -> str:
+def clipped_name(name: str, width: int) -> str:
     """Return the end of a name, which tells it from others of its model."""
     return name if len(name) <= width else f"...{name[3 - width :]}"
 

@@ -54,7 +54,7 @@ def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
     A copy to a driver need not start as soon as its value is there when nothing runs beside it:
     put off, it stands before the kernel that reads it, and both are waited for as one. So all that
     is ready of one driver queue runs before anything else, which is the least number of changes
-    where there is one driver queue. Where plan order has no more driver_queues, it is kept.
+    where there is one driver queue. Where plan order has no more driver queues, it is kept.
     """
     plain = list(range(len(calls)))
     driver_queues = [driver_queue_of(call) for call in calls]

@@ -142,9 +142,9 @@ def improve(
     closest = ""
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
-        hope, found = _best(tries, plain, value, fixed, multi_device)
-        if hope is None or found is None or not _pays(hope, found, value, objective):
-            closest = _closest(plain, graph, hope, found, value)
+        candidate, found = _best(tries, plain, value, fixed, multi_device)
+        if candidate is None or found is None or not _pays(candidate, found, value, objective):
+            closest = _closest(plain, graph, candidate, found, value)
             break
         gain = _gain(value, found.value, objective)
         done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
@@ -217,22 +217,26 @@ def _gain(before: float, after: float, objective: str) -> str:
 
 
 def _closest(
-    plain: Placement, graph: Graph, hope: ShardCandidate | None, found: Trial | None, value: float
+    plain: Placement,
+    graph: Graph,
+    candidate: ShardCandidate | None,
+    found: Trial | None,
+    value: float,
 ) -> str:
     """Return why nothing, or nothing more, is split: what the best that was tried comes to, or what
     the most promising could, where none was worth a try."""
-    if hope is None:
+    if candidate is None:
         return "no region can be split so that a second device would help"
-    after, wanted, objective = value - hope.seconds, hope.request, plain.score.objective
+    after, wanted, objective = value - candidate.seconds, candidate.request, plain.score.objective
     what = Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
-    said, is_measured = "the most promising", hope.is_measured
+    said, is_measured = "the most promising", candidate.is_measured
     if found is not None:
         after, what = found.value, found.split
         said, is_measured = "the best tried", found.is_measured
     real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
     whose = "devices never measured: trireme calibrate" if real else "figures of a description"
     doubt = ""
-    if hope.asked == math.inf:
+    if candidate.asked == math.inf:
         doubt = f"; the run as it is would be left for {whose}"
     elif after < value and not is_measured:
         doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
@@ -243,8 +247,8 @@ def _closest(
     return f"{said} would take {gain}{most}: {text_of(graph, what)}{doubt}"
 
 
-def _pays(hope: ShardCandidate, found: Trial, value: float, objective: Objective) -> bool:
-    least = max(hope.asked, asked(found.is_measured, value, objective))
+def _pays(candidate: ShardCandidate, found: Trial, value: float, objective: Objective) -> bool:
+    least = max(candidate.asked, asked(found.is_measured, value, objective))
     return value - found.value >= least
 
 
@@ -256,19 +260,19 @@ def _best(
     promising = sorted(
         shard_candidates(tries, plain, value, fixed, multi_device), key=lambda h: -h.seconds
     )
-    promising = [hope for hope in promising if hope.seconds >= value * LEAST_GAIN]
+    promising = [candidate for candidate in promising if candidate.seconds >= value * LEAST_GAIN]
     rows: list[tuple[ShardCandidate, Trial]] = []
     seen: dict[tuple[int, str], int] = {}
-    for hope in promising:
-        alike = (len(hope.request.nodes).bit_length(), hope.request.kind)
-        if hope.seconds < hope.asked or seen.get(alike, 0) >= 3 or len(rows) >= _TRIED:
+    for candidate in promising:
+        alike = (len(candidate.request.nodes).bit_length(), candidate.request.kind)
+        if candidate.seconds < candidate.asked or seen.get(alike, 0) >= 3 or len(rows) >= _TRIED:
             continue
         try:
-            found = balanced(tries, hope.request, (value - hope.asked) * _FAR)
+            found = balanced(tries, candidate.request, (value - candidate.asked) * _FAR)
         except PlacementError:
             continue
         seen[alike] = seen.get(alike, 0) + 1
-        rows.append((hope, found))
+        rows.append((candidate, found))
     if not rows:
         return next(iter(promising), None), None
     paying = [row for row in rows if _pays(*row, value, tries.objective)]
