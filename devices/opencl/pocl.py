@@ -157,11 +157,11 @@ def name_cpu(device: Any, platform_version: str) -> str:
     but PoCL picks the kernel library by the CPU's flags, and code for 512 bits aborts the process
     ("Do not know how to scalarize this operator's operand").
 
-    PoCL has no option for the name (docs/opencl.md says what was tried), but keeps it in its device
-    structure next to the target triple. In the versions of `_CORRECTED` the two pointers are found
-    by what they point to, and the name becomes the one that PoCL's own kernel library for this CPU
-    was built for. Memory is read through /proc/self/mem, where a wrong address is an error and not
-    a crash. In any other version nothing is written, and a warning says what may follow.
+    PoCL has no option for the name (docs/explanation/opencl.md lists what was tried). PoCL keeps
+    the name in its device structure next to the target triple. In the versions of `_CORRECTED` two
+    pointers are found by the text that they point to. The name becomes the one that PoCL's own
+    kernel library for this CPU was built for. /proc/self/mem is read, where a wrong address is an
+    error and not a crash. In any other version nothing is written, and a warning says the risk.
     """
     name, flags = _cpu_setting(str(device.version)), cpu_flags()
     if name != "generic" and not (name in _WITHOUT_AVX512 and flags >= _AVX512):

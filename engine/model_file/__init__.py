@@ -1,7 +1,7 @@
 """The .trm file: save a Graph, load it with its weights mapped from the file, never copied.
 
-The layout is docs/file-format.md's; the graph part is schema/trireme.fbs. Whatever a file holds,
-loading it gives a graph that keeps every rule, or a ModelFileError.
+docs/reference/file-format.md has the layout, schema/trireme.fbs the graph part. Loading any file
+gives a graph that keeps every rule, or a ModelFileError.
 """
 
 from __future__ import annotations

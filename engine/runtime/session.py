@@ -60,7 +60,8 @@ class Session(Closing, Shown):
 
     devices: names or open devices, all of which must open and compile; the placement decides who
         does what, and says why a device has nothing to do. "cpu#1", "cpu#2" are instances of cpu
-        with cores of their own (docs/parallelism.md). When None those of a held lockfile, else cpu
+        with cores of their own (docs/explanation/parallelism.md). When None those of a held
+        lockfile, else cpu
     threads: worker threads of the cpu device, or of each instance; when None those of a held
         lockfile, else all its cores
     fallback: drop a device that gives an error before it runs (when it is opened, asked, given
@@ -77,7 +78,7 @@ class Session(Closing, Shown):
     pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id,
         as FIRST..LAST, "*" or by op; the later holds (selectors.py)
     split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
-        as "conv1=cpu,npu:rows" (docs/parallelism.md)
+        as "conv1=cpu,npu:rows" (docs/explanation/parallelism.md)
     multi_device: when several devices are taken: "significant", if they gain more over the best
         single device than the estimates may be wrong by; "any", if they are predicted to gain
         (placement/uncertainty.py)

@@ -55,6 +55,22 @@ def test_links_and_paths_lead_somewhere(page):
         assert (CHECKOUT / path).exists(), path
 
 
+def test_pages_named_in_the_code_are_there():
+    folders = ("engine", "devices", "converters", "tools", "tests", "examples", "schema")
+    files = [path for folder in folders for path in (CHECKOUT / folder).rglob("*.[pf][yb]*")]
+    for file in files:
+        if file.suffix in (".py", ".fbs"):
+            for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", file.read_text()):
+                assert (CHECKOUT / page).exists(), f"{file}: {page}"
+
+
+def test_the_index_has_every_page():
+    index = (CHECKOUT / "docs" / "README.md").read_text()
+    for page in (CHECKOUT / "docs").rglob("*.md"):
+        name = page.relative_to(CHECKOUT / "docs").as_posix()
+        assert name == "README.md" or f"({name})" in index, name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_names_of_the_package_are_there(page):
     for name in re.findall(r"`(trireme(?:\.\w+)+)", page.read_text()):

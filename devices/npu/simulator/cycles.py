@@ -86,7 +86,7 @@ def depthwise_cycles(unit: MatrixUnit, out: tuple[int, int, int, int], window: W
 
 
 def _blocks(unit: MatrixUnit, out: tuple[int, int, int, int]) -> int:
-    """Output blocks; Source: Arm Vela 5.2.0's estimates, as measured (docs/npu.md)."""
+    """Output blocks; Source: Arm Vela 5.2.0's estimates, as measured (docs/explanation/npu.md)."""
     n, oh, ow, oc = out
     h, w, depth = unit.block
     return n * ceil(oh / h) * ceil(ow / w) * ceil(oc / depth)

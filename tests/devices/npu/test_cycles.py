@@ -1,4 +1,4 @@
-"""The cycle formulas against published figures (see docs/npu.md)."""
+"""The cycle formulas against published figures (see docs/explanation/npu.md)."""
 
 from math import ceil
 

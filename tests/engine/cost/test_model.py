@@ -384,7 +384,7 @@ def test_ranks():
 
 
 def test_the_worked_example_of_the_docs():
-    """docs/placement.md: npu only takes 58 us; with 100 us of latency cpu only wins."""
+    """docs/explanation/placement.md: npu only takes 58 us; with 100 us of latency cpu only wins."""
     b = GraphBuilder("pair")
     x = b.input("x", TensorType((1000,), "float32"))
     graph = b.finish(b.add("tanh", b.add("relu", x)))

@@ -1,6 +1,7 @@
 """Every zoo model in every mode on one placement: int8 bit for bit, floats within a tolerance.
 
-Node by node a device cannot fuse, which changes how floats are rounded: docs/execution.md.
+A device cannot fuse node by node, and fusing changes how floats are rounded:
+docs/explanation/execution.md.
 """
 
 import itertools
