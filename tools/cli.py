@@ -135,7 +135,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "devices": ("", "--soc rk3588"),
     "supported-ops": ("--table",),
     "calibrate": ("--devices cpu,opencl --threads 1,2", "--check model.trm"),
-    "demo": ("",),
+    "demo": ("", "--write digits"),
 }
 """What follows `trireme COMMAND` in the examples of its help."""
 
@@ -272,7 +272,7 @@ COMMANDS: dict[str, Command] = {
         (add_device_choice,),
         calibrate.ARGUMENTS,
     ),
-    "demo": Command(demo.demo, "a small classifier over three devices"),
+    "demo": Command(demo.demo, "a small classifier over three devices", (), demo.ARGUMENTS),
 }
 
 

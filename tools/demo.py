@@ -8,24 +8,37 @@ devices. Both must give the same digits.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import shutil
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 
 from trireme import convert
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
-from trireme.profiling.profile import Profile
+from trireme.placement.placement import clipped, time_text
+from trireme.profiling.profile import Profile, TaskRow
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.tools.commands import emit
-from trireme.tools.options import Progress
+from trireme.tools.options import Argument, Progress, argument
 
 DEVICES = ("npu", "opencl", "cpu")
+ARGUMENTS: tuple[Argument, ...] = (
+    argument(
+        "--write",
+        metavar="DIR",
+        help="run nothing: write digits.onnx, images.npy and labels.npy to try other commands on",
+    ),
+)
 _HEAD = ("fully_connected", "gemm", "matmul")
-_WIDTH = 60
+_LEAST_WIDTH, _MOST_WIDTH = 60, 90
+_FOLDER = files("trireme.tools") / "demo"
 
 
 @dataclass(frozen=True)
@@ -35,33 +48,53 @@ class Outcome:
     title: str
     accuracy: float
     digits: Array
-    placement: str
     profile: Profile
 
 
 def demo(options: argparse.Namespace) -> int:
     """Convert, place, run, and print accuracy, placement and timeline."""
+    images, labels = held_out()
+    if options.write is not None:
+        return write(Path(options.write), images, labels)
     progress = Progress()
-    folder = files("trireme.tools") / "demo"
-    graph = optimise(convert((folder / "digits.onnx").read_bytes()))
-    with (folder / "held_out.npz").open("rb") as file, np.load(file) as held_out:
-        images, labels = held_out["images"], held_out["labels"]
-    feeds = {"image": (images / 16).astype(np.float32)[:, None]}
+    graph = optimise(convert((_FOLDER / "digits.onnx").read_bytes()))
     outcomes = []
     for title, placed in (
-        ("where the cost model puts it", graph),
-        ("spread over the three devices by pins", spread(graph)),
+        ("Placed by the cost model", graph),
+        ("Spread over three devices by pins", spread(graph)),
     ):
         progress(title)
-        outcomes.append(run(title, placed, feeds, labels))
+        outcomes.append(run(title, placed, {"image": images}, labels))
     progress.done()
     same = all((outcome.digits == outcomes[0].digits).all() for outcome in outcomes)
     data = {
         outcome.title: {"accuracy": outcome.accuracy, "profile": outcome.profile.to_json()}
         for outcome in outcomes
     }
-    emit(options, {**data, "same_digits": same}, text(outcomes, same))
+    width = min(max(shutil.get_terminal_size().columns, _LEAST_WIDTH), _MOST_WIDTH)
+    emit(options, {**data, "same_digits": same}, text(outcomes, same, width))
     return 0 if same else 1
+
+
+def held_out() -> tuple[Array, Array]:
+    """Return the held-out images, float32[360,1,8,8] in 0..1, and their digits."""
+    with (_FOLDER / "held_out.npz").open("rb") as file, np.load(file) as arrays:
+        return (arrays["images"] / 16).astype(np.float32)[:, None], arrays["labels"]
+
+
+def write(folder: Path, images: Array, labels: Array) -> int:
+    """Write the model, the images and their digits into a folder, and print the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "digits.onnx").write_bytes((_FOLDER / "digits.onnx").read_bytes())
+    np.save(folder / "images.npy", images)
+    np.save(folder / "labels.npy", labels)
+    for name, what in (
+        ("digits.onnx", "the model; its input is 'image', its output 'digit'"),
+        ("images.npy", f"{len(images)} images, float32{list(images.shape)}"),
+        ("labels.npy", f"their digits, {labels.dtype}{list(labels.shape)}"),
+    ):
+        print(f"{folder / name}: {what}")
+    return 0
 
 
 def spread(graph: Graph) -> Graph:
@@ -80,40 +113,81 @@ def run(title: str, graph: Graph, feeds: Mapping[str, Array], labels: Array) -> 
         (scores,) = session.run(feeds).values()
         digits = scores.argmax(1)
         profile = session.profile(feeds, runs=5)
-        return Outcome(
-            title, float((digits == labels).mean()), digits, str(session.placement), profile
+        return Outcome(title, float((digits == labels).mean()), digits, profile)
+
+
+def text(outcomes: list[Outcome], same: bool, width: int) -> str:
+    """Return the report, `width` columns wide."""
+    digits = len(outcomes[0].digits)
+    intro = (
+        f"One run classifies {digits} handwritten digits with a small network: int8 convolutions, "
+        "then a float head. Times are of one run."
+    )
+    lines = [*textwrap.wrap(intro, width), ""]
+    for outcome in outcomes:
+        right = f"{round(outcome.accuracy * digits)} of {digits} digits are right"
+        lines += [
+            *textwrap.wrap(f"== {outcome.title}: {right} ({outcome.accuracy:.1%})", width),
+            *timeline(outcome.profile, width),
+            *task_table(outcome.profile, width),
+            "",
+        ]
+    lines.append("Both runs give the same digits." if same else "The runs DIFFER.")
+    lines += textwrap.wrap("The same model for the other commands: trireme demo --write DIR", width)
+    return "\n".join(lines)
+
+
+def timeline(profile: Profile, width: int) -> Iterator[str]:
+    """Yield the timeline of a run in virtual time: a row a device or link, a letter a task."""
+    total = profile.virtual_s or 1.0
+    names = list(dict.fromkeys(row.device for row in profile.tasks))
+    margin = max(map(len, names))
+    cells = width - margin - 5
+    for device in names:
+        row = [" "] * cells
+        for task, piece in zip(profile.tasks, profile.virtual, strict=True):
+            if task.device == device:
+                first = min(int(piece.start_s / total * cells), cells - 1)
+                last = min(max(first + 1, round(piece.end_s / total * cells)), cells)
+                row[first:last] = _letter(task) * (last - first)
+        yield f"  {device:{margin}} |{''.join(row)}|"
+    yield f"  {'':{margin}} 0{time_text(profile.virtual_s):>{cells}}"
+
+
+def task_table(profile: Profile, width: int) -> Iterator[str]:
+    """Yield a row a task, predicted beside measured, and a remark where they differ."""
+    margin = max(len(row.device) for row in profile.tasks)
+    room = width - margin - 28
+    yield f"    {'task':{room}} {'device':{margin}} {'predicted':>9} {'measured':>9}"
+    simulated = False
+    for row in profile.tasks:
+        mark = " *" if row.clock == "virtual" else ""
+        simulated |= bool(mark)
+        name = clipped(_ops(profile, row), room)
+        times = f"{time_text(row.estimate_s):>9} {time_text(row.seconds):>9}"
+        yield f"  {_letter(row)} {name:{room}} {row.device:{margin}} {times}{mark}"
+    times = f"{time_text(profile.predicted_s):>9} {time_text(profile.virtual_s):>9}"
+    yield f"    {'the run':{room}} {'':{margin}} {times}"
+    if simulated:
+        yield "    * simulated: what the described NPU would take"
+    reported = [one for one in profile.drift if one.is_reported]
+    if reported:
+        most = max(reported, key=lambda one: abs(one.measured_s - one.predicted_s))
+        times = f"{time_text(most.measured_s)}, predicted {time_text(most.predicted_s)}"
+        yield from textwrap.wrap(
+            f"{most.what} took {times}: {most.remedy}",
+            width,
+            initial_indent="    ",
+            subsequent_indent="    ",
         )
 
 
-def text(outcomes: list[Outcome], same: bool) -> str:
-    """Return the report."""
-    lines = []
-    for outcome in outcomes:
-        lines += [
-            f"== {outcome.title}",
-            f"accuracy {outcome.accuracy:.2%} of {len(outcome.digits)} held-out digits",
-            outcome.placement,
-            timeline_text(outcome.profile),
-            "",
-        ]
-    lines.append("both runs give the same digits" if same else "the runs DIFFER")
-    return "\n".join(lines)
+def _letter(row: TaskRow) -> str:
+    return chr(ord("A") + row.task % 26)
 
 
-def timeline_text(profile: Profile) -> str:
-    """Return the virtual timeline, a row a device or link, a letter a task."""
-    total = profile.virtual_s or 1.0
-    lines = [f"virtual time, {profile.virtual_s * 1e6:.0f} us in all:"]
-    for device in dict.fromkeys(row.device for row in profile.tasks):
-        cells = ["."] * _WIDTH
-        for row, piece in zip(profile.tasks, profile.virtual, strict=True):
-            if row.device == device:
-                first = min(int(piece.start_s / total * _WIDTH), _WIDTH - 1)
-                last = max(first + 1, round(piece.end_s / total * _WIDTH))
-                cells[first:last] = chr(ord("A") + row.task % 26) * (last - first)
-        lines.append(f"  {device:12} |{''.join(cells[:_WIDTH])}|")
-    for row in profile.tasks:
-        letter = chr(ord("A") + row.task % 26)
-        figures = f"predicted {row.estimate_s * 1e6:.1f} us, took {row.seconds * 1e6:.1f} us"
-        lines.append(f"  {letter} {row.device:12} {row.label}: {figures} ({row.clock})")
-    return "\n".join(lines)
+def _ops(profile: Profile, row: TaskRow) -> str:
+    """Return the ops of a task, each with how often it is there; a copy's own label."""
+    ops = Counter(op for node in profile.nodes if node.task == row.task for op in node.ops)
+    named = (op if count == 1 else f"{count} {op}" for op, count in ops.items())
+    return ", ".join(named) or row.label
