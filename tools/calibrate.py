@@ -17,6 +17,7 @@ from trireme.calibration.calibrate import calibrate as measure
 from trireme.calibration.reference import measure_reference
 from trireme.cost.calibration import REFERENCE, Calibration, DeviceCalibration, load_calibration
 from trireme.support.errors import ModelFileError, RunError
+from trireme.support.units import rate_text, time_text
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
 from trireme.tools.number_options import seconds, thread_list, whole
@@ -106,7 +107,7 @@ def calibrate(options: argparse.Namespace) -> int:
         f" fix: --limit {max(2 * options.limit, LIMIT_S):.0f}"
         for one in empty
     ]
-    lines.append(f"measured in {time.perf_counter() - start:.0f} s")
+    lines.append(f"measured in {time_text(time.perf_counter() - start)}")
     lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
     emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return int(bool(empty))
@@ -182,18 +183,18 @@ def _lines(one: DeviceCalibration) -> list[str]:
     for family, curve in sorted(one.curves.items()):
         terms = " + ".join(f"{each:.3g} {name}" for name, each in curve.per.items())
         lines.append(
-            f"  {family:28} {curve.fixed_s * 1e6:6.2f} us + {terms or '0'}"
+            f"  {family:28} {time_text(curve.fixed_s):>8} + {terms or '0'}"
             f"  ({curve.samples} kernels, median error {curve.error:.0%},"
             f" {curve.low:.2f} to {curve.high:.2f})"
         )
     for way, (latency, bandwidth) in one.copies.items():
-        lines.append(f"  copy {way:23} {latency * 1e6:6.1f} us + {bandwidth / 1e9:.2f} GB/s")
+        lines.append(f"  copy {way:23} {time_text(latency):>8} + {rate_text(bandwidth, 'B/s')}")
     for other, shared in one.sharing.items():
         lines.append(
-            f"  copy to or from {other:12} {shared.latency_s * 1e6:6.1f} us +"
-            f" {shared.bandwidth / 1e9:.2f} GB/s + {shared.flags:.0f} flags + {shared.handed:.2f}"
-            f" of its bytes between cores; both at once take {shared.overlap:.0%} of one after the"
-            " other"
+            f"  copy to or from {other:12} {time_text(shared.latency_s):>8} +"
+            f" {rate_text(shared.bandwidth, 'B/s')} + {shared.flags:.0f} flags +"
+            f" {shared.handed:.2f} of its bytes between cores; both at once take"
+            f" {shared.overlap:.0%} of one after the other"
         )
     return lines + [f"  {verdict}" for verdict in one.judged if not verdict.used]
 
@@ -205,7 +206,7 @@ def _reference_lines(one: DeviceCalibration) -> list[str]:
     for name, curve in sorted(families.items()):
         terms = " + ".join(f"{each:.3g} {term}" for term, each in curve.per.items())
         lines.append(
-            f"  {name:28} {curve.fixed_s * 1e6:6.2f} us + {terms}"
+            f"  {name:28} {time_text(curve.fixed_s):>8} + {terms}"
             f"  ({curve.samples} calls, {curve.low:.2f} to {curve.high:.2f})"
         )
     unused = sum(not verdict.used for verdict in one.judged)
@@ -214,4 +215,4 @@ def _reference_lines(one: DeviceCalibration) -> list[str]:
 
 
 def _microseconds(seconds: float | None) -> str:
-    return "as described" if seconds is None else f"{seconds * 1e6:.2f} us"
+    return "as described" if seconds is None else time_text(seconds)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trireme import convert as convert_model
+from trireme.backend.device import DeviceSpec
 from trireme.backend.registry import device_names, open_device
 from trireme.devices.opencl import list_devices
 from trireme.ir.graph import Graph, Value
@@ -27,6 +28,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream, streamed_s
 from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import DeviceError
+from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.options import (
     Progress,
@@ -75,7 +77,7 @@ def convert(options: argparse.Namespace) -> int:
     progress.done()
     nbytes = target.stat().st_size
     data = {"output": str(target), "bytes": nbytes, "nodes": len(graph.nodes)}
-    emit(options, data, f"{target}: {len(graph.nodes)} nodes, {nbytes} bytes")
+    emit(options, data, f"{target}: {len(graph.nodes)} nodes, {bytes_text(nbytes)}")
     return 0
 
 
@@ -152,7 +154,7 @@ def _stream(
             seconds = streamed_s(replicas, feeds, options.stream)
         data["replicas"] = {"count": options.replicas, "wall_s": seconds}
         lines.append(
-            f"  {options.replicas} replicas of one thread: {seconds * 1e6:.1f} us a run "
+            f"  {options.replicas} replicas of one thread: {time_text(seconds)} a run "
             f"({streamed.wall_alone_s / seconds:.2f} times one run after another)"
         )
     emit(options, data, "\n".join([*lines, *_device_lines(session)]))
@@ -208,7 +210,7 @@ def info(options: argparse.Namespace) -> int:
         "constants": len(constants),
         "constant_bytes": nbytes,
     }
-    lines = [f"{graph.name}: {len(graph.nodes)} nodes, {nbytes} bytes of constants"]
+    lines = [f"{graph.name}: {len(graph.nodes)} nodes, {bytes_text(nbytes)} of constants"]
     lines += [f"  input  {value.name} {value.type}" for value in graph.input_values()]
     lines += [f"  output {value.name} {value.type}" for value in graph.output_values()]
     lines += [f"  {count:5} {op}" for op, count in sorted(counts.items(), key=_most_first)]
@@ -242,11 +244,10 @@ def devices(options: argparse.Namespace) -> int:
         data[name] = {key: value for key, value in vars(spec).items() if key != "flops"}
         data[name]["cores"] = sorted(spec.cores)
         data[name]["flops"] = dict(spec.flops)
-        rates = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in spec.flops.items())
         lines.append(f"{name:8} {spec.description}")
         lines.append(
-            f"{'':8} {rates}; {spec.bandwidth / 1e9:.1f} GB/s; launch {spec.launch_s * 1e6:.1f} us;"
-            f" memory {spec.memory}; {spec.clock} clock"
+            f"{'':8} {rates_text(spec)}; {rate_text(spec.bandwidth, 'B/s')}; "
+            f"launch {time_text(spec.launch_s)}; memory {spec.memory}; {spec.clock} clock"
         )
         if shares := _shares(name):
             data[name]["instances"] = shares
@@ -256,6 +257,11 @@ def devices(options: argparse.Namespace) -> int:
     lines += _opencl_lines()
     emit(options, data, "\n".join(lines))
     return 0
+
+
+def rates_text(spec: DeviceSpec) -> str:
+    """Return what a device computes a second, by dtype."""
+    return ", ".join(f"{dtype} {rate_text(rate, 'FLOP/s')}" for dtype, rate in spec.flops.items())
 
 
 def _shares(kind: str) -> dict[str, list[int]]:

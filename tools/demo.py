@@ -21,10 +21,11 @@ import numpy as np
 from trireme import convert
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
-from trireme.placement.placement import clipped, time_text
+from trireme.placement.placement import clipped
 from trireme.profiling.profile import Profile, TaskRow
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
+from trireme.support.units import time_text
 from trireme.tools.commands import emit
 from trireme.tools.options import Argument, Progress, argument
 

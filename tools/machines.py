@@ -10,8 +10,9 @@ from typing import Any
 from trireme.devices.described import Soc, load_soc
 from trireme.devices.described.published import SUFFIXES, Compared, compare, held_out_errors
 from trireme.support.errors import RunError
+from trireme.support.units import time_text
 from trireme.tools import commands
-from trireme.tools.commands import emit
+from trireme.tools.commands import emit, rates_text
 from trireme.tools.options import argument
 
 ARGUMENTS = (
@@ -54,8 +55,7 @@ def _json(row: Compared) -> dict[str, Any]:
 def _device_lines(soc: Soc) -> list[str]:
     lines = [soc.name]
     for name, device in soc.devices().items():
-        rates = ", ".join(f"{d} {rate / 1e9:.0f} G/s" for d, rate in device.spec.flops.items())
-        lines.append(f"  {name:6} {device.spec.description}: {rates}")
+        lines.append(f"  {name:6} {device.spec.description}: {rates_text(device.spec)}")
     return lines
 
 
@@ -67,11 +67,11 @@ def _run_lines(rows: Sequence[Compared], models: Path | None) -> list[str]:
     lines = [f"  {'device':6} {'dtype':8} {'model':{width}} {'published':>12} {'predicted':>12}"]
     for row in rows:
         run = row.run
-        found = "no model" if row.predicted_ms is None else f"{row.predicted_ms:.2f} ms"
+        found = "no model" if row.predicted_ms is None else time_text(row.predicted_ms / 1e3)
         error = "" if row.error is None else f" {row.error:+5.0%}"
         lines.append(
-            f"  {run.device:6} {run.dtype:8} {run.model:{width}} {run.ms:9.2f} ms {found:>12}"
-            f"  {run.used}{error}"
+            f"  {run.device:6} {run.dtype:8} {run.model:{width}} {time_text(run.ms / 1e3):>12}"
+            f" {found:>12}  {run.used}{error}"
         )
     errors = held_out_errors(rows)
     if errors:

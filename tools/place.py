@@ -25,7 +25,7 @@ from trireme.ir.selectors import pinned, pins_called
 from trireme.passes.pipeline import optimise
 from trireme.placement.deciding import Deciding, deciding
 from trireme.placement.lockfile import Lock, LockedOptions, load_lock, lock, place_as, save_lock
-from trireme.placement.placement import Placement, time_text
+from trireme.placement.placement import Placement
 from trireme.placement.proven import proven
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import Splits, place_with
@@ -36,6 +36,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import flow_text
 from trireme.runtime.streams.round_robin import dealt_or_none
 from trireme.support.errors import PlacementError, RunError
+from trireme.support.units import time_text
 from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock

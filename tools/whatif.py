@@ -14,7 +14,7 @@ import itertools
 import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from trireme.placement.placement import Placement
 from trireme.placement.shards.choose import Splits, place_with, split_as
 from trireme.placement.shards.spec import parse
 from trireme.support.errors import PlacementError, RunError
+from trireme.support.units import energy_text, time_text
 from trireme.tools.commands import emit, load
 from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.number_options import whole
@@ -324,7 +325,7 @@ def _text(
     found: Sequence[Variant],
     flips: Sequence[Flip],
 ) -> str:
-    unit, scale = ("mJ", 1e3) if UNIT[options.objective] == "J" else ("us", 1e6)
+    text = energy_text if UNIT[options.objective] == "J" else time_text
     name = found[0].placement.source.name
     lines = [f"{name!r} on {soc.name}, {options.objective}, the best first:"]
     lines += [axis.described(soc) for axis in axes if not axis.multiples]
@@ -332,22 +333,22 @@ def _text(
         what = ", ".join(axis.text(v) for axis, v in zip(axes, one.values, strict=True))
         rows = dict.fromkeys((*soc.devices(), *one.where), 0) | Counter(one.where)
         counts = ", ".join(f"{device} {count}" for device, count in rows.items())
-        lines.append(f"  {one.score * scale:12.1f} {unit}  {what or 'as described'}: {counts}")
+        lines.append(f"  {text(one.score):>12}  {what or 'as described'}: {counts}")
     for flip in flips:
-        lines.append(_flip_text(axes, flip, unit, scale))
+        lines.append(_flip_text(axes, flip, text))
         lines += [f"    {command}" for command in commands_of(options, axes, flip)]
     lines += ["no flips: the placement is the same for all"] if axes and not flips else []
     return "\n".join(lines)
 
 
-def _flip_text(axes: Sequence[Axis], flip: Flip, unit: str, scale: float) -> str:
+def _flip_text(axes: Sequence[Axis], flip: Flip, text: Callable[[float], str]) -> str:
     axis = next(axis for axis in axes if axis.figure == flip.axis)
     moves = "; ".join(
         f"{way}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
         for way, names in flip.moves.items()
     )
     others = f" (at {', '.join(flip.others)})" if flip.others else ""
-    gains = f"gains {flip.gain * scale:.1f} {unit} there"
+    gains = f"gains {text(flip.gain)} there"
     if flip.gain == math.inf:
         gains = "what was there cannot be any more"
     between = f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trireme.backend.calibrate_hint import command
+from trireme.support.units import time_text
 
 Apart = Literal["shared", "near", "far"]
 FAR_S = 120e-9
@@ -54,8 +55,8 @@ class CoreLatency:
 
     def __str__(self) -> str:
         return (
-            f"{_WORDS[self.apart]} (a flag takes {self.flag_s * 1e9:.0f} ns, a byte"
-            f" {self.byte_s * 1e9:.2f} ns)"
+            f"{_WORDS[self.apart]} (a flag takes {time_text(self.flag_s)}, "
+            f"a byte {time_text(self.byte_s)})"
         )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from trireme.support.units import rate_text, time_text
+
 Verdict = Literal["used", "too few samples", "outside physical limits", "residual too large"]
 Quantity = Literal[
     "launch", "issue", "kernels", "reference", "copy latency", "copy bandwidth", "overlap"
@@ -110,5 +112,5 @@ def judge(
 def _text(value: float, unit: str) -> str:
     """Return a value as people read it."""
     if unit == "s":
-        return f"{value * 1e6:.1f} us" if math.isfinite(value) else "no time"
-    return f"{value / 1e9:.2f} GB/s" if unit == "B/s" else f"{value:.0%}"
+        return time_text(value) if math.isfinite(value) else "no time"
+    return rate_text(value, "B/s") if unit == "B/s" else f"{value:.0%}"

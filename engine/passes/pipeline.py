@@ -25,6 +25,7 @@ from trireme.passes.move_chains import move_chains
 from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
 from trireme.support.errors import GraphError
+from trireme.support.units import time_text
 
 MAX_ROUNDS = 6
 """Times that the list of passes is gone through at most; two or three are usual."""
@@ -102,7 +103,7 @@ class Report:
             if one.counts:
                 rules = ", ".join(f"{n} x {rule}" for rule, n in one.counts.items())
                 nodes = f"{one.nodes_before} -> {one.nodes_after} nodes"
-                lines.append(f"{one.name}: {nodes} ({one.time_s * 1e3:.1f} ms): {rules}")
+                lines.append(f"{one.name}: {nodes} ({time_text(one.time_s)}): {rules}")
         return "\n".join(lines) or "nothing to do"
 
 

@@ -14,9 +14,10 @@ from typing import cast
 from trireme.cost.model import CostModel, Estimate, Source, interval
 from trireme.placement.objective import Objective, Scorer
 from trireme.placement.place import Pricing, place
-from trireme.placement.placement import Placement, time_text
+from trireme.placement.placement import Placement
 from trireme.placement.problem import Problem
 from trireme.placement.uncertainty import Side, priced, rivals
+from trireme.support.units import time_text
 
 MOST = 5
 """The most estimates that are named."""

@@ -13,9 +13,10 @@ from typing import Any
 
 from trireme.ir.graph import Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
-from trireme.placement.placement import Placement, clipped, clipped_name, time_text
+from trireme.placement.placement import Placement, clipped, clipped_name
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
+from trireme.support.units import bytes_text, time_text
 
 SCREEN = 30
 """Lines of a screen, which hold a summary, a line on more and one on what was not measured."""
@@ -116,8 +117,8 @@ class Explanation:
                 lines += _alternative_lines(" ", other)
         for copy in self.copies:
             lines.append(
-                f"copy {copy.value} {copy.source} -> {copy.target}: {copy.nbytes} bytes, "
-                f"{copy.estimate_s * 1e6:.1f} us"
+                f"copy {copy.value} {copy.source} -> {copy.target}: {bytes_text(copy.nbytes)}, "
+                f"{time_text(copy.estimate_s)}"
             )
             lines += [f"    {way}" for way in copy.ways]
         return "\n".join(lines)
@@ -134,7 +135,7 @@ def _alternative_lines(mark: str, one: Alternative) -> list[str]:
 
 
 def _us(seconds: float | None) -> str:
-    return f"{'-':>12}" if seconds is None else f"{seconds * 1e6:9.1f} us"
+    return f"{'-' if seconds is None else time_text(seconds):>12}"
 
 
 @checked(PlacementError)

@@ -12,8 +12,9 @@ from typing import Any
 from trireme.cost.model import roofline_s, work_of
 from trireme.ir.graph import Node
 from trireme.placement.move_cost import MoveEvaluator
-from trireme.placement.placement import Placement, time_text
+from trireme.placement.placement import Placement
 from trireme.placement.stages import Tasks
+from trireme.support.units import time_text
 
 
 @dataclass(frozen=True)

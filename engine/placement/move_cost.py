@@ -17,6 +17,7 @@ from trireme.placement.placement import Placement
 from trireme.placement.problem import CALLER, Assignment, Machine, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks
+from trireme.support.units import time_text
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class MoveEvaluator:
         spaces = self.problem.machine.spaces
         name = self.placement.source.values[value].first_name
         seconds = self.problem.copy_s(value, source, target)
-        return f"copy of {name} {spaces[source]} -> {spaces[target]} ({seconds * 1e6:.1f} us)"
+        return f"copy of {name} {spaces[source]} -> {spaces[target]} ({time_text(seconds)})"
 
     def ends(self, value: int, target: int) -> tuple[int, list[int]]:
         """Return who makes a value, and who reads it in a memory space, by position."""

@@ -14,6 +14,7 @@ from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node
 from trireme.support.showing import Shown
+from trireme.support.units import bytes_text, energy_text, time_text
 
 _SAME = 1e-9
 """A share by which two sums of the same seconds may differ."""
@@ -51,7 +52,7 @@ class Score:
 
     def text(self, value: float) -> str:
         """Return a value of this objective with its unit."""
-        return time_text(value) if self.unit == "s" else f"{value * 1e3:.4g} mJ"
+        return time_text(value) if self.unit == "s" else energy_text(value)
 
     def change(self, by: float) -> str:
         """Return how much more or less a value of this objective is: "48.0 us more"."""
@@ -366,15 +367,6 @@ def _memory_text(use: MemoryUse | None) -> str:
     return f"{bytes_text(use.needed)} of {bytes_text(use.limit)}{streamed}"
 
 
-def bytes_text(nbytes: float) -> str:
-    """Return bytes as people read them: "3.95 MB"."""
-    for unit in ("bytes", "kB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} bytes" if unit == "bytes" else f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} GB"
-
-
 _SOURCES: Mapping[Source, str] = {
     "device": "the device's own model",
     "roofline": "the description",
@@ -402,17 +394,3 @@ def largest_values(graph: Graph, nodes: Iterable[Node], most: int = 3) -> list[s
         f"{graph.type(v).nbytes} bytes"
         for v in found
     ]
-
-
-def time_text(seconds: float) -> str:
-    """Return seconds as people read them, to three digits: "1.73 ms"."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3)):
-        if abs(seconds) * scale >= 0.9995:
-            return f"{_three_digits(seconds * scale)} {unit}"
-    return f"{_three_digits(seconds * 1e6)} us"
-
-
-def _three_digits(number: float) -> str:
-    size = abs(number)
-    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{number:.{1 if size < 1 else decimals}f}"

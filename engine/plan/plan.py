@@ -19,6 +19,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
 from trireme.plan.memory import beside_arena, check_fits
 from trireme.plan.subgraphs import Execution, Group, Subgraphs, group_nodes
+from trireme.support.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Plan:
             lines.append(f"  {task.index:3} {task.device:12} waits {waits:8} {what}")
         for memory, packing in self.arenas.items():
             lines.append(
-                f"  arena {memory}: {packing.nbytes} bytes, lower bound {packing.lower_bound}"
+                f"  arena {memory}: {bytes_text(packing.nbytes)}, "
+                f"lower bound {bytes_text(packing.lower_bound)}"
             )
         return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.cost.model import Source
-from trireme.placement.placement import time_text
+from trireme.support.units import time_text
 
 TOLERANCE = 0.15
 """Of the prediction: what a measurement may be off before it is reported."""

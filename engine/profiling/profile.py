@@ -17,13 +17,13 @@ from trireme.backend.core_latency import Cores
 from trireme.backend.device import HOST, Clock, held_s, link_ends
 from trireme.cost.model import SPREAD, Estimate, interval
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.placement.placement import time_text
 from trireme.plan.plan import Plan, Task
 from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.prediction_error import PredictionError, prediction_error_of
 from trireme.profiling.spans import TaskSpan
 from trireme.support.showing import Shown
+from trireme.support.units import bytes_text, time_text
 
 
 @dataclass(frozen=True)
@@ -168,13 +168,14 @@ class Profile(Shown):
             f" {'measured':>12}  what",
         ]
         lines += [
-            f"  {r.task:4} {r.device:12} {r.clock:8} {_us(r.estimate_s):>12}"
-            f" {_us(r.low_s):>12} {_us(r.high_s):>12} {_us(r.seconds):>12}  {r.label}"
+            f"  {r.task:4} {r.device:12} {r.clock:8} {time_text(r.estimate_s):>12}"
+            f" {time_text(r.low_s):>12} {time_text(r.high_s):>12}"
+            f" {time_text(r.seconds):>12}  {r.label}"
             for r in self.tasks
         ]
         lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
         lines += [
-            f"  {r.device:8} {r.clock:8} {_us(r.estimate_s):>12} {_us(r.seconds):>12}"
+            f"  {r.device:8} {r.clock:8} {time_text(r.estimate_s):>12} {time_text(r.seconds):>12}"
             f"  {r.label}, {r.kernel}"
             for r in self.nodes
         ]
@@ -183,16 +184,14 @@ class Profile(Shown):
             f"  {'memory':8} {'arena':>12} {'bound':>12} {'scratch':>12} {'constants':>12}",
         ]
         lines += [
-            f"  {r.memory:8} {r.arena_bytes:12} {r.lower_bound_bytes:12} {r.scratch_bytes:12}"
-            f" {r.constant_bytes:12}"
+            f"  {r.memory:8} {bytes_text(r.arena_bytes):>12} {bytes_text(r.lower_bound_bytes):>12}"
+            f" {bytes_text(r.scratch_bytes):>12} {bytes_text(r.constant_bytes):>12}"
             for r in self.memory
         ]
-        lines += [f"  copied {pair}: {n} bytes a run" for pair, n in self.copied_bytes.items()]
+        lines += [
+            f"  copied {pair}: {bytes_text(n)} a run" for pair, n in self.copied_bytes.items()
+        ]
         return "\n".join(lines)
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us"
 
 
 def make_profile(

@@ -24,7 +24,7 @@ from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Value
 from trireme.placement.objective import Objective
 from trireme.placement.place import place_several
-from trireme.placement.placement import Placement, Tried, time_text
+from trireme.placement.placement import Placement, Tried
 from trireme.placement.singles import alone_on, place_singles
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile
@@ -32,6 +32,7 @@ from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import random_array
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
+from trireme.support.units import time_text
 
 LEAST_CALLS, WATCHED_CALLS = 3, 20
 ROUNDS, TURN_S, LIMIT_S = 7, 0.02, 2.0

@@ -18,6 +18,7 @@ from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.dispatch import ParallelRunner
 from trireme.runtime.execute import has_overlap, run_profiled, serial_order, serial_runner
+from trireme.support.units import time_text
 
 Mode = Literal["auto", "serial", "parallel"]
 
@@ -127,7 +128,7 @@ class Executors:
         self._tried += 1
         if self._tried == 2 * TRIES:
             serial, parallel = self._best["serial"], self._best["parallel"]
-            why = f"tried: serial {serial * 1e6:.1f} us, parallel {parallel * 1e6:.1f} us"
+            why = f"tried: serial {time_text(serial)}, parallel {time_text(parallel)}"
             self._settle_on("parallel" if parallel < serial else "serial", why)
             if serial <= parallel:
                 self.close()

@@ -36,6 +36,7 @@ from trireme.placement.uncertainty import (
     prefer_single_device,
 )
 from trireme.support.errors import PlacementError
+from trireme.support.units import time_text
 
 Splits = Sequence[str] | Literal["auto", "off"]
 """What to split: where it is predicted to gain, nothing, or what these texts say."""
@@ -241,7 +242,7 @@ def _closest(
     elif after < value and not is_measured:
         doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
     elif after < value:
-        doubt = f"; {LEAST_GAIN:.0%} is asked, and {LEAST_GAIN_S * 1e6:.0f} us of a time"
+        doubt = f"; {LEAST_GAIN:.0%} is asked, and {time_text(LEAST_GAIN_S)} of a time"
     most = "" if found is not None else " at most"
     gain = _gain(value, after, objective)
     return f"{said} would take {gain}{most}: {text_of(graph, what)}{doubt}"

@@ -17,6 +17,7 @@ from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.round_robin import RoundRobin
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+from trireme.support.units import bytes_text, time_text
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,23 @@ class StreamProfile:
 
     def __str__(self) -> str:
         p, v = self.predicted, self.virtual
-        wall = f"  wall clock     alone {_us(self.wall_alone_s)}, streamed {_us(self.wall_s)}"
+        wall = f"  wall clock     alone {time_text(self.wall_alone_s)}"
+        wall += f", streamed {time_text(self.wall_s)}"
         wall += " (simulating)" if self.simulated else _gain(self.wall_alone_s, self.wall_s)
         return "\n".join(
             [
                 f"stream of {self.model!r}, {self.runs} runs, {p.depth} in flight ({p.why})",
                 wall,
-                f"  predicted      alone {_us(p.alone_s)}, streamed {_us(p.steady_s)}"
-                f"{_gain(p.alone_s, p.steady_s)}; busiest {p.busiest}, {_us(p.busy_s)}",
-                f"  virtual clock  alone {_us(v.alone_s)}, streamed {_us(v.steady_s)}"
-                f"{_gain(v.alone_s, v.steady_s)}; busiest {v.busiest}, {_us(v.busy_s)}",
+                f"  predicted      alone {time_text(p.alone_s)}, streamed {time_text(p.steady_s)}"
+                f"{_gain(p.alone_s, p.steady_s)}; busiest {p.busiest}, {time_text(p.busy_s)}",
+                f"  virtual clock  alone {time_text(v.alone_s)}, streamed {time_text(v.steady_s)}"
+                f"{_gain(v.alone_s, v.steady_s)}; busiest {v.busiest}, {time_text(v.busy_s)}",
                 *(
-                    f"  memory {name}: {n} bytes in {p.depth} contexts"
+                    f"  memory {name}: {bytes_text(n)} in {p.depth} contexts"
                     for name, n in p.arena_bytes.items()
                 ),
             ]
         )
-
-
-def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us"
 
 
 def _gain(alone: float, streamed: float) -> str:
@@ -115,8 +113,10 @@ def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -
 
 def flow_text(flow: Flow) -> str:
     """Return a line on how a placement would run as a stream."""
-    contexts = ", ".join(f"{name} {nbytes} bytes" for name, nbytes in flow.arena_bytes.items())
+    contexts = ", ".join(
+        f"{name} {bytes_text(nbytes)}" for name, nbytes in flow.arena_bytes.items()
+    )
     return (
-        f"  as a stream: {_us(flow.steady_s)} a run with {flow.depth} in flight ({flow.why}), "
-        f"{flow.busiest} busy for {_us(flow.busy_s)} of it; memory {contexts}"
+        f"  as a stream: {time_text(flow.steady_s)} a run with {flow.depth} in flight "
+        f"({flow.why}), {flow.busiest} busy for {time_text(flow.busy_s)} of it; memory {contexts}"
     )

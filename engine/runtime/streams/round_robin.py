@@ -28,6 +28,7 @@ from trireme.runtime.program import Program, compile_plan
 from trireme.runtime.streams.pipeline import Item, Pipeline
 from trireme.support.errors import PlacementError
 from trireme.support.forks import register_at_fork
+from trireme.support.units import time_text
 
 _AHEAD = 2
 """Lanes a program: one runs while the next one's inputs are put in."""
@@ -74,7 +75,7 @@ class RoundRobinPlan:
         """Return the flow, saying what a pipeline would take; None where that is no slower."""
         if self.flow.steady_s > _GAIN * pipeline.steady_s:
             return None
-        beside = f"; a pipeline would take {pipeline.steady_s * 1e6:.1f} us a run"
+        beside = f"; a pipeline would take {time_text(pipeline.steady_s)} a run"
         return replace(self.flow, why=self.flow.why + beside)
 
     def instead_of(self, pipeline: Pipeline) -> Pipeline | RoundRobin:
