@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from trireme.model_file import load, save
     from trireme.model_file.convert import convert
     from trireme.placement.explain import explain
+    from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
     from trireme.runtime.streams.replicas import Replicas
 
 _LATER = {
+    "ExecutionOptions": "trireme.runtime.options",
     "Graph": "trireme.ir.graph",
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
@@ -57,6 +59,7 @@ __all__ = [
     "CompileError",
     "ConvertError",
     "DeviceError",
+    "ExecutionOptions",
     "Graph",
     "GraphError",
     "InternalError",

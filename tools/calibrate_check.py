@@ -26,6 +26,7 @@ from trireme.model_file.cache import optimised
 from trireme.placement.place import place
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import launch_batches
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 from trireme.tools.calibrate_rank import (
@@ -295,7 +296,9 @@ def _measured(
     for trial in range(TRIALS):
         at = as_seen(calibration, devices)
         apart = apart_of(at, devices)
-        with Session(pinned, devices=list(devices.values()), passes=(), calibration=at) as session:
+        with Session(
+            pinned, devices=list(devices.values()), execution_options=AS_GIVEN, calibration=at
+        ) as session:
             profile = session.profile(random_feeds(session), runs=_TURN_RUNS)
             context = ExecutionContext(session.program)
             parts = launch_batches(session.plan, context.calls)

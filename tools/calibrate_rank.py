@@ -18,6 +18,7 @@ from trireme.backend.device import Device
 from trireme.cost.calibration import Calibration
 from trireme.ir.graph import Graph
 from trireme.runtime.feeds import random_array
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 
@@ -53,7 +54,9 @@ def _ranked(
     watch = watch_of(devices)
     for _ in range(TRIALS):
         at = as_seen(calibration, devices)
-        with Session(pinned, devices=list(devices.values()), passes=(), calibration=at) as session:
+        with Session(
+            pinned, devices=list(devices.values()), execution_options=AS_GIVEN, calibration=at
+        ) as session:
             feeds = random_feeds(session)
             session.run(feeds)
             watch.begin()

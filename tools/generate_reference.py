@@ -36,7 +36,13 @@ _OTHER_CODES = {
 }
 MODULES = {
     "Models and graphs": ("ir.graph", "model_file.convert"),
-    "Sessions": ("runtime.session", "runtime.streams.replicas", "runtime.eager", "runtime.replay"),
+    "Sessions": (
+        "runtime.session",
+        "runtime.options",
+        "runtime.streams.replicas",
+        "runtime.eager",
+        "runtime.replay",
+    ),
     "Results": ("placement.placement", "placement.explain", "profiling.profile", "plan.plan"),
     "Placement": ("placement.place", "placement.objective", "placement.lockfile"),
     "Optimiser": ("passes.pipeline", "ir.rewriter"),
@@ -262,9 +268,12 @@ def _parameters(call: Callable[..., Any], annotations: bool = True) -> list[str]
 
 
 def _default(value: Any) -> str:
-    """Return a default as text: the same in every process."""
+    """Return a default as text: the same in every process. Options have short defaults."""
     if callable(value):
         return getattr(value, "__name__", type(value).__name__)
+    kind = type(value)
+    if dataclasses.is_dataclass(kind) and value == kind():
+        return f"{kind.__name__}()"
     shown = repr(value)
     return "..." if isinstance(value, Path) or " at 0x" in shown or "<" in shown else shown
 

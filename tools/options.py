@@ -15,6 +15,7 @@ from trireme.placement.lockfile import Lock, devices_of, load_lock
 from trireme.placement.objective import OBJECTIVES
 from trireme.placement.shards.choose import Splits
 from trireme.runtime.feeds import random_array
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
@@ -325,15 +326,12 @@ def splits(options: argparse.Namespace) -> Splits:
 
 
 def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of a session, as arguments that JSON can carry."""
+    """Return what the options say of a session, as its arguments."""
     return dict(
         devices=device_list(options),
         threads=options.threads,
         fallback=options.fallback,
         mode=options.mode,
-        subgraphs=options.subgraphs,
-        execution=options.execution or "sunk",
-        device_options=device_options(options),
         objective=options.objective,
         placement=options.placement,
         pins=parse_pins(options.pin),
@@ -341,8 +339,18 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         multi_device=options.multi_device,
         measure=options.measure,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
-        signature=getattr(options, "signature", None),
+        execution_options=ExecutionOptions(**execution_fields(options)),
+    )
+
+
+def execution_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of ExecutionOptions, by field, as JSON can carry it."""
+    return dict(
+        subgraphs=options.subgraphs,
+        execution=options.execution or "sunk",
+        device_options=device_options(options),
         passes_off=[name for name in options.passes_off.split(",") if name],
+        signature=getattr(options, "signature", None),
     )
 
 

@@ -32,6 +32,7 @@ from trireme.placement.shards.choose import Splits, place_with
 from trireme.placement.uncertainty import prefer_single_device
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import flow_text
 from trireme.runtime.streams.round_robin import dealt_or_none
@@ -244,7 +245,7 @@ def _placed(
         with Session(
             pinned(graph, pins),
             devices=list(costs.devices.values()),
-            passes=(),
+            execution_options=AS_GIVEN,
             measure=True,
             objective=options.objective,
             split=asked,

@@ -37,13 +37,9 @@ def replay(options: argparse.Namespace) -> int:
     else:
         locked = load_lock(folder / PLACEMENT)
         fill_from_lock(options, locked)
-        with open_session(
-            options,
-            placement=locked,
-            mode=recorded.mode,
-            subgraphs=recorded.subgraphs,
-            execution=recorded.execution,
-        ) as session:
+        options.mode = recorded.mode
+        options.subgraphs, options.execution = recorded.subgraphs, recorded.execution
+        with open_session(options, placement=locked) as session:
             other = rerun(session, feeds, recorded)
     parted = first_divergence(recorded, other)
     both, every = compared(recorded, other), len(recorded.all)

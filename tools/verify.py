@@ -54,7 +54,8 @@ def verify(options: argparse.Namespace) -> int:
 def verify_nodes(options: argparse.Namespace) -> int:
     """Compare every intermediate with the numpy references and name the first that is apart."""
     units = 0 if options.units is None else options.units
-    with open_session(options, execution=options.execution or "interactive") as session:
+    options.execution = options.execution or "interactive"
+    with open_session(options) as session:
         feeds = make_feeds(options, session.inputs)
         rows = compare_nodes(session, feeds, options.tolerance, units)
     first = next((row for row in rows if not row.agrees), None)

@@ -33,6 +33,7 @@ from trireme.cost.model import generic_works, supported_part, ways_of
 from trireme.cost.quality import Judgement, judge
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.arguments import checked
 from trireme.support.errors import RunError
@@ -287,7 +288,7 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
     call = bind(device, graph)
     feeds = {"x": np.zeros(_EMPTY.shape, np.float32)}
     session = stack.enter_context(
-        Session(graph, devices=[device], passes=(), calibration=Calibration())
+        Session(graph, devices=[device], execution_options=AS_GIVEN, calibration=Calibration())
     )
     return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
 

@@ -28,6 +28,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.passes.pipeline import optimise
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import numpy_dtype
 
@@ -170,7 +171,7 @@ class _Crossing:
         """
         devices = [one for one in (here, there) if one is not None]
         session = stack.enter_context(
-            Session(graph, devices=devices, passes=(), calibration=Calibration())
+            Session(graph, devices=devices, execution_options=AS_GIVEN, calibration=Calibration())
         )
         feeds = {
             value.name: np.zeros(value.type.dims, numpy_dtype(value.type.dtype))
@@ -242,7 +243,10 @@ def measure_issue(device: Device) -> float | None:
             return None
         feeds = {"x": np.zeros(_ELEMENTS[0], np.float32)}
         with Session(
-            graph, devices=[device], passes=(), calibration=Calibration(), execution="interactive"
+            graph,
+            devices=[device],
+            execution_options=ExecutionOptions(passes=(), execution="interactive"),
+            calibration=Calibration(),
         ) as session:
             took.append(_seconds(partial(session.run, feeds)))
     return max(took[1] - took[0], 0.0) / _BEHIND

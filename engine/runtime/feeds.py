@@ -1,22 +1,15 @@
-"""Inputs: random ones, and what a session says of options and inputs that do not fit."""
+"""Inputs: random ones, and what a session says of inputs that do not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import numpy as np
 
 from trireme.ir.graph import Value
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
-
-
-def choice(name: str, given: Any, known: Any) -> Any:
-    """Return an option of a Literal type; raise RunError naming the choices if it is none."""
-    if given not in get_args(known):
-        raise RunError(f"{name}={given!r}", facts=[f"known: {', '.join(get_args(known))}"])
-    return given
 
 
 def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:

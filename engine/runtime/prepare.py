@@ -19,9 +19,9 @@ from trireme.placement.placement import Placement
 from trireme.placement.shards.choose import Splits
 from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import make_plan
-from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.runtime.autotune import Opened, check_free, tried
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program, compile_tasks, make_program
 from trireme.support.errors import CompileError, DeviceError, PlanError
 
@@ -52,8 +52,7 @@ class Preparation:
     graph: Graph
     calibration: Calibration
     placing: Placing
-    subgraphs: Subgraphs
-    execution: Execution
+    execution_options: ExecutionOptions
     holding: Callable[[Mapping[str, Device]], Callable[[Placement], Opened]] | None
     progress: Progress
 
@@ -77,14 +76,15 @@ class Preparation:
     def on(self, devices: Mapping[str, Device]) -> tuple[Program, ExecutionContext]:
         """Place, plan and compile, and bind all that was compiled to memory."""
         self.progress("placing nodes", 0, 0)
-        costs, how = CostModel(devices, self.calibration), self.placing
-        chosen = (how.objective, how.held, how.split, how.multi_device)
+        costs, asked = CostModel(devices, self.calibration), self.placing
+        chosen = (asked.objective, asked.held, asked.split, asked.multi_device)
         if self.holding is not None:
             check_free(*chosen)
         placement = place_as(self.graph, costs, *chosen)
         if self.holding is not None:
             placement = tried(placement, self.graph, costs, self.holding(devices), self.progress)
-        plan = make_plan(placement, self.subgraphs, self.execution)
+        how = self.execution_options
+        plan = make_plan(placement, how.subgraphs, how.execution)
         executables: dict[int, Executable] = {}
         for name, device in devices.items():
             executables.update(compile_tasks(plan, name, device, self.progress))

@@ -26,10 +26,9 @@ from trireme.plan.plan import Plan
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Mode
-from trireme.runtime.feeds import choice
 from trireme.runtime.interactive import Step
 from trireme.runtime.session import Session
-from trireme.support.arguments import checked
+from trireme.support.arguments import checked, choice
 from trireme.support.atomic import write_atomic
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import ModelFileError, RunError
@@ -103,8 +102,8 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
         VERSION,
         graph_hash(session.graph),
         session.runs.mode,
-        session.subgraphs,
-        session.execution,
+        session.execution_options.subgraphs,
+        session.execution_options.execution,
         seed,
         str(session.plan),
         tuple(order),

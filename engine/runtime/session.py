@@ -24,7 +24,7 @@ from trireme.cost.calibration import Calibration, load_calibration
 from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called
-from trireme.model_file.cache import USERS_CACHE, Model, optimised
+from trireme.model_file.cache import Model, optimised
 from trireme.placement.lockfile import FixedPlacement, made_with
 from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
@@ -32,19 +32,18 @@ from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import Splits
 from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import Plan
-from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.execute import check_order, finish, run_profiled
 from trireme.runtime.executors import Executors, Mode
-from trireme.runtime.feeds import choice
 from trireme.runtime.interactive import Watcher, run_steps
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Placing, Preparation
 from trireme.runtime.program import memory_rows
 from trireme.runtime.repeats import seen_runs
 from trireme.runtime.streams.pipeline import Pipeline, Stream, check_no_other
 from trireme.runtime.streams.round_robin import RoundRobin, streamer
-from trireme.support.arguments import checked
+from trireme.support.arguments import checked, choice
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
@@ -68,10 +67,6 @@ class Session(Closing, Shown):
         memory or code to compile), and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (running/runs.py); the same bits
-    subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
-    execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
-    device_options: further options by device name, or by kind for all instances, given to
-        `open_device`
     calibration: measured cost curves, or the file that holds them; this user's file when None
     objective: what is made small; when None that of a held lockfile, else "makespan"
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
@@ -85,15 +80,10 @@ class Session(Closing, Shown):
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
     shapes: shapes of inputs that the model leaves open
-    signature: which graph of a .tflite file that holds several; the first when None
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
         when None that of a held lockfile
-    passes, passes_off: names of optimiser passes to run (all when None), and to leave out
-    model_cache: where optimised graphs of model files are kept; this user's cache folder when not
-        given, nowhere when None
-    mmap: map the model's files, which must then not be truncated or overwritten in place; False to
-        read them
     progress: told what loading is at: (what, done, total), total 0 where it is not known
+    execution_options: what is seldom set: the passes, the tasks, devices' own options (options.py)
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
 
@@ -106,9 +96,6 @@ class Session(Closing, Shown):
         threads: int | None = None,
         fallback: bool = False,
         mode: Mode = "auto",
-        subgraphs: Subgraphs = "merged",
-        execution: Execution = "sunk",
-        device_options: Mapping[str, Mapping[str, Any]] | None = None,
         calibration: Calibration | str | os.PathLike[str] | None = None,
         objective: Objective | None = None,
         placement: FixedPlacement | None = None,
@@ -118,38 +105,31 @@ class Session(Closing, Shown):
         measure: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
         batch: int | None = None,
-        passes: Sequence[str] | None = None,
-        passes_off: Sequence[str] = (),
         progress: Progress = no_progress,
-        model_cache: str | os.PathLike[str] | None = USERS_CACHE,
-        mmap: bool = True,
-        signature: str | None = None,
+        execution_options: ExecutionOptions = ExecutionOptions(),
     ) -> None:
         self._begin()
         choice("mode", mode, Mode)
         choice("multi_device", multi_device, MultiDevice)
-        self.subgraphs: Subgraphs = choice("subgraphs", subgraphs, Subgraphs)
-        self.execution: Execution = choice("execution", execution, Execution)
+        self.execution_options = execution_options
         try:
             made = made_with(placement, devices, threads, batch, objective)
             progress("reading the model", 0, 0)
-            graph = optimised(model, shapes, passes, passes_off, model_cache, mmap, signature)
+            graph = self._optimised(model, shapes)
             graph = graph if made.batch is None else batched(graph, made.batch)
             progress("opening devices", 0, 0)
-            opened = self._open(graph, made.devices, made.threads, fallback, device_options or {})
+            opened = self._open(graph, made.devices, made.threads, fallback)
             self.graph = pinned(graph, pins_called(graph, pins or {}, opened))
             self._keep_states(opened)
             self._calibration = load_calibration(calibration)
             self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
             self._placing = Placing(made.objective, made.held, split, multi_device)
-            self._modes: Any = dict(mode=mode, subgraphs=subgraphs, execution=execution)
             self.program, self._context = Preparation(
                 self.graph,
                 self._calibration,
                 self._placing,
-                subgraphs,
-                execution,
-                self._holding if measure else None,
+                execution_options,
+                partial(self._holding, mode) if measure else None,
                 progress,
             ).on_some(opened, self._drop if fallback else None)
             self._bind(mode)
@@ -175,15 +155,27 @@ class Session(Closing, Shown):
         self._direct = self._binding.direct(self.runs)
         self._closing.callback(self.runs.close)
 
+    def _optimised(self, model: Model, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
+        how = self.execution_options
+        return optimised(
+            model,
+            shapes,
+            how.passes,
+            how.passes_off,
+            how.model_cache,
+            how.mmap,
+            how.signature,
+        )
+
     def _open(
         self,
         graph: Graph,
         devices: Sequence[str | Device],
         threads: int | None,
         fallback: bool,
-        options: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Device]:
         """Open what is named, and close that with the session; the states are the graph's."""
+        options = self.execution_options.device_options or {}
         self.states: States = States(state_types(graph))
         given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
         opened, absent = open_devices(devices, given, threads, fallback)
@@ -205,15 +197,18 @@ class Session(Closing, Shown):
         self.dropped[name] = str(error)
         _log.warning("device %s is left out: %s", name, error)
 
-    def _holding(self, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
+    def _holding(self, mode: Mode, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
         """Return what opens a session like this one that holds a placement."""
+        given = self.execution_options
         return lambda placement: Session(
             placement.source,
             devices=list(devices.values()),
-            passes=(),
             placement=placement,
+            mode=mode,
             calibration=self._calibration,
-            **self._modes,
+            execution_options=ExecutionOptions(
+                subgraphs=given.subgraphs, execution=given.execution, passes=()
+            ),
         )
 
     def __str__(self) -> str:

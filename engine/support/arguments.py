@@ -18,7 +18,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union
 
 import numpy as np
 
-from trireme.support.errors import TriremeError
+from trireme.support.errors import RunError, TriremeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +83,13 @@ def check_arguments(
             raise kind(f"{before}{name} is {_shown(value)}, expected {_described(hint)}")
         if isinstance(value, str | os.PathLike) and _takes_path(hint):
             _check_path(f"{before}{name}", value, kind)
+
+
+def choice(name: str, given: Any, known: Any, kind: type[TriremeError] = RunError) -> Any:
+    """Return an option of a Literal type; raise `kind` naming the choices if it is none."""
+    if given not in typing.get_args(known):
+        raise kind(f"{name}={given!r}", facts=[f"known: {', '.join(typing.get_args(known))}"])
+    return given
 
 
 def _takes_path(hint: Any) -> bool:
@@ -154,7 +161,8 @@ def _described(hint: Any, many: bool = False) -> str:
         return f"{'mappings' if many else 'a mapping'} of {parts}"
     if issubclass(kind, Iterable) and inside:
         return f"{'lists' if many else 'a list'} of {_described(inside[0], many=True)}"
-    return f"{kind.__name__}s" if many else f"a {kind.__name__}"
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return f"{kind.__name__}s" if many else f"{article} {kind.__name__}"
 
 
 def _shown(value: Any) -> str:

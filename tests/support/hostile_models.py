@@ -131,6 +131,7 @@ CASES = {
 def main() -> None:
     import resource
 
+    from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
     from trireme.support.errors import TriremeError
 
@@ -142,7 +143,7 @@ def main() -> None:
     for name, make in CASES.items():
         signal.alarm(SECONDS)
         try:
-            with Session(make(), model_cache=None) as session:
+            with Session(make(), execution_options=ExecutionOptions(model_cache=None)) as session:
                 session.run({v.name: np.zeros(v.shape, v.dtype) for v in session.inputs})
             found = "ran\t"
         except TriremeError as error:

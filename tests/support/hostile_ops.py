@@ -17,6 +17,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import Sample, all_ops, get_op
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import PlacementError
@@ -245,7 +246,13 @@ def attempt_on(devices):
 
 
 def _run(graph, feeds, devices, pins):
-    with Session(graph, devices=devices, pins=pins, threads=1, model_cache=None) as session:
+    with Session(
+        graph,
+        devices=devices,
+        pins=pins,
+        threads=1,
+        execution_options=ExecutionOptions(model_cache=None),
+    ) as session:
         given = fed(graph, feeds)
         if given is None or graph.nodes[0].op in ENDLESS:
             return "opened"
@@ -289,7 +296,9 @@ def main(devices, seed, count, first):
     example = GraphBuilder("first")
     x = example.input("x", TensorType((2,), "float32"))
     graph = example.finish(example.add("exp", x))
-    with Session(graph, devices=names, model_cache=None) as session:
+    with Session(
+        graph, devices=names, execution_options=ExecutionOptions(model_cache=None)
+    ) as session:
         session.run({"x": np.zeros(2, np.float32)})
     try_cases(chosen(seed, count), attempt_on(names), first)
 

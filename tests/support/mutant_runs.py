@@ -19,6 +19,7 @@ from mutations import damaged_cases, read_seeds
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.convert import convert
 from trireme.runtime.feeds import random_array
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 
 MOST_FED = 1 << 24
@@ -66,7 +67,12 @@ def attempt_here(format, folder):
     def attempt(case):
         number, data = case
         graph, shapes = graph_of(format, data)
-        with Session(graph, shapes=shapes or None, threads=1, model_cache=None) as session:
+        with Session(
+            graph,
+            shapes=shapes or None,
+            threads=1,
+            execution_options=ExecutionOptions(model_cache=None),
+        ) as session:
             if sum(value.type.nbytes for value in session.inputs) > MOST_FED:
                 return "opened"
             rng = np.random.default_rng(number)

@@ -12,6 +12,7 @@ import pytest
 from bench_engine import ENGINE
 from zoo import zoo_path
 
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.installing import install_command
 from trireme.tools.bench import command, peers
@@ -205,8 +206,8 @@ def test_a_rewritten_model_gives_what_its_items_give(name, tmp_path):
     path = zoo_path(name)
     batched = set_batch(str(path), 3, tmp_path / name)
     with (
-        Session(batched, threads=1, model_cache=None) as many,
-        Session(path, threads=1, model_cache=None) as one,
+        Session(batched, threads=1, execution_options=ExecutionOptions(model_cache=None)) as many,
+        Session(path, threads=1, execution_options=ExecutionOptions(model_cache=None)) as one,
     ):
         (value,) = many.graph.input_values()
         x = np.random.default_rng(5).integers(0, 100, value.type.dims).astype(value.dtype)

@@ -128,7 +128,10 @@ def run_forced(path, device):
             pytest.skip(absent[device])
         graph = pinned_where_supported(optimise(trireme.convert(str(path))), opened[device])
         with trireme.Session(
-            graph, devices=list(opened.values()), passes=(), calibration=Calibration()
+            graph,
+            devices=list(opened.values()),
+            execution_options=trireme.ExecutionOptions(passes=()),
+            calibration=Calibration(),
         ) as session:
             assert len(session.placement.nodes_on(device)) >= len(graph.nodes) // 2
             feeds = random_feeds(session.inputs, 4)

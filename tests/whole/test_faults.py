@@ -10,6 +10,7 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import CompileError, DeviceError, RunError, TriremeError
 
@@ -90,11 +91,9 @@ def open_session(graph, npu, mode, **options):
     return Session(
         graph,
         devices=[ToyDevice("cpu"), npu],
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), subgraphs=mode[1], execution=mode[2]),
         calibration=Calibration(),
         mode=mode[0],
-        subgraphs=mode[1],
-        execution=mode[2],
         **options,
     )
 
@@ -188,12 +187,10 @@ def test_a_fallback_is_in_the_report(what, mode):
     with Session(
         graph,
         devices=[slow, npu],
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), subgraphs=mode[1], execution=mode[2]),
         calibration=Calibration(),
         fallback=True,
         mode=mode[0],
-        subgraphs=mode[1],
-        execution=mode[2],
     ) as session:
         assert f"fail at {what}" in session.dropped["npu"]
         assert not session.placement.nodes_on("npu") if "npu" in session.devices else True

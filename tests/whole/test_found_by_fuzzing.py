@@ -16,6 +16,7 @@ from fuzzing.peer import run_model  # noqa: E402
 
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import Quant, TensorType  # noqa: E402
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session  # noqa: E402
 
 F32 = np.float32
@@ -153,7 +154,9 @@ def test_case_is_as_onnx_runtime_computes_it(name):
 def test_the_mean_of_nothing_is_nan_without_a_warning():
     nodes = [node("ReduceMean", "x", axes=[1])]
     model = assemble(nodes, {"x": ramp(2, 0)}, [], ["y"], 13)
-    with Session(model.SerializeToString(), model_cache=None) as session:
+    with Session(
+        model.SerializeToString(), execution_options=ExecutionOptions(model_cache=None)
+    ) as session:
         assert np.isnan(session.run({"x": ramp(2, 0)})["y"]).all()
 
 
@@ -164,7 +167,9 @@ def test_an_epsilon_that_is_left_out_is_a_float32_number():
     model = assemble(nodes, {"x": x, "s": np.ones(2)}, [], ["y"], 17)
     feeds = {"x": x, "s": np.ones(2)}
     (wanted,) = run_model(model, feeds)
-    with Session(model.SerializeToString(), model_cache=None) as session:
+    with Session(
+        model.SerializeToString(), execution_options=ExecutionOptions(model_cache=None)
+    ) as session:
         np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-12)
 
 
@@ -177,6 +182,6 @@ def test_a_resize_of_stored_integers_stays_on_rows_and_columns():
     how = {"mode": "linear", "coordinate_transformation_mode": "align_corners", "axes": (1, 2)}
     graph = b.finish(*b.add_node("resize", [turned, None, None, sizes], how, quants=[quant]))
     feeds = {"x": np.random.default_rng(SEED).integers(-128, 128, (6, 1, 4, 7)).astype(np.int8)}
-    with Session(graph) as session, Session(graph, passes=()) as unoptimised:
+    with Session(graph) as session, Session(graph, execution_options=AS_GIVEN) as unoptimised:
         (found,), (wanted,) = (one.run(feeds).values() for one in (session, unoptimised))
     assert np.array_equal(found, wanted)

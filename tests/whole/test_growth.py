@@ -13,6 +13,7 @@ from placement_cases import random_problem
 from trireme.backend import arena as memory
 from trireme.backend.arena import LiveRange, pack
 from trireme.placement import search
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 
 SLACK = 2.0
@@ -23,7 +24,11 @@ def load_cpu_s(data, folder, devices=("cpu",)):
     """Return the CPU seconds of all threads that a session takes to load with empty caches."""
     options = {"cpu": {"cache_dir": folder}}
     start = time.process_time()
-    with Session(data, devices=list(devices), device_options=options, model_cache=None):
+    with Session(
+        data,
+        devices=list(devices),
+        execution_options=ExecutionOptions(device_options=options, model_cache=None),
+    ):
         return time.process_time() - start
 
 
@@ -68,7 +73,11 @@ def test_devices_that_take_no_node_cost_no_search(monkeypatch):
         raise AssertionError("there is one assignment, and it is searched")
 
     monkeypatch.setattr(search, "improve", improve)
-    with Session(KINDS["fan"](300), devices=["cpu", "npu"], model_cache=None) as session:
+    with Session(
+        KINDS["fan"](300),
+        devices=["cpu", "npu"],
+        execution_options=ExecutionOptions(model_cache=None),
+    ) as session:
         assert {task.device for task in session.plan.tasks} == {"cpu"}
 
 
@@ -82,7 +91,9 @@ def test_each_move_of_a_search_changes_something(seed):
 
 def test_a_long_chain_is_a_few_kernels(tmp_path):
     options = {"cpu": {"cache_dir": tmp_path}}
-    with Session(chain(320), device_options=options, model_cache=None) as session:
+    with Session(
+        chain(320), execution_options=ExecutionOptions(device_options=options, model_cache=None)
+    ) as session:
         codes = session.program.executables[0].codes
         assert len(codes) == 10
         assert len({code.symbol for code in codes}) == 1
@@ -90,7 +101,9 @@ def test_a_long_chain_is_a_few_kernels(tmp_path):
 
 def test_waits_grow_with_tasks():
     """In a chain each task writes over what a task long before it used."""
-    with Session(chain(300), execution="interactive", model_cache=None) as session:
+    with Session(
+        chain(300), execution_options=ExecutionOptions(execution="interactive", model_cache=None)
+    ) as session:
         tasks = session.plan.tasks
         assert len(tasks) == 300
         assert sum(len(task.waits) for task in tasks) <= 3 * len(tasks)

@@ -17,6 +17,7 @@ from trireme.backend.registry import open_device
 from trireme.ir.graph import Quant
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Sample, get_op
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, RunError
 
@@ -217,6 +218,8 @@ def test_a_quantised_clip_by_nan_gives_the_least_integer(limits):
     graph, feeds = sample_graph(get_op("clip"), sample)
     (wanted,) = interpret(graph, feeds).values()
     assert (wanted == -128).all()
-    with Session(graph, devices=["cpu"], model_cache=None) as session:
+    with Session(
+        graph, devices=["cpu"], execution_options=ExecutionOptions(model_cache=None)
+    ) as session:
         (found,) = session.run({"x0": x}).values()
     np.testing.assert_array_equal(found, wanted)

@@ -20,6 +20,7 @@ from trireme.ir.graph import TensorType, Value
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.verify import check, check_value
 from trireme.model_file.convert import convert
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, InternalError
 
@@ -52,8 +53,14 @@ def each_way_to_load(data, folder):
     path.write_bytes(data)
     yield "bytes", Session(data)
     yield "graph", Session(convert(data))
-    yield "path, empty cache", Session(path, model_cache=folder / "models")
-    yield "path, full cache", Session(path, model_cache=folder / "models")
+    yield (
+        "path, empty cache",
+        Session(path, execution_options=ExecutionOptions(model_cache=folder / "models")),
+    )
+    yield (
+        "path, full cache",
+        Session(path, execution_options=ExecutionOptions(model_cache=folder / "models")),
+    )
 
 
 def compare(steps, folder):

@@ -15,6 +15,7 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 
 F = np.float32
 X = np.arange(20, dtype=F).reshape(5, 4)
@@ -90,7 +91,9 @@ def session_on(device, graph):
     if device == "opencl":
         need_opencl()
     try:
-        return Session(graph, devices=[device], passes=(), calibration=Calibration())
+        return Session(
+            graph, devices=[device], execution_options=AS_GIVEN, calibration=Calibration()
+        )
     except PlacementError as error:
         pytest.skip(f"{device} refuses it: {error.summary}")
 
@@ -150,9 +153,8 @@ def test_the_first_wrong_index_of_a_chain_is_the_one_told(mode, execution):
     with Session(
         embedding_and_more(),
         devices=["opencl"],
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), execution=execution),
         mode=mode,
-        execution=execution,
         calibration=Calibration(),
     ) as session:
         for _ in range(3):
@@ -186,7 +188,11 @@ def test_onnx_runtime_refuses_the_same_indices(case):
     peer = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    with Session(model.SerializeToString(), model_cache=None, calibration=Calibration()) as ours:
+    with Session(
+        model.SerializeToString(),
+        execution_options=ExecutionOptions(model_cache=None),
+        calibration=Calibration(),
+    ) as ours:
         feeds = {n: a for n, a in zip(names, inputs, strict=True) if n}
         (want,), (got,) = peer.run(None, feeds), ours.run(feeds).values()
         np.testing.assert_allclose(got, want, rtol=1e-5)
@@ -202,7 +208,9 @@ def test_one_hot_of_a_wrong_index_is_all_off():
     """As ONNX says, and ONNX Runtime does: no error."""
     inputs = [ints(0, 9, -1, -9, WIDE, -WIDE), np.array(4, np.int64), np.array([0, 1], F)]
     graph, _ = node_graph("one_hot", inputs, {"axis": -1}, {1, 2})
-    with Session(graph, devices=["cpu"], passes=(), calibration=Calibration()) as session:
+    with Session(
+        graph, devices=["cpu"], execution_options=AS_GIVEN, calibration=Calibration()
+    ) as session:
         (got,) = session.run({"x0": inputs[0]}).values()
     np.testing.assert_array_equal(got.argmax(1) * got.any(1), [0, 0, 3, 0, 0, 0])
     np.testing.assert_array_equal(got.sum(1), [1, 0, 1, 0, 0, 0])

@@ -24,7 +24,13 @@ from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer
 from trireme.tools.bench.process import WorkerFailed, WorkerProcess
 from trireme.tools.bench.result import BenchRow, EngineRun, thin
-from trireme.tools.options import Progress, make_feeds, parse_shapes, session_arguments
+from trireme.tools.options import (
+    Progress,
+    execution_fields,
+    make_feeds,
+    parse_shapes,
+    session_arguments,
+)
 
 LOAD_LIMIT_S = 600.0
 TURN_LIMIT_S = 60.0
@@ -55,7 +61,7 @@ class PeerMatch:
         self.options, self.model, self.folder = options, model, folder
         self.progress = progress
         given = argparse.Namespace(**{**vars(options), "threads": None})
-        self.session = session_arguments(given)
+        self.session = {**session_arguments(given), "execution_options": execution_fields(given)}
         self.peers = [OURSELVES, *peers]
         self.random = random.Random(options.seed)
         self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}

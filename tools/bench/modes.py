@@ -16,6 +16,7 @@ from typing import Any
 from trireme.backend.device import Clock
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.runtime.executors import Mode
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
@@ -95,12 +96,10 @@ def _entrants(match: Match, stack: ExitStack) -> list[tuple[Entrant, list[Modes]
         session = Session(
             placement.source,
             devices=match.shared,
-            passes=(),
+            execution_options=ExecutionOptions(passes=(), subgraphs=subgraphs, execution=execution),
             placement=placement,
             calibration=match.calibration,
             mode=mode,
-            subgraphs=subgraphs,
-            execution=execution,
         )
         stack.callback(session.close)
         entrant = Entrant.ready(session, match.feeds)

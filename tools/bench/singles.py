@@ -20,6 +20,7 @@ from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
 from trireme.placement.singles import place_singles
 from trireme.runtime.autotune import is_same
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
 
@@ -101,7 +102,7 @@ def _entrant(
     session = Session(
         placement.source,
         devices=match.shared,
-        passes=(),
+        execution_options=AS_GIVEN,
         placement=placement,
         calibration=match.calibration,
     )

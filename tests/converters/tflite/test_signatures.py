@@ -10,6 +10,7 @@ from ai_edge_litert.interpreter import Interpreter
 from tflite_builder import Op, Signature, Sub, T, model_of
 
 import trireme
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError
 from trireme.tools.cli import main
@@ -43,7 +44,7 @@ def test_a_signature_chooses_its_graph_and_names(path, signature, caplog):
     wanted = Interpreter(str(path)).get_signature_runner(signature.key)(**{name: X})[out]
     np.testing.assert_allclose(wanted, WANTED[signature.key], rtol=1e-5)
     for model in (path, path, path.read_bytes()):
-        with Session(model, signature=signature.key) as session:
+        with Session(model, execution_options=ExecutionOptions(signature=signature.key)) as session:
             np.testing.assert_allclose(session.run({name: X})[out], wanted, rtol=1e-5)
     assert not caplog.records
 
@@ -58,7 +59,7 @@ def test_without_one_the_first_is_taken_and_the_others_are_named(path, caplog):
 
 
 def test_a_graph_without_a_signature_is_chosen_by_its_name(path):
-    with Session(path, signature="spare") as session:
+    with Session(path, execution_options=ExecutionOptions(signature="spare")) as session:
         np.testing.assert_array_equal(session.run({"t0": X})["t1"], np.abs(X))
 
 
@@ -73,7 +74,7 @@ def test_models_without_signatures_refuse_one(tmp_path):
     trireme.save(graph, tmp_path / "one.trm")
     for model in (graph, tmp_path / "one.trm"):
         with pytest.raises(ConvertError, match="has no signatures, 'decode' was asked for"):
-            Session(model, signature="decode", model_cache=None)
+            Session(model, execution_options=ExecutionOptions(signature="decode", model_cache=None))
 
 
 def test_a_file_of_one_graph_needs_no_word(caplog):

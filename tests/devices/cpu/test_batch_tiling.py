@@ -16,6 +16,7 @@ from trireme.devices.cpu.kernels.lowering import Context
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 
 SEED = 53
@@ -149,7 +150,7 @@ def test_results_given_elsewhere(small):
     graph = image_graph(rng, 6)
     (x,) = feeds_of(rng, graph).values()
     want = interpret(graph, {graph.inputs[0]: x})
-    with Session(graph, threads=1, model_cache=None) as session:
+    with Session(graph, threads=1, execution_options=ExecutionOptions(model_cache=None)) as session:
         runs = [session.run({"x": x}) for _ in range(3)]
     for found in runs:
         for value, array in zip(graph.outputs, found.values(), strict=True):

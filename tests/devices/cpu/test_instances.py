@@ -22,6 +22,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.plan.plan import make_plan
 from trireme.plan.virtual_time import timeline
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, RunError
 
@@ -269,10 +270,15 @@ def test_random_graphs_have_the_bits_of_one_device(mode, quantised, seeds):
         rng = np.random.default_rng(seed)
         nodes = tuple(replace(node, pin=str(rng.choice(NAMES))) for node in graph.nodes)
         pinned = replace(graph, nodes=nodes)
-        with Session(graph, threads=1, passes=()) as one:
+        with Session(graph, threads=1, execution_options=AS_GIVEN) as one:
             want = one.run(feeds)
         with Session(
-            pinned, devices=NAMES, threads=1, passes=(), mode=mode, objective="serial"
+            pinned,
+            devices=NAMES,
+            threads=1,
+            execution_options=AS_GIVEN,
+            mode=mode,
+            objective="serial",
         ) as session:
             for _ in range(20 if mode == "auto" else 3):
                 got = session.run(feeds)
@@ -305,15 +311,17 @@ def conv_graph():
 def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
     """A placement on instances splits by itself, predicted near twice as fast."""
     graph = conv_graph()
-    with Session(graph, threads=1, passes=(), calibration=Calibration()) as one:
+    with Session(graph, threads=1, execution_options=AS_GIVEN, calibration=Calibration()) as one:
         cost_features = one.devices["cpu"].cost_features(one.graph)
         curves = {work.family: Curve(0.0, {"model_s": 1.0}) for work in cost_features}
         curves |= {name: Curve(1e-6, {}) for name in ("slice", "concat")}
         measured = DeviceCalibration("cpu", one.devices["cpu"].spec.description, 2e-6, 0.0, curves)
     calibration = Calibration.of_devices(measured)
     with (
-        Session(graph, devices=NAMES, threads=1, passes=(), calibration=calibration) as two,
-        Session(graph, threads=1, passes=(), calibration=calibration) as one,
+        Session(
+            graph, devices=NAMES, threads=1, execution_options=AS_GIVEN, calibration=calibration
+        ) as two,
+        Session(graph, threads=1, execution_options=AS_GIVEN, calibration=calibration) as one,
     ):
         feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
         assert two.placement.splits, two.placement.no_shard
@@ -352,7 +360,7 @@ def test_two_simulated_npus_run_side_by_side():
         conv_graph(),
         devices=["npu#1", "npu#2", "cpu"],
         split=["y1=npu#1,npu#2:rows"],
-        device_options={"npu": {"float32": "float16"}},
+        execution_options=ExecutionOptions(device_options={"npu": {"float32": "float16"}}),
     ) as session:
         assert {"npu#1", "npu#2"} <= {task.device for task in session.plan.tasks}
         assert {spec.kind for spec in session.placement.specs.values()} == {"npu", "cpu"}
@@ -369,7 +377,13 @@ def test_a_plan_of_instances_alone_is_launched_at_once_and_its_first_error_comes
     made = [builder.add("det", x, pin=name, names=[f"y{name[-1]}"]) for name in NAMES]
     graph = builder.finish(*made)
     feeds = {"x": np.eye(4, dtype=np.float32)}
-    options = {"devices": NAMES, "threads": 1, "passes": (), "mode": "parallel", "split": "off"}
+    options = {
+        "devices": NAMES,
+        "threads": 1,
+        "execution_options": AS_GIVEN,
+        "mode": "parallel",
+        "split": "off",
+    }
     with Session(graph, **options) as session:
         assert [float(y) for y in session.run(feeds).values()] == [1, 1]
         assert session.runs.runner.one_driver_queue and session.runs.runner.dispatches == 0

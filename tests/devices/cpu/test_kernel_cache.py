@@ -214,6 +214,7 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
         import sys
         import numpy as np
         from trireme.devices.cpu.codegen import ir
+        from trireme.runtime.options import ExecutionOptions
         from trireme.runtime.session import Session
         made = []
         plain = ir.Function.__init__
@@ -224,8 +225,11 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
         from pathlib import Path
         folder = Path({str(tmp_path)!r})
         with Session(
-            {str(zoo_path("vww_96_float.tflite"))!r}, threads=2, model_cache=folder / "graphs",
-            device_options={{"cpu": {{"cache_dir": folder / "objects"}}}},
+            {str(zoo_path("vww_96_float.tflite"))!r}, threads=2,
+            execution_options=ExecutionOptions(
+                model_cache=folder / "graphs",
+                device_options={{"cpu": {{"cache_dir": folder / "objects"}}}},
+            ),
         ) as session:
             feeds = {{v.name: np.ones(v.type.dims, np.float32) for v in session.inputs}}
             out = next(iter(session.run(feeds).values()))

@@ -15,6 +15,7 @@ from trireme.cost.calibration import Calibration
 from trireme.devices.cpu import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
 RUN_US, STEP_US = 8.0, 0.5
@@ -33,7 +34,7 @@ def chain(count, shape=(16,), op="softmax"):
 def session(count, threads, shape=(16,), op="softmax", devices=("cpu",)):
     return Session(
         chain(count, shape, op),
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         threads=threads,
         devices=devices,

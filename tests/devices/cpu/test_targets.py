@@ -12,6 +12,7 @@ from trireme.devices.cpu.kernels.lowering import native_reason
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 
 TARGETS = {
@@ -86,7 +87,9 @@ def test_loading_tells_how_far_it_is(tmp_path):
     options = {"cpu": {"cache_dir": tmp_path}}
     for _ in range(2):
         with Session(
-            small_network(), device_options=options, progress=lambda *step: told.append(step)
+            small_network(),
+            execution_options=ExecutionOptions(device_options=options),
+            progress=lambda *step: told.append(step),
         ):
             pass
     compiled = [step for step in told if step[2]]

@@ -9,6 +9,7 @@ from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, TriremeError
 
@@ -60,7 +61,7 @@ def test_devices_that_share_cores_are_refused_together(names):
 def test_cores_that_two_instances_were_both_given_are_refused():
     options = {"cpu": {"cores": [all_cores()[0]], "threads": 1}}
     with pytest.raises(DeviceError, match=r"cpu#1 and cpu#2 share core"):
-        Session(relu(), devices=NAMES, device_options=options)
+        Session(relu(), devices=NAMES, execution_options=ExecutionOptions(device_options=options))
     with pytest.raises(DeviceError, match="cores that differ"):
         check_cores(
             DeviceSpec(name, "", {}, 1.0, 0.0, resource_group=name, cores=frozenset([1]))

@@ -31,6 +31,7 @@ from trireme.model_file import save
 from trireme.passes.pipeline import optimise
 from trireme.placement.place import place
 from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError
 from trireme.tools.calibrate_check import CheckRow, repeated, verdict
@@ -230,7 +231,9 @@ def test_drift_is_reported_with_its_remedy():
 
 def test_a_profile_tells_drift():
     device = ToyDevice("cpu", delay_s=0.002)
-    with Session(relu(), devices=[device], passes=(), calibration=sample()) as session:
+    with Session(
+        relu(), devices=[device], execution_options=AS_GIVEN, calibration=sample()
+    ) as session:
         profile = session.profile({"x": np.ones(100, np.float32)}, runs=3)
     (drift,) = profile.drift
     assert drift.is_reported and "drift" in str(profile)
@@ -241,7 +244,9 @@ def test_a_profile_tells_drift():
 def test_drift_of_copies_says_what_its_device_is_priced_by():
     """Copies to a device that was never measured are not said to have been."""
     far = ToyDevice("far", link_bandwidth=1e3)
-    with Session(relu(), devices=[far], passes=(), calibration=Calibration()) as session:
+    with Session(
+        relu(), devices=[far], execution_options=AS_GIVEN, calibration=Calibration()
+    ) as session:
         profile = session.profile({"x": np.ones(100, np.float32)}, runs=2)
     ways = [one for one in profile.drift if one.what.startswith("copies")]
     assert [one.what for one in ways] == ["copies host>far", "copies far>host"]
@@ -310,7 +315,7 @@ def test_priced_kernels_are_those_compiled():
         Calibration.of_devices(_known("cpu", 2)),
     ):
         with Session(
-            graph, devices=["cpu"], threads=2, passes=(), calibration=calibration
+            graph, devices=["cpu"], threads=2, execution_options=AS_GIVEN, calibration=calibration
         ) as session:
             results.append(list(session.run({"x": x}).values())[0])
     np.testing.assert_array_equal(*results)

@@ -11,6 +11,7 @@ from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, PlanError, ShapeError
 from trireme.tools.cli import main
@@ -56,14 +57,16 @@ def model(request, tmp_path):
 
 def test_a_session_takes_shapes_for_every_kind_of_model(model, tmp_path):
     for _ in range(2):
-        with Session(model, shapes=SHAPES, model_cache=tmp_path / "cache") as session:
+        with Session(
+            model, shapes=SHAPES, execution_options=ExecutionOptions(model_cache=tmp_path / "cache")
+        ) as session:
             assert session.inputs[0].shape == SHAPES["input"]
             np.testing.assert_allclose(session.run({"input": X})["y"], WANTED, rtol=1e-5)
 
 
 def test_without_shapes_the_error_names_the_models_input(model, tmp_path):
     with pytest.raises(PlanError) as caught:
-        Session(model, model_cache=tmp_path / "cache")
+        Session(model, execution_options=ExecutionOptions(model_cache=tmp_path / "cache"))
     assert caught.value.fix == (
         "give the inputs' shapes, e.g. --shape input=1,3,224,224, "
         "or shapes={'input': (1, 3, 224, 224)} in Python"

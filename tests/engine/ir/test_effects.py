@@ -18,6 +18,7 @@ from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file import dumps, loads
 from trireme.passes.pipeline import optimise
 from trireme.plan.verify import check_plan
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, PlacementError, PlanError, RunError
 
@@ -56,11 +57,9 @@ def open_session(
     return Session(
         graph,
         devices=devices or toys(),
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), subgraphs=subgraphs, execution=execution),
         calibration=Calibration(),
         mode=mode,
-        subgraphs=subgraphs,
-        execution=execution,
         objective=objective,
     )
 
@@ -212,7 +211,9 @@ def test_states_last_from_run_to_run_and_can_be_set():
 
 
 def test_a_given_host_device_keeps_the_states():
-    with Session(counter(), devices=["cpu", open_device("host")], passes=()) as session:
+    with Session(
+        counter(), devices=["cpu", open_device("host")], execution_options=AS_GIVEN
+    ) as session:
         session.run({"step": ZERO + 2})
         assert session.states["total"][0, 0] == 2
 

@@ -12,6 +12,7 @@ import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.cache import optimised
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.disk_cache import DiskCache
 
@@ -57,13 +58,13 @@ def test_other_files_and_options_have_other_entries(rng, tmp_path):
     optimised(path, disable=["fuse_activation"], folder=folder)
     assert len(entries(folder)) == 2
     x = rng.standard_normal((1, 64, 7, 7)).astype(np.float32)
-    with Session(path, model_cache=folder) as session:
+    with Session(path, execution_options=ExecutionOptions(model_cache=folder)) as session:
         before = session.run({"x": x})["z"]
     path.write_bytes(big_model(rng)[0].SerializeToString())  # other weights, the same size
     os.utime(path, ns=(1, 1))
-    with Session(path, model_cache=folder) as session:
+    with Session(path, execution_options=ExecutionOptions(model_cache=folder)) as session:
         after = session.run({"x": x})["z"]
-    with Session(path, model_cache=None) as session:
+    with Session(path, execution_options=ExecutionOptions(model_cache=None)) as session:
         np.testing.assert_array_equal(session.run({"x": x})["z"], after)
     assert len(entries(folder)) == 3 and not np.array_equal(before, after)
 
@@ -94,7 +95,9 @@ def test_every_kind_of_model_file(rng, tmp_path):
     feed = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
     results = []
     for _ in range(2):
-        with Session(path, model_cache=tmp_path / "cache") as session:
+        with Session(
+            path, execution_options=ExecutionOptions(model_cache=tmp_path / "cache")
+        ) as session:
             results.append(session.run(feed)["y"])
     np.testing.assert_array_equal(*results)
     assert len(entries(tmp_path / "cache")) == 1

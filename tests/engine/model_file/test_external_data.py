@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 import trireme
 from trireme.model_file.cache import optimised
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError
 
@@ -40,7 +41,8 @@ def path(tmp_path):
 
 
 def run(path, **options):
-    with Session(path, model_cache=path.parent / "cache", **options) as session:
+    cached = ExecutionOptions(model_cache=path.parent / "cache", **options)
+    with Session(path, execution_options=cached) as session:
         return session.run({"x": X})["y"]
 
 
@@ -107,7 +109,7 @@ def test_an_entry_holds_no_weights_and_a_hit_reads_them_in_place(path, mmap):
 
 
 def test_a_session_that_does_not_map_survives_a_truncated_file(path):
-    with Session(path, mmap=False, model_cache=None) as session:
+    with Session(path, execution_options=ExecutionOptions(mmap=False, model_cache=None)) as session:
         with path.with_name("weights.bin").open("r+b") as file:
             file.truncate(0)
         expect(session.run({"x": X})["y"], weights(1))

@@ -15,6 +15,7 @@ from trireme.model_file.cache import optimised
 from trireme.placement.place import place
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import improve, place_split
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError
 
@@ -85,7 +86,7 @@ def test_a_batch_is_shared_out_where_that_gains():
     feeds = random_feeds(graph, 1)
     want = run_reference(graph, feeds)["y"]
     with Session(
-        graph, devices=list(devices.values()), passes=(), split=["*=cpu,gpu:batch"]
+        graph, devices=list(devices.values()), execution_options=AS_GIVEN, split=["*=cpu,gpu:batch"]
     ) as session:
         assert session.run(feeds)["y"].tobytes() == want.tobytes()
 

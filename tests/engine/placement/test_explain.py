@@ -27,6 +27,7 @@ from trireme.placement.lockfile import (
 )
 from trireme.placement.place import place, place_several
 from trireme.placement.singles import place_singles
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError, PlacementError
 
@@ -239,10 +240,13 @@ def test_each_device_alone_has_all_that_it_can_run():
 
 def test_a_session_holds_a_locked_placement(tmp_path):
     graph, devices = to_graph(3, 6)
-    with Session(graph, devices=list(devices.values()), passes=()) as session:
+    with Session(graph, devices=list(devices.values()), execution_options=AS_GIVEN) as session:
         save_lock(lock(session.placement), tmp_path / "p.toml")
         where = session.placement.device_of
     with Session(
-        graph, devices=list(devices.values()), passes=(), placement=tmp_path / "p.toml"
+        graph,
+        devices=list(devices.values()),
+        execution_options=AS_GIVEN,
+        placement=tmp_path / "p.toml",
     ) as session:
         assert session.placement.device_of == where

@@ -32,6 +32,7 @@ from trireme.placement.search import Search
 from trireme.placement.stages import rules
 from trireme.plan.plan import make_plan
 from trireme.plan.virtual_time import timeline
+from trireme.runtime.options import AS_GIVEN
 
 
 def limited(seed, streams):
@@ -288,7 +289,7 @@ def test_scratch_that_a_device_turns_out_to_need_is_found_before_anything_runs()
     device = toys(64 << 10)["npu"]
     device.scratch_bytes = 60 << 10
     with pytest.raises(PlanError, match=r"scratch 61440") as caught:
-        Session(dense(1), devices=[device], passes=(), calibration=Calibration())
+        Session(dense(1), devices=[device], execution_options=AS_GIVEN, calibration=Calibration())
     assert caught.value.device == "npu" and "weights 'w0'" in str(caught.value)
 
 
@@ -296,7 +297,9 @@ def test_a_device_that_no_task_is_on_needs_no_scratch():
     devices = toys(64 << 10)
     devices["npu"].scratch_bytes = 100
     pins = {node.id: "npu" for node in dense(1).nodes}
-    given = dict(devices=list(devices.values()), passes=(), calibration=Calibration())
+    given = dict(
+        devices=list(devices.values()), execution_options=AS_GIVEN, calibration=Calibration()
+    )
     with Session(dense(1), pins=pins, **given) as session:
         assert session.program.scratch_bytes() == {"cpu": 0, "npu": 100}
 
@@ -305,7 +308,7 @@ def test_two_buffers_of_one_piece():
     """A memory that gives no such large piece is as good as one that is too small."""
     device = toys(1 << 20, buffer_bytes=100)["npu"]
     with pytest.raises(PlanError, match="in one piece are needed of npu, which gives 100"):
-        Session(dense(1), devices=[device], passes=(), calibration=Calibration())
+        Session(dense(1), devices=[device], execution_options=AS_GIVEN, calibration=Calibration())
 
 
 @pytest.mark.parametrize("step", ["resident", "alloc", "compile", "bind"])
@@ -316,7 +319,7 @@ def test_fallback_covers_every_error_before_the_run(step, error):
         npu.fails[step] = error("it is on fire")
         return [npu, ToyDevice("cpu", flops=1e6)]
 
-    given = {"passes": (), "calibration": Calibration()}
+    given = {"execution_options": AS_GIVEN, "calibration": Calibration()}
     with pytest.raises((DeviceError, CompileError), match="it is on fire") as caught:
         Session(dense(1), devices=devices(), **given)
     assert caught.value.device == "npu"
@@ -333,7 +336,7 @@ def test_fallback_covers_memory_that_code_turns_out_to_need():
     with Session(
         dense(1),
         devices=[npu, ToyDevice("cpu", flops=1e6)],
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         fallback=True,
     ) as session:
@@ -348,11 +351,16 @@ def test_a_simulated_npu_keeps_to_its_memory():
     machine = load_spec("mobile")
     machine = replace(machine, dram=replace(machine.dram, bytes=256 << 10))
     with pytest.raises(PlacementError, match="npu: [0-9]+ of 262144 bytes"):
-        Session(graph, devices=[open_device(machine)], passes=(), calibration=Calibration())
+        Session(
+            graph,
+            devices=[open_device(machine)],
+            execution_options=AS_GIVEN,
+            calibration=Calibration(),
+        )
     with Session(
         graph,
         devices=[open_device(machine), "cpu"],
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         pins={"#0": "npu"},
     ) as session:

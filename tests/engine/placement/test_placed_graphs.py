@@ -15,6 +15,7 @@ from sweep import sweep
 from trireme.cost.calibration import Calibration
 from trireme.ir.interpreter import run_reference
 from trireme.plan.verify import check_plan
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
 seeds = pytest.mark.parametrize("seed", sweep(range(25), always=range(0, 25, 5)))
@@ -35,7 +36,7 @@ def outputs_of(graph, devices, feeds, seed):
     with Session(
         pinned,
         devices=list(devices.values()),
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         objective="serial",
     ) as session:

@@ -30,6 +30,7 @@ from trireme.placement.shards.shard import KINDS, Split, axis_of, extent, split
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
 from trireme.plan.virtual_time import makespan_s, timeline
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, TriremeError
 
@@ -90,7 +91,7 @@ def test_int8_splits_on_the_devices_are_exact(devices, seed):
         with Session(
             placed.source,
             devices=list(devices.values()),
-            passes=(),
+            execution_options=AS_GIVEN,
             placement=placed,
             calibration=Calibration(),
         ) as session:
@@ -149,7 +150,9 @@ def test_a_forced_split_runs_and_is_equal(text, groups):
     want = run_reference(graph, feeds)["y"]
     made = toys()
     del made["half"]
-    with Session(graph, devices=list(made.values()), split=[text], passes=()) as session:
+    with Session(
+        graph, devices=list(made.values()), split=[text], execution_options=AS_GIVEN
+    ) as session:
         assert session.run(feeds)["y"].tobytes() == want.tobytes()
         assert len(session.placement.splits) == 1
         assert "it was asked for" in session.placement.splits[0].why
@@ -165,7 +168,7 @@ def test_a_split_is_chosen_where_it_gains_and_is_balanced():
     (one,) = found.splits
     assert one.text.startswith("y=") and "half" not in one.text
     assert "less" in one.why
-    with Session(graph, devices=list(made.values()), passes=()) as session:
+    with Session(graph, devices=list(made.values()), execution_options=AS_GIVEN) as session:
         assert session.placement.splits == found.splits
         feeds = random_feeds(graph, 1)
         assert session.run(feeds)["y"].tobytes() == run_reference(graph, feeds)["y"].tobytes()
@@ -241,7 +244,9 @@ def test_models_split_over_npu_and_cpu(devices, name):
     graph = optimised(str(zoo_path(f"{name}.tflite")))
     chosen = [devices["npu"], devices["cpu"]]
     feeds = random_feeds(graph, 7)
-    with Session(graph, devices=["cpu"], passes=(), calibration=Calibration()) as session:
+    with Session(
+        graph, devices=["cpu"], execution_options=AS_GIVEN, calibration=Calibration()
+    ) as session:
         want = session.run(feeds)
     names = node_names(graph)
     texts = [
@@ -255,7 +260,7 @@ def test_models_split_over_npu_and_cpu(devices, name):
         with Session(
             graph,
             devices=chosen,
-            passes=(),
+            execution_options=AS_GIVEN,
             calibration=Calibration(),
             split=text,
             objective="serial",
@@ -322,7 +327,9 @@ def test_chosen_splits_are_never_predicted_worse(seed):
     if found.splits:
         feeds = random_feeds(graph, seed)
         want = run_reference(graph, feeds)
-        with Session(graph, devices=list(made.values()), passes=(), placement=found) as session:
+        with Session(
+            graph, devices=list(made.values()), execution_options=AS_GIVEN, placement=found
+        ) as session:
             for name, array in session.run(feeds).items():
                 assert array.tobytes() == want[name].tobytes(), f"seed {seed}"
 
@@ -333,12 +340,12 @@ def test_a_device_that_fails_its_part_is_an_error_or_is_left_out(fault):
     made = [ToyDevice("cpu"), ToyDevice("gpu", link_bandwidth=8e9, **{fault: True})]
     with (
         pytest.raises(TriremeError, match="gpu was told to fail"),
-        Session(graph, devices=made, passes=()) as session,
+        Session(graph, devices=made, execution_options=AS_GIVEN) as session,
     ):
         assert session.placement.splits
         session.run(random_feeds(graph, 1))
     if fault == "fail_compile":
-        with Session(graph, devices=made, passes=(), fallback=True) as session:
+        with Session(graph, devices=made, execution_options=AS_GIVEN, fallback=True) as session:
             assert not session.placement.splits and "gpu" in session.dropped
             assert session.run(random_feeds(graph, 1))
 

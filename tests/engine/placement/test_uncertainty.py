@@ -23,6 +23,7 @@ from trireme.placement.proven import proven
 from trireme.placement.shards.choose import improve, place_with
 from trireme.placement.singles import place_singles
 from trireme.placement.uncertainty import doubt_s, prefer_single_device
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
 
@@ -157,7 +158,11 @@ def test_the_answer_is_a_single_device_or_surely_better(seed, objective):
 
 def test_a_session_keeps_to_one_device_unless_told_otherwise():
     graph, costs = chain_of_two(95.0)
-    given = dict(devices=list(costs.devices.values()), passes=(), calibration=costs.calibration)
+    given = dict(
+        devices=list(costs.devices.values()),
+        execution_options=AS_GIVEN,
+        calibration=costs.calibration,
+    )
     with Session(graph, **given) as session:
         assert session.placement.fallback and not session.placement.nodes_on("gpu")
     with Session(graph, **given, multi_device="any") as session:

@@ -28,6 +28,7 @@ from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
 from trireme.plan.virtual_time import makespan_s, timeline
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.program import compile_plan
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, PlanError
@@ -43,7 +44,7 @@ def test_any_order_gives_the_interpreters_bits(seed):
     with Session(
         graph,
         devices=list(devices().values()),
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         objective="serial" if seed % 12 else "makespan",
     ) as session:

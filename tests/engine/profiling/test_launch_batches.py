@@ -13,6 +13,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.spans import TaskSpan
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
 
@@ -64,7 +65,7 @@ def test_the_tasks_of_a_flight_take_what_it_took(mode):
     with Session(
         b.finish(x),
         devices=list(opened.values()),
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         mode=mode,
     ) as session:
@@ -109,7 +110,10 @@ def test_workers_are_parked_only_where_another_device_needs_their_cores():
         for pin in pins:
             x = b.add("relu", x, pin=pin)
         with Session(
-            b.finish(x), devices=list(opened.values()), passes=(), calibration=Calibration()
+            b.finish(x),
+            devices=list(opened.values()),
+            execution_options=AS_GIVEN,
+            calibration=Calibration(),
         ) as session:
             calls = [call for call in session._context.calls if isinstance(call, IdlingCall)]
             words = [part.call.words[CALL_PARKS] for call in calls for part in call._parts]

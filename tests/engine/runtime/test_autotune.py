@@ -21,6 +21,7 @@ from trireme.placement.place import HeldNodes, place, place_several
 from trireme.placement.singles import alone_on, place_singles
 from trireme.runtime import autotune as measure
 from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, interleave
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError
 from trireme.tools.cli import main
@@ -41,7 +42,9 @@ def toys(**slow_gpu):
 
 
 def opened(graph, devices, **options):
-    return Session(graph, devices=devices, passes=(), calibration=Calibration(), **options)
+    return Session(
+        graph, devices=devices, execution_options=AS_GIVEN, calibration=Calibration(), **options
+    )
 
 
 def test_what_is_slower_than_predicted_is_not_kept():

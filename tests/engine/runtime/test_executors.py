@@ -21,6 +21,7 @@ from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
 from trireme.runtime.executors import TRIES, Executors
 from trireme.runtime.feeds import random_array
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
 from trireme.tools.bench.singles import chosen_over_best, singles_table, time_singles
@@ -53,8 +54,14 @@ def two_branches():
     return graph, [ToyDevice(name, memory="host") for name in ("one", "two")]
 
 
-def open_session(graph, toys, **modes):
-    return Session(graph, devices=toys, passes=(), calibration=Calibration(), **modes)
+def open_session(graph, toys, execution="sunk", **modes):
+    return Session(
+        graph,
+        devices=toys,
+        execution_options=ExecutionOptions(passes=(), execution=execution),
+        calibration=Calibration(),
+        **modes,
+    )
 
 
 def test_a_chain_is_run_serially_without_trying():

@@ -19,6 +19,7 @@ from trireme.devices.cpu.runtime.native import has_futex
 from trireme.devices.npu.device import NpuCall
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import RunError, TriremeError
@@ -48,7 +49,7 @@ def open_on(names, mode="parallel", **options):
         two_ways(names),
         devices=names,
         threads=1,
-        passes=(),
+        execution_options=AS_GIVEN,
         mode=mode,
         split="off",
         calibration=Calibration(),
@@ -60,7 +61,7 @@ def toys(**options):
     return Session(
         two_ways(["a", "b"]),
         devices=[ToyDevice(name, **options) for name in "ab"],
-        passes=(),
+        execution_options=AS_GIVEN,
         mode="parallel",
         calibration=Calibration(),
     )
@@ -117,7 +118,9 @@ def test_an_interrupt_that_left_a_condition_s_lock_free_is_what_comes_out(mode, 
             raise raised
 
     device = ToyDevice("a")
-    with Session(two_ways(["a", "a"]), devices=[device], passes=(), mode=mode) as session:
+    with Session(
+        two_ways(["a", "a"]), devices=[device], execution_options=AS_GIVEN, mode=mode
+    ) as session:
         want = session.run({"x": X})["y"]
         device.on_launch = launch
         with pytest.raises(raised):
@@ -363,8 +366,8 @@ def test_a_stream_keeps_its_session():
     gc.collect()
     for outputs in stream:
         np.testing.assert_array_equal(outputs["y"], want)
-    dealt = Replicas(two_ways(["cpu", "cpu"]), 2, passes=(), calibration=Calibration()).stream(
-        {"x": X} for _ in range(20)
-    )
+    dealt = Replicas(
+        two_ways(["cpu", "cpu"]), 2, execution_options=AS_GIVEN, calibration=Calibration()
+    ).stream({"x": X} for _ in range(20))
     gc.collect()
     assert len(list(dealt)) == 20

@@ -9,20 +9,22 @@ import trireme.ops  # noqa: F401
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 
 LARGE, SMALL = (64, 512), (4, 4)
 
 
-def session(shape=LARGE, nodes=("relu",), **options):
+def session(shape=LARGE, nodes=("relu",), execution="sunk"):
     """A chain of ops over one input, x to y."""
     builder = GraphBuilder("chain")
     value = builder.input("x", TensorType(shape, "float32"))
     for k, op in enumerate(nodes):
         value = builder.add(op, value, names=["y" if k == len(nodes) - 1 else f"v{k}"])
     graph = builder.finish(value)
-    return Session(graph, passes=(), calibration=Calibration(), threads=2, **options)
+    how = ExecutionOptions(passes=(), execution=execution)
+    return Session(graph, threads=2, calibration=Calibration(), execution_options=how)
 
 
 def numbers(shape=LARGE, seed=0):

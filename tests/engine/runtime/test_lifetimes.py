@@ -17,6 +17,7 @@ from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 
@@ -76,7 +77,9 @@ def test_what_is_left_of_a_call_keeps_what_it_points_to(kept):
 
 
 def test_calls_of_a_lane_that_was_dropped_run():
-    with Session(matmul_graph(), threads=2, passes=(), calibration=Calibration()) as session:
+    with Session(
+        matmul_graph(), threads=2, execution_options=AS_GIVEN, calibration=Calibration()
+    ) as session:
         want = session.run({"x": X})
         context = ExecutionContext(session.program)
         given = context.ports.bind({"x": X})
@@ -123,7 +126,9 @@ def test_a_call_under_way_keeps_its_memory_though_its_event_was_dropped(finishes
 def test_a_closed_session_says_so_whatever_it_is_asked():
     b = GraphBuilder("tiny")
     graph = b.finish(b.add("neg", b.input("x", T), names=["y"]))
-    session = Session(graph, devices=[ToyDevice("cpu")], passes=(), calibration=Calibration())
+    session = Session(
+        graph, devices=[ToyDevice("cpu")], execution_options=AS_GIVEN, calibration=Calibration()
+    )
     session.close()
     session.close()
     feeds = {"x": X}
@@ -150,6 +155,7 @@ import numpy as np
 from trireme.ir.builder import GraphBuilder
 from trireme.cost.calibration import Calibration
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 
 b = GraphBuilder("left")
@@ -158,8 +164,10 @@ for name in sys.argv[1].split(",") * 3:
     x = b.add("tanh", x, pin=name)
 names = list(dict.fromkeys(sys.argv[1].split(",")))
 session = Session(
-    b.finish(x), devices=names, passes=(), calibration=Calibration(),
-    device_options={"npu": {"float32": "float16"}},
+    b.finish(x), devices=names, calibration=Calibration(),
+    execution_options=ExecutionOptions(
+        passes=(), device_options={"npu": {"float32": "float16"}}
+    ),
 )
 stream = session.stream({"x": np.ones((64, 64), np.float32)} for _ in range(1000))
 next(stream)

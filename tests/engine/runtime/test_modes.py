@@ -15,6 +15,7 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.plan.verify import check_plan
 from trireme.runtime.compare import compare_nodes, gap
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 
@@ -30,11 +31,9 @@ def open_session(
     return Session(
         graph,
         devices=toys or list(devices().values()),
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), subgraphs=subgraphs, execution=execution),
         calibration=Calibration(),
         mode=mode,
-        subgraphs=subgraphs,
-        execution=execution,
         objective=objective,
     )
 

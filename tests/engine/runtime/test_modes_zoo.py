@@ -5,6 +5,7 @@ docs/explanation/execution.md.
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from trireme.cost.calibration import Calibration
 from trireme.model_file.cache import optimised
 from trireme.runtime.compare import gap
 from trireme.runtime.feeds import random_array
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
 MODELS = [
@@ -51,12 +53,12 @@ def test_every_mode_of_a_scattered_placement(name):
         pytest.skip(str(absent))
     graph = optimised(str(zoo_path(f"{name}.tflite")), None, None, (), None)
     graph = pinned_at_random(graph, opened, 3)
-    run_every_mode(graph, list(opened.values()), TOLERANCES.get(name, 1e-5), passes=())
+    run_every_mode(graph, list(opened.values()), TOLERANCES.get(name, 1e-5), AS_GIVEN)
     for device in opened.values():
         device.close()
 
 
-def run_every_mode(model, devices, tolerance, **options):
+def run_every_mode(model, devices, tolerance, options=ExecutionOptions()):
     first = {}
     for execution, subgraphs, mode in itertools.product(
         ("sunk", "interactive"), ("merged", "split"), ("parallel", "serial")
@@ -67,9 +69,7 @@ def run_every_mode(model, devices, tolerance, **options):
             threads=2,
             calibration=Calibration(),
             mode=mode,
-            subgraphs=subgraphs,
-            execution=execution,
-            **options,
+            execution_options=replace(options, subgraphs=subgraphs, execution=execution),
         ) as session:
             rng = np.random.default_rng(5)
             feeds = {value.name: random_array(value, rng) for value in session.inputs}

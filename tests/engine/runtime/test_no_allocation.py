@@ -11,6 +11,7 @@ from forced import open_all
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
 SIDE, CHANNELS = 64, 32
@@ -41,7 +42,7 @@ def test_runs_allocate_nothing(names, mode):
             network(pins),
             devices=list(opened.values()),
             mode=mode,
-            passes=(),
+            execution_options=AS_GIVEN,
             calibration=Calibration(),
         ) as session:
             feeds = {"x": np.ones((1, SIDE, SIDE, CHANNELS), np.float32)}

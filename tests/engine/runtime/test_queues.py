@@ -18,6 +18,7 @@ from trireme.ir.graph import TensorType
 from trireme.profiling.trace import chrome_trace
 from trireme.runtime.dispatch import ParallelRunner
 from trireme.runtime.execute import check_order, serial_order, serial_runner
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError
 
@@ -205,11 +206,11 @@ def test_a_copy_stands_before_the_kernel_that_reads_it(opencl_device):
         with Session(
             graph,
             devices=[cpu, opencl_device],
-            passes=(),
+            execution_options=ExecutionOptions(
+                passes=(), subgraphs=subgraphs, execution="interactive"
+            ),
             calibration=Calibration(),
             mode="serial",
-            subgraphs=subgraphs,
-            execution="interactive",
         ) as session:
             tasks = [session.plan.tasks[index] for index in session.runs.order]
             groups = itertools.groupby(task.device == "cpu" for task in tasks)
@@ -276,10 +277,9 @@ def test_copies_run_under_kernels_in_the_trace(opencl_device):
     with Session(
         graph,
         devices=[opencl_device],
-        passes=(),
+        execution_options=ExecutionOptions(passes=(), execution="interactive"),
         calibration=Calibration(),
         mode="parallel",
-        execution="interactive",
     ) as session:
         want = session.run(feeds)
         overlaps = runs = 0

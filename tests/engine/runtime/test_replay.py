@@ -13,6 +13,7 @@ from toy_graphs import devices, feeds_of, random_graph
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.replay import (
     PLACEMENT,
     VERSION,
@@ -30,9 +31,15 @@ from trireme.support.errors import ModelFileError, RunError, TriremeError
 T = TensorType((3, 8), "float32")
 
 
-def open_session(graph, toys=None, **modes):
+def open_session(graph, toys=None, execution="sunk", **modes):
     toys = toys or list(devices().values())
-    return Session(graph, devices=toys, passes=(), calibration=Calibration(), **modes)
+    return Session(
+        graph,
+        devices=toys,
+        execution_options=ExecutionOptions(passes=(), execution=execution),
+        calibration=Calibration(),
+        **modes,
+    )
 
 
 def counter():

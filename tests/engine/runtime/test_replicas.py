@@ -12,6 +12,7 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
 from trireme.runtime.streams.pipeline import Pipeline
@@ -84,7 +85,7 @@ def test_a_stream_that_is_left_can_be_followed_by_another(replicas):
 
 def test_what_cannot_be_replicated_is_said():
     with pytest.raises(RunError, match="a model with states cannot be replicated"):
-        Replicas(counter(), 2, devices=["cpu"], passes=())
+        Replicas(counter(), 2, devices=["cpu"], execution_options=AS_GIVEN)
     device = open_device("cpu", threads=1)
     with pytest.raises(RunError, match="2 replicas on"):
         Replicas(model(), 2, devices=[device])

@@ -22,6 +22,7 @@ from trireme.ir.graph import TensorType, node_names
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.profiling.trace import chrome_trace
+from trireme.runtime.options import AS_GIVEN
 
 F32 = TensorType((3, 8), "float32")
 
@@ -44,7 +45,7 @@ def open_toys(graph=None, devices=None, **options):
     return Session(
         graph or two_branches(),
         devices=devices or toys(),
-        passes=(),
+        execution_options=AS_GIVEN,
         calibration=Calibration(),
         **options,
     )

@@ -15,6 +15,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.placement.place import place
 from trireme.runtime import eager, replay
+from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import GraphError, RunError, TriremeError
 
 X = np.ones((1, 6, 6, 3), np.float32)
@@ -57,11 +58,16 @@ def costs():
 def public(session, model, costs, folder):
     """Every public function that takes more than names, with arguments that are right."""
     graph = trireme.load(model)
-    quiet = {"calibration": Calibration(), "threads": 1, "model_cache": None}
+    quiet = {
+        "calibration": Calibration(),
+        "threads": 1,
+        "execution_options": ExecutionOptions(model_cache=None),
+    }
     build = GraphBuilder("built")
     x = build.input("x", TensorType((2, 3), "float32"))
     return {
         "Session": (trireme.Session, {"model": graph, **quiet}),
+        "ExecutionOptions": (ExecutionOptions, {}),
         "Replicas": (trireme.Replicas, {"model": graph, "count": 1}),
         "convert": (trireme.convert, {"source": model}),
         "load": (trireme.load, {"path": model}),
@@ -103,6 +109,7 @@ PARAMETERS = {
 }
 NAMES = [
     "Session",
+    "ExecutionOptions",
     "Replicas",
     "convert",
     "load",
@@ -166,11 +173,27 @@ def test_a_wrong_argument_is_a_sentence(name, session, model, costs, tmp_path, m
         ("shapes", {"x": 3}, "shapes is {'x': 3}, expected a mapping of texts to lists of whole"),
         ("progress", 3, "progress is 3, expected a function"),
         ("multi_device", "some", "multi_device='some'"),
+        ("execution_options", {}, "execution_options is {}, expected an ExecutionOptions"),
     ],
 )
 def test_sentences_of_wrong_options(option, value, sentence, model):
     with pytest.raises(RunError) as caught:
         trireme.Session(model, **{option: value})
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "field, value, sentence",
+    [
+        ("mmap", 1, "mmap is 1, expected True or False"),
+        ("passes", "layout", "passes is 'layout', expected a list of texts or None"),
+        ("execution", "sunken", "execution='sunken'\n  known: sunk, interactive"),
+        ("subgraphs", None, "subgraphs is None, expected 'merged' or 'split'"),
+    ],
+)
+def test_sentences_of_wrong_execution_options(field, value, sentence):
+    with pytest.raises(RunError) as caught:
+        ExecutionOptions(**{field: value})
     assert sentence in str(caught.value)
 
 

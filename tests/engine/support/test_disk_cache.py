@@ -79,13 +79,17 @@ def test_a_full_disk_is_told_once_and_nothing_is_left(folder, monkeypatch, caplo
 
 def use_cpu(model, folder):
     options = {"cpu": {"cache_dir": folder}}
-    trireme.Session(model, model_cache=None, device_options=options).close()
+    trireme.Session(
+        model, execution_options=trireme.ExecutionOptions(model_cache=None, device_options=options)
+    ).close()
 
 
 def use_opencl(model, folder):
     opencl.need_opencl()
     device = open_opencl(cache_dir=folder)
-    trireme.Session(model, model_cache=None, devices=[device]).close()
+    trireme.Session(
+        model, execution_options=trireme.ExecutionOptions(model_cache=None), devices=[device]
+    ).close()
     device.close()
 
 

@@ -20,6 +20,7 @@ from fuzzing.worker import Crashed, Worker
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
 from trireme.placement.objective import Objective
+from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.support.errors import TriremeError
 
 CONTROL = ("If", "Loop", "Scan")
@@ -70,9 +71,12 @@ def otherwise(devices: Sequence[Any]) -> Runner:
         except TriremeError as error:
             return (allowed(error), []) if allowed(error) else ("", [_refusal(error)])
         ways: dict[str, tuple[Any, dict[str, Any]]] = {
-            "unoptimised": (graph, {"passes": ()}),
+            "unoptimised": (graph, {"execution_options": AS_GIVEN}),
             "stored": (loads(dumps(graph)), {}),
-            "node by node": (graph, {"execution": "interactive"}),
+            "node by node": (
+                graph,
+                {"execution_options": ExecutionOptions(execution="interactive")},
+            ),
             "in one order": (graph, {"mode": "serial"}),
         }
         used = [*devices, "host"]

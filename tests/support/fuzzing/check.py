@@ -14,6 +14,7 @@ import numpy as np
 from fuzzing.oracle import Answer, same, wide
 from trireme.placement.lockfile import Lock, lock
 from trireme.placement.objective import Objective
+from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import TriremeError
 
@@ -57,7 +58,8 @@ def check(
         cache = Path(folder) / "cache"
         for way in ways:
             source = model if way == "bytes" else path
-            options = {"model_cache": cache, "placement": placed, "objective": objective}
+            how = ExecutionOptions(model_cache=cache)
+            options = {"execution_options": how, "placement": placed, "objective": objective}
             kind, found, placed = run_placed(way, source, feeds, wanted, devices, **options)
             if kind or found:
                 return kind, found

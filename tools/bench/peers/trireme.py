@@ -15,17 +15,21 @@ Call = Callable[[], dict[str, Array]]
 def open_engine(task: dict[str, Any], feeds: dict[str, Array]) -> tuple[Call, dict[str, Any]]:
     """Return a call of Session.run, and the nodes that run on the numpy reference.
 
-    The task's "session" holds arguments of Session; both of its caches are in the task's folder.
+    The task's "session" holds arguments of Session; its "execution_options" maps fields to values.
+    Both caches are in the task's folder.
     """
     from trireme import __version__
+    from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
 
     given, cache = dict(task["session"]), Path(task["cache"])
     given |= {"threads": task["threads"]}
-    cpu = given["device_options"].setdefault("cpu", {})
+    how = dict(given.pop("execution_options"))
+    cpu = how["device_options"].setdefault("cpu", {})
     isa = cpu.get("isa")
     cpu["cache_dir"] = str(cache / "objects")
-    session = Session(task["model"], **given, model_cache=cache / "graphs")
+    options = ExecutionOptions(**how, model_cache=cache / "graphs")
+    session = Session(task["model"], **given, execution_options=options)
     placed = session.placement
     labels = {node.id: node.label for node in placed.source.nodes}
     notes = {labels[n]: c.notes.get(c.device) for n, c in placed.choices.items()}

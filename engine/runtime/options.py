@@ -1,0 +1,49 @@
+"""How a session loads and runs a model, where the defaults do not suit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.model_file.cache import USERS_CACHE
+from trireme.plan.subgraphs import Execution, Subgraphs
+from trireme.support.arguments import check_arguments, choice
+from trireme.support.errors import RunError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """What users of a Session seldom set; all of it has a default.
+
+    subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
+    execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
+    device_options: options by device name, or by kind for all instances, given to `open_device`
+    passes: names of the optimiser's passes to run; all when None
+    passes_off: names of passes to leave out
+    signature: which graph of a .tflite file that holds several; the first when None
+    model_cache: folder of the optimised graphs of model files; this user's cache folder when not
+        given, no folder when None
+    mmap: map the model's files, which must then not be truncated or overwritten in place; False to
+        read them
+    Errors: RunError, for a value that a field does not take
+    """
+
+    subgraphs: Subgraphs = "merged"
+    execution: Execution = "sunk"
+    device_options: Mapping[str, Mapping[str, Any]] | None = None
+    passes: Sequence[str] | None = None
+    passes_off: Sequence[str] = ()
+    signature: str | None = None
+    model_cache: str | os.PathLike[str] | None = USERS_CACHE
+    mmap: bool = True
+
+    def __post_init__(self) -> None:
+        check_arguments(ExecutionOptions, vars(self), RunError)
+        choice("subgraphs", self.subgraphs, Subgraphs)
+        choice("execution", self.execution, Execution)
+
+
+AS_GIVEN = ExecutionOptions(passes=())
+"""Runs a graph as it is: without a pass."""
