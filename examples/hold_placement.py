@@ -5,7 +5,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import trireme
-from trireme.placement.lockfile import load_lock, lock, save_lock
+from trireme.placement.lock import lock
+from trireme.placement.lockfile import load_lock, save_lock
 
 
 def main() -> None:

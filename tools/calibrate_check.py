@@ -23,6 +23,7 @@ from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibr
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.model_file.cache import optimised
+from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import launch_batches
@@ -309,7 +310,7 @@ def _measured(
         if not turns:
             return
         run_s, *own = (statistics.median(each) for each in zip(*turns, strict=True))
-        filed_s = place(pinned, CostModel(devices, calibration)).makespan_s
+        filed_s = place(pinned, CostModel(devices, calibration), PLAIN).makespan_s
         for (tasks, _), seconds in zip(parts, own, strict=True) if len(parts) > 1 else ():
             rows = [profile.tasks[task] for task in tasks]
             where = next((row.device for row in rows if not row.nbytes), rows[0].device)

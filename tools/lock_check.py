@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.placement.lockfile import Lock, differences, place_as, remarks
+from trireme.placement.lock import Lock
+from trireme.placement.lock_changes import differences, remarks
 from trireme.placement.objective import Objective
+from trireme.placement.options import PlacementOptions
+from trireme.placement.place import place
 from trireme.support.errors import PlacementError
 
 
@@ -70,7 +73,8 @@ def check_lock(
     excess = drifted = math.inf if tolerance else 0.0
     if tolerance:
         with suppress(PlacementError):
-            held = place_as(graph, costs, objective, before).score.value
+            fixed = PlacementOptions(objective=objective, fixed=before)
+            held = place(graph, costs, fixed).score.value
             excess, drifted = _share(held, now.predicted), _share(held, before.predicted)
     return LockCheck(
         differences(before, now, absent), remarks(before, now), excess, drifted, tolerance

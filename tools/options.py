@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Graph, Value
-from trireme.placement.lockfile import Lock, devices_of, load_lock
+from trireme.placement.lock import Lock, devices_of
+from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import OBJECTIVES
-from trireme.placement.shards.choose import Splits
+from trireme.placement.options import Sharding
 from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
@@ -319,7 +320,7 @@ def fill_from_lock(options: argparse.Namespace, locked: Lock) -> None:
     options.pin = [*(f"{name}={to}" for name, to in made_with.pins.items()), *options.pin]
 
 
-def splits(options: argparse.Namespace) -> Splits:
+def splits(options: argparse.Namespace) -> Sharding:
     """Return what --split asks for: its texts, or "auto" or "off" where it is one of these."""
     given: list[str] = options.split or ["auto"]
     return given[0] if given in (["auto"], ["off"]) else given

@@ -24,12 +24,12 @@ from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
 from trireme.passes.pipeline import optimise
 from trireme.placement.deciding import Deciding, deciding
-from trireme.placement.lockfile import Lock, LockedOptions, load_lock, lock, place_as, save_lock
+from trireme.placement.lock import Lock, LockedOptions, lock
+from trireme.placement.lockfile import load_lock, save_lock
+from trireme.placement.options import PlacementOptions
+from trireme.placement.place import place
 from trireme.placement.placement import Placement
-from trireme.placement.proven import proven
 from trireme.placement.shards.batch import batched
-from trireme.placement.shards.choose import Splits, place_with
-from trireme.placement.uncertainty import prefer_single_device
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
 from trireme.runtime.options import AS_GIVEN
@@ -233,50 +233,32 @@ def _placed(
     options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None
 ) -> tuple[Placement, list[str]]:
     """Return the placement as it is held, measured, proven or searched for, and remarks."""
-    pins, asked = pins_called(graph, parse_pins(options.pin), costs.devices), splits(options)
+    asked = PlacementOptions(
+        objective=options.objective,
+        pins=parse_pins(options.pin),
+        fixed=options.placement,
+        sharding=splits(options),
+        multi_device=options.multi_device,
+        prove_s=options.prove,
+    )
     if before is not None and before.measured and not options.measure:
         with suppress(PlacementError):  # it cannot be held, so what is placed now is compared
             remark = f"{options.check} was the fastest when measured; --measure tries again"
-            return place_as(pinned(graph, pins), costs, options.objective, before), [remark]
-    if options.placement:
-        held = pinned(graph, pins)
-        return place_as(held, costs, options.objective, options.placement), []
+            return place(graph, costs, replace(asked, fixed=before)), [remark]
     if options.measure:
+        pins = pins_called(graph, asked.pins, costs.devices)
         with Session(
             pinned(graph, pins),
             devices=list(costs.devices.values()),
             execution_options=AS_GIVEN,
             measure=True,
             objective=options.objective,
-            split=asked,
+            split=asked.sharding,
             multi_device=options.multi_device,
             calibration=costs.calibration,
         ) as session:
             return session.placement, []
-    if options.prove is None:
-        return place_with(graph, costs, options.objective, pins, asked, options.multi_device), []
-    return _proven(options, graph, costs, pins, "off" if asked == "auto" else asked)
-
-
-def _proven(
-    options: argparse.Namespace,
-    graph: Graph,
-    costs: CostModel,
-    pins: Mapping[int, str],
-    asked: Splits,
-) -> tuple[Placement, list[str]]:
-    """Return the placement that the exact solver proves or finds, and what it says."""
-    placement = place_with(graph, costs, options.objective, pins, asked, "any")
-    best, lines = proven(placement, costs, options.prove)
-    best = replace(best, splits=placement.splits, no_shard=placement.no_shard)
-    kept = (
-        prefer_single_device(best, costs)
-        if options.multi_device == "significant" and not best.splits
-        else best
-    )
-    if kept.fallback:
-        lines = [f"{line}; it is the mixture that was given up" for line in lines]
-    return kept, lines
+    return place(graph, costs, asked), []
 
 
 def _devices(

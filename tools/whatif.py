@@ -24,11 +24,12 @@ from trireme.devices.described import Soc, load_soc
 from trireme.ir.graph import Graph, node_names
 from trireme.ir.selectors import pinned, pins_called
 from trireme.passes.pipeline import optimise
-from trireme.placement.lockfile import place_as
 from trireme.placement.objective import OBJECTIVES, UNIT, Objective, Scorer
-from trireme.placement.place import Pricing
+from trireme.placement.options import PlacementOptions, Sharding
+from trireme.placement.place import place
 from trireme.placement.placement import Placement
-from trireme.placement.shards.choose import Splits, place_with, split_as
+from trireme.placement.pricing import Pricing
+from trireme.placement.shards.choose import shard_as
 from trireme.placement.shards.spec import parse
 from trireme.support.errors import PlacementError, RunError
 from trireme.support.units import energy_text, time_text
@@ -128,7 +129,7 @@ def variants(
     axes: Sequence[Axis],
     objective: Objective,
     progress: Progress,
-    asked: Splits = "auto",
+    asked: Sharding = "auto",
 ) -> tuple[list[Variant], list[Flip]]:
     """Return the best placement for every combination of the axes' values, and the flips.
 
@@ -150,7 +151,7 @@ def variants(
         values = tuple(axis.values[i] for axis, i in zip(axes, at, strict=True))
         near = {a: found[_before(at, a)] for a in range(len(axes)) if at[a]}
         held = {a: held_score(graph, costs, objective, one) for a, one in near.items()}
-        placed = place_with(graph, costs, objective, splits=asked, multi_device="significant")
+        placed = place(graph, costs, PlacementOptions(objective=objective, sharding=asked))
         where = where_nodes_are(graph, placed)
         one = Variant(values, placed, where, placed.score.value, values)
         found[at] = one = _steady(one, near, held)
@@ -249,9 +250,10 @@ def held_score(graph: Graph, costs: CostModel, objective: Objective, one: Varian
     """Return what a variant's placement scores on another machine; infinite if it cannot be."""
     try:
         if one.splits:
-            return place_as(graph, costs, objective, one.placement).score.value
+            fixed = PlacementOptions(objective=objective, fixed=one.placement)
+            return place(graph, costs, fixed).score.value
         pricing = Pricing.of(graph, costs)
-        assigned, _ = pricing.kept(one.placement)
+        assigned, _ = pricing.assignment_of(one.placement)
     except PlacementError:
         return math.inf
     scorer = Scorer(pricing.problem, objective)
@@ -267,7 +269,7 @@ def where_nodes_are(graph: Graph, placed: Placement) -> tuple[str, ...]:
         request = parse(made, one.text, placed.specs)
         shared = f"{'+'.join(request.devices)} by {request.kind}"
         where.update(dict.fromkeys(request.nodes, shared))
-        made = split_as(made, [one.text], placed.specs)
+        made = shard_as(made, [one.text], placed.specs)
     return tuple(where[node.id] for node in graph.nodes)
 
 

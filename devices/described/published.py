@@ -21,6 +21,7 @@ from trireme.devices.described.soc import Soc
 from trireme.ir.graph import Graph
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
+from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.support.dtypes import numpy_dtype
 
@@ -88,7 +89,8 @@ def predicted_ms(soc: Soc, run: Published, graph: Graph) -> float:
     devices |= {name: one for name, one in every.items() if one.spec.memory == "host"}
     ours = [node.id for node in graph.nodes if device.unsupported_reason(graph, node) is None]
     costs = CostModel(dict(devices), Calibration())
-    return 1e3 * place(graph, costs, pins=dict.fromkeys(ours, run.device)).makespan_s
+    options = replace(PLAIN, pins=dict.fromkeys(ours, run.device))
+    return 1e3 * place(graph, costs, options).makespan_s
 
 
 def retyped(graph: Graph, dtype: str) -> Graph:

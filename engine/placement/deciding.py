@@ -13,9 +13,10 @@ from typing import cast
 
 from trireme.cost.model import CostModel, Estimate, Source, interval
 from trireme.placement.objective import Objective, Scorer
-from trireme.placement.place import Pricing, place
 from trireme.placement.placement import Placement
+from trireme.placement.pricing import Pricing
 from trireme.placement.problem import Problem
+from trireme.placement.solve import solve
 from trireme.placement.uncertainty import Side, priced, rivals
 from trireme.support.units import time_text
 
@@ -65,7 +66,7 @@ def deciding(placement: Placement, costs: CostModel) -> list[Deciding]:
         return []
     pricing = priced(placement, costs)
     scorer = Scorer(pricing.problem, cast(Objective, placement.score.objective))
-    assigned, tasks = pricing.kept(placement)
+    assigned, tasks = pricing.assignment_of(placement)
     kept: Side = (assigned, tasks or [])
     found: dict[tuple[str, str], tuple[float, Deciding]] = {}
     for name, rival in _sides(placement, pricing, scorer, kept):
@@ -87,8 +88,8 @@ def _sides(
     for name, side in rivals(pricing, scorer, kept):
         yield f"{name} alone", side
     if placement.declined:
-        mixture = place(placement.source, pricing.costs, scorer.objective)
-        assigned, tasks = pricing.kept(mixture)
+        mixture = solve(placement.source, pricing.costs, scorer.objective)
+        assigned, tasks = pricing.assignment_of(mixture)
         yield "the declined mixture", (assigned, tasks or [])
 
 
@@ -131,7 +132,7 @@ class _Duel:
         """Return where the rival takes over within the group's interval; None if nowhere."""
         group, names = self.group, self.pricing.problem.machine.names
         nodes = [self.pricing.graph.nodes[i] for i in group.nodes]
-        own: list[Estimate] = [self.pricing.options[n.id][0][names[group.device]] for n in nodes]
+        own: list[Estimate] = [self.pricing.nodes[n.id][0][names[group.device]] for n in nodes]
         seconds = sum(one.seconds for one in own)
         low_s, high_s = interval(own)
         if not seconds:

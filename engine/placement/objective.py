@@ -29,6 +29,9 @@ from trireme.support.errors import PlacementError
 
 Objective = Literal["makespan", "serial", "throughput", "energy"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+MultiDevice = Literal["significant", "any"]
+"""Which placements on several devices are taken: those that gain more over one device than the
+estimates may be wrong by, or all that are predicted to gain."""
 UNIT = {"makespan": "s", "serial": "s", "throughput": "s", "energy": "J"}
 LINEAR = ("serial", "energy")
 """Objectives that sum over nodes, launches and copies."""

@@ -129,6 +129,7 @@ class Placement(Shown):
         faster; "" where none is
     near_ties: which other device alone may as well be faster than the one that was kept to, as far
         as estimates tell; "" where none may
+    proof: what the exact solver says of it; "" where it was not asked
     measured: the placements that were tried on this machine
     declined: how much more this scores than the best placement found, which was declined because
         its gain is smaller than the uncertainty of the estimates
@@ -159,6 +160,7 @@ class Placement(Shown):
     price_pins: Callable[[], float] | None = field(default=None, compare=False, repr=False)
     fallback: str = ""
     near_ties: str = ""
+    proof: str = ""
     measured: tuple[Tried, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     streamed_s: Mapping[int, float] = field(default_factory=dict)
@@ -229,6 +231,7 @@ class Placement(Shown):
             "no_shard": self.no_shard,
             "fallback": self.fallback,
             "near_ties": self.near_ties,
+            "proof": self.proof,
             "measured": [vars(one) for one in self.measured],
             "memory": [vars(use) for use in self.memory],
             "nodes": [self._node_json(node) for node in self.source.nodes],
@@ -301,7 +304,7 @@ class Placement(Shown):
             *self._candidate_lines(),
         ]
         lines += [f"  split {one.text}: {one.why}" for one in self.splits[:_MOST_LINES]]
-        told = (self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
+        told = (self.proof, self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
         return lines + [f"  {text}" for text in told if text]
 
     def _device_lines(self) -> list[str]:

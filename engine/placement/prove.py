@@ -1,65 +1,67 @@
-"""Prove how good a placement can be, where its price is a sum over nodes, launches and copies.
-
-First by paths (`prove_paths`): that bounds every placement, mostly to the rounding, and finds one.
-Where a gap is left, the model of stages (`prove_stages`) has as much time again.
-"""
+"""Prove a placement, or better it, with the exact solver."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import replace
+from typing import cast
 
-from trireme.placement.coarsen import Contraction
-from trireme.placement.messages import price_bound
-from trireme.placement.prices import Prices
-from trireme.placement.problem import Assignment, Problem
+from trireme.cost.model import CostModel
+from trireme.placement.objective import Objective, Scorer
+from trireme.placement.placement import Placement
+from trireme.placement.pricing import Pricing
+from trireme.placement.problem import Assignment
 from trireme.placement.proof import ROUNDING, Proof
-from trireme.placement.prove_paths import relax
-from trireme.placement.prove_stages import SerialModel
-from trireme.placement.stages import Tasks, rules
-
-Found = tuple[float, Assignment, Tasks]
-"""A price, and the placement that has it."""
+from trireme.placement.prove_makespan import prove_makespan
+from trireme.placement.prove_prices import prove_prices
+from trireme.placement.stages import Tasks
+from trireme.support.errors import PlacementError
 
 
-def prove_prices(
-    problem: Problem, prices: Prices, known: Assignment, limit_s: float = 60.0, workers: int = 1
-) -> Proof:
-    """Return the proven least of a total price, starting from a known assignment.
+def prove(
+    placement: Placement, costs: CostModel, limit_s: float = 60.0, workers: int = 1
+) -> Placement:
+    """Return the best placement that the solver finds; `proof` says how good it is.
 
-    Chains are contracted first where no cut inside them can be cheaper than one around them.
+    The solver knows no memory limits: its bound holds all the same, and what does not fit is not
+    taken.
+    Errors: PlacementError, if there is no solver, or it has no model of the objective
     """
-    begun = time.perf_counter()
-    contraction = Contraction(problem, prices, 0.0)
-    small = contraction.small
-    cheap = Prices(
-        [
-            [sum(prices.own[i][d] for i in group) for d in small.devices]
-            for group in contraction.groups
-        ],
-        prices.launch,
-        prices.copy,
-    )
-    best = _settled(problem, prices, known)
-    bound = price_bound(problem, prices, best[1], best[0], None)[0]
-    relaxed = None
-    if bound < best[0] * (1 - ROUNDING):
-        relaxed = relax(small, cheap, best[0], limit_s)
-    if relaxed is not None:
-        bound = max(bound, relaxed.bound)
-        best = min(best, _settled(problem, prices, contraction.expand(relaxed.assigned)))
-    if bound < best[0] * (1 - ROUNDING):
-        _, narrow, tasks = _settled(small, cheap, contraction.shrink(best[1]))
-        proof = SerialModel(small, cheap, narrow, tasks, bound).solve(limit_s, workers)
-        best = min(best, _settled(problem, prices, contraction.expand(proof.assigned)))
-        bound = max(bound, proof.bound)
-    value, assigned, tasks = best
-    bound = min(bound, value)
-    status = "optimal" if bound >= value * (1 - ROUNDING) else "feasible"
-    return Proof(status, value, bound, assigned, tasks, time.perf_counter() - begun)
+    pricing = Pricing.of(placement.source, costs)
+    objective = cast(Objective, placement.score.objective)
+    scorer = Scorer(pricing.problem, objective)
+    if placement.score.value == 0.0:
+        return replace(placement, proof="proof: nothing takes less than nothing")
+    proof = _proof(scorer, *pricing.assignment_of(placement), limit_s, workers)
+    best = placement
+    fits = not scorer.overfull(proof.assigned, proof.tasks)
+    if fits and proof.value < placement.score.value * (1 - 1e-9):
+        found = pricing.placement_of(scorer, proof.assigned, tasks=proof.tasks)
+        best = replace(found, splits=placement.splits, price_pins=placement.price_pins)
+    bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
+    gained = placement.score.value - best.score.value
+    score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
+    candidates = {**placement.candidates, "proof": proof.value}
+    best = replace(best, score=score, candidates=candidates)
+    return replace(best, proof=_sentence(best, proof, gained))
 
 
-def _settled(problem: Problem, prices: Prices, assigned: Assignment) -> Found:
-    """Return the price of an assignment with the tasks that cost it least."""
-    ways = rules(problem, assigned, launch=prices.launch)
-    value, tasks = min((prices.total(problem, assigned, tasks), tasks) for tasks in ways)
-    return value, assigned, tasks
+def _proof(
+    scorer: Scorer, known: Assignment, tasks: Tasks | None, limit_s: float, workers: int
+) -> Proof:
+    if scorer.objective == "throughput":
+        raise PlacementError(
+            "the exact solver has no model of throughput",
+            fix="--prove with --objective makespan, serial or energy",
+        )
+    if scorer.objective == "makespan":
+        return prove_makespan(scorer.problem, known, limit_s, workers, tasks)
+    return prove_prices(scorer.problem, scorer.prices, known, limit_s, workers)
+
+
+def _sentence(best: Placement, proof: Proof, gained: float) -> str:
+    score = best.score
+    found = f"{score.text(gained)} better than the search's" if gained > 0 else "the search's"
+    end = f"within {score.gap:.1%} of the least possible"
+    if score.gap <= ROUNDING:
+        end = "optimal"
+    return f"proof: {found} placement is {end}, after {proof.seconds:.1f} s"

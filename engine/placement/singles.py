@@ -7,16 +7,15 @@ What a placement must never be worse than. `uncertainty` compares a mixture with
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.ir.selectors import pinned
 from trireme.placement.bounds import Forest, LoadBound
 from trireme.placement.objective import LINEAR, Objective, Scorer, check_objective
-from trireme.placement.place import Pricing, alone
 from trireme.placement.placement import Placement
+from trireme.placement.pricing import Pricing, is_single_choice
 from trireme.placement.problem import Assignment, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks
@@ -35,41 +34,69 @@ class Single:
     tasks: Tasks
 
 
-def place_singles(
-    graph: Graph,
-    costs: CostModel,
-    objective: Objective = "makespan",
-    pins: Mapping[int, str] | None = None,
+def solve_single(
+    graph: Graph, costs: CostModel, device: str, objective: Objective = "makespan"
+) -> Placement:
+    """Return the best placement with all on one device that it can run and no pin forbids.
+
+    Errors: as `solve`; PlacementError, if the device would have no node, or has no choice to make
+    """
+    pricing = Pricing.of(graph, costs)
+    check_objective(pricing.problem.machine, objective)
+    names = [pricing.problem.machine.names[d] for d in _deciding_devices(pricing)]
+    if device not in names:
+        raise PlacementError(
+            f"{device} alone is no placement: it decides no node",
+            facts=[f"these do: {', '.join(names) or 'none'}"],
+        )
+    return _placed(pricing, _single(pricing, device, objective), objective)
+
+
+def solve_singles(
+    graph: Graph, costs: CostModel, objective: Objective = "makespan"
 ) -> dict[str, Placement]:
     """Return, by device, the best placement with all on it that it can run and no pin forbids.
 
     Left out are devices that would have nothing, or more than their memory holds.
-    Errors: as `place`, of the graph without a choice
+    Errors: as `solve`, of the graph without a choice
     """
-    pricing = Pricing.of(pinned(graph, pins), costs)
+    pricing = Pricing.of(graph, costs)
     check_objective(pricing.problem.machine, objective)
     found = {}
     for one in singles(pricing, objective):
-        scorer = Scorer(pricing.problem, objective)
         try:
-            found[one.device] = pricing.placed(scorer, one.assigned, tasks=one.tasks)
+            found[one.device] = _placed(pricing, one, objective)
         except PlacementError as error:
             _log.info("%s alone is no placement: %s", one.device, error)
     return found
 
 
 def singles(pricing: Pricing, objective: Objective) -> Iterator[Single]:
-    """Yield each device alone that has a node to run and could leave it to another; if there is no
-    such, each that can run anything. Some may not fit their memory."""
+    """Yield each device alone of `_deciding_devices`; some may not fit their memory."""
+    for d in _deciding_devices(pricing):
+        yield _single(pricing, pricing.problem.machine.names[d], objective)
+
+
+def _deciding_devices(pricing: Pricing) -> list[int]:
+    """Return the devices that have a node to run and could leave it to another; if there is no
+    such, those that can run anything.
+    """
     problem = pricing.problem
     free = [
         able
         for node, able in zip(pricing.graph.nodes, problem.able, strict=True)
         if node.pin is None
     ]
-    devices = choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
-    for d in devices:
-        yield Single(problem.machine.names[d], *_best(_on_device_only(pricing, d), objective))
+    return choosing(problem) or [d for d in problem.devices if any(d in able for able in free)]
+
+
+def _placed(pricing: Pricing, one: Single, objective: Objective) -> Placement:
+    return pricing.placement_of(Scorer(pricing.problem, objective), one.assigned, tasks=one.tasks)
+
+
+def _single(pricing: Pricing, device: str, objective: Objective) -> Single:
+    d = pricing.problem.machine.names.index(device)
+    return Single(device, *_best(_on_device_only(pricing, d), objective))
 
 
 def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Tasks]:
@@ -79,7 +106,7 @@ def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Ta
         value, tasks = Scorer(problem, objective).evaluate(assigned)
         return value, assigned, tasks
     forest = Forest(problem)
-    load = None if objective in LINEAR or alone(problem) else LoadBound(forest)
+    load = None if objective in LINEAR or is_single_choice(problem) else LoadBound(forest)
     search = Search(problem, objective, forest, load)
     return search.candidates["search"], search.best, search.tasks
 

@@ -15,21 +15,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import cast
 
 from trireme.backend.device import HOST, DeviceSpec
 from trireme.cost.model import CostModel, Estimate, Source, interval
 from trireme.placement.makespan import copies_of
+from trireme.placement.node_pricing import NodePricing
 from trireme.placement.objective import Objective, Scorer
-from trireme.placement.place import NodeOptions, Pricing
 from trireme.placement.placement import Placement
+from trireme.placement.pricing import Pricing
 from trireme.placement.problem import Assignment
 from trireme.placement.singles import choosing, is_single, singles
 from trireme.placement.stages import Tasks
-
-MultiDevice = Literal["significant", "any"]
-"""Which mixtures of devices are taken: those that gain more than the estimates may be wrong by, or
-all that are predicted to gain."""
 
 LEAST_GAIN = 0.05
 """The share of a device's time that sharing its work with another must be predicted to gain: it
@@ -53,7 +50,7 @@ def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     objective = cast(Objective, placement.score.objective)
     pricing = priced(placement, costs)
     scorer = Scorer(pricing.problem, objective)
-    assigned, tasks = pricing.kept(placement)
+    assigned, tasks = pricing.assignment_of(placement)
     if is_single(pricing.problem, assigned):
         return replace(placement, near_ties=_near_ties(pricing, scorer, (assigned, tasks or [])))
     fitting = (
@@ -66,7 +63,7 @@ def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     doubt = _doubt_s(pricing, kept, mixed)
     if best.value - placement.score.value >= max(doubt, LEAST_GAIN * best.value):
         return placement
-    alone = pricing.placed(scorer, best.assigned, tasks=best.tasks)
+    alone = pricing.placement_of(scorer, best.assigned, tasks=best.tasks)
     found = _single_device_placement(alone, best.device, placement, doubt)
     return replace(found, near_ties=_near_ties(pricing, scorer, kept))
 
@@ -195,14 +192,15 @@ def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
     two sides are wrong independently of each other.
     """
     pricing = priced(one, costs)
-    ours, theirs = ((assigned, tasks or []) for assigned, tasks in map(pricing.kept, (one, other)))
+    sides = map(pricing.assignment_of, (one, other))
+    ours, theirs = ((assigned, tasks or []) for assigned, tasks in sides)
     return _doubt_s(pricing, ours, theirs)
 
 
 def priced(placement: Placement, costs: CostModel) -> Pricing:
     """Return the prices that a placement was made with."""
     known = {
-        node: NodeOptions(
+        node: NodePricing(
             dict(choice.estimates), dict(choice.refusals), dict(choice.notes), dict(choice.resident)
         )
         for node, choice in placement.choices.items()
@@ -234,7 +232,7 @@ def _parts(pricing: Pricing, assigned: Assignment, tasks: Tasks) -> Iterator[_Pa
     specs = [device.spec for device in costs.devices.values()]
     for node, d in zip(pricing.graph.nodes, assigned, strict=True):
         if specs[d].clock == "wall":
-            yield _Part(node.id, _kind(specs[d]), pricing.options[node.id][0][machine.names[d]])
+            yield _Part(node.id, _kind(specs[d]), pricing.nodes[node.id][0][machine.names[d]])
     for d in (d for d, _ in tasks if specs[d].clock == "wall"):
         own = Estimate(machine.launch_s[d], _source([specs[d]], costs))
         yield _Part("launch", _kind(specs[d]), own)

@@ -23,9 +23,10 @@ from trireme.cost.model import CostModel
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Value
 from trireme.placement.objective import Objective
-from trireme.placement.place import place_several
+from trireme.placement.options import PlacementOptions
 from trireme.placement.placement import Placement, Tried
-from trireme.placement.singles import alone_on, place_singles
+from trireme.placement.singles import alone_on, solve_singles
+from trireme.placement.solve import solve_several
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile
 from trireme.runtime.executors import Executors
@@ -142,17 +143,18 @@ def interleave(
     return clock
 
 
-def check_free(objective: Objective, held: object, splits: object, multi_device: object) -> None:
+def check_free(options: PlacementOptions) -> None:
     """See that there are placements to choose from by measuring them.
 
     Errors: PlacementError, if what was asked for leaves none, or a run's time does not matter
     """
-    if held is not None or splits not in ("auto", "off"):
-        what = "a placement is held" if held is not None else "the splits are asked for"
+    if not options.is_free:
+        what = "a placement is held" if options.fixed is not None else "the splits are asked for"
         raise PlacementError(f"nothing is left to measure: {what}", fix="measure without it")
-    if objective not in TIMED:
+    if options.objective not in TIMED:
         raise PlacementError(
-            f"a run's time says nothing of {objective}", fix="measure with objective makespan"
+            f"a run's time says nothing of {options.objective}",
+            fix="measure with objective makespan",
         )
 
 
@@ -175,8 +177,8 @@ def tried(
     objective = cast(Objective, first.score.objective)
     if any(uses_state(node) for node in graph.nodes):
         return replace(first, measured=(Tried("not measured: a trial would write states"),))
-    several = place_several(graph, costs, objective)
-    alone = place_singles(graph, costs, objective).values()
+    several = solve_several(graph, costs, objective)
+    alone = solve_singles(graph, costs, objective).values()
     placements = distinct([first, *several, *alone])
     if len(placements) == 1:
         return replace(first, measured=(Tried("not measured: there is no other placement to try"),))

@@ -13,32 +13,15 @@ from trireme.backend.device import Device, Executable, Progress
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.placement.lockfile import FixedPlacement, place_as
-from trireme.placement.objective import Objective
+from trireme.placement.options import PlacementOptions
+from trireme.placement.place import place
 from trireme.placement.placement import Placement
-from trireme.placement.shards.choose import Splits
-from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import make_plan
 from trireme.runtime.autotune import Opened, check_free, tried
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program, compile_tasks, make_program
 from trireme.support.errors import CompileError, DeviceError, PlanError
-
-
-@dataclass(frozen=True)
-class Placing:
-    """What decides where nodes go: see the options of the same names of a Session."""
-
-    objective: Objective
-    held: FixedPlacement | None
-    split: Splits
-    multi_device: MultiDevice
-
-    @property
-    def is_free(self) -> bool:
-        """Whether neither a placement nor a split of some node is asked for."""
-        return self.held is None and self.split in ("auto", "off")
 
 
 @dataclass(frozen=True)
@@ -51,7 +34,7 @@ class Preparation:
 
     graph: Graph
     calibration: Calibration
-    placing: Placing
+    options: PlacementOptions
     execution_options: ExecutionOptions
     holding: Callable[[Mapping[str, Device]], Callable[[Placement], Opened]] | None
     progress: Progress
@@ -76,11 +59,10 @@ class Preparation:
     def on(self, devices: Mapping[str, Device]) -> tuple[Program, ExecutionContext]:
         """Place, plan and compile, and bind all that was compiled to memory."""
         self.progress("placing nodes", 0, 0)
-        costs, asked = CostModel(devices, self.calibration), self.placing
-        chosen = (asked.objective, asked.held, asked.split, asked.multi_device)
+        costs = CostModel(devices, self.calibration)
         if self.holding is not None:
-            check_free(*chosen)
-        placement = place_as(self.graph, costs, *chosen)
+            check_free(self.options)
+        placement = place(self.graph, costs, self.options)
         if self.holding is not None:
             placement = tried(placement, self.graph, costs, self.holding(devices), self.progress)
         how = self.execution_options

@@ -21,7 +21,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph
 from trireme.model_file import dumps
-from trireme.placement.lockfile import lock, save_lock
+from trireme.placement.lock import lock
+from trireme.placement.lockfile import save_lock
 from trireme.plan.plan import Plan
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.profiling.spans import TaskSpan

@@ -25,12 +25,10 @@ from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import Model, optimised
-from trireme.placement.lockfile import FixedPlacement, made_with
-from trireme.placement.objective import Objective
+from trireme.placement.objective import MultiDevice, Objective
+from trireme.placement.options import FixedPlacement, PlacementOptions, Sharding
 from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
-from trireme.placement.shards.choose import Splits
-from trireme.placement.uncertainty import MultiDevice
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
@@ -38,9 +36,10 @@ from trireme.runtime.execute import check_order, finish, run_profiled
 from trireme.runtime.executors import Executors, Mode
 from trireme.runtime.interactive import Watcher, run_steps
 from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.prepare import Placing, Preparation
+from trireme.runtime.prepare import Preparation
 from trireme.runtime.program import memory_rows
 from trireme.runtime.repeats import seen_runs
+from trireme.runtime.session_defaults import made_with
 from trireme.runtime.streams.pipeline import Pipeline, Stream, check_no_other
 from trireme.runtime.streams.round_robin import RoundRobin, streamer
 from trireme.support.arguments import checked, choice
@@ -100,7 +99,7 @@ class Session(Closing, Shown):
         objective: Objective | None = None,
         placement: FixedPlacement | None = None,
         pins: Mapping[Any, str] | None = None,
-        split: Splits = "auto",
+        split: Sharding = "auto",
         multi_device: MultiDevice = "significant",
         measure: bool = False,
         shapes: Mapping[str, Sequence[int]] | None = None,
@@ -123,7 +122,12 @@ class Session(Closing, Shown):
             self._keep_states(opened)
             self._calibration = load_calibration(calibration)
             self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
-            self._placing = Placing(made.objective, made.held, split, multi_device)
+            self._placing = PlacementOptions(
+                objective=made.objective,
+                fixed=made.held,
+                sharding=split,
+                multi_device=multi_device,
+            )
             self.program, self._context = Preparation(
                 self.graph,
                 self._calibration,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from commands import call
 from described import TEXT, chain, soc_of
+from placing import place_plain
 from zoo import CHECKOUT, zoo_path
 
 import trireme
@@ -25,7 +26,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-from trireme.placement.place import place
 from trireme.runtime.session import Session
 from trireme.support.errors import CompileError, ModelFileError
 
@@ -197,7 +197,7 @@ def test_mutated_descriptions_are_refused_by_name_or_can_be_placed_on(tmp_path, 
         except ModelFileError:
             refused += 1
             continue
-        placed = place(chain(size=100), CostModel(dict(soc.devices()), Calibration()))
+        placed = place_plain(chain(size=100), CostModel(dict(soc.devices()), Calibration()))
         assert math.isfinite(placed.makespan_s), rows[at]
     assert 20 <= refused < 60, refused
 
@@ -301,5 +301,5 @@ def test_where_nothing_sinks_every_node_is_launched(tmp_path):
 
 def test_refusals_say_the_description(tmp_path):
     devices = dict(soc_of(tmp_path).devices())
-    placement = place(chain(("tanh", "erf")), CostModel(devices, Calibration()))
+    placement = place_plain(chain(("tanh", "erf")), CostModel(devices, Calibration()))
     assert placement.choices[1].refusals == {"far": "its description has no erf"}

@@ -5,10 +5,10 @@ import random
 import time
 from dataclasses import replace
 
+from placing import place_plain
 from toy_graphs import devices, random_graph
 
 from trireme.cost.model import CostModel
-from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.support.errors import DeviceError
 
@@ -51,4 +51,4 @@ def planned(seed, nodes=40, execution="interactive"):
     graph = random_graph(random.Random(seed), nodes)
     pinned = (replace(node, pin=node.pin or "cpu") for node in graph.nodes)
     graph = replace(graph, nodes=tuple(pinned))
-    return make_plan(place(graph, CostModel(devices()), "serial"), "merged", execution)
+    return make_plan(place_plain(graph, CostModel(devices()), "serial"), "merged", execution)

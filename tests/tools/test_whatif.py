@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from described import chain, soc_of
 from placement_cases import to_graph
+from placing import place_plain
 from zoo import zoo_path
 
 import trireme
@@ -18,8 +19,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-from trireme.placement.place import place
-from trireme.placement.shards.choose import place_with
 from trireme.support.errors import RunError
 from trireme.tools.cli import main
 from trireme.tools.figures import parse_axis
@@ -50,7 +49,7 @@ def test_whatif_finds_the_flip(tmp_path):
     assert flip.gain > 0
     for value, variant in zip(axis.values, found, strict=True):
         devices = dict(soc.varied({"far.link_bandwidth": 1e8 * value}).devices())
-        anew = place(chain(), CostModel(devices, Calibration()))
+        anew = place_plain(chain(), CostModel(devices, Calibration()))
         assert variant.score == pytest.approx(anew.makespan_s, rel=2e-3)
 
 
@@ -156,7 +155,7 @@ def test_whatif_says_what_place_says(tmp_path, objective):
     for value, variant in zip(axis.values, found, strict=True):
         machine = soc.varied({name: 1e9 * value for name in axis.names})
         costs = CostModel(dict(machine.devices()), Calibration())
-        anew = place_with(wide(), costs, objective, splits="auto", multi_device="significant")
+        anew = place_plain(wide(), costs, objective, sharding="auto", multi_device="significant")
         assert variant.score == pytest.approx(anew.score.value, rel=1e-3)
     if objective == "makespan":
         ways = [one.where[0].partition(" by ")[0] for one in (found[0], found[-1])]

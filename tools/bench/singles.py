@@ -18,7 +18,7 @@ from trireme.cost.calibration import load_calibration
 from trireme.cost.model import CostModel
 from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
-from trireme.placement.singles import place_singles
+from trireme.placement.singles import solve_singles
 from trireme.runtime.autotune import is_same
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
@@ -89,7 +89,7 @@ def single_placements(match: Match) -> dict[str, Placement]:
     graph, devices = match.first.graph, match.first.devices
     objective = cast(Objective, match.first.placement.score.objective)
     costs = CostModel(devices, load_calibration(match.calibration))
-    return place_singles(graph, costs, objective)
+    return solve_singles(graph, costs, objective)
 
 
 def _entrant(

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import reach
-from trireme.placement.objective import UNIT, Objective
+from trireme.placement.objective import UNIT, MultiDevice, Objective
 from trireme.placement.placement import Placement
 from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.rules import splittable
 from trireme.placement.shards.shard import KINDS, extent, leaving
 from trireme.placement.shards.spec import Request
-from trireme.placement.uncertainty import LEAST_GAIN, MultiDevice
+from trireme.placement.uncertainty import LEAST_GAIN
 from trireme.support.errors import PlacementError
 
 UNMEASURED_GAIN = 0.25

@@ -9,16 +9,16 @@ with.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from typing import Literal, cast
+from typing import cast
 
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.placement.objective import UNIT, Objective
-from trireme.placement.place import HeldNodes, NodeOptions, Pricing, place
+from trireme.placement.node_pricing import NodePricing
+from trireme.placement.objective import UNIT, MultiDevice, Objective
 from trireme.placement.placement import Placement, Score, Splitting
+from trireme.placement.pricing import FixedNodes, Pricing
 from trireme.placement.shards.candidates import (
     LEAST_GAIN_S,
     UNMEASURED_GAIN,
@@ -29,17 +29,13 @@ from trireme.placement.shards.candidates import (
 from trireme.placement.shards.evaluate import Evaluator, Trial, balanced
 from trireme.placement.shards.shard import Split, split
 from trireme.placement.shards.spec import parse, text_of
+from trireme.placement.solve import solve, solve_fixed
 from trireme.placement.uncertainty import (
     LEAST_GAIN,
-    MultiDevice,
     more_certain,
-    prefer_single_device,
 )
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
-
-Splits = Sequence[str] | Literal["auto", "off"]
-"""What to split: where it is predicted to gain, nothing, or what these texts say."""
 
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
@@ -47,83 +43,33 @@ _FAR = 1.15
 further: that gains a few percent."""
 
 
-def place_with(
-    graph: Graph,
-    costs: CostModel,
-    objective: Objective = "makespan",
-    pins: Mapping[int, str] | None = None,
-    splits: Splits = "off",
-    multi_device: MultiDevice = "any",
-) -> Placement:
-    """Return the placement of a graph, split over devices as asked.
+def shard_as_asked(plain: Placement, costs: CostModel, texts: Sequence[str]) -> Placement:
+    """Return a placement with its graph sharded as the texts say, one after another.
 
-    multi_device: when several are taken (placement/uncertainty.py); a split must gain on what it
-        leaves
-    Errors: those of `place`; PlacementError, if a split cannot be made
+    Errors: PlacementError, if a shard cannot be made, with the reason
     """
-    if isinstance(splits, str):
-        if splits not in ("auto", "off"):
-            return place_split(graph, costs, [splits], objective, pins)
-        plain = place(graph, costs, objective, pins)
-        plain = replace(plain, price_pins=_pins_price(plain, costs))
-        plain = prefer_single_device(plain, costs) if multi_device == "significant" else plain
-        return improve(plain, costs, pins, multi_device) if splits == "auto" else plain
-    return place_split(graph, costs, splits, objective, pins)
-
-
-def _pins_price(plain: Placement, costs: CostModel) -> Callable[[], float] | None:
-    """Return what prices the pins of a placement, once, when it is first called.
-
-    None where nothing is pinned. A session that nobody asks to explain itself never calls it.
-    """
-    if not any(node.pin for node in plain.source.nodes):
-        return None
-    return cache(partial(_pins_cost, plain, costs))
-
-
-def _pins_cost(plain: Placement, costs: CostModel) -> float:
-    """Return how much more a placement scores than the one found without any pin."""
-    graph = plain.source
-    free = replace(graph, nodes=tuple(replace(node, pin=None) for node in graph.nodes))
-    objective = cast(Objective, plain.score.objective)
-    return max(plain.score.value - place(free, costs, objective).score.value, 0.0)
-
-
-def place_split(
-    graph: Graph,
-    costs: CostModel,
-    texts: Sequence[str],
-    objective: Objective = "makespan",
-    pins: Mapping[int, str] | None = None,
-) -> Placement:
-    """Return a placement of the graph split as the texts say, one after another.
-
-    Errors: PlacementError, if a split cannot be made, with the reason
-    """
-    plain = place(graph, costs, objective, pins)
-    graph = plain.source
+    graph, objective = plain.source, cast(Objective, plain.score.objective)
     where = {node: choice.device for node, choice in plain.choices.items()}
-    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
+    memo = dict[Hashable, NodePricing]()
     done: list[Splitting] = []
+    parts: dict[int, str] = {}
     for text in texts:
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
         found = balanced(tries, parse(graph, text, costs.devices))
         done.append(Splitting(text_of(graph, found.split), "it was asked for"))
         graph, where = found.parts.graph, dict(found.devices)
-        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+        parts = {node: d for node, d in parts.items() if node in where}
+        parts |= dict(found.parts.device_of)
     if not done:
         return plain
-    placed = _settled(graph, costs, objective, held, where)
+    placed = _settled(graph, costs, objective, parts, where)
     gain = _gain(plain.score.value, placed.score.value, objective)
     last = Splitting(done[-1].text, f"it was asked for; the run takes {gain} with all splits")
-    return replace(placed, splits=(*done[:-1], last), price_pins=_pins_price(plain, costs))
+    return replace(placed, splits=(*done[:-1], last), price_pins=plain.price_pins)
 
 
-def improve(
-    plain: Placement,
-    costs: CostModel,
-    pins: Mapping[int, str] | None = None,
-    multi_device: MultiDevice = "any",
+def shard_where_it_gains(
+    plain: Placement, costs: CostModel, multi_device: MultiDevice = "any"
 ) -> Placement:
     """Return a placement with regions split over devices, where that is predicted to gain
     LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `no_shard` why no more.
@@ -137,8 +83,8 @@ def improve(
         return replace(plain, no_shard=f"nothing is split: {reason}")
     graph, value = plain.source, plain.score.value
     where = {node: choice.device for node, choice in plain.choices.items()}
-    held, memo = dict(pins or {}), dict[Hashable, NodeOptions]()
-    fixed = set(held)
+    parts, memo = dict[int, str](), dict[Hashable, NodePricing]()
+    fixed: set[int] = set()
     done: list[Splitting] = []
     closest = ""
     for _ in range(_ROUNDS):
@@ -151,17 +97,18 @@ def improve(
         done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
         graph, where, value = found.parts.graph, dict(found.devices), found.value
         fixed.update(found.parts.device_of, found.parts.slices, found.parts.joins)
-        held = {node: d for node, d in held.items() if node in where} | dict(found.parts.device_of)
+        parts = {node: d for node, d in parts.items() if node in where}
+        parts |= dict(found.parts.device_of)
     if not done:
         return replace(plain, no_shard=f"nothing is split: {closest}")
-    placed = _settled(graph, costs, objective, held, where, multi_device)
+    placed = _settled(graph, costs, objective, parts, where, multi_device)
     if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
         return replace(plain, no_shard="nothing is split: no split fits the devices' memory")
     more = f"nothing more is split: {closest}" if closest else ""
     return replace(placed, splits=tuple(done), no_shard=more, price_pins=plain.price_pins)
 
 
-def split_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
+def shard_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
     """Return the graph with splits of known cuts done: the same texts, the same ids.
 
     Errors: PlacementError, if one cannot be made
@@ -178,7 +125,7 @@ def _settled(
     graph: Graph,
     costs: CostModel,
     objective: Objective,
-    held: Mapping[int, str],
+    parts: Mapping[int, str],
     where: Mapping[int, str],
     multi_device: MultiDevice = "any",
 ) -> Placement:
@@ -187,12 +134,12 @@ def _settled(
 
     multi_device: with "significant", what the search moves must surely gain over what is held
     """
-    searched = place(graph, costs, objective, pins=held)
-    kept = place(graph, costs, objective, keep=HeldNodes(where, {}))
+    searched = solve(graph, costs, objective, parts)
+    kept = solve_fixed(graph, costs, objective, FixedNodes(where, {}))
     if kept.score.value < searched.score.value:
         return kept
     devices = {node: choice.device for node, choice in searched.choices.items()}
-    free = place(graph, costs, objective, keep=HeldNodes(devices, searched.stage_of))
+    free = solve_fixed(graph, costs, objective, FixedNodes(devices, searched.stage_of))
     found = replace(free, candidates=searched.candidates)
     return more_certain(kept, found, costs) if multi_device == "significant" else found
 

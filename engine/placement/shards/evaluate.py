@@ -10,8 +10,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, Node
+from trireme.placement.node_pricing import NodePricing, price_node
 from trireme.placement.objective import Objective, Scorer
-from trireme.placement.place import NodeOptions, Pricing, node_options
+from trireme.placement.pricing import Pricing
 from trireme.placement.shards.shard import Kind, Parts, Split, extent, split
 from trireme.placement.shards.spec import Request
 from trireme.support.errors import PlacementError
@@ -42,7 +43,7 @@ class Evaluator:
         base: Pricing,
         where: Mapping[int, str],
         objective: Objective,
-        memo: dict[Hashable, NodeOptions] | None = None,
+        memo: dict[Hashable, NodePricing] | None = None,
     ) -> None:
         self.graph, self.costs, self.where, self.objective = (
             base.graph,
@@ -50,9 +51,9 @@ class Evaluator:
             where,
             objective,
         )
-        self.known = dict(base.options)
+        self.known = dict(base.nodes)
         self.names = base.problem.machine.names
-        self.memo: dict[Hashable, NodeOptions] = {} if memo is None else memo
+        self.memo: dict[Hashable, NodePricing] = {} if memo is None else memo
         self.tried: dict[Split, Trial | PlacementError] = {}
 
     def is_measured(self, nodes: Sequence[int], devices: Sequence[str]) -> bool:
@@ -80,7 +81,7 @@ class Evaluator:
         parts = split(self.graph, wanted)
         pricing = self.priced(parts)
         measured = all(
-            pricing.options[node][0][device].source in SURE
+            pricing.nodes[node][0][device].source in SURE
             for node, device in parts.device_of.items()
         )
         best: Trial | None = None
@@ -110,10 +111,10 @@ class Evaluator:
                     )
         return Pricing.of(parts.graph, self.costs, known)
 
-    def _options(self, graph: Graph, node: Node) -> NodeOptions:
+    def _options(self, graph: Graph, node: Node) -> NodePricing:
         key = _key(graph, node)
         if key not in self.memo:
-            self.memo[key] = node_options(graph, node, self.costs)
+            self.memo[key] = price_node(graph, node, self.costs)
         return self.memo[key]
 
 
@@ -131,7 +132,7 @@ def _glue(pricing: Pricing, parts: Parts, where: Mapping[int, str]) -> list[dict
     """Return ways to place slices and joins: slices with their part, or with what they cut; joins
     together, on any device that can.
     """
-    graph, options = parts.graph, pricing.options
+    graph, options = parts.graph, pricing.nodes
     fallback = min(next(iter(options.values()))[0], default="") if options else ""
     ways = []
     for with_part in (True, False):

@@ -18,6 +18,7 @@ from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph
+from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import Plan, make_plan
@@ -68,7 +69,7 @@ class RoundRobinPlan:
         self.plans: dict[str, Plan] = {}
         for name, device in self.devices.items():
             costs = CostModel({name: device}, calibration)
-            self.plans[name] = make_plan(place(graph, costs))
+            self.plans[name] = make_plan(place(graph, costs, PLAIN))
         self.flow = dealt_flow(list(self.plans.values()), ", ".join(names))
 
     def flow_beside(self, pipeline: Flow) -> Flow | None:

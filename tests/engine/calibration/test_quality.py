@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from placing import place_plain
 from toy_device import ToyDevice
 
 from trireme.calibration import calibrate as calibrating
@@ -14,7 +15,6 @@ from trireme.cost.model import CostModel, generic_works, roofline_s, work_of
 from trireme.cost.quality import FAR_OFF, LIMITS, judge
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.placement.place import place
 from trireme.tools.calibrate import _lines
 
 
@@ -109,12 +109,12 @@ def test_a_placement_says_how_much_of_its_time_was_measured():
     toy.cost_features = lambda graph: [first, second]
     curve = Curve(rest_s * 3 / 7, {}, samples=9)
     known = DeviceCalibration("cpu", "toy cpu", 1e-6, curves={"measured": curve})
-    placement = place(graph, CostModel({"cpu": toy}, Calibration.of_devices(known)))
+    placement = place_plain(graph, CostModel({"cpu": toy}, Calibration.of_devices(known)))
     assert placement.sources == pytest.approx({"roofline": 0.7, "calibration": 0.3})
     said = "30% of the predicted time is from measured kernels, 70% from the description"
     assert said in str(placement) and placement.to_json()["sources"] == placement.sources
     toy.spec = replace(toy.spec, clock="virtual")
-    assert not place(graph, CostModel({"cpu": toy}, Calibration())).sources
+    assert not place_plain(graph, CostModel({"cpu": toy}, Calibration())).sources
 
 
 def test_preparing_ends_in_time_where_compiling_is_slow(caplog):

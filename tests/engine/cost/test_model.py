@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from placing import place_plain
 from toy_device import ToyDevice
 
 from trireme.backend.calibrate_hint import command
@@ -29,7 +30,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file import save
 from trireme.passes.pipeline import optimise
-from trireme.placement.place import place
 from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
@@ -399,7 +399,7 @@ def test_the_worked_example_of_the_docs():
         cpu.estimate_s = lambda graph, node: 100e-6
         npu.estimate_s = lambda graph, node: 10e-6
         object.__setattr__(npu.spec, "link_latency_s", latency_s)
-        return place(graph, CostModel({"cpu": cpu, "npu": npu}))
+        return place_plain(graph, CostModel({"cpu": cpu, "npu": npu}))
 
     near = placed(5e-6)
     assert near.makespan_s == pytest.approx(58e-6)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from placing import place_plain
 from random_graphs import random_feeds
 from toy_device import ToyDevice
 from zoo import zoo_path
@@ -12,9 +13,8 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
-from trireme.placement.place import place
 from trireme.placement.shards.batch import batched
-from trireme.placement.shards.choose import improve, place_split
+from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError
@@ -77,10 +77,10 @@ def test_a_batch_is_shared_out_where_that_gains():
         "gpu": ToyDevice("gpu", flops=1e9, link_bandwidth=8e9),
     }
     costs = CostModel(devices, Calibration())
-    plain = place(graph, costs)
-    found = improve(plain, costs)
+    plain = place_plain(graph, costs)
+    found = shard_where_it_gains(plain, costs)
     assert found.score.value < 0.65 * plain.score.value
-    shards = place_split(graph, costs, ["*=cpu,gpu:batch"])
+    shards = place_plain(graph, costs, sharding=["*=cpu,gpu:batch"])
     assert shards.splits[0].text == "*=cpu,gpu:batch:4"
     assert shards.score.value < 0.65 * plain.score.value
     feeds = random_feeds(graph, 1)

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from commands import call
+from placing import place_plain
 from two_devices import US, chain_of_two
 
 import trireme
@@ -17,8 +18,6 @@ from trireme.cost.model import CostModel, node_signature
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.deciding import deciding
-from trireme.placement.place import place
-from trireme.placement.shards.choose import place_with
 from trireme.support.errors import DeviceError
 
 
@@ -27,7 +26,7 @@ def test_what_decides_between_a_device_and_a_mixture_by_hand():
     where tanh on the gpu takes 100 us (95 expected up to 118.75), or tanh on the cpu takes 95 (100
     expected down to 80). matmul is where it is in both, so its error changes nothing."""
     graph, costs = chain_of_two(95.0)
-    placement = place(graph, costs)
+    placement = place_plain(graph, costs)
     found = {(one.op, one.device): one for one in deciding(placement, costs)}
     assert set(found) == {("tanh", "gpu"), ("tanh", "cpu")}
     gpu, cpu = found["tanh", "gpu"], found["tanh", "cpu"]
@@ -41,7 +40,7 @@ def test_what_decides_between_a_device_and_a_mixture_by_hand():
 
 def test_the_declined_mixture_is_a_rival():
     graph, costs = chain_of_two(95.0)
-    kept = place_with(graph, costs, multi_device="significant")
+    kept = place_plain(graph, costs, multi_device="significant")
     assert kept.declined
     names = {one.rival for one in deciding(kept, costs)}
     assert names <= {"the declined mixture", "gpu alone"} and len(names) > 0
@@ -51,12 +50,12 @@ def test_the_declined_mixture_is_a_rival():
 @pytest.mark.parametrize("gpu_us, clock", [(40.0, "wall"), (95.0, "virtual")])
 def test_nothing_decides_where_no_error_could(gpu_us, clock):
     graph, costs = chain_of_two(gpu_us, clock=clock)
-    assert not deciding(place(graph, costs), costs)
+    assert not deciding(place_plain(graph, costs), costs)
 
 
 def test_what_was_timed_prices_all_nodes_alike(monkeypatch):
     graph, costs = chain_of_two(95.0)
-    placement = place(graph, costs)
+    placement = place_plain(graph, costs)
     found = deciding(placement, costs)
     monkeypatch.setattr(timing, "timed", lambda call: 300 * US)
     again = measure_deciding(graph, costs, found)
@@ -74,7 +73,7 @@ def test_what_was_timed_prices_all_nodes_alike(monkeypatch):
 
 def test_a_node_that_cannot_be_timed_keeps_its_estimate(caplog):
     graph, costs = chain_of_two(95.0)
-    found = deciding(place(graph, costs), costs)
+    found = deciding(place_plain(graph, costs), costs)
     for toy in costs.devices.values():
         toy.fail_compile = True
     again = measure_deciding(graph, costs, found)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from placement_cases import to_graph
+from placing import place_plain
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -13,20 +14,14 @@ from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.ir.selectors import pinned
 from trireme.placement.explain import explain
 from trireme.placement.kernel_advice import advise
-from trireme.placement.lockfile import (
-    VERSION,
-    differences,
-    load_lock,
-    lock,
-    lock_text,
-    place_as,
-    remarks,
-    save_lock,
-)
-from trireme.placement.place import place, place_several
-from trireme.placement.singles import place_singles
+from trireme.placement.lock import lock
+from trireme.placement.lock_changes import differences, remarks
+from trireme.placement.lockfile import VERSION, load_lock, lock_text, save_lock
+from trireme.placement.singles import solve_singles
+from trireme.placement.solve import solve_several
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError, PlacementError
@@ -36,7 +31,7 @@ from trireme.support.errors import ModelFileError, PlacementError
 def placed(seed, n=12, objective="makespan"):
     graph, devices = to_graph(seed, n)
     costs = CostModel(devices, Calibration())
-    return graph, costs, place(graph, costs, objective)
+    return graph, costs, place_plain(graph, costs, objective)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,7 @@ def test_a_pin_changes_exactly_what_was_stated(seed, objective):
                 assert other.why == placement.choices[node.id].refusals[other.device]
                 continue
             pins = {node.id: other.device}
-            forced = place(graph, costs, objective, pins=pins, keep=placement)
+            forced = place_plain(graph, costs, objective, pins=pins, fixed=placement)
             assert forced.score.value == pytest.approx(other.run_s, rel=1e-12)
             appears = len(forced.copies()) - len(placement.copies())
             said = [sum("copy of" in t for t in side) for side in (other.appears, other.vanishes)]
@@ -69,7 +64,7 @@ def test_with_all_others_free_it_is_exact_too(seed):
     for node, alternatives in explain(placement, free=True).nodes:
         for other in alternatives[1:]:
             if other.run_s is not None:
-                forced = place(graph, costs, pins={node.id: other.device})
+                forced = place_plain(graph, costs, pins={node.id: other.device})
                 assert forced.score.value == pytest.approx(other.free_s, rel=1e-12)
                 assert other.free_s >= placement.score.value * (1 - 1e-9)
 
@@ -118,19 +113,19 @@ def shattered():
 
 def test_advice_names_what_breaks_a_region():
     graph, costs = shattered()
-    placement = place(graph, costs)
+    placement = place_plain(graph, costs)
     (advice,) = advise(placement)
     assert (advice.device, advice.op, len(advice.nodes)) == ("npu", "erf", 2)
     assert advice.regions[1] == 1 and advice.saved > 0
     costs.devices["npu"].ops = None
-    with_it = place(graph, costs)
+    with_it = place_plain(graph, costs)
     assert placement.makespan_s - with_it.makespan_s == pytest.approx(advice.saved, rel=1e-6)
     assert advise(with_it) == []
 
 
 def test_advice_does_not_count_the_gain_of_a_mixture_that_was_given_up():
     graph, costs = shattered()
-    mixture, alone = place(graph, costs), place_singles(graph, costs)["cpu"]
+    mixture, alone = place_plain(graph, costs), solve_singles(graph, costs)["cpu"]
     assert alone.score.value > mixture.score.value * 1.01
     assert [one.saved for one in advise(alone)] == pytest.approx([advise(mixture)[0].saved])
 
@@ -142,7 +137,7 @@ def test_locks_survive_a_file(tmp_path):
     again = load_lock(tmp_path / "p.toml")
     assert differences(locked, again) == [] and differences(again, lock(placement)) == []
     assert lock_text(again) == lock_text(locked)
-    held = place_as(graph, costs, held=tmp_path / "p.toml")
+    held = place_plain(graph, costs, fixed=tmp_path / "p.toml")
     assert held.score.value == pytest.approx(placement.score.value)
     assert held.device_of == placement.device_of
 
@@ -152,7 +147,7 @@ def test_differences_are_sentences():
     before = lock(placement)
     node = graph.nodes[3]
     others = [d for d in placement.choices[node.id].estimates if d != before.nodes[3].device]
-    after = lock(place(graph, costs, pins={node.id: others[0]}, keep=placement))
+    after = lock(place_plain(graph, costs, pins={node.id: others[0]}, fixed=placement))
     (line,) = differences(before, after)
     assert before.nodes[3].name in line and f"-> {others[0]}" in line and "pinned" in line
     fewer = replace(after, nodes=after.nodes[1:])
@@ -168,7 +163,7 @@ def test_a_lock_of_another_graph_is_refused():
     _, _, placement = placed(1)
     graph, costs, _ = placed(2)
     with pytest.raises(PlacementError, match="of another graph"):
-        place_as(graph, costs, held=lock(placement))
+        place_plain(graph, costs, fixed=lock(placement))
 
 
 def test_a_device_that_is_gone_is_named():
@@ -176,7 +171,7 @@ def test_a_device_that_is_gone_is_named():
     used = next(d for d in placement.device_of.values() if d != "cpu" and ">" not in d)
     left = {name: device for name, device in costs.devices.items() if name != used}
     with pytest.raises(PlacementError, match=f"cannot be kept on {used}: it is not among"):
-        place_as(graph, CostModel(left, Calibration()), held=placement)
+        place_plain(graph, CostModel(left, Calibration()), fixed=placement)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +212,8 @@ def load_lock_text(folder, text):
 def test_several_placements_differ():
     graph, devices = to_graph(3, 6)
     costs = CostModel(devices, Calibration())
-    several = place_several(graph, costs)
-    assert len(several) == 3 and several[0].score.value == place(graph, costs).score.value
+    several = solve_several(graph, costs)
+    assert len(several) == 3 and several[0].score.value == place_plain(graph, costs).score.value
     where = [tuple(p.device_of[n.id] for n in graph.nodes) for p in several]
     assert len(set(where)) == 3
 
@@ -226,7 +221,7 @@ def test_several_placements_differ():
 def test_each_device_alone_has_all_that_it_can_run():
     graph, devices = to_graph(3, 6)
     costs = CostModel(devices, Calibration())
-    best, alone = place(graph, costs), place_singles(graph, costs)
+    best, alone = place_plain(graph, costs), solve_singles(graph, costs)
     assert set(alone) <= set(devices)
     for name, placement in alone.items():
         able = [n.id for n in graph.nodes if devices[name].unsupported_reason(graph, n) is None]
@@ -234,7 +229,7 @@ def test_each_device_alone_has_all_that_it_can_run():
         assert placement.makespan_s >= best.makespan_s * (1 - 1e-9)
     held = graph.nodes[2]
     name = best.choices[held.id].device
-    for placement in place_singles(graph, costs, pins={held.id: name}).values():
+    for placement in solve_singles(pinned(graph, {held.id: name}), costs).values():
         assert placement.choices[held.id].device == name
 
 

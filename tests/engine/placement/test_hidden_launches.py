@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from placement_cases import random_problem
+from placing import place_plain
 from toy_device import ToyDevice
 
 from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibration
@@ -15,7 +16,6 @@ from trireme.ir.graph import TensorType
 from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound
 from trireme.placement.makespan import follows, makespan_s
 from trireme.placement.move_cost import MoveEvaluator
-from trireme.placement.place import place
 from trireme.placement.problem import Problem
 from trireme.placement.stages import rules
 from trireme.plan.plan import make_plan
@@ -110,7 +110,7 @@ def graph(pins):
 
 @pytest.mark.parametrize("execution", ["sunk", "interactive"])
 def test_the_plan_hides_what_the_prediction_hides(execution):
-    placement = place(
+    placement = place_plain(
         graph(["gpu", "gpu", "cpu", "gpu", "gpu"]), CostModel(devices(), measured(2e-6))
     )
     plan = make_plan(placement, execution=execution)
@@ -131,13 +131,13 @@ def test_the_plan_hides_what_the_prediction_hides(execution):
 def test_a_pin_changes_the_prediction_by_what_was_stated(seed):
     pins = [None if (seed >> k) & 1 else "gpu" for k in range(3)]
     source, costs = graph(["cpu", *pins, "gpu"]), CostModel(devices(), measured(2e-6))
-    placement = place(source, costs)
+    placement = place_plain(source, costs)
     again = MoveEvaluator(placement)
     for position, node in enumerate(source.nodes):
         for device, name in enumerate(again.names):
             if node.pin is None and name != placement.choices[node.id].device:
                 stated = again.moved({position: device}).value
-                pinned = place(source, costs, pins={node.id: name}, keep=placement)
+                pinned = place_plain(source, costs, pins={node.id: name}, fixed=placement)
                 assert pinned.makespan_s == pytest.approx(stated, rel=1e-12)
 
 

@@ -9,7 +9,8 @@ from commands import call, save_small
 from described import chain, soc_of
 
 import trireme
-from trireme.placement.lockfile import LockedOptions, load_lock
+from trireme.placement.lock import LockedOptions
+from trireme.placement.lockfile import load_lock
 from trireme.support.errors import PlacementError
 
 pytestmark = pytest.mark.usefixtures("no_calibration")

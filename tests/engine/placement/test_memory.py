@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from npu import Int8Builder
 from placement_cases import random_problem
+from placing import place_plain
 from toy_device import ToyDevice
 
 from trireme import CompileError, DeviceError, PlacementError, PlanError, Session
@@ -25,7 +26,6 @@ from trireme.placement.coarsen import Contraction
 from trireme.placement.explain import explain
 from trireme.placement.messages import price_bound
 from trireme.placement.objective import LINEAR, Scorer
-from trireme.placement.place import place
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import Problem
 from trireme.placement.search import Search
@@ -162,7 +162,7 @@ def toys(limit, **options):
 
 
 def placed(graph, devices):
-    return place(graph, CostModel(devices, Calibration()))
+    return place_plain(graph, CostModel(devices, Calibration()))
 
 
 def test_weights_count_against_a_devices_memory():

@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 import pytest
 from baselines import BASELINES
 from placement_cases import KINDS, cases, cases_of, random_problem, to_graph
+from placing import place_plain
 from sweep import sweep
 
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, Links
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.makespan import makespan_s
-from trireme.placement.place import place
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.proof import ROUNDING, solver
-from trireme.placement.prove import prove_prices
+from trireme.placement.prove import prove
 from trireme.placement.prove_makespan import prove_makespan
 from trireme.placement.prove_paths import relax, relax_makespan
+from trireme.placement.prove_prices import prove_prices
 from trireme.placement.prove_stages import SerialModel, launches_beyond
-from trireme.placement.proven import proven
 from trireme.placement.search import Search
 from trireme.support.errors import PlacementError
 
@@ -287,18 +287,18 @@ def test_a_better_placement_is_found_from_a_bad_one():
 def test_proven_placements_say_so(objective):
     graph, devices = to_graph(2, 6)
     costs = CostModel(devices, Calibration())
-    placement = place(graph, costs, objective)
-    better, (sentence,) = proven(placement, costs, 2.0)
+    placement = place_plain(graph, costs, objective)
+    better = prove(placement, costs, 2.0)
     assert better.score.value <= placement.score.value * (1 + 1e-9)
     assert better.score.lower_bound >= placement.score.lower_bound
-    assert sentence.startswith("proof: ") and better.score.bound_from == "the exact solver"
+    assert better.proof.startswith("proof: ") and better.score.bound_from == "the exact solver"
 
 
 def test_throughput_has_no_proof():
     graph, devices = to_graph(2, 4)
     costs = CostModel(devices, Calibration())
     with pytest.raises(PlacementError, match="no model of throughput"):
-        proven(place(graph, costs, "throughput"), costs)
+        prove(place_plain(graph, costs, "throughput"), costs)
 
 
 def test_launches_beyond_some_stages():

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from baselines import BASELINES
 from placement_cases import KINDS, case, cases_of, random_problem, to_graph
+from placing import place_plain
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -24,7 +25,6 @@ from trireme.placement.coarsen import Contraction
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import Messages, price_bound
 from trireme.placement.objective import LINEAR, OBJECTIVES, Scorer
-from trireme.placement.place import place
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.search import Search
@@ -327,7 +327,7 @@ def test_the_plan_takes_what_was_predicted(objective):
     """The plan's timeline, without waits for shared bytes, ends when the search said it would."""
     for seed in (0, 3):
         graph, devices = to_graph(seed, 12)
-        placement = place(graph, CostModel(devices, Calibration()), objective)
+        placement = place_plain(graph, CostModel(devices, Calibration()), objective)
         plan = make_plan(placement)
         made = {value: task.index for task in plan.tasks for value in task.outputs}
         tasks = tuple(
@@ -356,13 +356,13 @@ def test_energy_needs_powers():
     graph, devices = to_graph(0, 10)
     devices["gpu"].spec = replace(devices["gpu"].spec, power_w=None)
     with pytest.raises(PlacementError, match="power of gpu"):
-        place(graph, CostModel(devices, Calibration()), "energy")
+        place_plain(graph, CostModel(devices, Calibration()), "energy")
 
 
 def test_unknown_objectives_are_named():
     graph, devices = to_graph(0, 5)
     with pytest.raises(PlacementError, match="known: makespan, serial"):
-        place(graph, CostModel(devices, Calibration()), "beauty")
+        place_plain(graph, CostModel(devices, Calibration()), "beauty")
 
 
 def test_an_arena_or_an_operand_that_does_not_fit_is_an_error():
@@ -370,7 +370,7 @@ def test_an_arena_or_an_operand_that_does_not_fit_is_an_error():
     for nbytes, said in ((8000, "fits the devices' memory"), (64, "7,556 bytes, npu has 64")):
         npu = ToyDevice("npu", memory_bytes=nbytes)
         with pytest.raises(PlacementError, match=said):
-            place(graph, CostModel({"npu": npu}, Calibration()))
+            place_plain(graph, CostModel({"npu": npu}, Calibration()))
 
 
 def test_the_cheapest_use_of_an_unused_device_counts_the_way_to_the_readers():

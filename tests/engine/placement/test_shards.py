@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from placing import place_plain
 from random_graphs import random_feeds, random_graph
 from sweep import sweep
 from toy_device import ToyDevice
@@ -22,9 +23,9 @@ from trireme.model_file.cache import optimised
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
 from trireme.placement.explain import explain
-from trireme.placement.lockfile import load_lock, lock, place_as, save_lock
-from trireme.placement.place import place
-from trireme.placement.shards.choose import improve, place_split, place_with
+from trireme.placement.lock import lock
+from trireme.placement.lockfile import load_lock, save_lock
+from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.shard import KINDS, Split, axis_of, extent, split
 from trireme.plan.plan import make_plan
@@ -87,7 +88,7 @@ def test_int8_splits_on_the_devices_are_exact(devices, seed):
             if devices[name].unsupported_reason(parts.graph, parts.graph.node(node)) is None
         }
         costs = CostModel(devices, Calibration())
-        placed = place(parts.graph, costs, "serial", pins=pins)
+        placed = place_plain(parts.graph, costs, "serial", pins=pins)
         with Session(
             placed.source,
             devices=list(devices.values()),
@@ -162,8 +163,8 @@ def test_a_forced_split_runs_and_is_equal(text, groups):
 def test_a_split_is_chosen_where_it_gains_and_is_balanced():
     graph, made = wide_conv(), toys()
     costs = CostModel(made, Calibration())
-    plain = place(graph, costs)
-    found = improve(plain, costs)
+    plain = place_plain(graph, costs)
+    found = shard_where_it_gains(plain, costs)
     assert found.score.value < 0.6 * plain.score.value
     (one,) = found.splits
     assert one.text.startswith("y=") and "half" not in one.text
@@ -178,17 +179,17 @@ def test_it_declines_with_a_sentence():
     graph, made = wide_conv(), toys()
     del made["gpu"]
     costs = CostModel(made, Calibration())
-    found = improve(place(graph, costs), costs)
+    found = shard_where_it_gains(place_plain(graph, costs), costs)
     assert not found.splits
     assert found.no_shard == "nothing is split: there is one resource group, cores"
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", launch_s=1.0)}
     costs = CostModel(made, Calibration())
-    found = improve(place(graph, costs), costs)
+    found = shard_where_it_gains(place_plain(graph, costs), costs)
     assert not found.splits and "no region can be split" in found.no_shard
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", link_bandwidth=2e6)}
     costs = CostModel(made, Calibration())
-    plain = place(graph, costs)
-    found = improve(plain, costs)
+    plain = place_plain(graph, costs)
+    found = shard_where_it_gains(plain, costs)
     assert not found.splits and "at most: " in found.no_shard and "25% is asked" in found.no_shard
     assert found.score == plain.score
 
@@ -208,28 +209,28 @@ def test_it_declines_with_a_sentence():
 def test_what_cannot_be_split_is_said(text, sentence):
     costs = CostModel(toys(), Calibration())
     with pytest.raises(PlacementError) as caught:
-        place_split(wide_conv(), costs, [text])
+        place_plain(wide_conv(), costs, sharding=[text])
     assert sentence in str(caught.value)
 
 
 def test_a_pinned_node_is_not_split():
     graph, costs = wide_conv(), CostModel(toys(), Calibration())
     with pytest.raises(PlacementError, match="pinned to cpu"):
-        place_split(graph, costs, ["y=cpu,gpu:rows"], pins={0: "cpu"})
+        place_plain(graph, costs, sharding=["y=cpu,gpu:rows"], pins={0: "cpu"})
 
 
 def test_a_lock_keeps_the_splits(tmp_path):
     graph, made = wide_conv(), toys()
     costs = CostModel(made, Calibration())
-    found = place_split(graph, costs, ["y=cpu,gpu:rows:11"])
+    found = place_plain(graph, costs, sharding=["y=cpu,gpu:rows:11"])
     save_lock(lock(found), tmp_path / "lock.toml")
-    again = place_as(graph, costs, held=load_lock(tmp_path / "lock.toml"))
+    again = place_plain(graph, costs, fixed=load_lock(tmp_path / "lock.toml"))
     assert [one.text for one in again.splits] == ["y=cpu,gpu:rows:11"]
     assert {n: c.device for n, c in again.choices.items()} == {
         n: c.device for n, c in found.choices.items()
     }
     assert again.score.value == found.score.value
-    held = place_as(graph, costs, held=found)
+    held = place_plain(graph, costs, fixed=found)
     assert held.score.value == found.score.value and held.splits == found.splits
 
 
@@ -275,8 +276,8 @@ def test_a_gain_of_a_few_microseconds_is_not_taken():
     fast = {"flops": 1e12, "bandwidth": 1e13, "launch_s": 1e-7}
     made = {name: ToyDevice(name, memory="host", **fast) for name in ("cpu", "gpu")}
     costs = CostModel(made, Calibration())
-    plain = place(wide_conv(), costs)
-    found = improve(plain, costs)
+    plain = place_plain(wide_conv(), costs)
+    found = shard_where_it_gains(plain, costs)
     assert 10e-6 < plain.score.value < 20e-6
     assert not found.splits and "less" in found.no_shard
 
@@ -285,8 +286,8 @@ def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
     """A device a tenth as fast could take a tenth of the work: 9 % less, if its figures hold."""
     graph = wide_conv()
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", flops=1e8, link_bandwidth=1e12)}
-    plain = place(graph, CostModel(made, Calibration()))
-    found = improve(plain, CostModel(made, Calibration()))
+    plain = place_plain(graph, CostModel(made, Calibration()))
+    found = shard_where_it_gains(plain, CostModel(made, Calibration()))
     assert not found.splits
     assert "less" in found.no_shard and "25% is asked of devices never measured" in found.no_shard
     for device in made.values():
@@ -294,7 +295,7 @@ def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
         device.spec = replace(spec, clock="virtual")
         device.estimate_s = lambda g, n, spec=spec: roofline_s(work_of(g, n), spec)
     costs = CostModel(made, Calibration())
-    found = improve(place(graph, costs), costs)
+    found = shard_where_it_gains(place_plain(graph, costs), costs)
     assert len(found.splits) == 1 and found.score.value < 0.95 * plain.score.value
 
 
@@ -315,8 +316,8 @@ def test_chosen_splits_are_never_predicted_worse(seed):
     }
     costs = CostModel(made, Calibration())
     for objective in ("makespan", "throughput"):
-        plain = place(graph, costs, objective)
-        found = improve(plain, costs)
+        plain = place_plain(graph, costs, objective)
+        found = shard_where_it_gains(plain, costs)
         assert found.score.value <= plain.score.value
         assert bool(found.splits) or found.no_shard
         plan = make_plan(found)
@@ -353,13 +354,13 @@ def test_a_device_that_fails_its_part_is_an_error_or_is_left_out(fault):
 def test_explain_prices_the_parts():
     graph, made = wide_conv(), toys()
     costs = CostModel(made, Calibration())
-    found = improve(place(graph, costs), costs)
+    found = shard_where_it_gains(place_plain(graph, costs), costs)
     explanation = explain(found)
     assert "split y=cpu,gpu" in str(explanation)
     for node, (chosen, *others) in explanation.nodes:
         for other in others:
             if other.run_s is not None:
-                moved = place(found.source, costs, pins={node.id: other.device}, keep=found)
+                moved = place_plain(found.source, costs, pins={node.id: other.device}, fixed=found)
                 assert moved.score.value == pytest.approx(other.run_s), chosen
 
 
@@ -375,10 +376,10 @@ def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
     monkeypatch.setattr(Evaluator, "_tried", lambda self, one: tried.append(1) or trial(self, one))
     model = (files("trireme.tools") / "demo" / "digits.onnx").read_bytes()
     fresh = {**devices, "npu": open_device()}
-    found = place_with(
+    found = place_plain(
         optimise(convert(model)),
         CostModel(fresh, Calibration()),
-        splits="auto",
+        sharding="auto",
         multi_device="significant",
     )
     fresh["npu"].close()
@@ -394,9 +395,9 @@ def test_what_is_known_is_not_left_for_a_device_never_measured():
     made["npu"].spec = spec
     made["npu"].estimate_s = lambda g, n: roofline_s(work_of(g, n), spec) / 1.01
     costs = CostModel(made, Calibration())
-    plain = place(graph, costs)
+    plain = place_plain(graph, costs)
     assert plain.nodes_on("npu")
-    assert len(improve(plain, costs).splits) == 1
-    found = improve(plain, costs, multi_device="significant")
+    assert len(shard_where_it_gains(plain, costs).splits) == 1
+    found = shard_where_it_gains(plain, costs, multi_device="significant")
     assert not found.splits and "less" in found.no_shard
     assert "left for devices never measured: trireme calibrate" in found.no_shard

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placement_cases import to_graph
+from placing import place_plain
 from sweep import sweep
 from toy_device import ToyDevice
 from two_devices import US, chain_of_two
@@ -17,11 +18,13 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement import uncertainty as doubt
 from trireme.placement.explain import explain
-from trireme.placement.lockfile import differences, lock, place_as
-from trireme.placement.place import HeldNodes, Pricing, place
-from trireme.placement.proven import proven
-from trireme.placement.shards.choose import improve, place_with
-from trireme.placement.singles import place_singles
+from trireme.placement.lock import lock
+from trireme.placement.lock_changes import differences
+from trireme.placement.pricing import FixedNodes, Pricing
+from trireme.placement.prove import prove
+from trireme.placement.shards.choose import shard_where_it_gains
+from trireme.placement.singles import solve_singles
+from trireme.placement.solve import solve
 from trireme.placement.uncertainty import doubt_s, prefer_single_device
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
@@ -29,10 +32,10 @@ from trireme.runtime.session import Session
 
 def test_a_gain_within_the_interval_is_given_up_in_sight():
     graph, costs = chain_of_two(95.0)
-    mixture = place(graph, costs)
+    mixture = place_plain(graph, costs)
     assert mixture.makespan_s == pytest.approx(195 * US)
     # By hand: 100 us may be 20 less, 95 us may be 23.75 more, of one node each.
-    assert doubt_s(place_singles(graph, costs)["cpu"], mixture, costs) == pytest.approx(
+    assert doubt_s(solve_singles(graph, costs)["cpu"], mixture, costs) == pytest.approx(
         math.hypot(20 * US, 23.75 * US)
     )
     kept = prefer_single_device(mixture, costs)
@@ -54,14 +57,16 @@ def test_a_gain_within_the_interval_is_given_up_in_sight():
 def test_the_gap_tells_what_pins_cost():
     """Both nodes pinned to the gpu take 290 us by hand; free, the best takes 195."""
     graph, costs = chain_of_two(95.0)
-    slow, fast = (place_singles(graph, costs)[name].score.value for name in ("gpu", "cpu"))
+    slow, fast = (solve_singles(graph, costs)[name].score.value for name in ("gpu", "cpu"))
     nodes = [node.id for node in graph.nodes]
     for multi_device in ("any", "significant"):
-        held = place_with(graph, costs, pins=dict.fromkeys(nodes, "gpu"), multi_device=multi_device)
+        held = place_plain(
+            graph, costs, pins=dict.fromkeys(nodes, "gpu"), multi_device=multi_device
+        )
         assert held.score.value == slow > fast
         assert held.pins_cost == pytest.approx(slow - 195 * US)
         assert held.gaps.pins == pytest.approx(held.pins_cost / held.score.lower_bound)
-    free = place_with(graph, costs, pins={nodes[0]: "cpu"})
+    free = place_plain(graph, costs, pins={nodes[0]: "cpu"})
     assert free.pins_cost == free.gaps.pins == 0.0
 
 
@@ -69,11 +74,11 @@ def test_pins_are_priced_once_and_when_asked(monkeypatch):
     """A session with pins opens after one search; only who reads the gap pays for another."""
     searches = []
     monkeypatch.setattr(
-        "trireme.placement.shards.choose.place", lambda *given: searches.append(0) or place(*given)
+        "trireme.placement.place.solve", lambda *given: searches.append(0) or solve(*given)
     )
     graph, costs = chain_of_two(95.0)
     pins = dict.fromkeys([node.id for node in graph.nodes], "gpu")
-    held = place_with(graph, costs, pins=pins, multi_device="significant")
+    held = place_plain(graph, costs, pins=pins, multi_device="significant")
     assert len(searches) == 1
     assert held.pins_cost == held.pins_cost > 0
     assert len(searches) == 2
@@ -93,7 +98,7 @@ def test_pins_are_priced_of_a_closed_session():
 def test_it_must_gain_the_interval(gpu_us, mixed):
     """78.7 us is where the gain is sqrt(20^2 + (a quarter of it)^2): 100 - 78.7 > 20 no more."""
     graph, costs = chain_of_two(gpu_us)
-    kept = prefer_single_device(place(graph, costs), costs)
+    kept = prefer_single_device(place_plain(graph, costs), costs)
     assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.fallback)
 
 
@@ -101,7 +106,7 @@ def test_it_must_gain_the_interval(gpu_us, mixed):
 def test_it_must_gain_a_twentieth_where_nothing_is_in_doubt(gpu_us, mixed):
     """Of 200 us on the cpu: 9 us are not enough, 11 are."""
     graph, costs = chain_of_two(gpu_us, low=1.0, high=1.0)
-    kept = prefer_single_device(place(graph, costs), costs)
+    kept = prefer_single_device(place_plain(graph, costs), costs)
     assert (len(kept.nodes_on("gpu")) == 1) == mixed == (not kept.fallback)
     if not mixed:
         said = "is predicted 4.5% faster, less than the 5% asked of sharing the work"
@@ -115,25 +120,25 @@ def test_explicit_choices_and_exact_times_are_left_alone():
         toy.estimate_s = lambda graph, node, toy=toy: (
             1e-4 if toy.spec.name == "cpu" else 3e-4 if node.op == "matmul" else 95e-6
         )
-    mixture = place(graph, costs)
+    mixture = place_plain(graph, costs)
     assert len(mixture.nodes_on("gpu")) == 1 and prefer_single_device(mixture, costs) == mixture
     graph, costs = chain_of_two(95.0)
-    held = prefer_single_device(place(graph, costs, pins={graph.nodes[1].id: "gpu"}), costs)
+    held = prefer_single_device(place_plain(graph, costs, pins={graph.nodes[1].id: "gpu"}), costs)
     assert len(held.nodes_on("gpu")) == 1 and not held.fallback
-    assert len(place_with(graph, costs, multi_device="any").nodes_on("gpu")) == 1
-    assert len(place_with(graph, costs, multi_device="significant").nodes_on("gpu")) == 0
+    assert len(place_plain(graph, costs, multi_device="any").nodes_on("gpu")) == 1
+    assert len(place_plain(graph, costs, multi_device="significant").nodes_on("gpu")) == 0
 
 
 def test_what_two_devices_of_one_kind_take_is_wrong_alike():
     """Instances are priced by the same curves, so that one beside the other is no less certain."""
     graph, costs = chain_of_two(95.0)
-    one = place(graph, costs)
+    one = place_plain(graph, costs)
     assert doubt_s(one, one, costs) == 0
     toys = {f"cpu#{i}": ToyDevice("cpu", launch_s=0.0) for i in (1, 2)}
     for name, toy in toys.items():
         toy.spec = replace(toy.spec, name=name)
     alike = CostModel(toys, costs.calibration)
-    first, second = (place(graph, alike, pins=dict.fromkeys([0, 1], name)) for name in toys)
+    first, second = (place_plain(graph, alike, pins=dict.fromkeys([0, 1], name)) for name in toys)
     assert doubt_s(first, second, alike) == 0 and first.device_of != second.device_of
 
 
@@ -142,17 +147,17 @@ def test_what_two_devices_of_one_kind_take_is_wrong_alike():
 def test_the_answer_is_a_single_device_or_surely_better(seed, objective):
     graph, devices = to_graph(seed, 8)
     costs = CostModel(devices, Calibration())
-    best = place(graph, costs, objective)
+    best = place_plain(graph, costs, objective)
     kept = prefer_single_device(best, costs)
-    singles = place_singles(graph, costs, objective)
+    singles = solve_singles(graph, costs, objective)
     assert kept.score.value >= best.score.value
     assert best.score.lower_bound <= kept.score.lower_bound <= best.score.value * (1 + 1e-9)
     if kept.device_of != best.device_of:
         assert kept.fallback and objective != "energy"
         assert kept.score.value == min(one.score.value for one in singles.values())
-    again = place_with(graph, costs, objective, multi_device="significant")
+    again = place_plain(graph, costs, objective, multi_device="significant")
     assert not differences(lock(kept), lock(again))
-    held = place_as(graph, costs, objective, held=lock(kept))
+    held = place_plain(graph, costs, objective, fixed=lock(kept))
     assert held.score.value == pytest.approx(kept.score.value, rel=1e-12)
 
 
@@ -172,7 +177,7 @@ def test_a_session_keeps_to_one_device_unless_told_otherwise():
 def test_a_proven_mixture_is_given_up_with_its_bound():
     pytest.importorskip("ortools")
     graph, costs = chain_of_two(95.0)
-    best, _ = proven(place(graph, costs), costs, 10.0)
+    best = prove(place_plain(graph, costs), costs, 10.0)
     kept = prefer_single_device(best, costs)
     assert best.nodes_on("gpu") and not kept.nodes_on("gpu") and kept.fallback
     assert kept.score.lower_bound == best.score.lower_bound == best.score.value
@@ -210,8 +215,8 @@ def conv_and_lrn(gpu_us):
 )
 def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, multi_device, where):
     graph, costs = conv_and_lrn(gpu_us)
-    plain = place(graph, costs, keep=HeldNodes({n.id: "cpu" for n in graph.nodes}, {}))
-    found = improve(plain, costs, multi_device=multi_device)
+    plain = place_plain(graph, costs, fixed=FixedNodes({n.id: "cpu" for n in graph.nodes}, {}))
+    found = shard_where_it_gains(plain, costs, multi_device=multi_device)
     (one,) = found.splits
     assert one.text.startswith("y=cpu,gpu:")
     (lrn,) = (n for n in found.source.nodes if n.op == "lrn")
@@ -226,14 +231,14 @@ def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, multi_de
 def test_what_estimates_cannot_tell_apart_is_said(gpu_us, told):
     """The gpu takes 120 us and gpu_us, the cpu 200 us: 30 us more, or 320, with 25 % in doubt."""
     graph, costs = conv_and_lrn(gpu_us)
-    found = place_with(graph, costs, multi_device="significant")
+    found = place_plain(graph, costs, multi_device="significant")
     assert {choice.device for choice in found.choices.values()} == {"cpu"}
     assert bool(found.near_ties) == told
     if told:
         assert "gpu alone may be as fast: predicted 15.0% slower" in found.near_ties
         assert found.near_ties in str(explain(found))
         assert found.to_json()["near_ties"] == found.near_ties
-    assert not place_with(graph, costs, multi_device="any").near_ties
+    assert not place_plain(graph, costs, multi_device="any").near_ties
 
 
 def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
@@ -241,9 +246,9 @@ def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
     graph, costs = conv_and_lrn(400.0)
     near = Pricing.of(graph, conv_and_lrn(110.0)[1])
     monkeypatch.setattr(doubt, "_otherwise", lambda pricing: [(" with its cores near", near)])
-    assert not place_with(graph, costs, multi_device="significant").near_ties
+    assert not place_plain(graph, costs, multi_device="significant").near_ties
     monkeypatch.setattr(doubt, "_STATES", 3.0)
-    told = place_with(graph, costs, multi_device="significant").near_ties
+    told = place_plain(graph, costs, multi_device="significant").near_ties
     assert "gpu alone may be as fast with its cores near: predicted 15.0% slower" in told
 
 

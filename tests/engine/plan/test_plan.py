@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from placing import place_plain
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import (
@@ -24,7 +25,6 @@ from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
-from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
 from trireme.plan.virtual_time import makespan_s, timeline
@@ -62,7 +62,7 @@ def test_any_order_gives_the_interpreters_bits(seed):
 @functools.cache
 def planned(seed, objective="serial"):
     graph = random_graph(random.Random(seed), 30, SOME_FREE)
-    return make_plan(place(graph, CostModel(devices()), objective))
+    return make_plan(place_plain(graph, CostModel(devices()), objective))
 
 
 def test_checker_finds_every_missing_wait_that_matters():
@@ -111,7 +111,7 @@ def test_a_value_crosses_a_pair_once():
     x = b.input("x", F32)
     top = b.add("tanh", x, pin="cpu")
     users = [b.add("relu", top, pin="npu") for _ in range(4)]
-    plan = make_plan(place(b.finish(*users), CostModel(devices())))
+    plan = make_plan(place_plain(b.finish(*users), CostModel(devices())))
     to_npu = [t for t in plan.tasks if t.device == "host>npu"]
     assert len(to_npu) == 1
     assert len([t for t in plan.tasks if t.device == "npu"]) == 1
@@ -122,7 +122,7 @@ def test_no_device_names_every_refusal():
     graph = b.finish(b.add("tanh", b.input("x", F32), source="onnx:Tanh_1"))
     only_relu = {"cpu": ToyDevice("cpu", ops={"relu"}), "npu": ToyDevice("npu", ops={"add"})}
     with pytest.raises(PlacementError) as caught:
-        place(graph, CostModel(only_relu))
+        place_plain(graph, CostModel(only_relu))
     text = str(caught.value)
     assert "onnx:Tanh_1" in text
     assert "op tanh has no cpu kernel" in text
@@ -133,7 +133,7 @@ def test_a_pin_that_cannot_be_kept_is_an_error():
     b = GraphBuilder("g")
     graph = b.finish(b.add("tanh", b.input("x", F32), pin="npu"))
     with pytest.raises(PlacementError, match="pinned to npu"):
-        place(graph, CostModel({"cpu": ToyDevice("cpu")}))
+        place_plain(graph, CostModel({"cpu": ToyDevice("cpu")}))
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ def test_memory_too_small(memory_bytes, said):
     graph = b.finish(b.add("tanh", b.input("x", F32), pin="npu"))
     tiny = {"cpu": ToyDevice("cpu"), "npu": ToyDevice("npu", memory_bytes=memory_bytes)}
     with pytest.raises(PlacementError, match=said):
-        make_plan(place(graph, CostModel(tiny)))
+        make_plan(place_plain(graph, CostModel(tiny)))
 
 
 def test_unknown_shape_is_a_sentence():
     b = GraphBuilder("g")
     graph = b.finish(b.add("tanh", b.input("x", TensorType(("N", 4), "float32"))))
     with pytest.raises(PlanError, match="not known before it runs"):
-        place(graph, CostModel({"cpu": ToyDevice("cpu")}))
+        place_plain(graph, CostModel({"cpu": ToyDevice("cpu")}))
 
 
 @pytest.mark.parametrize("seed", sweep(range(20), always=[8]))
@@ -161,7 +161,7 @@ def test_never_worse_than_the_best_single_device(seed):
     print("seed", seed)
     graph = random_graph(random.Random(seed), 40)
     unpinned = replace(graph, nodes=tuple(replace(n, pin=None) for n in graph.nodes))
-    placement = place(unpinned, CostModel(devices()))
+    placement = place_plain(unpinned, CostModel(devices()))
     singles = [s for name, s in placement.candidates.items() if name.endswith("only")]
     assert len(singles) == 3
     assert placement.score.lower_bound <= placement.makespan_s <= min(singles) + 1e-12

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from placing import place_plain
 from toy_device import ToyDevice
 from toy_graphs import feeds_of
 from zoo import zoo_path
@@ -17,8 +18,9 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.placement.lockfile import load_lock
-from trireme.placement.place import HeldNodes, place, place_several
-from trireme.placement.singles import alone_on, place_singles
+from trireme.placement.pricing import FixedNodes
+from trireme.placement.singles import alone_on, solve_singles
+from trireme.placement.solve import solve_several
 from trireme.runtime import autotune as measure
 from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, interleave
 from trireme.runtime.options import AS_GIVEN
@@ -68,9 +70,9 @@ def test_each_placement_is_tried_once():
     graph = branches()
     costs = CostModel({toy.spec.name: toy for toy in toys()}, Calibration())
     every = [
-        place(graph, costs),
-        *place_several(graph, costs),
-        *place_singles(graph, costs).values(),
+        place_plain(graph, costs),
+        *solve_several(graph, costs),
+        *solve_singles(graph, costs).values(),
     ]
     assert 2 <= len(distinct(every)) < len(every)
     with opened(graph, toys(), measure=True) as session:
@@ -185,7 +187,7 @@ def test_a_mixture_must_be_faster_for_sure_and_again(monkeypatch, first, second,
     one, other = (node.id for node in graph.nodes[:2])
     where = {node.id: "cpu" for node in graph.nodes}
     placements = [
-        place(graph, costs, keep=HeldNodes({**where, **moved}, {}))
+        place_plain(graph, costs, fixed=FixedNodes({**where, **moved}, {}))
         for moved in ({one: "gpu"}, {}, {one: "gpu", other: "gpu"})
     ]
     assert [alone_on(placement) for placement in placements] == [False, True, False]

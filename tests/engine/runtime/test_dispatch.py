@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from forced import open_all, pinned_at_random
+from placing import place_plain
 from recorded_calls import Call, planned
 from toy_device import ToyDevice
 
@@ -15,7 +16,6 @@ from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.cache import optimised
-from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.runtime.dispatch import CHEAP_S, ParallelRunner
 from trireme.runtime.execute import serial_runner
@@ -74,7 +74,7 @@ def shape_heavy(branches=12):
 def test_cheap_tasks_run_where_they_become_ready():
     """Dispatches fall by at least 40 % on a graph of many small nodes."""
     toys = {n: ToyDevice(n, memory="host", flops=1e9) for n in ("cpu", "gpu", "npu")}
-    plan = make_plan(place(shape_heavy(), CostModel(toys)), "merged", "interactive")
+    plan = make_plan(place_plain(shape_heavy(), CostModel(toys)), "merged", "interactive")
     tasks = [replace(t, estimate_s=1e-3 if t.nodes[0].op == "tanh" else 3e-6) for t in plan.tasks]
     plan = replace(plan, tasks=tuple(tasks))
     counts = {}
@@ -103,7 +103,7 @@ def test_hand_overs_fall_on_real_graphs_with_many_shape_nodes(model, made_models
     counts = {0.0: 0, CHEAP_S: 0}
     for seed in (1, 2, 3):
         pinned = pinned_at_random(graph, opened, seed)
-        plan = make_plan(place(pinned, CostModel(opened)), "merged", "interactive")
+        plan = make_plan(place_plain(pinned, CostModel(opened)), "merged", "interactive")
         for cheap_s in counts:
             runner = ParallelRunner(plan, [Nothing()] * len(plan.tasks), cheap_s)
             runner.run()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fuzzing.oracle import Answer, same, wide
-from trireme.placement.lockfile import Lock, lock
+from trireme.placement.lock import Lock, lock
 from trireme.placement.objective import Objective
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session

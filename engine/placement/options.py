@@ -1,0 +1,64 @@
+"""What may be asked of a placement, as one frozen value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from trireme.placement.lock import Lock
+from trireme.placement.objective import MultiDevice, Objective
+from trireme.placement.placement import Placement
+from trireme.placement.pricing import FixedNodes
+from trireme.support.arguments import check_arguments
+from trireme.support.errors import PlacementError
+
+FixedPlacement = FixedNodes | Placement | Lock | str | os.PathLike[str]
+"""Ways to say where nodes must be: a placement, a lock, the file that holds one, or the nodes."""
+Sharding = Sequence[str] | Literal["auto", "off"]
+"""What is sharded over devices: what is predicted to gain, nothing, or what these texts say."""
+
+
+@dataclass(frozen=True)
+class PlacementOptions:
+    """What decides where nodes go.
+
+    objective: what is minimised
+    pins: nodes that must be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id, as
+        FIRST..LAST, "*" or by op; a later pin overrides an earlier one (ir/selectors.py)
+    fixed: where all other nodes must be; nothing is searched then, and `sharding` is not looked at
+    sharding: "auto" where a shard is predicted to gain, "off", or texts such as
+        "conv1=cpu,npu:rows" (shards/spec.py)
+    multi_device: when several devices are taken (uncertainty.py)
+    single_device: the device that takes every node it can run; others take what it refuses
+    prove_s: seconds the exact solver may take to prove the placement or to find a better one; None
+        for no proof
+    """
+
+    objective: Objective = "makespan"
+    pins: Mapping[Any, str] = field(default_factory=dict)
+    fixed: FixedPlacement | None = None
+    sharding: Sharding = "auto"
+    multi_device: MultiDevice = "significant"
+    single_device: str | None = None
+    prove_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_arguments(type(self).__init__, vars(self), PlacementError)
+        if self.multi_device not in get_args(MultiDevice):
+            raise PlacementError(
+                f"multi_device={self.multi_device!r}",
+                facts=[f"known: {', '.join(get_args(MultiDevice))}"],
+            )
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the search decides: no placement is fixed and no shard is asked for."""
+        return (
+            self.fixed is None and self.single_device is None and self.sharding in ("auto", "off")
+        )
+
+
+PLAIN = PlacementOptions(sharding="off", multi_device="any")
+"""Virtual time alone: the least predicted score, whatever the uncertainty, and no shard."""
