@@ -21,14 +21,8 @@ from trireme.support.units import rate_text, time_text
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
 from trireme.tools.number_options import seconds, thread_list, whole
-from trireme.tools.options import (
-    Argument,
-    Progress,
-    argument,
-    calibration_path,
-    device_list,
-    device_options,
-)
+from trireme.tools.options import Argument, argument, calibration_path, device_list, device_options
+from trireme.tools.progress import Progress
 
 ARGUMENTS: tuple[Argument, ...] = (
     argument(

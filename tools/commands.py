@@ -29,14 +29,10 @@ from trireme.runtime.streams.measure import profile_stream, streamed_s
 from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import DeviceError
 from trireme.support.units import bytes_text, rate_text, time_text
+from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
-from trireme.tools.options import (
-    Progress,
-    make_feeds,
-    open_session,
-    parse_shapes,
-    session_arguments,
-)
+from trireme.tools.options import open_session, parse_shapes, session_arguments
+from trireme.tools.progress import Progress
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
 SCHEMA_VERSION = 1

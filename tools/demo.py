@@ -27,7 +27,8 @@ from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.units import time_text
 from trireme.tools.commands import emit
-from trireme.tools.options import Argument, Progress, argument
+from trireme.tools.options import Argument, argument
+from trireme.tools.progress import Progress
 
 DEVICES = ("npu", "opencl", "cpu")
 ARGUMENTS: tuple[Argument, ...] = (

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trireme.ir.graph import Graph, Value
+from trireme.ir.graph import Graph
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import OBJECTIVES
 from trireme.placement.options import Sharding
-from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import calibration_file
-from trireme.tools.image import load_image
 from trireme.tools.number_options import MOST_SEED, whole
-from trireme.tools.streams import say
 
 _DEVICES = "cpu"
 """What --devices is where it is not given."""
@@ -376,61 +369,3 @@ def dump_code(session: Session, form: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in found.items():
         (folder / name).write_text(text)
-
-
-def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
-    """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
-    given = _given_inputs(options.input, inputs)
-    rng = np.random.default_rng(options.seed)
-    feeds: dict[str, Array] = {}
-    for value in inputs:
-        source = given.get(value.name, "random")
-        if options.image and value.name not in given and len(value.type.shape) >= 3:
-            feeds[value.name] = load_image(options.image, value.type, normalise=options.normalise)
-        else:
-            feeds[value.name] = _from_source(value, source, rng)
-    return feeds
-
-
-def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:
-    given = {}
-    names = [value.name for value in inputs]
-    for row in rows:
-        name, _, source = row.rpartition("=")
-        if name not in names:
-            facts = [f"the model takes {value.name} {value.type}" for value in inputs]
-            raise RunError(f"--input {row}: no input is called {name!r}", facts=facts)
-        given[name] = source
-    return given
-
-
-def _from_source(value: Value, source: str, rng: np.random.Generator) -> Array:
-    makers: Mapping[str, Callable[[], Array]] = {
-        "random": lambda: random_array(value, rng),
-        "zeros": lambda: np.zeros(value.type.dims, value.type.dtype),
-    }
-    if source in makers:
-        return makers[source]()
-    try:
-        loaded: Array = np.load(source, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise RunError(f"--input {value.name}={source} cannot be read: {error}") from error
-    return loaded
-
-
-class Progress:
-    """A line of progress on a terminal; nothing in a pipe."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-
-    def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
-        """Show what is being done."""
-        if self.live:
-            count = f" {done}/{total}" if total else ""
-            say(f"\r\x1b[K{what}{count}", end="")
-
-    def done(self) -> None:
-        """Wipe the line."""
-        if self.live:
-            say("\r\x1b[K", end="")

@@ -42,14 +42,8 @@ from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock
 from trireme.tools.number_options import seconds, share
-from trireme.tools.options import (
-    Progress,
-    calibration_path,
-    device_list,
-    device_options,
-    parse_pins,
-    splits,
-)
+from trireme.tools.options import calibration_path, device_list, device_options, parse_pins, splits
+from trireme.tools.progress import Progress
 from trireme.version import __version__
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (

@@ -17,7 +17,8 @@ from trireme.runtime.replay import (
     save_bundle,
 )
 from trireme.tools.commands import emit
-from trireme.tools.options import fill_from_lock, make_feeds, open_session
+from trireme.tools.feeds import make_feeds
+from trireme.tools.options import fill_from_lock, open_session
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -22,8 +22,8 @@ from trireme.passes.pipeline import optimise
 from trireme.support.errors import RunError
 from trireme.tools.cli import main
 from trireme.tools.figures import parse_axis
-from trireme.tools.options import Progress
-from trireme.tools.whatif import held_score, variants
+from trireme.tools.progress import Progress
+from trireme.tools.variants import held_score, variants
 
 
 def test_whatif_varies_the_memory_on_the_chip():

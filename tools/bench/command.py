@@ -21,7 +21,8 @@ from trireme.tools.bench.result import BenchRow, rows_from_json, rows_json, summ
 from trireme.tools.bench.singles import bench_singles, singles_table
 from trireme.tools.commands import emit
 from trireme.tools.number_options import relative, seconds, whole
-from trireme.tools.options import Progress, argument
+from trireme.tools.options import argument
+from trireme.tools.progress import Progress
 
 ARGUMENTS = (
     argument("models", nargs="*", help=".onnx or .tflite files"),

@@ -24,13 +24,9 @@ from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer
 from trireme.tools.bench.process import WorkerFailed, WorkerProcess
 from trireme.tools.bench.result import BenchRow, EngineRun, thin
-from trireme.tools.options import (
-    Progress,
-    execution_fields,
-    make_feeds,
-    parse_shapes,
-    session_arguments,
-)
+from trireme.tools.feeds import make_feeds
+from trireme.tools.options import execution_fields, parse_shapes, session_arguments
+from trireme.tools.progress import Progress
 
 LOAD_LIMIT_S = 600.0
 TURN_LIMIT_S = 60.0

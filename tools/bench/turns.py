@@ -20,7 +20,8 @@ from trireme.runtime.autotune import Timed, interleave
 from trireme.runtime.compare import gap
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
-from trireme.tools.options import make_feeds, session_arguments
+from trireme.tools.feeds import make_feeds
+from trireme.tools.options import session_arguments
 
 Told = Callable[..., None]
 

@@ -19,7 +19,8 @@ from trireme.calibration.nets import NETS
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file import save
-from trireme.tools.calibrate_check import MEDIAN, SHARE, CheckRow, near, summary_of
+from trireme.tools.calibrate_check import MEDIAN, SHARE, near, summary_of
+from trireme.tools.calibrate_rows import CheckRow
 from trireme.tools.cli import main
 
 MODELS = (

@@ -34,8 +34,9 @@ from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import ModelFileError
-from trireme.tools.calibrate_check import CheckRow, repeated, verdict
+from trireme.tools.calibrate_check import repeated, verdict
 from trireme.tools.calibrate_rank import rank_correlation
+from trireme.tools.calibrate_rows import CheckRow
 from trireme.tools.cli import main
 
 

@@ -1,0 +1,54 @@
+"""The arrays that a command feeds to a model: files, an image, zeros, or seeded random numbers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from trireme.ir.graph import Value
+from trireme.runtime.feeds import random_array
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+from trireme.tools.image import load_image
+
+
+def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
+    """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
+    given = _given_inputs(options.input, inputs)
+    rng = np.random.default_rng(options.seed)
+    feeds: dict[str, Array] = {}
+    for value in inputs:
+        source = given.get(value.name, "random")
+        if options.image and value.name not in given and len(value.type.shape) >= 3:
+            feeds[value.name] = load_image(options.image, value.type, normalise=options.normalise)
+        else:
+            feeds[value.name] = _from_source(value, source, rng)
+    return feeds
+
+
+def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:
+    given = {}
+    names = [value.name for value in inputs]
+    for row in rows:
+        name, _, source = row.rpartition("=")
+        if name not in names:
+            facts = [f"the model takes {value.name} {value.type}" for value in inputs]
+            raise RunError(f"--input {row}: no input is called {name!r}", facts=facts)
+        given[name] = source
+    return given
+
+
+def _from_source(value: Value, source: str, rng: np.random.Generator) -> Array:
+    makers: Mapping[str, Callable[[], Array]] = {
+        "random": lambda: random_array(value, rng),
+        "zeros": lambda: np.zeros(value.type.dims, value.type.dtype),
+    }
+    if source in makers:
+        return makers[source]()
+    try:
+        loaded: Array = np.load(source, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RunError(f"--input {value.name}={source} cannot be read: {error}") from error
+    return loaded
