@@ -5,8 +5,6 @@ With what both time: runs, priced for the cores as they are.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,10 +19,13 @@ from trireme.runtime.feeds import random_array
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
+from trireme.support.timing import Repeat, warm_median
 
-MOST, TRIALS = 400, 4
-"""The most runs that are timed; how often what runs is measured while cores move meanwhile."""
-_DURATION_S, _LEAST = 0.3, 8
+TRIALS = 4
+"""How often what runs is measured while cores move meanwhile."""
+MOST = 400
+"""The most runs that are timed."""
+_RUNS = Repeat(duration_s=0.3, least=8, most=MOST)
 
 
 def rank(
@@ -115,15 +116,6 @@ def random_feeds(session: Session) -> dict[str, Any]:
     return {value.name: random_array(value, rng) for value in session.inputs}
 
 
-def run_seconds(
-    session: Session, feeds: dict[str, Any], duration_s: float = _DURATION_S, least: int = _LEAST
-) -> float:
-    """Return the median seconds of a run, of at least so many in about that time."""
-    seconds: list[float] = []
-    session.run(feeds)
-    end = time.perf_counter() + duration_s
-    while len(seconds) < least or (len(seconds) < MOST and time.perf_counter() < end):
-        start = time.perf_counter()
-        session.run(feeds)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+def run_seconds(session: Session, feeds: dict[str, Any], repeat: Repeat = _RUNS) -> float:
+    """Return the median seconds of a run."""
+    return warm_median(lambda: session.run(feeds), repeat)

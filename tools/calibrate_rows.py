@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +29,7 @@ from trireme.runtime.execute import launch_batches
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
+from trireme.support.timing import Repeat, collect, medians, seconds_of
 from trireme.tools.calibrate_rank import (
     MOST,
     TRIALS,
@@ -46,9 +44,10 @@ from trireme.tools.progress import Progress
 
 QUIET = 0.05
 """How far the machine's pace may be off for it to count as quiet."""
-_TURNS, _TURN_S, _TURN_RUNS = 8, 0.05, 3
-"""How often a model takes turns with the calibration's networks; of a turn, the seconds and the
-least runs."""
+_TURNS = 8
+"""How often a model takes turns with the calibration's networks."""
+_TURN = Repeat(duration_s=0.05, least=3, most=MOST)
+"""How often a model runs in a turn."""
 _PARTS = 4
 """A model over several devices is cut into so many stretches, which go to the devices in turn."""
 
@@ -166,7 +165,7 @@ def _measured(
         with Session(
             pinned, devices=list(devices.values()), execution_options=AS_GIVEN, calibration=at
         ) as session:
-            profile = session.profile(random_feeds(session), runs=_TURN_RUNS)
+            profile = session.profile(random_feeds(session), runs=_TURN.least)
             context = ExecutionContext(session.program)
             parts = launch_batches(session.plan, context.calls)
             turns = list(_turns(session, parts, paces, watch, apart))
@@ -175,7 +174,7 @@ def _measured(
     now = max(pace.since() for pace in paces)
     if not turns:
         return
-    run_s, *own = (statistics.median(each) for each in zip(*turns, strict=True))
+    run_s, *own = medians(turns)
     row = partial(CheckRow, name, label, threads)
     for (tasks, _), seconds in zip(parts, own, strict=True) if len(parts) > 1 else ():
         yield row(*_predicted(profile, tasks), seconds, now, apart)
@@ -210,7 +209,7 @@ def _turns(
         pace.since()
     for _ in range(_TURNS):
         watch.begin()
-        seconds = [run_seconds(session, feeds, _TURN_S, _TURN_RUNS), *part_seconds(parts)]
+        seconds = [run_seconds(session, feeds, _TURN), *part_seconds(parts)]
         for pace in paces:
             pace.visit(apart)
         if watch.end() == apart:
@@ -222,12 +221,4 @@ def _turns(
 
 def part_seconds(parts: Sequence[Part]) -> list[float]:
     """Return the median seconds of each part of a run, in runs of all of them."""
-    runs: list[list[float]] = []
-    end = time.perf_counter() + _TURN_S
-    while len(runs) < _TURN_RUNS or (len(runs) < MOST and time.perf_counter() < end):
-        stamps = [time.perf_counter()]
-        for _, run in parts:
-            run()
-            stamps.append(time.perf_counter())
-        runs.append([after - before for before, after in itertools.pairwise(stamps)])
-    return [statistics.median(each) for each in zip(*runs, strict=True)]
+    return medians(collect(lambda: [seconds_of(run) for _, run in parts], _TURN))

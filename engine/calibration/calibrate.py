@@ -26,7 +26,7 @@ from trireme.backend.device import HOST, Device
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
-from trireme.calibration.samples import Measured, Sample, bind, seconds_of, timed, use_single_thread
+from trireme.calibration.samples import LAUNCHES, Measured, Sample, bind, timed, use_single_thread
 from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
 from trireme.cost.model import generic_works, supported_part, ways_of
@@ -37,6 +37,7 @@ from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.arguments import checked
 from trireme.support.errors import RunError
+from trireme.support.timing import warm_median
 
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
@@ -290,7 +291,7 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
     session = stack.enter_context(
         Session(graph, devices=[device], execution_options=AS_GIVEN, calibration=Calibration())
     )
-    return lambda: seconds_of(lambda: session.run(feeds)) - timed(call)
+    return lambda: warm_median(lambda: session.run(feeds), LAUNCHES) - timed(call)
 
 
 def _scale(one: Sample, launch: Curve) -> float:

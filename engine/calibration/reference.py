@@ -24,11 +24,12 @@ from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, Sample, all_ops
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import TriremeError
+from trireme.support.timing import Repeat, time_calls
 
 _LARGE = 1 << 16
 """About how many elements the first input of an enlarged sample has."""
-_RUNS, _SLOW_S = 3, 5e-3
-"""How often a sample is timed; once, where that takes longer."""
+_CALLS = Repeat(duration_s=5e-3, most=3)
+"""How often a sample is timed; once, where a call takes longer."""
 _SAMPLES = 4
 """The most samples of an op that are timed."""
 
@@ -146,11 +147,7 @@ def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
         if not all(_is_planned(graph.type(value)) for value in (*node.used, *node.outputs)):
             return None
         arrays = list(sample.inputs[: len(node.inputs)])
-        seconds: list[float] = []
-        while len(seconds) < _RUNS and sum(seconds) < _SLOW_S:
-            start = time.perf_counter()
-            evaluate(graph, node, arrays)
-            seconds.append(time.perf_counter() - start)
+        seconds = time_calls(lambda: evaluate(graph, node, arrays), _CALLS)
     except (TriremeError, ValueError, MemoryError):
         return None
     classes, terms = reference_classes(graph, node), work_of(graph, node).terms

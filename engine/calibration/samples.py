@@ -7,9 +7,8 @@ clock.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,9 +17,12 @@ from trireme.backend.core_latency import UNKNOWN, Watch
 from trireme.backend.device import BoundCall, Device, KernelCost, held_s
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import numpy_dtype
+from trireme.support.timing import Repeat, collect, medians, warm_median
 
-_RUNS, _RUNS_S, _LEAST_RUNS = 60, 0.01, 3
-"""Of a visit: the most runs and about the seconds; the least runs, however long."""
+LAUNCHES = Repeat(duration_s=0.01, least=3)
+"""How often a launch is timed in a visit."""
+_PROFILED = replace(LAUNCHES, most=60)
+"""How often a launch is profiled in a visit."""
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Measured:
                 self,
                 one,
                 statistics.median(whole for whole, _, _ in visits),
-                [statistics.median(each) for each in zip(*(s for _, s, _ in visits), strict=True)],
+                medians([seconds for _, seconds, _ in visits]),
                 len(visits),
             )
             for one, visits in (groups or {UNKNOWN: self.visits}).items()
@@ -103,15 +105,15 @@ def _kernel_seconds(call: BoundCall, cost_features: Sequence[KernelCost]) -> lis
     """Return the median seconds of each kernel, until the next one begins: between two kernels of a
     driver lies what the first left to wake up; nothing where the device does not tell them.
     """
-    runs: list[list[float]] = []
-    end = time.perf_counter() + _RUNS_S
-    while len(runs) < _LEAST_RUNS or (len(runs) < _RUNS and time.perf_counter() < end):
+
+    def profiled() -> list[float]:
         event = call.launch(profile=True)
         event.wait()
         spans = list(event.spans())
         held = zip((span.nodes for span in spans), held_s(spans), strict=True)
-        runs.append(_matched(cost_features, held))
-    return [statistics.median(each) for each in zip(*runs, strict=True)]
+        return _matched(cost_features, held)
+
+    return medians(collect(profiled, _PROFILED))
 
 
 def _matched(
@@ -133,16 +135,4 @@ def _matched(
 
 def timed(call: BoundCall) -> float:
     """Return the median seconds of a launch with its wait."""
-    return seconds_of(runner_of(call))
-
-
-def seconds_of(run: Callable[[], object]) -> float:
-    """Return the median seconds of some runs."""
-    run()
-    seconds: list[float] = []
-    end = time.perf_counter() + _RUNS_S
-    while len(seconds) < _LEAST_RUNS or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+    return warm_median(runner_of(call), LAUNCHES)

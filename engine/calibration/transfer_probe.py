@@ -7,7 +7,6 @@ session overlaps or launches ahead is in the figures, and takes off what the tas
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +30,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import numpy_dtype
+from trireme.support.timing import Repeat, medians, warm_median
 
 Bind = Callable[[Device, Graph], BoundCall]
 """What compiles a graph for a device and puts it on memory."""
@@ -56,7 +56,7 @@ class Crossing:
         return Sharing(self.latency_s, self.bandwidth, self.flags, self.handed, overlap)
 
 
-_ROUNDS, _PAIRS = 25, 3
+_ROUNDS, _PAIRS = Repeat(least=25), 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 _CUTS: Mapping[str, tuple[int, ...]] = {
@@ -77,8 +77,8 @@ _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
 """Those that run on one device, their inputs and outputs on the host."""
-_VISIT_S, _LEAST_RUNS = 0.004, 3
-"""Of a visit, the seconds and the least runs of each thing."""
+_VISIT = Repeat(duration_s=0.004, least=3)
+"""How often each thing is run in a visit."""
 _LEAST_S_PER_BYTE = 1e-12
 _USUAL = (15e-6, 1e-10, 130.0, 0.2)
 """About what was found with the cores near and far: which part depends on them cannot be told where
@@ -188,8 +188,8 @@ class _Crossing:
     def visit(self, watch: Watch) -> None:
         """Measure once more."""
         watch.begin()
-        whole_s = _seconds(self.run, _VISIT_S)
-        own_s = sum(_seconds(task, _VISIT_S) for task in self.tasks)
+        whole_s = warm_median(self.run, _VISIT)
+        own_s = sum(warm_median(task, _VISIT) for task in self.tasks)
         self.visits.append((whole_s, own_s, watch.end()))
 
     def rows(self, cores: Mapping[str, CoreLatency | None]) -> Iterator[Row]:
@@ -197,7 +197,7 @@ class _Crossing:
         for apart, core_latency in cores.items():
             mine = [visit[:2] for visit in self.visits if visit[2] == apart or apart == UNKNOWN]
             if mine:
-                whole_s, own_s = (statistics.median(each) for each in zip(*mine, strict=True))
+                whole_s, own_s = medians(mine)
                 yield self.copies, self.nbytes, whole_s - own_s, whole_s, core_latency
 
 
@@ -248,7 +248,7 @@ def measure_issue(device: Device) -> float | None:
             execution_options=ExecutionOptions(passes=(), execution="interactive"),
             calibration=Calibration(),
         ) as session:
-            took.append(_seconds(partial(session.run, feeds)))
+            took.append(warm_median(partial(session.run, feeds), _ROUNDS))
     return max(took[1] - took[0], 0.0) / _BEHIND
 
 
@@ -263,24 +263,11 @@ def chain(elements: int, devices: Sequence[str]) -> Graph:
 
 def measure_overlap(first: BoundCall, second: BoundCall) -> float:
     """Return what two networks at once take, of one after the other."""
-    alone = _seconds(runner_of(first)) + _seconds(runner_of(second))
-    return _seconds(partial(_together, first, second)) / alone
+    alone = sum(warm_median(runner_of(call), _ROUNDS) for call in (first, second))
+    return warm_median(partial(_together, first, second), _ROUNDS) / alone
 
 
 def _together(first: BoundCall, second: BoundCall) -> None:
     """Launch the second, which returns before it is over, then the first; wait for both."""
     for event in (second.launch(), first.launch()):
         event.wait()
-
-
-def _seconds(run: Callable[[], object], duration_s: float | None = None) -> float:
-    """Return the median seconds of some runs, or of those in about that time."""
-    run()
-    seconds: list[float] = []
-    end = time.perf_counter() + (duration_s or 0.0)
-    least = _ROUNDS if duration_s is None else _LEAST_RUNS
-    while len(seconds) < least or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import random_array
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
+from trireme.support.timing import Repeat, interleave, time_calls
 from trireme.support.units import time_text
 
 LEAST_CALLS, WATCHED_CALLS = 3, 20
@@ -93,12 +93,8 @@ class Timed(Generic[S]):
             runs = WATCHED_CALLS if turn_s and clock == "virtual" else 1
             profile = self.session.profile(feeds, runs=runs, warmup=0)
             return min(profile.wall_s), profile.best_virtual_s
-        best_s, calls, end = float("inf"), 0, time.perf_counter() + turn_s
-        while calls < (LEAST_CALLS if turn_s else 1) or time.perf_counter() < end:
-            start = time.perf_counter()
-            self.session.run(feeds)
-            best_s = min(best_s, time.perf_counter() - start)
-            calls += 1
+        repeat = Repeat(turn_s, least=LEAST_CALLS if turn_s else 1)
+        best_s = min(time_calls(lambda: self.session.run(feeds), repeat))
         return best_s, best_s
 
     def ratio(self, other: Timed[S], clock: Clock) -> float:
@@ -111,7 +107,7 @@ class Timed(Generic[S]):
         return self.virtual_s if clock == "virtual" else self.wall_s
 
 
-def interleave(
+def time_programs(
     entrants: Sequence[Timed[S]],
     feeds: Mapping[str, Array],
     rounds: int,
@@ -120,26 +116,17 @@ def interleave(
     told: Callable[[int, int], None] = lambda done, total: None,
     limit_s: float = float("inf"),
 ) -> Clock:
-    """Time every entrant in every round; the first round warms up and is not kept.
+    """Time every entrant in every round; `timing.interleave` has the rounds and their limit.
 
-    told: which round it is, and of how many
-    limit_s: after so many seconds the round that has begun is the last, and one at least is kept
     Returns which clock counts: virtual time for all of them, where one is simulated.
     """
     clock: Clock = "virtual" if any(one.is_simulated for one in entrants) else "wall"
-    order, end = random.Random(seed), time.perf_counter() + limit_s
-    for number in range(rounds + 1):
-        told(number, rounds)
-        turns = list(entrants)
-        order.shuffle(turns)
-        for entrant in turns:
-            in_time = time.perf_counter() < end
-            wall_s, virtual_s = entrant.turn(feeds, turn_s if in_time else 0.0, clock)
-            if number:
-                entrant.wall_s.append(wall_s)
-                entrant.virtual_s.append(virtual_s)
-        if number and time.perf_counter() > end:
-            break
+    for turn in interleave(entrants, rounds, random.Random(seed), told, limit_s):
+        entrant = turn.entrant
+        wall_s, virtual_s = entrant.turn(feeds, turn_s if turn.in_time else 0.0, clock)
+        if turn.counts:
+            entrant.wall_s.append(wall_s)
+            entrant.virtual_s.append(virtual_s)
     return clock
 
 
@@ -211,7 +198,7 @@ def _fastest(
         def told(done: int, total: int) -> None:
             progress("trying placements", done, total)
 
-        clock = interleave(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
+        clock = time_programs(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
         best = _best(entrants, feeds, clock)
     rows = [
         Tried(
@@ -234,7 +221,7 @@ def _best(entrants: Sequence[Timed[Opened]], feeds: Mapping[str, Array], clock: 
     if not _surely_faster(entrants[mixture], entrants[single], clock):
         return single
     one, other = Timed(entrants[mixture].session), Timed(entrants[single].session)
-    interleave([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
+    time_programs([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
     return mixture if _surely_faster(one, other, clock) else single
 
 

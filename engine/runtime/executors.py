@@ -8,7 +8,6 @@ tried. Every run gives the same bits.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -18,6 +17,7 @@ from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.dispatch import ParallelRunner
 from trireme.runtime.execute import has_overlap, run_profiled, serial_order, serial_runner
+from trireme.support.timing import seconds_of
 from trireme.support.units import time_text
 
 Mode = Literal["auto", "serial", "parallel"]
@@ -119,12 +119,8 @@ class Executors:
     def _try(self) -> None:
         """Run once and time it, in the other way than the last time; keep the faster in the end."""
         way: Literal["serial", "parallel"] = "parallel" if self._tried % 2 else "serial"
-        start = time.perf_counter()
-        if way == "parallel":
-            self._overlapping()
-        else:
-            self._serially()
-        self._best[way] = min(self._best[way], time.perf_counter() - start)
+        run = self._overlapping if way == "parallel" else self._serially
+        self._best[way] = min(self._best[way], seconds_of(run))
         self._tried += 1
         if self._tried == 2 * TRIES:
             serial, parallel = self._best["serial"], self._best["parallel"]

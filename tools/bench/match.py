@@ -16,9 +16,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trireme.model_file.convert import convert
+from trireme.support.timing import Turn, interleave
 from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance_of
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer
@@ -176,26 +178,29 @@ class PeerMatch:
         """Let every engine have its turns; the first round warms up and is not counted."""
         rounds = self.options.rounds
         turn_s = self.options.round_s or self.options.duration / rounds
-        for number in range(rounds + 1):
-            self.progress(f"{self.model}: {threads} threads, round", number, rounds)
-            order = [entrant for entrant in entrants if not entrant.run.reason]
-            self.random.shuffle(order)
-            for entrant in order:
-                others = [other for other in order if other is not entrant]
-                before = [other.process.cpu_s() for other in others]
-                start = time.perf_counter()
-                try:
-                    answer = entrant.process.ask("turn", TURN_LIMIT_S + turn_s, seconds=turn_s)
-                except WorkerFailed as error:
-                    entrant.run.reason = str(error)
-                    continue
-                took = time.perf_counter() - start
-                for other, cpu_s in zip(others, before, strict=True):
-                    other.idle_s += max(0.0, other.process.cpu_s() - cpu_s)
-                    other.others_s += took
-                if number:
-                    entrant.run.rounds.append(thin(answer["times_ns"]))
-                entrant.process.choose_executor()
+        told = partial(self.progress, f"{self.model}: {threads} threads, round")
+        for turn in interleave(entrants, rounds, self.random, told):
+            if not turn.entrant.run.reason:
+                others = [e for e in entrants if e is not turn.entrant and not e.run.reason]
+                self._turn(turn, others, turn_s)
+
+    def _turn(self, turn: Turn[PeerEntrant], others: Sequence[PeerEntrant], turn_s: float) -> None:
+        """Let an engine run for a while, and see what the others burn meanwhile."""
+        entrant = turn.entrant
+        before = [other.process.cpu_s() for other in others]
+        start = time.perf_counter()
+        try:
+            answer = entrant.process.ask("turn", TURN_LIMIT_S + turn_s, seconds=turn_s)
+        except WorkerFailed as error:
+            entrant.run.reason = str(error)
+            return
+        took = time.perf_counter() - start
+        for other, cpu_s in zip(others, before, strict=True):
+            other.idle_s += max(0.0, other.process.cpu_s() - cpu_s)
+            other.others_s += took
+        if turn.counts:
+            entrant.run.rounds.append(thin(answer["times_ns"]))
+        entrant.process.choose_executor()
 
     def _finish(self, entrant: PeerEntrant) -> None:
         run = entrant.run

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trireme.support import timing
 from trireme.support.errors import TriremeError
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -50,7 +51,7 @@ class WorkerProcess:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
         self._buffer = b""
-        self._send(task)
+        self._send({**task, "timing": timing.__file__})
 
     @property
     def pid(self) -> int:

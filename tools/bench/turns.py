@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.backend.device import HOST, Clock, Device
 from trireme.cost.calibration import Calibration
-from trireme.runtime.autotune import Timed, interleave
+from trireme.runtime.autotune import Timed, time_programs
 from trireme.runtime.compare import gap
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
@@ -81,7 +81,7 @@ def time_match(entrants: Sequence[Entrant], match: Match) -> Clock:
     def told(done: int, total: int) -> None:
         match.told(f"{match.label}: round", done, total)
 
-    return interleave(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
+    return time_programs(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
 
 
 def matches(options: argparse.Namespace, counts: Sequence[int], told: Told) -> Iterator[Match]:

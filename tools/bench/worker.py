@@ -1,6 +1,7 @@
 """The process that one engine runs in while `trireme bench` measures it.
 
-Run as a script, not imported, so that a peer's process holds nothing of trireme. Standard input
+Run as a script, not imported, so that a peer's process holds nothing of trireme but the file that
+times calls (engine/support/timing.py), which imports the standard library alone. Standard input
 brings lines of JSON: a task first, then commands. Each is answered by one line of JSON on what was
 standard output; whatever an engine prints goes to standard error. Between commands the process
 sleeps in a read. It ends when its input does.
@@ -40,7 +41,8 @@ class Worker:
         self.outputs: dict[str, Any] = {}
         if task.get("cpus"):
             os.sched_setaffinity(0, task["cpus"])
-        self.adapter: Any = _load_file(task["file"])
+        self.adapter: Any = _load_file("bench_engine", task["file"])
+        self.timing: Any = _load_file("bench_timing", task["timing"])
 
     def convert(self, folder: str) -> Reply:
         """Make the file that the engine reads of the model."""
@@ -80,14 +82,9 @@ class Worker:
 
     def turn(self, seconds: float) -> Reply:
         """Call for a moment, at least a few times."""
-        times: list[int] = []
-        call, clock = self.call, time.perf_counter_ns
-        end = clock() + int(seconds * 1e9)
-        while clock() < end or len(times) < LEAST_CALLS:
-            start = clock()
-            call()
-            times.append(clock() - start)
-        return {"times_ns": times}
+        repeat = self.timing.Repeat(seconds, least=LEAST_CALLS)
+        times = self.timing.time_calls(self.call, repeat)
+        return {"times_ns": [round(one * 1e9) for one in times]}
 
     def memory(self) -> Reply:
         """Tell the memory now, and the most so far."""
@@ -105,10 +102,10 @@ def memory() -> Reply:
     return found
 
 
-def _load_file(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("bench_engine", path)
+def _load_file(name: str, path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 

@@ -6,17 +6,19 @@ Virtual time is a discrete-event run of the pipeline with each task's measured o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from trireme.plan.flow import Flow, flow_of
 from trireme.runtime.session import Session
+from trireme.runtime.streams.pipeline import Stream
 from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.round_robin import RoundRobin
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+from trireme.support.timing import Repeat, seconds_of, time_calls
 from trireme.support.units import bytes_text, time_text
 
 
@@ -77,19 +79,11 @@ def profile_stream(
         raise RunError(f"a stream of {runs} runs says nothing", fix="runs=50")
     task_s = [row.seconds for row in session.profile(feeds, runs=min(runs, 20)).tasks]
     plan = session.plan
-    start = time.perf_counter()
-    for _ in range(runs):
-        session.run(feeds)
-    alone_s = (time.perf_counter() - start) / runs
-    with session.stream((feeds for _ in range(runs // 4)), depth) as stream:
-        for _ in stream:
-            pass
-    start = time.perf_counter()
-    with session.stream((feeds for _ in range(runs)), depth) as stream:
-        for _ in stream:
-            pass
-        flow, is_dealt = stream.flow, isinstance(stream.runner, RoundRobin)
-    wall_s = (time.perf_counter() - start) / runs
+    alone_s = sum(time_calls(lambda: session.run(feeds), Repeat(least=runs))) / runs
+    _drained_s(session.stream(repeat(feeds, runs // 4), depth))
+    stream = session.stream(repeat(feeds, runs), depth)
+    wall_s = _drained_s(stream) / runs
+    flow, is_dealt = stream.flow, isinstance(stream.runner, RoundRobin)
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
     virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
     if is_dealt:  # every task on each of the instances, in turn
@@ -103,12 +97,19 @@ def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -
 
     Errors: RunError, as `Replicas.stream`
     """
-    for _ in replicas.stream(feeds for _ in range(max(runs // 4, 1))):
-        pass
-    start = time.perf_counter()
-    for _ in replicas.stream(feeds for _ in range(runs)):
-        pass
-    return (time.perf_counter() - start) / runs
+    _drained_s(replicas.stream(repeat(feeds, max(runs // 4, 1))))
+    return _drained_s(replicas.stream(repeat(feeds, runs))) / runs
+
+
+def _drained_s(stream: Stream) -> float:
+    """Return the seconds until a stream is read to its end."""
+
+    def drain() -> None:
+        for _ in stream:
+            pass
+
+    with stream:
+        return seconds_of(drain)
 
 
 def flow_text(flow: Flow) -> str:

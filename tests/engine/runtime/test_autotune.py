@@ -22,7 +22,7 @@ from trireme.placement.pricing import FixedNodes
 from trireme.placement.singles import alone_on, solve_singles
 from trireme.placement.solve import solve_several
 from trireme.runtime import autotune as measure
-from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, interleave
+from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, time_programs
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError
@@ -132,9 +132,9 @@ def test_the_last_round_is_the_one_in_which_time_runs_out():
     with opened(graph, toys()) as session:
         slow = Slow(session)
         one = Timed(slow)
-        assert interleave([one], feeds_of(graph, 0), 50, 1e-3, limit_s=0.0) == "wall"
+        assert time_programs([one], feeds_of(graph, 0), 50, 1e-3, limit_s=0.0) == "wall"
         assert len(one.wall_s) == 1 and slow.calls == 2
-        interleave([one], feeds_of(graph, 0), 2, 1e-9)
+        time_programs([one], feeds_of(graph, 0), 2, 1e-9)
         assert len(one.wall_s) == 3 and slow.calls == 2 + 3 * LEAST_CALLS
 
 
@@ -198,5 +198,5 @@ def test_a_mixture_must_be_faster_for_sure_and_again(monkeypatch, first, second,
     def again(pair, *args, **kwargs):
         pair[0].wall_s, pair[1].wall_s = second, [1.0] * 7
 
-    monkeypatch.setattr(measure, "interleave", again)
+    monkeypatch.setattr(measure, "time_programs", again)
     assert measure._best(entrants, {}, "wall") == (0 if mixed else 1)

@@ -1,0 +1,107 @@
+"""Time calls: one many times, or several in rounds. Every measurement of trireme goes through here.
+
+Sessions that measure, calibration, its check and benchmarks use it. A machine has slow and fast
+phases, so calls that are compared take turns in rounds, each round in a fresh order. This module
+imports the standard library alone: a benchmark's worker process loads it as a file.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+"""Returns the seconds since some moment."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How often a call is measured: for a duration, within limits.
+
+    duration_s: after so many seconds no further call begins
+    least: calls however long they take
+    most: calls however short they are; no limit when None
+    """
+
+    duration_s: float = 0.0
+    least: int = 1
+    most: int | None = None
+
+
+def seconds_of(run: Callable[[], object], clock: Clock = time.perf_counter) -> float:
+    """Return the seconds of one call."""
+    start = clock()
+    run()
+    return clock() - start
+
+
+def collect(take: Callable[[], T], repeat: Repeat, clock: Clock = time.perf_counter) -> list[T]:
+    """Return what `take` measured, call after call."""
+    found: list[T] = []
+    end = clock() + repeat.duration_s
+    most = float("inf") if repeat.most is None else repeat.most
+    while len(found) < repeat.least or (len(found) < most and clock() < end):
+        found.append(take())
+    return found
+
+
+def time_calls(
+    run: Callable[[], object], repeat: Repeat, clock: Clock = time.perf_counter
+) -> list[float]:
+    """Return the seconds of each call."""
+    return collect(lambda: seconds_of(run, clock), repeat, clock)
+
+
+def warm_median(
+    run: Callable[[], object], repeat: Repeat, clock: Clock = time.perf_counter
+) -> float:
+    """Return the median seconds of a call, after one call that is not counted."""
+    run()
+    return statistics.median(time_calls(run, repeat, clock))
+
+
+def medians(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median of each column: of what the parts of a call took, call after call."""
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class Turn(Generic[T]):
+    """An entrant's turn in a round.
+
+    counts: whether the turn is kept: the first round warms up
+    in_time: whether the limit is not over yet; a turn after it should be short
+    """
+
+    entrant: T
+    counts: bool
+    in_time: bool
+
+
+def interleave(
+    entrants: Sequence[T],
+    rounds: int,
+    rng: random.Random,
+    told: Callable[[int, int], None] = lambda done, total: None,
+    limit_s: float = float("inf"),
+    clock: Clock = time.perf_counter,
+) -> Iterator[Turn[T]]:
+    """Yield a turn of every entrant in every round, in a random order; one round more warms up.
+
+    told: which round begins, and how many there are
+    limit_s: after so many seconds the round that has begun is the last, and one at least counts
+    """
+    end = clock() + limit_s
+    for number in range(rounds + 1):
+        told(number, rounds)
+        order = list(entrants)
+        rng.shuffle(order)
+        for entrant in order:
+            yield Turn(entrant, number > 0, clock() < end)
+        if number and clock() > end:
+            return
