@@ -157,7 +157,7 @@ def name_cpu(device: Any, platform_version: str) -> str:
     but PoCL picks the kernel library by the CPU's flags, and code for 512 bits aborts the process
     ("Do not know how to scalarize this operator's operand").
 
-    PoCL has no option for the name (docs/explanation/opencl.md lists what was tried). PoCL keeps
+    PoCL has no option for the name (docs/experiments/opencl.md lists what was tried). PoCL keeps
     the name in its device structure next to the target triple. In the versions of `_CORRECTED` two
     pointers are found by the text that they point to. The name becomes the one that PoCL's own
     kernel library for this CPU was built for. /proc/self/mem is read, where a wrong address is an

@@ -1,27 +1,60 @@
-"""Every block of Python in README and docs/ runs as it is printed."""
+"""The pages of README and docs/: every block runs or is output, every link and name is real."""
 
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from zoo import CHECKOUT
+from doc_blocks import KINDS, blocks, commands
+from zoo import CHECKOUT, zoo_folder
 
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.tools.cli import make_parser
 
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.stem}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
-]
+DOCS = CHECKOUT / "docs"
+PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PASTED = [page for page in PAGES if page == PAGES[0] or page.parent.name in ("tutorial", "how-to")]
+"""Pages that run as pasted, from the first block to the last."""
 X = np.ones((2, 3), np.float32)
 
 
+def page_name(page):
+    return page.relative_to(CHECKOUT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=page_name)
+
+
+@pytest.mark.parametrize("page", PASTED, ids=page_name)
+def test_a_page_runs_as_pasted(page, tmp_path):
+    script = CHECKOUT / "tests" / "support" / "doc_blocks.py"
+    run = subprocess.run(
+        [sys.executable, script, page, zoo_folder()],
+        cwd=tmp_path,
+        env={**os.environ, "TRIREME_CALIBRATION": str(tmp_path / "calibration.json")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+
+
+PYTHON = [
+    pytest.param(block, id=f"{page_name(page)}-{number}")
+    for page in PAGES
+    if page not in PASTED
+    for number, (kind, _, block) in enumerate(blocks(page.read_text()))
+    if kind == "python"
+]
+
+
 def names_of_the_reader():
-    """What a block takes as given: arrays, feeds, a builder, values of its graph."""
+    """What a block of an explanation takes as given: arrays, feeds, a builder, its values."""
     b = GraphBuilder("given")
     y, z = (b.input(name, TensorType((2,), "float32")) for name in "yz")
     zeros = b.constant("zeros", np.zeros(2, np.float32))
@@ -29,7 +62,7 @@ def names_of_the_reader():
     return {"trireme": trireme, "x": X, "w": X.T, "feeds": [{"input": X}] * 3, **values}
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", PYTHON)
 def test_blocks_run(block, tmp_path, monkeypatch):
     b = GraphBuilder("a model of the reader's")
     graph = b.finish(b.add("relu", b.input("input", TensorType(X.shape, "float32"))))
@@ -40,11 +73,21 @@ def test_blocks_run(block, tmp_path, monkeypatch):
     exec(compile(block, "block", "exec"), names_of_the_reader())
 
 
-def test_there_are_blocks():
-    assert len(BLOCKS) >= 6
+@every_page
+def test_blocks_say_what_they_are(page):
+    for kind, _, block in blocks(page.read_text()):
+        assert kind in KINDS, block
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@every_page
+def test_commands_parse(page):
+    for kind, _, block in blocks(page.read_text()):
+        for words in commands(block) if kind == "sh" else ():
+            if words[0] == "trireme" and "--version" not in words:
+                make_parser().parse_args(words[1:])
+
+
+@every_page
 def test_links_and_paths_lead_somewhere(page):
     text = page.read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
@@ -53,6 +96,15 @@ def test_links_and_paths_lead_somewhere(page):
         r"`((?:engine|devices|converters|tools|tests|schema|docs)/[\w/.-]+)`", text
     ):
         assert (CHECKOUT / path).exists(), path
+
+
+@every_page
+def test_anchors_are_headings(page):
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        text = (page.parent / target).read_text() if target else page.read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.M)
+        links = {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
+        assert anchor in links, f"{target}#{anchor}"
 
 
 def test_pages_named_in_the_code_are_there():
@@ -65,13 +117,13 @@ def test_pages_named_in_the_code_are_there():
 
 
 def test_the_index_has_every_page():
-    index = (CHECKOUT / "docs" / "README.md").read_text()
-    for page in (CHECKOUT / "docs").rglob("*.md"):
-        name = page.relative_to(CHECKOUT / "docs").as_posix()
+    index = (DOCS / "README.md").read_text()
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).as_posix()
         assert name == "README.md" or f"({name})" in index, name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@every_page
 def test_names_of_the_package_are_there(page):
     for name in re.findall(r"`(trireme(?:\.\w+)+)", page.read_text()):
         assert resolved(name), name
