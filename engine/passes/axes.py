@@ -194,6 +194,7 @@ ON_AXES: Mapping[str, Renumber] = {
     "resize": _resize,
     "reverse": _axes_attr,
     "lp_normalization": _axis_attr,
+    "mean_variance_normalization": _axes_attr,
     "cum_sum": _axis_input,
     "cum_prod": _axis_input,
 }

@@ -46,8 +46,8 @@ TENSORS = {
 
 ELEMENTWISE = frozenset({
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bit_shift",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "ceil", "celu", "clip",
-    "cos", "cosh", "dequantize", "div", "elu", "equal", "erf", "exp", "floor", "floor_div",
+    "bit_cast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "ceil", "celu", "clip",
+    "complex_abs", "cos", "cosh", "dequantize", "div", "elu", "equal", "erf", "exp", "floor", "floor_div",
     "gelu", "greater", "greater_or_equal", "hard_sigmoid", "hard_swish", "identity", "is_inf",
     "is_nan", "leaky_relu", "less", "less_or_equal", "log", "max", "mean", "min", "mish", "mod",
     "mul", "neg", "not", "not_equal", "or", "pow", "prelu", "quantize", "reciprocal", "relu",

@@ -33,6 +33,12 @@ MOVES = (
     "identity",
     "depth_to_space",
     "space_to_depth",
+    "batch_to_space",
+    "compress",
+    "gather_elements",
+    "gather_nd",
+    "reverse",
+    "reverse_sequence",
 )
 """Ops that only move elements, and so may run before a dequantize as well as after it."""
 

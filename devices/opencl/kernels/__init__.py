@@ -114,8 +114,8 @@ def _filled() -> KernelTable[Kernel]:
 
 
 TABLE = _filled()
-ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity")
-"""Ops whose output is the input's bytes under another shape: no kernel, no copy."""
+ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity", "bit_cast")
+"""Ops whose output is the input's bytes under another shape or dtype: no kernel, no copy."""
 
 
 def reason(graph: Graph, node: Node) -> str | None:

@@ -6,6 +6,7 @@ from model_builder import Model, batch_norm, conv, f32, ints, pool, weights
 from same_results import assert_same_results, op_names
 
 from trireme.ir.builder import scalar
+from trireme.ir.graph import TensorType
 from trireme.passes.pipeline import optimise
 from trireme.passes.views_reshape import groups_of
 
@@ -211,6 +212,22 @@ def test_opposite_transposes_far_apart_cancel():
     y = m.op("tile", m.op("gather", y, ints(2, 0), axis=3), ints(1, 2, 1, 1))
     graph = m.finish(m.op("transpose", m.op("abs", y), perm=(0, 3, 1, 2)))
     assert op_names(settled(graph)) == "mul softmax gather tile abs"
+
+
+BETWEEN = {
+    "bit_cast": lambda m, y: m.op("bit_cast", y, to="int32"),
+    "complex_abs": lambda m, y: m.op("complex_abs", y),
+    "mean_variance_normalization": lambda m, y: m.op("mean_variance_normalization", y, axes=(1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_transposes_cancel_across(name):
+    dtype = "complex64" if name == "complex_abs" else "float32"
+    m = Model(x=TensorType((2, 3, 4, 5), dtype))
+    y = BETWEEN[name](m, m.op("transpose", m.x, perm=(0, 2, 3, 1)))
+    graph = m.finish(m.op("transpose", y, perm=(0, 3, 1, 2)))
+    assert op_names(settled(graph)) == name
 
 
 def test_a_pinned_transpose_stays():

@@ -116,6 +116,21 @@ OPS = {
         ints(3),
         ints(40),
     ),
+    "batch_to_space": lambda m, x: m.op(
+        "batch_to_space",
+        m.op("reshape", x, ints(4, 5, 5, 1)),
+        ints(2, 2),
+        ints(0, 0, 0, 1).reshape(2, 2),
+    ),
+    "compress": lambda m, x: m.op("compress", x, np.array([True, False, True, True]), axis=1),
+    "gather_elements": lambda m, x: m.op(
+        "gather_elements", x, np.ones((1, 4, 5, 2), np.int64), axis=3
+    ),
+    "gather_nd": lambda m, x: m.op("gather_nd", x, ints(0, 2, 0, 1).reshape(2, 2)),
+    "reverse": lambda m, x: m.op("reverse", x, axes=(1,)),
+    "reverse_sequence": lambda m, x: m.op(
+        "reverse_sequence", x, ints(3), batch_axis=0, time_axis=1
+    ),
     "resize": lambda m, x: m.op(
         "resize", x, None, np.array([1, 1, 2, 2], np.float32), mode="nearest"
     ),
