@@ -47,9 +47,9 @@ def layout_of(node: Node) -> str:
 
 def form_of(graph: Graph, node: Node) -> str:
     """Return the form of a node's data: "float32", or "quantised int8" if it reads or makes stored
-    integers. The dtype is that of the first input that flows, of an output where there is none.
+    integers. The dtype is that of the op's main input, of an output where it has no inputs.
     """
-    values = [*node.used[1 if node.op == "where" else 0 :], *node.outputs]
+    values = [*node.used[get_op(node.op).main_input :], *node.outputs]
     types = [graph.type(value) for value in values]
     if is_quantized(graph, node):
         stored = next((type for type in types if type.quant is not None), types[0])

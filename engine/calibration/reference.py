@@ -116,7 +116,7 @@ def _timed(end: float) -> Iterator[_Timed]:
 def _measurable() -> Iterator[OpDef]:
     """Yield the ops whose reference is a function of arrays alone."""
     for op in all_ops():
-        if not op.effect and all(attr.kind != "graph" for attr in op.attrs.values()):
+        if not op.effect and not op.has_body:
             yield op
 
 

@@ -1,7 +1,8 @@
-"""What an op is: one OpDef holds its signature, meaning, types, cost, samples and tolerance.
+"""What an op is: an OpDef holds its signature, meaning, types, cost, samples, tolerance, traits.
 
 The registry is filled when `trireme.ops` is imported. Tests, the constant folder, the supported-ops
-table and the docs are loops over it.
+table and the docs are loops over it. What passes and devices need to know of an op is a trait of
+its OpDef: no module outside `trireme.ops` keeps a list of op names to say such a thing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
 
 Effect = Literal["", "reads", "writes", "any"]
+IntegerForm = Literal["", "table", "linear", "own", "same"]
 REQUIRED: Any = object()
 """The default of an attribute that has none."""
 
@@ -143,8 +145,21 @@ def no_flops(call: Call) -> int:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """The axes that an op works along; it treats every other axis alike.
+
+    named: where a node names them: in its attribute `axis` or `axes`; in its attribute `axis`,
+        which stands for all that follow too; in input 1; or in input 1 with a number for every axis
+    does: what the op does along them
+    """
+
+    named: Literal["axis", "axes", "axis and after", "input", "number each"]
+    does: Literal["normalises", "reduces", "accumulates", "joins", "cuts", "reverses", "repeats"]
+
+
+@dataclass(frozen=True)
 class OpDef:
-    """An op, whole.
+    """An op, whole: its meaning, and its traits.
 
     inputs / outputs: names in order; "bias?" may be left out, "xs*" takes any number (last only)
     doc: the formula, the shapes and the source
@@ -163,6 +178,22 @@ class OpDef:
     bounded: whether the types of the inputs tell how long the reference takes at most; what is not
         bounded is never computed while a model is loaded
     rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
+
+    Traits, which the samples prove (`tests/engine/ops/test_traits.py`):
+
+    elementwise: an output element depends on the elements at its place alone, inputs broadcast
+    rearranges: every output element is an element of input 0; the other inputs say which
+    alias: the output is input 0, its bytes in order, under another shape or dtype
+    commutes: the order of the inputs does not matter
+    neutral: what y is for which op(x, y) is x
+    clamp: (low, high) of an op that is min(max(x, low), high)
+    axes: along which axes the op works; None where that is not as simple as `Axes` says
+    layout_inputs: the inputs whose axes are in the order that the attribute `layout` says
+    main_input: the input whose dtype is the one that the op computes in
+    integer_form: how an op on 8-bit values goes from quantised inputs to a quantised output:
+        "table": of one input, by 256 entries; "linear": products with weights, and a bias of int32;
+        "own": from any quantisation to any other; "same": within one quantisation
+    random: the inputs do not tell the outputs
     """
 
     name: str
@@ -180,6 +211,17 @@ class OpDef:
     effect: Effect = ""
     bounded: bool = True
     rtol: float = 0.0
+    elementwise: bool = False
+    rearranges: bool = False
+    alias: bool = False
+    commutes: bool = False
+    neutral: int | None = None
+    clamp: tuple[float, float] | None = None
+    axes: Axes | None = None
+    layout_inputs: tuple[int, ...] = ()
+    main_input: int = 0
+    integer_form: IntegerForm = ""
+    random: bool = False
     dtypes: tuple[DtypeRule, ...] = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -191,6 +233,11 @@ class OpDef:
     def input_names(self) -> tuple[str, ...]:
         """The names of the inputs without the marks of optional and repeated ones."""
         return tuple(name.rstrip("?*") for name in self.inputs.split())
+
+    @property
+    def has_body(self) -> bool:
+        """Whether an attribute holds a graph."""
+        return any(attr.kind == "graph" for attr in self.attrs.values())
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return attributes in normal form with defaults filled in.
@@ -257,6 +304,11 @@ def has_op(name: str) -> bool:
 def all_ops() -> Sequence[OpDef]:
     """Return every op, sorted by name."""
     return [_OPS[name] for name in sorted(_OPS)]
+
+
+def ops_with(has_trait: Callable[[OpDef], object]) -> list[str]:
+    """Return the names of the ops with a trait, sorted: of all that are defined by now."""
+    return [op.name for op in all_ops() if has_trait(op)]
 
 
 def call_of(graph: Graph, node: Node) -> Call:

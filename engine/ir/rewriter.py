@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
-from trireme.ir.op import get_op
+from trireme.ir.op import OpDef, get_op, ops_with
 from trireme.ir.verify import check, check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
 
@@ -352,15 +352,17 @@ class GraphRewriter:
 Rule = Callable[[GraphRewriter, Node], Sequence[int] | None]
 """Returns what stands in for the root's outputs, or None when the pattern is not there."""
 
+Roots = Sequence[str] | Callable[[OpDef], object]
+"""The ops that a rule's root may be: names, or a trait that all of them have."""
 Rules = Mapping[str, Sequence[Rule]]
 """The rules to offer a node to, by its op."""
 
 
-def rules_by_op(*entries: tuple[Sequence[str], Rule]) -> dict[str, list[Rule]]:
+def rules_by_op(*entries: tuple[Roots, Rule]) -> dict[str, list[Rule]]:
     """Return the table that `apply` reads from lines of (ops of the root, rule)."""
     table: dict[str, list[Rule]] = {}
-    for ops, rule in entries:
-        for op in ops:
+    for roots, rule in entries:
+        for op in ops_with(roots) if callable(roots) else roots:
             table.setdefault(op, []).append(rule)
     return table
 

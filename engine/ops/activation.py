@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
-from trireme.ops.quantized import form
-from trireme.ops.quantized_samples import with_quantized
+from trireme.ir.op import Attr, Call, IntegerForm, OpDef, Sample, define
+from trireme.ops.quantized import table
+from trireme.ops.quantized_samples import with_table
 from trireme.ops.shapes import Types, same_type
 from trireme.support.dtypes import FLOATING, REALS, Array
 from trireme.support.errors import GraphError
@@ -116,7 +116,7 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((edges,), note="NaN, infinities, -0")
 
 
-def _with_attributes(name: str, attrs: Mapping[str, Attr]) -> Callable[..., Iterable[Sample]]:
+def _with_attributes(attrs: Mapping[str, Attr]) -> Callable[..., Iterable[Sample]]:
     """Return a sampler of `float_samples` and one in which no attribute has its default."""
     other = {
         key: attr.choices[-1] if attr.choices else attr.default / 2 + 0.125
@@ -128,7 +128,7 @@ def _with_attributes(name: str, attrs: Mapping[str, Attr]) -> Callable[..., Iter
         x = rng.standard_normal((3, 7)).astype(np.float32) * 4
         yield Sample((x,), other, note="other attributes")
 
-    return with_quantized(name, samples if other else float_samples)
+    return samples if other else float_samples
 
 
 def _infer_celu(x: Value, *, alpha: float) -> Types:
@@ -138,16 +138,36 @@ def _infer_celu(x: Value, *, alpha: float) -> Types:
 
 
 def _define(
-    name: str, doc: str, reference: Function, cost: int, rtol: float = 2e-6, **options: Any
+    name: str,
+    doc: str,
+    reference: Function,
+    cost: int,
+    rtol: float = 2e-6,
+    integer_form: IntegerForm = "table",
+    **options: Any,
 ) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
     options.setdefault("infer", same_type)
     options.setdefault("dtypes", (FLOATING,))
-    options.setdefault("samples", _with_attributes(name, options.get("attrs", {})))
-    options.setdefault("quantized", form(name))
-    return define(OpDef(name, "x", doc, reference=reference, flops=flops, rtol=rtol, **options))
+    samples = _with_attributes(options.get("attrs", {}))
+    if integer_form:
+        options["quantized"], samples = table(name), with_table(name, samples)
+    return define(
+        OpDef(
+            name,
+            "x",
+            doc,
+            reference=reference,
+            flops=flops,
+            rtol=rtol,
+            samples=samples,
+            elementwise=True,
+            integer_form=integer_form,
+            **options,
+        )
+    )
 
 
 _define(
@@ -157,14 +177,23 @@ _define(
     1,
     0,
     dtypes=(REALS,),
+    clamp=(0.0, math.inf),
 )
-_define("relu6", "y = min(max(x, 0), 6). Source: TFLite RELU6", lambda x: np.clip(x, 0, 6), 2, 0)
+_define(
+    "relu6",
+    "y = min(max(x, 0), 6). Source: TFLite RELU6",
+    lambda x: np.clip(x, 0, 6),
+    2,
+    0,
+    clamp=(0.0, 6.0),
+)
 _define(
     "relu_n1_to_1",
     "y = min(max(x, -1), 1). Source: TFLite RELU_N1_TO_1",
     lambda x: np.clip(x, -1, 1),
     2,
     0,
+    clamp=(-1.0, 1.0),
 )
 _define("tanh", "y = tanh(x). Source: ONNX Tanh-13", in_double(np.tanh), 10)
 _define("sigmoid", "y = 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13", in_double(sigmoid), 10)
@@ -254,6 +283,7 @@ _define(
     lambda x, alpha: np.where(x > np.asarray(alpha, x.dtype), x, np.zeros((), x.dtype)),
     1,
     0,
+    integer_form="",
     attrs={"alpha": Attr("float", 1.0)},
 )
 _define(
@@ -264,6 +294,7 @@ _define(
     ).astype(x.dtype),
     3,
     1e-7,
+    integer_form="",
     attrs={"lambd": Attr("float", 0.5), "bias": Attr("float", 0.0)},
     dtypes=(REALS,),
 )

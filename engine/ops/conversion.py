@@ -148,6 +148,7 @@ define(
         attrs={"to": DTYPE, **_ROUNDING},
         samples=_cast_samples,
         dtypes=(ANY,),
+        elementwise=True,
     )
 )
 define(
@@ -189,6 +190,8 @@ define(
             Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
         ],
         dtypes=(ANY - TEXT,),
+        elementwise=True,
+        alias=True,
     )
 )
 define(
@@ -217,5 +220,8 @@ define(
         moves=True,
         samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
         dtypes=(ANY,),
+        elementwise=True,
+        rearranges=True,
+        alias=True,
     )
 )

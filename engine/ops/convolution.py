@@ -335,6 +335,8 @@ define(
         family="conv",
         rtol=1e-5,
         quantized=form("conv"),
+        layout_inputs=(0, 1, 3),
+        integer_form="linear",
         dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
 )
@@ -465,6 +467,8 @@ define(
         rtol=1e-5,
         samples=with_quantized("conv_transpose", _transpose_samples),
         quantized=form("conv_transpose"),
+        layout_inputs=(0, 1),
+        integer_form="linear",
         dtypes=(REALS, WEIGHT, BIAS),
     )
 )

@@ -13,7 +13,7 @@ from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values
 from trireme.ops.conversion import cast
-from trireme.ops.quantized import form
+from trireme.ops.quantized import form, table
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
@@ -91,6 +91,7 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
             samples=with_quantized(name, _activated_samples),
             rtol=2e-6,
             quantized=form(name),
+            elementwise=True,
             **options,
         )
     )
@@ -106,10 +107,10 @@ def divide(a: Array, b: Array) -> Array:
     return np.where(b == 0, np.zeros((), a.dtype), quotient + cut).astype(a.dtype)
 
 
-_arithmetic("add", "a + b", np.add)
-_arithmetic("sub", "a - b", np.subtract)
-_arithmetic("mul", "a * b", np.multiply)
-_arithmetic("div", "a / b, integers cut toward zero", divide)
+_arithmetic("add", "a + b", np.add, commutes=True, neutral=0, integer_form="own")
+_arithmetic("sub", "a - b", np.subtract, neutral=0, integer_form="own")
+_arithmetic("mul", "a * b", np.multiply, commutes=True, neutral=1, integer_form="own")
+_arithmetic("div", "a / b, integers cut toward zero", divide, neutral=1)
 
 
 def _binary(
@@ -118,6 +119,7 @@ def _binary(
     options.setdefault("samples", with_quantized(name, binary_samples))
     options.setdefault("quantized", form(name))
     rules = (dtypes, Like("a"))
+    options["elementwise"] = True
     return define(OpDef(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options))
 
 
@@ -153,6 +155,7 @@ _binary(
     "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
     lambda a, b: np.square(a - b),
     rtol=2e-6,
+    commutes=True,
 )
 _binary(
     "atan2",
@@ -177,6 +180,7 @@ for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
         getattr(np, f"bitwise_{_name}"),
         INTEGERS,
         samples=_integer_samples,
+        commutes=True,
     )
     _binary(
         _name,
@@ -184,6 +188,7 @@ for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
         getattr(np, f"logical_{_name}"),
         BOOL,
         samples=_bool_samples,
+        commutes=True,
     )
 
 
@@ -215,6 +220,8 @@ for _name, _sign, _compare, _dtypes in (
             samples=with_quantized(_name, _compare_samples),
             quantized=form(_name),
             dtypes=(_dtypes, Like("a")),
+            elementwise=True,
+            commutes=_name in ("equal", "not_equal"),
         )
     )
 
@@ -267,6 +274,8 @@ define(
         quantized=form("pow"),
         flops=lambda call: 20 * call.outputs[0].elements,
         dtypes=(REALS, REALS),
+        elementwise=True,
+        neutral=1,
     )
 )
 
@@ -313,6 +322,9 @@ for _name, _combine, _doc, _dtypes in (
             dtypes=(_dtypes, Like("x")),
             rtol=0 if _name in ("max", "min") else 2e-6,
             quantized=form(_name),
+            elementwise=True,
+            commutes=_name in ("max", "min"),
+            integer_form="same" if _name in ("max", "min") else "",
         )
     )
 
@@ -346,8 +358,10 @@ define(
         _infer_clip,
         _clip,
         samples=with_quantized("clip", _clip_samples),
-        quantized=form("clip"),
+        quantized=table("clip"),
         dtypes=(REALS, LIMIT, LIMIT),
+        elementwise=True,
+        integer_form="table",
     )
 )
 
@@ -373,6 +387,8 @@ define(
         samples=with_quantized("prelu", _prelu_samples),
         quantized=form("prelu"),
         dtypes=(REALS, Like("x")),
+        elementwise=True,
+        integer_form="own",
     )
 )
 
@@ -399,5 +415,7 @@ define(
         samples=_where_samples,
         moves=True,
         dtypes=(BOOL, ANY, Like("x")),
+        elementwise=True,
+        main_input=1,
     )
 )

@@ -87,6 +87,8 @@ move(
     "C' = C/b^2. Source: ONNX DepthToSpace-13",
     _infer_to_space,
     _to_space,
+    rearranges=True,
+    layout_inputs=(0,),
     attrs=_BLOCK,
     samples=_block_samples,
     dtypes=(ANY,),
@@ -97,6 +99,8 @@ move(
     "the inverse of depth_to_space. Source: ONNX SpaceToDepth-13",
     _infer_to_depth,
     _to_depth,
+    rearranges=True,
+    layout_inputs=(0,),
     attrs=_BLOCK,
     samples=lambda rng: [s for s in _block_samples(rng) if s.attrs.get("mode") != "CRD"],
     dtypes=(ANY,),
@@ -196,6 +200,7 @@ move(
     "the inverse of space_to_batch, cropping instead of padding. Source: TFLite BATCH_TO_SPACE_ND",
     _infer_batch_to_space,
     _batch_to_space,
+    rearranges=True,
     samples=lambda rng: [
         Sample(
             (draw(rng, 12, 2, 2, 3), ints(2, 3), ints(0, 0, 0, 1).reshape(2, 2)),

@@ -60,6 +60,7 @@ move(
     "Shapes: x [..A,D,B..], indices [I..] -> y [..A,I..,B..]. Source: ONNX Gather-13, TFLite",
     _infer_gather,
     _gather,
+    rearranges=True,
     samples=_gather_samples,
     attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)},
     dtypes=(ANY, INDICES),
@@ -99,6 +100,7 @@ move(
     "y[i,j,..] = x[i,..,indices[i,j,..],..], the index standing at `axis`. Source: ONNX",
     _infer_gather_elements,
     lambda x, indices, axis: x[element_places(indices, x.shape, axis % x.ndim)],
+    rearranges=True,
     attrs={"axis": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4), ints(2, 0, -1, 1).reshape(1, 4)), {"axis": 0}),
@@ -145,6 +147,7 @@ move(
     "batch_dims that go together. Source: ONNX GatherND-13",
     _infer_gather_nd,
     _gather_nd,
+    rearranges=True,
     attrs={"batch_dims": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),

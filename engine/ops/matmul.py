@@ -89,6 +89,7 @@ define(
         rtol=1e-5,
         samples=with_quantized("matmul", _matmul_samples),
         quantized=form("matmul"),
+        integer_form="linear",
         dtypes=(REALS, Like("a")),
     )
 )
@@ -226,6 +227,7 @@ define(
         rtol=1e-5,
         samples=with_quantized("fully_connected", _fully_connected_samples),
         quantized=form("fully_connected"),
+        integer_form="linear",
         dtypes=(REALS, WEIGHT, BIAS, Like("x")),
     )
 )

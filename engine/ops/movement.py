@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.op import Attr, Axes, OpDef, Sample, define, no_flops
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -126,6 +126,8 @@ move(
     "takes the rest. Source: ONNX Reshape-25",
     _infer_reshape,
     _reshape,
+    rearranges=True,
+    alias=True,
     attrs={"allowzero": Attr("int", 0)},
     samples=_reshape_samples,
     dtypes=(ANY, INDICES),
@@ -156,6 +158,7 @@ move(
     _infer_transpose,
     lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
     attrs={"perm": Attr("ints", None)},
+    rearranges=True,
     samples=_transpose_samples,
     dtypes=(ANY,),
 )
@@ -199,6 +202,8 @@ move(
     samples=with_quantized("concat", _concat_samples),
     moves=False,
     quantized=form("concat"),
+    axes=Axes("axis", "joins"),
+    integer_form="own",
     dtypes=(ANY, Like("x")),
 )
 
@@ -257,6 +262,8 @@ move(
     samples=_split_samples,
     attrs={"axis": Attr("int", 0), "num_outputs": Attr("int", None, least=1)},
     dtypes=(ANY, INDICES),
+    rearranges=True,
+    axes=Axes("axis", "cuts"),
 )
 
 
@@ -286,6 +293,8 @@ move(
     "y = x without the axes of length 1 (all, or those given). Source: ONNX",
     _infer_squeeze,
     _squeeze,
+    rearranges=True,
+    alias=True,
     samples=lambda rng: [
         Sample((draw(rng, 1, 3, 1, 5), ints(0, -2)), constants=frozenset({1})),
         Sample((draw(rng, 1, 3, 1),), note="all"),
@@ -315,6 +324,8 @@ move(
     lambda x, axes: x.reshape(tuple(int(d) for d in _unsqueezed(x.shape, to_ints(axes)))),
     samples=lambda rng: [Sample((draw(rng, 3, 5), ints(0, -2)), constants=frozenset({1}))],
     dtypes=(ANY, INDICES),
+    rearranges=True,
+    alias=True,
 )
 
 
@@ -334,6 +345,8 @@ move(
     lambda x, axis: x.reshape(tuple(int(d) for d in _flattened(x.shape, axis))),
     attrs={"axis": Attr("int", 1)},
     samples=lambda rng: [Sample((draw(rng, 2, 3, 4),), {"axis": a}) for a in (0, 2, -1)],
+    rearranges=True,
+    alias=True,
     dtypes=(ANY,),
 )
 
@@ -356,9 +369,12 @@ move(
     "y = x broadcast with `shape`. Source: ONNX Expand-13",
     _infer_expand,
     _expand,
+    rearranges=True,
+    axes=Axes("number each", "repeats"),
     samples=lambda rng: [
         Sample((draw(rng, 3, 1), ints(2, 1, 6)), constants=frozenset({1})),
         Sample((draw(rng, 3, 5), ints(1)), constants=frozenset({1}), note="already large"),
+        Sample((draw(rng, 3, 1), ints(1, 4)), constants=frozenset({1}), note="one axis"),
     ],
     dtypes=(ANY, INDICES),
 )
@@ -379,7 +395,12 @@ move(
     "y = x repeated repeats[i] times along axis i. Source: ONNX Tile-13",
     _infer_tile,
     lambda x, repeats: np.tile(x, to_ints(repeats)),
-    samples=lambda rng: [Sample((draw(rng, 2, 3), ints(3, 2)), constants=frozenset({1}))],
+    rearranges=True,
+    axes=Axes("number each", "repeats"),
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 3), ints(3, 2)), constants=frozenset({1})),
+        Sample((draw(rng, 2, 3), ints(1, 2)), constants=frozenset({1}), note="one axis"),
+    ],
     dtypes=(ANY, INDICES),
 )
 
@@ -422,6 +443,8 @@ move(
     _infer_reverse,
     lambda x, axes: np.ascontiguousarray(np.flip(x, axes)),
     attrs={"axes": Attr("ints")},
+    rearranges=True,
+    axes=Axes("axes", "reverses"),
     samples=lambda rng: [Sample((draw(rng, 2, 3, 5),), {"axes": a}) for a in ((0,), (1, -1))],
     dtypes=(ANY,),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, Call, OpDef, Sample, define
 from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
@@ -92,6 +92,8 @@ define(
         family="normalize",
         rtol=4e-6,
         quantized=form("softmax"),
+        axes=Axes("axis", "normalises"),
+        integer_form="own",
         dtypes=(FLOATING,),
     )
 )
@@ -108,6 +110,7 @@ define(
         family="normalize",
         rtol=4e-6,
         quantized=form("log_softmax"),
+        axes=Axes("axis", "normalises"),
         dtypes=(FLOATING,),
     )
 )
@@ -120,6 +123,7 @@ define(
         _hardmax,
         attrs={"axis": _AXIS},
         family="normalize",
+        axes=Axes("axis", "normalises"),
         samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
         dtypes=(FLOATING,),
     )
@@ -182,6 +186,7 @@ define(
         _layer_norm,
         outputs="y mean? inv_std_dev?",
         attrs={"axis": _AXIS, "epsilon": EPSILON, "stash_type": _STASH},
+        axes=Axes("axis and after", "normalises"),
         flops=_flops(8),
         samples=_layer_samples,
         family="normalize",
@@ -212,6 +217,7 @@ define(
         _infer_rms_norm,
         _rms_norm,
         attrs={"axis": _AXIS, "epsilon": EPSILON},
+        axes=Axes("axis and after", "normalises"),
         flops=_flops(5),
         samples=lambda rng: [
             Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
@@ -300,6 +306,7 @@ define(
             "training_mode": Attr("int", 0),
             "layout": LAYOUT,
         },
+        layout_inputs=(0,),
         flops=_flops(2),
         samples=_batch_norm_samples,
         family="normalize",
@@ -356,6 +363,7 @@ define(
             x, scale, bias, num_groups=scale.size, epsilon=epsilon, layout=layout
         ),
         attrs={"epsilon": EPSILON, "layout": LAYOUT},
+        layout_inputs=(0,),
         flops=_flops(8),
         samples=_channel_samples,
         family="normalize",
@@ -372,6 +380,7 @@ define(
         _infer_channel_norm,
         _group_norm,
         attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT},
+        layout_inputs=(0,),
         flops=_flops(8),
         samples=_group_samples,
         family="normalize",
@@ -409,6 +418,7 @@ define(
             "size": Attr("int", least=1),
             "layout": LAYOUT,
         },
+        layout_inputs=(0,),
         samples=lambda rng: [
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
             Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
@@ -433,6 +443,7 @@ define(
         _infer_axis,
         _lp_norm,
         attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
+        axes=Axes("axis", "normalises"),
         flops=_flops(4),
         family="normalize",
         rtol=4e-6,
@@ -465,6 +476,7 @@ define(
         _infer_mean_variance,
         _mean_variance,
         attrs={"axes": Attr("ints", (0, 2, 3))},
+        axes=Axes("axes", "normalises"),
         flops=_flops(6),
         family="normalize",
         rtol=1e-5,

@@ -250,6 +250,8 @@ define(
         family="pool",
         samples=with_quantized("max_pool", _max_samples),
         quantized=form("max_pool"),
+        layout_inputs=(0,),
+        integer_form="same",
         dtypes=(REALS,),
     )
 )
@@ -266,6 +268,8 @@ define(
         attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
         samples=with_quantized("average_pool", _average_samples),
         quantized=form("average_pool"),
+        layout_inputs=(0,),
+        integer_form="same",
         family="pool",
         rtol=2e-6,
         dtypes=(FLOATING,),
@@ -281,6 +285,7 @@ define(
         flops=_flops,
         attrs={**_WINDOW, "p": Attr("int", 2, least=1)},
         samples=_lp_samples,
+        layout_inputs=(0,),
         family="pool",
         rtol=4e-6,
         dtypes=(FLOATING,),

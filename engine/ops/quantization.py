@@ -39,6 +39,8 @@ define(
         quantized=form("quantize"),
         samples=with_quantized("quantize", lambda rng: ()),
         dtypes=(REALS,),
+        elementwise=True,
+        integer_form="table",
     )
 )
 define(
@@ -51,6 +53,7 @@ define(
         quantized=form("dequantize"),
         samples=with_quantized("dequantize", lambda rng: ()),
         dtypes=(INTS,),
+        elementwise=True,
     )
 )
 

@@ -264,11 +264,12 @@ _THROUGH_FLOAT = frozenset(
 
 
 def form(op: str) -> Quantized | None:
-    """Return what the op means on stored integers; None if it has no quantised form."""
+    """Return what the op means on stored integers; None if it has no form here.
+
+    An op of one input has the form `table`, which needs nothing but the op's reference.
+    """
     if op in _FORMS:
         return _FORMS[op]
     if op in _ON_STORED:
         return on_stored(op)
-    if op in _THROUGH_FLOAT:
-        return through_float(op)
-    return table(op) if op in q.TABLE_OPS else None
+    return through_float(op) if op in _THROUGH_FLOAT else None

@@ -14,7 +14,6 @@ import numpy as np
 
 from trireme.ir.graph import Quant
 from trireme.ir.op import Sample
-from trireme.ops.integer import TABLE_OPS
 from trireme.support.dtypes import Array, numpy_dtype
 
 Samples = Callable[[np.random.Generator], Iterable[Sample]]
@@ -25,9 +24,12 @@ def with_quantized(op: str, samples: Samples) -> Samples:
     """Return a sampler that yields the op's float samples, then its quantised ones."""
     if op in _SAMPLERS:
         return lambda rng: [*samples(rng), *_SAMPLERS[op](rng)]
-    if op in TABLE_OPS:
-        return lambda rng: [*samples(rng), *_table_samples(op)]
     return samples
+
+
+def with_table(op: str, samples: Samples) -> Samples:
+    """Return the same for an op whose quantised form is a table."""
+    return lambda rng: [*samples(rng), *_table_samples(op)]
 
 
 def per_tensor(scale: float, zero: int) -> Quant:

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, Call, IntegerForm, OpDef, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
@@ -132,6 +132,9 @@ def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, ints(1)), constants=frozenset({1}), note="integers")
 
 
+_INTEGER_FORMS: dict[str, IntegerForm] = {"sum": "own", "mean": "own", "max": "same", "min": "same"}
+
+
 def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: float) -> None:
     def reference(
         x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
@@ -154,6 +157,8 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
             samples=with_quantized(f"reduce_{name}", samples),
             rtol=rtol,
             quantized=form(f"reduce_{name}"),
+            axes=Axes("input", "reduces"),
+            integer_form=_INTEGER_FORMS.get(name, ""),
             dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
         )
     )
@@ -187,6 +192,7 @@ def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
             flops=_flops,
             family="reduce",
             samples=_truth_samples,
+            axes=Axes("input", "reduces"),
             dtypes=(BOOL, INDICES),
         )
     )
@@ -239,6 +245,7 @@ for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
             samples=_arg_samples,
             family="reduce",
             moves=True,
+            axes=Axes("axis", "reduces"),
             dtypes=(REALS | BOOL,),
             attrs={
                 "axis": Attr("int", 0),
@@ -287,6 +294,7 @@ for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
             _running(_run, _first),
             samples=_running_samples,
             family="reduce",
+            axes=Axes("input", "accumulates"),
             attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)},
             rtol=4e-6,
             dtypes=(REALS, INDICES),

@@ -323,6 +323,7 @@ define(
         rtol=1e-5,
         samples=with_quantized("resize", _samples),
         quantized=form("resize"),
+        integer_form="same",
         attrs={
             "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),
             "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),

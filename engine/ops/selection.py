@@ -157,6 +157,7 @@ move(
     "y = x's slices along `axis` (or elements) where condition holds. Source: ONNX Compress-11",
     _infer_compress,
     lambda x, condition, axis: np.compress(condition, x, axis=axis),
+    rearranges=True,
     attrs={"axis": Attr("int", None)},
     samples=lambda rng: [
         Sample((draw(rng, 4, 3), np.array([1, 0, 1, 1], bool)), {"axis": 0}),
@@ -187,6 +188,7 @@ move(
     "y = x with the first lengths[b] steps of each batch b back to front. Source: ONNX",
     _infer_reverse_sequence,
     _reverse_sequence,
+    rearranges=True,
     attrs={"batch_axis": Attr("int", 1), "time_axis": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 4, 3, 2), ints(4, 1, 2)), constants=frozenset({1})),

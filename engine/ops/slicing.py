@@ -90,6 +90,7 @@ move(
     "y = x[start:end:step] along each axis given, clamped to x. Source: ONNX Slice-13",
     _infer_slice,
     _slice,
+    rearranges=True,
     samples=_slice_samples,
     dtypes=(ANY, INDICES, INDICES, INDICES, INDICES),
 )
@@ -181,6 +182,7 @@ move(
     samples=with_quantized("pad", _pad_samples),
     moves=False,
     quantized=form("pad"),
+    integer_form="same",
     attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
     dtypes=(ANY, INDICES, Like("x"), INDICES),
 )

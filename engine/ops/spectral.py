@@ -77,6 +77,7 @@ define(
         _infer_abs,
         np.abs,
         samples=_abs_samples,
+        elementwise=True,
         rtol=1e-6,
         dtypes=(frozenset({"complex64"}),),
     )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, IntegerForm, OpDef, Sample, define
 from trireme.ops.activation import edge_values, float_samples
 from trireme.ops.activation import in_double as _double
-from trireme.ops.quantized import form
-from trireme.ops.quantized_samples import with_quantized
+from trireme.ops.quantized import table
+from trireme.ops.quantized_samples import with_table
 from trireme.ops.shapes import Types, one, same_type
 from trireme.support.dtypes import BOOL, FLOATING, FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Array
 
@@ -26,13 +26,15 @@ def _unary(
     cost: int,
     rtol: float = 0,
     dtypes: frozenset[str] = FLOATING,
+    integer_form: IntegerForm = "table",
     **options: Any,
 ) -> OpDef:
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
-    options.setdefault("samples", with_quantized(name, float_samples))
-    options.setdefault("quantized", form(name))
+    if integer_form:
+        options |= {"quantized": table(name), "samples": with_table(name, float_samples)}
+    options.setdefault("samples", float_samples)
     return define(
         OpDef(
             name,
@@ -43,6 +45,8 @@ def _unary(
             flops=flops,
             rtol=rtol,
             dtypes=(dtypes,),
+            elementwise=True,
+            integer_form=integer_form,
             **options,
         )
     )
@@ -71,18 +75,21 @@ for _name in ("sin", "cos", "tan"):
         _double(getattr(np, _name)),
         20,
         2e-6,
+        integer_form="" if _name == "tan" else "table",
     )
 for _name in ("sinh", "cosh"):
-    _unary(_name, f"y = {_name} x. Source: ONNX", _double(getattr(np, _name)), 20, 2e-6)
+    _function = _double(getattr(np, _name))
+    _unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, 2e-6, integer_form="")
 for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
-    _inverse = getattr(np, f"arc{_name[1:]}")
-    _unary(_name, f"y = {_name} x. Source: ONNX", _double(_inverse), 20, 2e-6)
+    _function = _double(getattr(np, f"arc{_name[1:]}"))
+    _unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, 2e-6, integer_form="")
 _unary(
     "bitwise_not",
     "y = ~x. Source: ONNX BitwiseNot-18",
     np.invert,
     1,
     dtypes=INTEGERS,
+    integer_form="",
     samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))],
 )
 _unary(
@@ -91,6 +98,7 @@ _unary(
     np.logical_not,
     1,
     dtypes=BOOL,
+    integer_form="",
     samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))],
 )
 
@@ -106,7 +114,15 @@ def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | Non
 
     return define(
         OpDef(
-            name, "x", doc, infer, reference, samples=samples, attrs=attrs or {}, dtypes=(FLOATS,)
+            name,
+            "x",
+            doc,
+            infer,
+            reference,
+            samples=samples,
+            attrs=attrs or {},
+            dtypes=(FLOATS,),
+            elementwise=True,
         )
     )
 

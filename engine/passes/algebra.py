@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trireme.ir.graph import Node
+from trireme.ir.op import all_ops, get_op, has_op
 from trireme.ir.rewriter import GraphRewriter
 
 ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
@@ -166,7 +167,7 @@ class Clamp:
 
 def clamp(g: GraphRewriter, value: int, root: Node, stop: int | None = None) -> Clamp | None:
     """Return the clamp that makes a value, whether clip, relu or an op's own activation."""
-    node = g.made_by(value, root, *CLAMPS, "add", "sub", "mul")
+    node = g.made_by(value, root, *clamp_before(g, value), "add", "sub", "mul")
     return clamp_of(g, node, root, stop) if node else None
 
 
@@ -175,7 +176,7 @@ def clamp_of(g: GraphRewriter, node: Node, root: Node, stop: int | None = None) 
     limits = None if g.is_quantized(node) else clamp_limits(g, node)
     if limits is None:
         return None
-    if node.op in CLAMPS:
+    if is_clamp(node.op):
         inner = polynomial(g, node.used[0], root, stop, depth=1)
         return Clamp(*limits, inner, (*inner.nodes, node))
     operands = [polynomial(g, i, root, stop, depth=1) for i in node.used]
@@ -187,20 +188,31 @@ def clamp_of(g: GraphRewriter, node: Node, root: Node, stop: int | None = None) 
     return Clamp(*limits, Polynomial(bases.pop(), coefs, nodes), nodes)
 
 
-CLAMPS = ("clip", "relu", "relu6", "relu_n1_to_1")
-NAMED_CLAMPS = {
-    "relu": (0.0, math.inf),
-    "relu6": (0.0, 6.0),
-    "relu_n1_to_1": (-1.0, 1.0),
-}
+def is_clamp(op: str) -> bool:
+    """Whether an op clamps its input: clip does, and what has its limits in its name."""
+    return op == "clip" or get_op(op).clamp is not None
+
+
+def clamp_before(g: GraphRewriter, value: int | None) -> tuple[str, ...]:
+    """Return the op that makes a value if it is a clamp, as `made_by` and `only_for` take ops."""
+    node = g.producer(value)
+    return (node.op,) if node is not None and is_clamp(node.op) else ()
+
+
+def named_clamp(name: str) -> tuple[float, float] | None:
+    """Return the limits of an activation, None where it is no clamp."""
+    return get_op(name).clamp if has_op(name) else None
+
+
+def name_of_clamp(limits: tuple[float, float] | None) -> str | None:
+    """Return the activation that clamps to the limits, None where there is none."""
+    return next((op.name for op in all_ops() if limits and op.clamp == limits), None)
 
 
 def clamp_limits(g: GraphRewriter, node: Node) -> tuple[float, float] | None:
     """Return (low, high) of a relu, of a clip by numbers, or of an activation that clamps."""
-    if node.op in NAMED_CLAMPS:
-        return NAMED_CLAMPS[node.op]
     if node.op != "clip":
-        return NAMED_CLAMPS.get(node.attrs.get("activation", ""))
+        return named_clamp(node.op) or named_clamp(node.attrs.get("activation", ""))
     limits = [-math.inf, math.inf]
     for position, value in enumerate(node.inputs[1:]):
         if value is not None:

@@ -1,7 +1,7 @@
 """How ops that name axes do the same on an untransposed input, for the layout pass.
 
-Each entry is given a node that reads y = transpose(u, perm) as its first input and returns what the
-node must say of u: inputs and attributes with axis a of y called axis perm[a] of u.
+Each function is given a node that reads y = transpose(u, perm) as its first input and returns what
+the node must say of u: inputs and attributes with axis a of y called axis perm[a] of u.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Node
+from trireme.ir.op import OpDef
 from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.views import Perm
 from trireme.support.dtypes import Array
@@ -162,39 +163,24 @@ def _axis_input(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
     return Renumbered([node.inputs[0], g.constant(moved)], node.attrs, perm)
 
 
-REDUCTIONS = (
-    "reduce_l1",
-    "reduce_l2",
-    "reduce_log_sum",
-    "reduce_log_sum_exp",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_prod",
-    "reduce_sum",
-    "reduce_sum_square",
-    "reduce_any",
-    "reduce_all",
-)
-
-ON_AXES: Mapping[str, Renumber] = {
-    "concat": _axis_attr,
-    "split": _axis_attr,
-    "softmax": _axis_attr,
-    "log_softmax": _axis_attr,
-    "hardmax": _axis_attr,
-    "arg_max": _arg,
-    "arg_min": _arg,
-    **dict.fromkeys(REDUCTIONS, _reduce),
+_OWN: Mapping[str, Renumber] = {
     "gather": _gather,
-    "slice": _slice,
     "pad": _pad,
-    "tile": _number_an_axis,
-    "expand": _number_an_axis,
     "resize": _resize,
-    "reverse": _axes_attr,
-    "lp_normalization": _axis_attr,
-    "mean_variance_normalization": _axes_attr,
-    "cum_sum": _axis_input,
-    "cum_prod": _axis_input,
+    "slice": _slice,
 }
+"""Ops whose axes are not as simple as the trait `axes` says."""
+_NAMED: Mapping[str, Renumber] = {
+    "axis": _axis_attr,
+    "axes": _axes_attr,
+    "input": _axis_input,
+    "number each": _number_an_axis,
+}
+_REDUCED: Mapping[str, Renumber] = {"axis": _arg, "input": _reduce}
+
+
+def renumber_of(op: OpDef) -> Renumber | None:
+    """Return how the axes of an op's nodes are renumbered, None where they are not."""
+    if op.name in _OWN or op.axes is None:
+        return _OWN.get(op.name)
+    return (_REDUCED if op.axes.does == "reduces" else _NAMED).get(op.axes.named)

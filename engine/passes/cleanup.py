@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Value
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
-from trireme.passes.constants import NOT_REPEATABLE
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
+from trireme.passes.constants import is_repeatable
 
 
 def dead_code(graph: Graph) -> Rewritten:
@@ -32,7 +33,7 @@ def common_subexpressions(graph: Graph) -> Rewritten:
     keys: dict[int, Hashable] = {}
 
     def same_work(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
-        if node.op in NOT_REPEATABLE:
+        if not is_repeatable(node.op):
             return None
         inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
         types = tuple(g.type(i) for i in node.outputs)
@@ -87,7 +88,7 @@ def _frozen(value: Any) -> Hashable:
 
 def simplify(graph: Graph) -> Rewritten:
     """Drop nodes that change nothing; make one reshape or transpose of several in a row."""
-    return apply(graph, SIMPLIFY)
+    return apply(graph, rules_by_op(*SIMPLIFY))
 
 
 def same_value(g: GraphRewriter, node: Node) -> tuple[int] | None:
@@ -162,18 +163,14 @@ def transpose_of_ones(g: GraphRewriter, node: Node) -> tuple[int] | None:
     return _reshape(g, node.used[0], node) if long == sorted(long) else None
 
 
-NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
-COMMUTES = frozenset({"add", "mul"})
-
-
 def neutral_operand(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x (of all these only -0 + 0 has another sign)."""
     if node.attrs.get("activation") or g.is_quantized(node):
         return None
-    a, b = node.used
-    for x, other in ((a, b), (b, a)) if node.op in COMMUTES else ((a, b),):
+    (a, b), op = node.used, get_op(node.op)
+    for x, other in ((a, b), (b, a)) if op.commutes else ((a, b),):
         data = g.data(other)
-        if data is None or data.dtype.kind not in "fiu" or not np.all(data == NEUTRAL[node.op]):
+        if data is None or data.dtype.kind not in "fiu" or not np.all(data == op.neutral):
             continue
         if g.type(x) == g.type(node.outputs[0]):
             return (x,)
@@ -192,7 +189,7 @@ def whole_slice(g: GraphRewriter, node: Node) -> tuple[int] | None:
     return same_type(g, node) if steps is not None and np.all(steps == 1) else None
 
 
-SIMPLIFY = rules_by_op(
+SIMPLIFY: tuple[tuple[Roots, Rule], ...] = (
     (["identity", "concat", "max", "min", "sum", "mean"], same_value),
     (["reshape", "squeeze", "unsqueeze", "flatten", "expand", "tile"], same_type),
     (["split"], same_type),
@@ -202,7 +199,7 @@ SIMPLIFY = rules_by_op(
     (["transpose"], idle_transpose),
     (["transpose"], transpose_of_transpose),
     (["transpose"], transpose_of_ones),
-    (sorted(NEUTRAL), neutral_operand),
+    (lambda op: op.neutral is not None, neutral_operand),
     (["pad"], zero_pad),
     (["slice"], whole_slice),
 )

@@ -22,19 +22,13 @@ MOST_TIMES, MOST_MORE_BYTES = 5, 256 << 20
 """How many times as large the constants of a graph may become, and by how much beyond: nodes that
 each double a constant double it 45 times as readily as once."""
 
-NOT_REPEATABLE = frozenset(
-    {
-        "random_normal",
-        "random_normal_like",
-        "random_uniform",
-        "random_uniform_like",
-        "bernoulli",
-        "multinomial",
-        "python",
-        "copy",
-    }
-)
-"""Ops whose outputs are not told by their inputs, or whose place is the point of them."""
+
+def is_repeatable(op: str) -> bool:
+    """Whether a node may be computed once, and now: its inputs tell its outputs.
+
+    The place of a copy is the point of it.
+    """
+    return op != "copy" and not get_op(op).random
 
 
 def constant_bytes(graph: Graph) -> int:
@@ -66,8 +60,8 @@ def constant_folding(
     def blocks_or_floats(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         return None if quant_of_node(g, node) else evaluated(g, node)
 
-    ops = {node.op for node in graph.nodes if get_op(node.op).bounded}
-    ops -= NOT_REPEATABLE | {"dequantize_linear"}
+    ops = {op for op in {n.op for n in graph.nodes} if get_op(op).bounded and is_repeatable(op)}
+    ops -= {"dequantize_linear"}
     rules = rules_by_op(
         (["shape", "size"], static_shape),
         (["gather", "slice"], part_of_shape),

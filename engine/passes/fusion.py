@@ -10,9 +10,10 @@ import math
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.op import get_op
+from trireme.ir.op import OpDef, get_op
 from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
-from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits, close
+from trireme.ops.activation import ACTIVATIONS
+from trireme.passes.algebra import clamp_limits, close, is_clamp, name_of_clamp, named_clamp
 from trireme.passes.linear import channel_axis
 from trireme.support.dtypes import FLOATS, Array
 
@@ -29,8 +30,11 @@ def fuse_residual(graph: Graph) -> Rewritten:
 
 def fuse_activation(graph: Graph) -> Rewritten:
     """Give a node the activation after it, when nothing else reads what lies between."""
-    ops = ("tanh", "sigmoid", "hard_sigmoid", "hard_swish", "swish", "gelu")
-    return apply(graph, rules_by_op(((*CLAMPS, *ops), activation_into)))
+
+    def is_activation(op: OpDef) -> bool:
+        return op.name in ACTIVATIONS or is_clamp(op.name)
+
+    return apply(graph, rules_by_op((is_activation, activation_into)))
 
 
 def pad_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
@@ -155,7 +159,7 @@ def activation_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
     type, quant = g.type(root.outputs[0]), g.type(root.outputs[0]).quant
     if g.type(root.used[0]) != type or (quant is None and type.dtype not in FLOATS):
         return None
-    if g.is_quantized(node) and not (quant and name in NAMED_CLAMPS and node.op in CLAMPED):
+    if g.is_quantized(node) and not (quant and named_clamp(name) and _ends_in_a_clamp(node.op)):
         return None
     attrs = dict(node.attrs) | {"activation": name}
     return (g.add(node.op, node.inputs, attrs, [node, root], quant, at=node),)
@@ -165,8 +169,7 @@ def _activation_name(g: GraphRewriter, root: Node) -> str | None:
     """Return the name in ACTIVATIONS of what the node computes, None when it has none."""
     name: str | None = root.op
     if root.op == "clip":
-        limits = clamp_limits(g, root)
-        name = next((key for key, pair in NAMED_CLAMPS.items() if pair == limits), None)
+        name = name_of_clamp(clamp_limits(g, root))
     elif root.op == "gelu":
         name = "gelu_tanh" if root.attrs["approximate"] == "tanh" else "gelu"
     elif root.op == "hard_sigmoid":
@@ -182,17 +185,9 @@ def _takes(op: str, activation: str) -> bool:
     return attr is not None and activation in attr.choices
 
 
-CLAMPED = frozenset(
-    {
-        "conv",
-        "conv_transpose",
-        "fully_connected",
-        "matmul",
-        "add",
-        "sub",
-        "mul",
-        "max_pool",
-        "average_pool",
-    }
-)
-"""Ops whose integer form ends in a clamp; the clamp can be an activation's."""
+def _ends_in_a_clamp(op: str) -> bool:
+    """Whether an op's integer form ends in a clamp, which can be an activation's.
+
+    That of concat does not: it copies stored integers.
+    """
+    return bool(get_op(op).integer_form) and op != "concat"

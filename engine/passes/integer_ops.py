@@ -1,7 +1,7 @@
 """Ops on dequantized values whose result is quantised again, as one op on integers.
 
-`on_integers` is called by quantize_folding with the value that is quantised and the type it gets;
-the table FOLD says, for each op that has an integer form, what that form needs.
+`on_integers` is called by quantize_folding with the value that is quantised and the type it gets.
+The trait `integer_form` of an op says which of three functions folds it.
 """
 
 from __future__ import annotations
@@ -13,30 +13,13 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Node, Quant
-from trireme.ir.op import get_op
+from trireme.ir.op import IntegerForm, get_op
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ops.integer import TABLE_OPS, dequantized
-from trireme.passes.algebra import CLAMPS, NAMED_CLAMPS, clamp_limits
+from trireme.ops.integer import dequantized
+from trireme.passes.algebra import clamp_before, clamp_limits, name_of_clamp, named_clamp
 from trireme.support.dtypes import Array, numpy_dtype
 
 EIGHT_BIT = ("int8", "uint8")
-SAME_QUANT = ("max_pool", "average_pool", "resize", "pad", "reduce_max", "reduce_min", "max", "min")
-"""Ops whose integer form has one quantisation for input and output."""
-
-OWN_QUANT = TABLE_OPS - {"quantize"} | {
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "prelu",
-    "softmax",
-    "reduce_mean",
-    "reduce_sum",
-    "concat",
-}
-"""Ops whose integer form goes from any quantisation to any other."""
-
-LINEAR = ("conv", "conv_transpose", "fully_connected", "matmul", "gemm")
 
 
 def is_of(g: GraphRewriter, value: int, quant: Quant, stored: str) -> bool:
@@ -52,22 +35,30 @@ def on_integers(
     A clamp between the op and the value becomes the op's activation.
     """
     attrs: dict[str, Any] = {}
-    node = g.only_for(value, root, *FOLD)
-    clamp = g.only_for(value, root, *CLAMPS)
+    node = _only_for(g, value, root)
+    clamp = g.only_for(value, root, *clamp_before(g, value))
     if clamp is not None:
-        inner = g.only_for(clamp.used[0], root, *LINEAR, "add", "sub", "mul")
-        limits = clamp_limits(g, clamp)
-        name = next((key for key, pair in NAMED_CLAMPS.items() if pair == limits), None)
-        if inner is not None and name and not inner.attrs.get("activation"):
+        inner = _only_for(g, clamp.used[0], root)
+        name = name_of_clamp(clamp_limits(g, clamp))
+        fuses = inner is not None and (is_linear(inner.op) or inner.op in NUMBERS)
+        if inner is not None and fuses and name and not inner.attrs.get("activation"):
             node, attrs, of = inner, {"activation": name}, [clamp, *of]
     if node is None or g.is_quantized(node):
         return None
-    if node.attrs.get("activation", "") not in ("", *NAMED_CLAMPS):
+    activation = node.attrs.get("activation", "")
+    if activation and not named_clamp(activation):
         return None
-    made = FOLD[node.op](g, node, quant, stored, attrs, [node, *of])
+    fold = fold_of(node.op)
+    made = fold(g, node, quant, stored, attrs, [node, *of]) if fold else None
     if made is None or g.type(made).dtype != stored or not _stays_below(g, made):
         return None
     return made
+
+
+def _only_for(g: GraphRewriter, value: int, root: Node) -> Node | None:
+    """Return the node that makes a value for the root alone, if its op can be folded."""
+    node = g.producer(value)
+    return g.only_for(value, root, node.op) if node and fold_of(node.op) else None
 
 
 _ROOM = 2.0**27
@@ -83,14 +74,15 @@ def _stays_below(g: GraphRewriter, made: int) -> bool:
         return True
     types = [g.type(i) for i in node.used if g.type(i).dtype in EIGHT_BIT]
     scales = [max(type.quant.scales) for type in types if type.quant is not None]
-    most = math.prod(scales) if node.op in (*LINEAR, "mul") else max(scales, default=0.0)
+    multiplies = is_linear(node.op) or node.op == "mul"
+    most = math.prod(scales) if multiplies else max(scales, default=0.0)
     if most < min(quant.scales):  # a sum is made smaller
         return True
     terms = 1
-    if node.op in LINEAR:
+    if is_linear(node.op):
         dims = types[0].shape[-1:] if node.op == "matmul" else types[1].shape[1:]
         terms = math.prod(dim for dim in dims if isinstance(dim, int))
-    factors = len(scales) if node.op in (*LINEAR, "mul") else 1
+    factors = len(scales) if multiplies else 1
     return most * 2.0 ** (8 * factors) * terms < _ROOM * min(quant.scales)
 
 
@@ -281,8 +273,21 @@ def _bias(g: GraphRewriter, bias: int, x: int, w: int, node: Node) -> int | None
 
 
 Fold = Callable[[GraphRewriter, Node, Quant, str, dict[str, Any], list[Node]], int | None]
-FOLD: Mapping[str, Fold] = {
-    **dict.fromkeys(LINEAR, _fold_linear),
-    **dict.fromkeys(sorted(OWN_QUANT), _fold_own),
-    **dict.fromkeys(SAME_QUANT, _fold_same),
+_BY_FORM: Mapping[IntegerForm, Fold] = {
+    "linear": _fold_linear,
+    "table": _fold_own,
+    "own": _fold_own,
+    "same": _fold_same,
 }
+_OWN: Mapping[str, Fold] = {"div": _fold_own, "gemm": _fold_linear}
+"""Ops that have an integer form as another op: as mul, as fully_connected."""
+
+
+def fold_of(op: str) -> Fold | None:
+    """Return what folds an op on dequantized values; None where its result is one (quantize)."""
+    return None if op == "quantize" else _OWN.get(op) or _BY_FORM.get(get_op(op).integer_form)
+
+
+def is_linear(op: str) -> bool:
+    """Whether an op multiplies values with weights, so that its bias is int32."""
+    return fold_of(op) is _fold_linear

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
-from trireme.passes.axes import ON_AXES
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
+from trireme.passes.axes import renumber_of
 from trireme.passes.views import (
     Perm,
     add_under,
@@ -28,39 +29,10 @@ from trireme.passes.views import (
 )
 from trireme.passes.views_reshape import flatten_into_weights, reshape_under
 
-TENSORS = {
-    "conv": (0, 1, 3),
-    "conv_transpose": (0, 1),
-    "max_pool": (0,),
-    "average_pool": (0,),
-    "lp_pool": (0,),
-    "batch_normalization": (0,),
-    "instance_normalization": (0,),
-    "group_normalization": (0,),
-    "lrn": (0,),
-    "depth_to_space": (0,),
-    "space_to_depth": (0,),
-    "grid_sample": (0,),
-}
-"""Ops with a layout, and which inputs have it (weights OIHW turn into OHWI in the same way)."""
-
-ELEMENTWISE = frozenset({
-    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bit_shift",
-    "bit_cast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cast", "ceil", "celu", "clip",
-    "complex_abs", "cos", "cosh", "dequantize", "div", "elu", "equal", "erf", "exp", "floor", "floor_div",
-    "gelu", "greater", "greater_or_equal", "hard_sigmoid", "hard_swish", "identity", "is_inf",
-    "is_nan", "leaky_relu", "less", "less_or_equal", "log", "max", "mean", "min", "mish", "mod",
-    "mul", "neg", "not", "not_equal", "or", "pow", "prelu", "quantize", "reciprocal", "relu",
-    "relu6", "relu_n1_to_1", "round", "rsqrt", "selu", "shrink", "sigmoid", "sign", "sin", "sinh",
-    "softplus", "softsign", "sqrt", "square", "squared_difference", "sub", "sum", "swish", "tan",
-    "tanh", "thresholded_relu", "where", "xor",
-})  # fmt: skip
-"""Ops on each element by itself, their inputs broadcast."""
-
 
 def layout(graph: Graph) -> Rewritten:
     """Turn NCHW nodes into NHWC ones; sink and cancel transposes."""
-    return apply(graph, LAYOUT)
+    return apply(graph, rules_by_op(*LAYOUT))
 
 
 def channels_last(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
@@ -71,7 +43,7 @@ def channels_last(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     if len(perm) < 3:
         return None
     inputs = list(root.inputs)
-    for position in TENSORS[root.op]:
+    for position in get_op(root.op).layout_inputs:
         value = inputs[position] if position < len(inputs) else None
         if value is not None:
             inputs[position] = under(g, value, perm, root)
@@ -140,11 +112,9 @@ def _operand(g: GraphRewriter, value: int, perm: Perm, root: Node) -> int:
 def sink_axes(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """op along axes of transpose(u) -> transpose(op along the same axes of u)."""
     values = root.used if root.op == "concat" else root.used[:1]
-    perm = choose(g, root, values)
-    if perm is None:
-        return None
-    renumbered = ON_AXES[root.op](g, root, perm)
-    if renumbered is None:
+    perm, renumber = choose(g, root, values), renumber_of(get_op(root.op))
+    renumbered = renumber(g, root, perm) if perm and renumber else None
+    if perm is None or renumbered is None:
         return None
     inputs = list(renumbered.inputs)
     for position in range(len(values)):
@@ -206,7 +176,8 @@ def _before_transposes(graph: Graph) -> set[int]:
     """Return the values from which movable nodes lead to a transpose or to a node of NCHW."""
     found: set[int] = set()
     for node in reversed(graph.nodes):
-        movable = node.op in ELEMENTWISE or node.op in ON_AXES or node.op == "reshape"
+        op = get_op(node.op)
+        movable = op.elementwise or renumber_of(op) or node.op == "reshape"
         if node.op == "transpose" or node.attrs.get("layout") == "NCHW":
             found.add(node.used[0])
         elif movable and any(out in found for out in node.outputs):
@@ -234,11 +205,11 @@ def sink_rows(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     return add_under(g, root, [u, *root.inputs[1:]], dict(root.attrs), perm)
 
 
-LAYOUT = rules_by_op(
-    (sorted(TENSORS), channels_last),
+LAYOUT: tuple[tuple[Roots, Rule], ...] = (
+    (lambda op: op.layout_inputs, channels_last),
     (["transpose"], transpose_of_view),
-    (sorted(ELEMENTWISE), sink_elementwise),
-    (sorted(ON_AXES), sink_axes),
+    (lambda op: op.elementwise, sink_elementwise),
+    (renumber_of, sink_axes),
     (["reshape"], sink_reshape),
     (["fully_connected"], flatten_into_weights),
     (["fully_connected"], sink_rows),

@@ -12,10 +12,10 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import has_op
 from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import (
-    CLAMPS,
     Clamp,
     Factors,
     clamp,
+    clamp_before,
     clamp_of,
     close,
     polynomial,
@@ -141,7 +141,10 @@ def hard_sigmoid(g: GraphRewriter, root: Node) -> tuple[int] | None:
         if root.attrs.get("activation"):
             return None
         factors = product(g, root)
-        if len(factors.leaves) != 1 or g.only_for(factors.leaves[0], root, *CLAMPS, "add") is None:
+        if len(factors.leaves) != 1:
+            return None
+        leaf = factors.leaves[0]
+        if g.only_for(leaf, root, *clamp_before(g, leaf), "add") is None:
             return None
         found, number, nodes = clamp(g, factors.leaves[0], root), factors.number, factors.nodes
     slope = _slope(found, number) if found else None

@@ -16,36 +16,14 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.interpreter import evaluate
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
 from trireme.passes.integer_ops import EIGHT_BIT, integers_of, is_of, on_integers
 from trireme.support.dtypes import Array
-
-MOVES = (
-    "reshape",
-    "transpose",
-    "squeeze",
-    "unsqueeze",
-    "flatten",
-    "slice",
-    "gather",
-    "expand",
-    "tile",
-    "identity",
-    "depth_to_space",
-    "space_to_depth",
-    "batch_to_space",
-    "compress",
-    "gather_elements",
-    "gather_nd",
-    "reverse",
-    "reverse_sequence",
-)
-"""Ops that only move elements, and so may run before a dequantize as well as after it."""
 
 
 def quantize_folding(graph: Graph) -> Rewritten:
     """Fold quantize_linear and dequantize_linear into quantised types and integer ops."""
-    return apply(graph, QUANTIZE)
+    return apply(graph, rules_by_op(*QUANTIZE))
 
 
 def quant_of_node(g: GraphRewriter, node: Node) -> tuple[Quant, str] | None:
@@ -204,11 +182,11 @@ def _one(value: int | None) -> tuple[int] | None:
     return None if value is None else (value,)
 
 
-QUANTIZE = rules_by_op(
+QUANTIZE: tuple[tuple[Roots, Rule], ...] = (
     (["dequantize_linear"], constant_of_type),
     (["dequantize_linear"], pair_of_types),
     (["dequantize_linear"], integers_from_outside),
-    (MOVES, move_before),
+    (lambda op: op.rearranges, move_before),
     (["quantize"], quantize_of_dequantize),
     (["quantize"], integer_op),
     (["quantize_linear"], integer_output),

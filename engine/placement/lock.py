@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph, node_names
+from trireme.ir.op import ops_with
 from trireme.placement.explain import explain
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes
@@ -102,7 +103,7 @@ def devices_of(locked: Lock) -> list[str]:
     if locked.options.devices:
         return list(locked.options.devices)
     ops = {node.op for node in locked.nodes if node.device == HOST}
-    keeper = bool(ops) and ops <= {"variable", "assign"}
+    keeper = bool(ops) and ops <= set(ops_with(lambda op: op.effect in ("reads", "writes")))
     return [name for name in locked.devices if not (keeper and name == HOST)]
 
 

@@ -22,18 +22,6 @@ from trireme.support.dtypes import FLOATS, Array, dtype_name
 
 FLOAT_FLOOR = 1e-5
 """The least tolerance of a float node: samples are small, sums in models are long."""
-RANDOM = frozenset(
-    {
-        "random_normal",
-        "random_normal_like",
-        "random_uniform",
-        "random_uniform_like",
-        "bernoulli",
-        "multinomial",
-        "python",
-    }
-)
-"""Ops whose outputs are not told by their inputs: the run's own values are taken as right."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,7 @@ class _Watcher:
             self._references(node, step.values)
         single = len(step.task.nodes) == 1
         for node in step.task.nodes:
-            local = self._local(node) if single and node.op not in RANDOM else None
+            local = self._local(node) if single and not get_op(node.op).random else None
             for position, value in enumerate(node.outputs):
                 if value in step.values:
                     mine = local[position] if local else None
@@ -155,7 +143,7 @@ class _Watcher:
             self._forget(node)
 
     def _references(self, node: Node, made: Mapping[int, Array]) -> None:
-        if node.op in RANDOM:
+        if get_op(node.op).random:  # what the run made is taken as right
             self.right.update((value, made[value]) for value in node.outputs if value in made)
             return
         arrays = [None if i is None else self.right[i] for i in node.inputs]

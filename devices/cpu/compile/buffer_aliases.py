@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from trireme.ir.graph import Graph, Node
-
-ALIASES = frozenset({"reshape", "squeeze", "unsqueeze", "flatten", "identity", "bit_cast"})
-"""Ops whose output is their input's bytes under another shape or dtype."""
+from trireme.ir.op import get_op
 
 
 def is_alias(graph: Graph, node: Node) -> bool:
     """Whether a node's output is its input's bytes: also a transpose that moves axes of 1 only."""
     if node.op != "transpose":
-        return node.op in ALIASES
+        return get_op(node.op).alias
     shape = graph.type(node.used[0]).dims
     order = [axis % len(shape) for axis in node.attrs["perm"] or range(len(shape))[::-1]]
     long = [axis for axis in order if shape[axis] != 1]

@@ -15,9 +15,9 @@ from itertools import permutations
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
 
 Pattern = str | float | tuple["Pattern", ...] | list["Pattern"]
-_COMMUTE = frozenset({"add", "mul", "max", "min"})
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _unify_node(
     if node.attrs.get("activation"):
         return
     start = Solution(known.values, {**known.nodes, node.id: node})
-    orders = permutations(node.used) if op in _COMMUTE else [node.used]
+    orders = permutations(node.used) if get_op(op).commutes else [node.used]
     for order in orders:
         yield from _unify_all(graph, list(zip(order, parts, strict=True)), start)
 

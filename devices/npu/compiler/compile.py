@@ -26,22 +26,26 @@ from trireme.devices.npu.stream.commands import (
     dense,
 )
 from trireme.ir.graph import Graph
+from trireme.ir.op import get_op
 from trireme.support.errors import CompileError, GraphError
 
-WINDOWS = ("conv", "max_pool", "average_pool", "conv_transpose")
-"""Ops that slide a window over an image, channels last."""
+
+def has_window(op: str) -> bool:
+    """Whether an op slides a window over an image, which has its channels last here."""
+    return "strides" in get_op(op).attrs
 
 
 def _filled() -> KernelTable[Lower]:
     table: KernelTable[Lower] = KernelTable("npu")
     for ops, lower, forms in (*MATRIX_OPS, *POOL_OPS, *MAP_OPS, *MOVE_OPS):
         for op in ops:
-            table.add(op, lower, forms, "NHWC" if op in WINDOWS else ANY)
+            table.add(op, lower, forms, "NHWC" if has_window(op) else ANY)
     return table
 
 
 TABLE = _filled()
 """How each op is lowered, by the form of its data; a machine may have fewer dtypes than these."""
+WINDOWS = tuple(filter(has_window, TABLE.ops()))
 
 
 @dataclass(frozen=True)

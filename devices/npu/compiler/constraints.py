@@ -201,9 +201,8 @@ def fits_sram(s: Subject) -> str:
 
 
 def _kernel(s: Subject) -> tuple[int, ...]:
-    if s.node.op in ("conv", "conv_transpose"):
-        return s.call.type(1).dims[1:-1]
-    return tuple(s.node.attrs["kernel"])
+    kernel = s.node.attrs.get("kernel")
+    return s.call.type(1).dims[1:-1] if kernel is None else tuple(kernel)
 
 
 Constraint = Callable[[Subject], str]

@@ -27,7 +27,7 @@ from trireme.devices.opencl.kernels import (
 from trireme.devices.opencl.lowering import C_TYPES, Lowering
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
-from trireme.ops.integer import TABLE_OPS
+from trireme.ir.op import get_op, ops_with
 from trireme.support.errors import TriremeError
 
 _MOST_ELEMENTS = 2**31 - 1
@@ -65,6 +65,7 @@ _STORED_REDUCTION = Kernel(
     reductions.refuse_quantized_reduction, reductions.lower_quantized_reduction
 )
 _Q, _F = (QUANTISED,), ("float32",)
+_TABLES = ops_with(lambda op: op.integer_form == "table")
 _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
     (("conv",), Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True), _F, "NHWC"),
     (
@@ -82,7 +83,7 @@ _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
     (("resize",), Kernel(resize.refuse_resize, resize.lower_resize), (PLAIN,), ANY),
     (movement.MOVES, _MOVE, (PLAIN,), ANY),
     (("gather",), _GATHER, (PLAIN,), ANY),
-    (TABLE_OPS, Kernel(integer.refuse_table, integer.lower_table), STORED_8, ANY),
+    (_TABLES, Kernel(integer.refuse_table, integer.lower_table), STORED_8, ANY),
     (("conv",), _LINEAR, STORED_8, "NHWC"),
     (("fully_connected", "matmul"), _LINEAR, STORED_8, ANY),
     (
@@ -114,8 +115,11 @@ def _filled() -> KernelTable[Kernel]:
 
 
 TABLE = _filled()
-ALIASES = ("reshape", "squeeze", "unsqueeze", "flatten", "identity", "bit_cast")
-"""Ops whose output is the input's bytes under another shape or dtype: no kernel, no copy."""
+
+
+def is_alias(node: Node) -> bool:
+    """Whether a node's output is its input's bytes: it has no kernel and no copy."""
+    return get_op(node.op).alias
 
 
 def reason(graph: Graph, node: Node) -> str | None:
@@ -130,7 +134,7 @@ def reason(graph: Graph, node: Node) -> str | None:
             return f"{type} has over 2^31 elements"
         if type.dtype not in C_TYPES:
             return f"no kernel for {type.dtype}"
-    if node.op in ALIASES:
+    if is_alias(node):
         return None
     kernel = TABLE.find(graph, node)
     if kernel is None:
@@ -147,7 +151,7 @@ def lower(low: Lowering) -> Lowering:
     _alias(low)
     chains = _chains(graph)
     for node in graph.nodes:
-        if node.op in ALIASES:
+        if is_alias(node):
             low.kernels.setdefault(node.id, "alias")
             _copy_unplaced(low, node)
         elif node.id in chains:
@@ -167,7 +171,7 @@ def _alias(low: Lowering) -> None:
     graph = low.graph
     fixed = {*graph.inputs, *graph.outputs}
     for node in reversed(graph.nodes):
-        if node.op not in ALIASES:
+        if not is_alias(node):
             continue
         source, out = node.inputs[0], node.outputs[0]
         if source is None:
@@ -201,7 +205,7 @@ def _chains(graph: Graph) -> dict[int, list[Node]]:
     chains: dict[int, list[Node]] = {}
     taken: set[int] = set()
     for node in graph.nodes:
-        if node.id in taken or node.op in ALIASES:
+        if node.id in taken or is_alias(node):
             continue
         chain = [node]
         kernel = TABLE.find(graph, node)
@@ -221,7 +225,7 @@ def _follower(graph: Graph, chain: list[Node]) -> Node | None:
     if graph.is_output(out) or len(users) != 1 or len(chain[-1].outputs) != 1:
         return None
     after = users[0]
-    if after.op not in expressions.ROWS or after.op in ALIASES or is_quantized(graph, after):
+    if after.op not in expressions.ROWS or is_alias(after) or is_quantized(graph, after):
         return None
     same = graph.type(after.outputs[0]).dims == graph.type(out).dims
     operands = {v for node in (*chain, after) for v in node.used}

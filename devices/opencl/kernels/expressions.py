@@ -21,6 +21,7 @@ from trireme.devices.opencl.kernels.source import (
 )
 from trireme.devices.opencl.lowering import C_TYPES
 from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
 
 FLOAT = ("float32", "float16")
 SIGNED = (*FLOAT, "int8", "int16", "int32", "int64")
@@ -173,7 +174,7 @@ for _name in ("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh")
 
 def operand_dtype(graph: Graph, node: Node) -> str:
     """Return the dtype that decides which kernel: of the first input, of where the second."""
-    return graph.type(node.used[1 if node.op == "where" else 0]).dtype
+    return graph.type(node.used[get_op(node.op).main_input]).dtype
 
 
 def _expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) -> str:

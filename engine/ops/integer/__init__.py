@@ -45,7 +45,6 @@ from trireme.ops.integer.select import (
     same_quant,
 )
 from trireme.ops.integer.tables import (
-    TABLE_OPS,
     SoftmaxParams,
     concat_tables,
     lookup,
@@ -55,7 +54,6 @@ from trireme.ops.integer.tables import (
 from trireme.ops.integer.types import clamp_limits, dequantized, dtype_limits, quant_of, quantized
 
 __all__ = [
-    "TABLE_OPS",
     "AddParams",
     "LinearParams",
     "MulParams",

@@ -55,10 +55,10 @@ def unary_table(op: str, call: Call) -> Array:
     tables do. Other inputs of the node (min and max of clip) must be constants.
 
     Shapes: [256] of the output's dtype, indexed by the stored byte (the input viewed as uint8)
-    Errors: GraphError, if the op is not in TABLE_OPS or its types are not 8-bit quantised
+    Errors: GraphError, if the op's integer form is no table or its types are not 8-bit quantised
     Source: TensorFlow Lite, activations.cc, reference hard_swish.h, leaky_relu.h, requantize.h
     """
-    if op not in TABLE_OPS:
+    if get_op(op).integer_form != "table":
         raise GraphError(f"{op} has no table form on quantised values")
     x, y = call.type(0), call.outputs[0]
     quant_of(x, "input"), quant_of(y, "output")
@@ -227,32 +227,3 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
 }
-TABLE_OPS = frozenset(_FIXED) | {
-    "abs",
-    "ceil",
-    "celu",
-    "cos",
-    "elu",
-    "erf",
-    "exp",
-    "floor",
-    "gelu",
-    "hard_sigmoid",
-    "log",
-    "mish",
-    "neg",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "selu",
-    "sigmoid",
-    "sign",
-    "sin",
-    "softplus",
-    "softsign",
-    "sqrt",
-    "square",
-    "swish",
-    "tanh",
-}
-"""The ops that `unary_table` knows."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant, TensorType
+from trireme.ir.op import Axes, get_op
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError
 
@@ -59,9 +60,10 @@ def stretched(graph: Graph, node: Node, span: Span) -> Piece:
 
     Errors: PlacementError, as `piece`
     """
-    if node.op not in _RULES:
+    rule = _rule_of(node.op)
+    if rule is None:
         raise refusal(node, f"no part of {node.op} can be made alone")
-    return _RULES[node.op](graph, node, span)
+    return rule(graph, node, span)
 
 
 def refusal(node: Node, why: str) -> PlacementError:
@@ -321,65 +323,44 @@ def _touched(position: int) -> Rule:
     return rule
 
 
-_ELEMENTWISE = (
-    "abs acos acosh add and asin asinh atan atan2 atanh bit_cast bit_shift bitwise_and "
-    "bitwise_not bitwise_or bitwise_xor cast ceil celu clip complex_abs cos cosh dequantize div "
-    "elu equal erf exp floor floor_div gelu greater greater_or_equal hard_sigmoid hard_swish "
-    "identity is_inf is_nan leaky_relu less less_or_equal log max mean min mish mod mul neg not "
-    "not_equal or pow prelu quantize reciprocal relu relu6 relu_n1_to_1 round rsqrt selu shrink "
-    "sigmoid sign sin sinh softplus softsign sqrt square squared_difference sub sum swish tan "
-    "tanh thresholded_relu where xor"
-)
-_RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
-    **dict.fromkeys(("max_pool", "average_pool", "lp_pool"), _pool),
-    **dict.fromkeys(
-        ("softmax", "log_softmax", "hardmax", "lp_normalization"),
-        _along(_same_axis, "it normalises along that axis"),
-    ),
-    **dict.fromkeys(
-        ("layer_normalization", "rms_normalization"),
-        _along(_from_axis, "it normalises along that axis"),
-    ),
-    **dict.fromkeys(
-        [
-            f"reduce_{kind}"
-            for kind in (
-                "all",
-                "any",
-                "l1",
-                "l2",
-                "log_sum",
-                "log_sum_exp",
-                "max",
-                "mean",
-                "min",
-                "prod",
-                "sum",
-                "sum_square",
-            )
-        ],
-        _reduce,
-    ),
-    **dict.fromkeys(("flatten", "squeeze", "unsqueeze"), _renamed_axes),
-    "gather": _gather,
-    "resize": _resize,
+_OWN: Mapping[str, Rule] = {
+    "average_pool": _pool,
     "concat": _concat,
     "conv": _conv,
+    "flatten": _renamed_axes,
     "fully_connected": _fully_connected,
+    "gather": _gather,
     "gemm": _gemm,
+    "lp_pool": _pool,
     "matmul": _matmul,
+    "max_pool": _pool,
     "pad": _touched(3),
     "reshape": _reshape,
+    "resize": _resize,
     "slice": _touched(3),
     "split": _along(_same_axis, "it cuts along that axis"),
+    "squeeze": _renamed_axes,
     "transpose": _transpose,
+    "unsqueeze": _renamed_axes,
 }
+"""Ops whose axes are not as simple as the traits `elementwise` and `axes` say."""
+_ALONG: Mapping[Axes, Rule] = {
+    Axes("axis", "normalises"): _along(_same_axis, "it normalises along that axis"),
+    Axes("axis and after", "normalises"): _along(_from_axis, "it normalises along that axis"),
+    Axes("input", "reduces"): _reduce,
+}
+
+
+def _rule_of(name: str) -> Rule | None:
+    op = get_op(name)
+    if op.elementwise:
+        return _elementwise
+    return _OWN.get(name) or (_ALONG.get(op.axes) if op.axes else None)
 
 
 def splittable(op: str) -> bool:
     """Whether some stretch of the op's output can be made by itself."""
-    return op in _RULES
+    return _rule_of(op) is not None
 
 
 def type_of(type: TensorType, span: Span) -> TensorType:

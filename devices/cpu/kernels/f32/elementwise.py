@@ -35,6 +35,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
 from trireme.support.dtypes import FLOATS, INTS
 from trireme.support.errors import InternalError
 
@@ -74,7 +75,7 @@ def node_term(graph: Graph, node: Node, places: Mapping[int, int]) -> Term:
 
 def computed_in(graph: Graph, node: Node) -> str:
     """Return the dtype that decides how an elementwise node is computed."""
-    return graph.type(node.used[1 if node.op == "where" else 0]).dtype
+    return graph.type(node.used[get_op(node.op).main_input]).dtype
 
 
 def known_power(graph: Graph, node: Node) -> float | None:

@@ -29,9 +29,8 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
 )
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
-from trireme.ir.op import Call, call_of
+from trireme.ir.op import Call, call_of, ops_with
 from trireme.ops.integer import (
-    TABLE_OPS,
     AddParams,
     add_params,
     concat_tables,
@@ -327,7 +326,9 @@ def _concat_reason(graph: Graph, node: Node) -> str | None:
 
 
 TABLE.add(BINARY, Rule(_binary_reason, lower_binary), STORED_8)
-TABLE.add(TABLE_OPS, Rule(_table_reason, _lower_table), STORED_8)
+TABLE.add(
+    ops_with(lambda op: op.integer_form == "table"), Rule(_table_reason, _lower_table), STORED_8
+)
 TABLE.add("quantize", Rule(_table_reason, _lower_quantize), STORED_8)
 TABLE.add("dequantize", Rule(_dequantize_reason, _lower_dequantize), STORED_8)
 TABLE.add("concat", Rule(_concat_reason, _lower_concat), STORED_8)
