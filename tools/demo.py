@@ -22,7 +22,8 @@ from trireme import convert
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
 from trireme.placement.placement import clipped
-from trireme.profiling.profile import Profile, TaskRow
+from trireme.profiling.profile import Profile
+from trireme.profiling.rows import TaskRow
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.units import time_text

@@ -14,75 +14,24 @@ from typing import Any
 
 from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
-from trireme.backend.device import HOST, Clock, held_s, link_ends
-from trireme.cost.model import SPREAD, Estimate, interval
-from trireme.ir.graph import Graph, Node, node_names
+from trireme.backend.device import HOST, held_s, link_ends
+from trireme.ir.graph import node_names
 from trireme.plan.plan import Plan, Task
 from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.prediction_error import PredictionError, prediction_error_of
+from trireme.profiling.rows import (
+    MemoryRow,
+    NodeRow,
+    TaskRow,
+    clock_of,
+    estimates_of,
+    moved_bytes,
+    task_interval,
+)
 from trireme.profiling.spans import TaskSpan
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, time_text
-
-
-@dataclass(frozen=True)
-class NodeRow:
-    """One node, or several fused into one kernel: prediction beside measurement, in seconds.
-
-    names: of the nodes, as the model's outputs call them; ops: likewise
-    shapes: the types of what the last node makes, as text
-    nbytes: of the values that the nodes read and make together
-    """
-
-    nodes: tuple[int, ...]
-    task: int
-    label: str
-    device: str
-    kernel: str
-    clock: Clock
-    estimate_s: float
-    seconds: float
-    cycles: int
-    detail: Mapping[str, float]
-    names: tuple[str, ...] = ()
-    ops: tuple[str, ...] = ()
-    shapes: str = ""
-    nbytes: int = 0
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
-
-    Tasks that are launched one behind the other and waited for together share that time out:
-    profiling/launch_batches.py.
-
-    low_s, high_s: between which the estimate expects the seconds
-    makers: the tasks that made what this one reads
-    """
-
-    task: int
-    device: str
-    label: str
-    clock: Clock
-    estimate_s: float
-    seconds: float
-    nbytes: int
-    low_s: float = 0.0
-    high_s: float = 0.0
-    makers: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class MemoryRow:
-    """Bytes of a memory space: values between tasks, scratch inside tasks, packed constants."""
-
-    memory: str
-    arena_bytes: int
-    lower_bound_bytes: int
-    scratch_bytes: int
-    constant_bytes: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,20 +231,13 @@ def _drift(
                     e.source
                     for row in tasks
                     if row.device in ends
-                    for e in _estimates(plan, plan.tasks[row.task])
+                    for e in estimates_of(plan, plan.tasks[row.task])
                 ],
                 command(ends),
                 moved.get(name, ""),
             )
         )
     return tuple(found)
-
-
-def _estimates(plan: Plan, task: Task) -> list[Estimate]:
-    """Return the estimates of a task's nodes; none for a copy."""
-    if task.is_copy:
-        return []
-    return [plan.placement.choices[node.id].estimates[task.device] for node in task.nodes]
 
 
 def _task_row(
@@ -326,28 +268,9 @@ def _task_row(
         task.estimate_s,
         seconds,
         nbytes,
-        *_task_interval(plan, task),
+        *task_interval(plan, task),
         tuple(dict.fromkeys(made[value] for value in task.inputs if value in made)),
     )
-
-
-def _task_interval(plan: Plan, task: Task) -> tuple[float, float]:
-    """Return between which a task's seconds are expected."""
-    if task.is_copy:
-        low, high = SPREAD["calibration"]
-        return task.estimate_s * low, task.estimate_s * high
-    estimates = _estimates(plan, task)
-    own_s = sum(estimate.seconds for estimate in estimates)
-    return interval(estimates, max(task.estimate_s - own_s, 0.0))
-
-
-def clock_of(plan: Plan, task: Task) -> Clock:
-    """Return the clock of a task; a copy is virtual when it touches a simulated memory."""
-    specs = plan.placement.specs
-    if not task.is_copy:
-        return specs[task.device].clock
-    virtual = {spec.memory for spec in specs.values() if spec.clock == "virtual"}
-    return "virtual" if virtual & set(link_ends(task.device)) else "wall"
 
 
 def _node_rows(
@@ -380,16 +303,7 @@ def _node_rows(
                 tuple(names[n] for n in last.nodes),
                 tuple(node.op for node in nodes),
                 ", ".join(str(plan.graph.type(v)) for node in nodes[-1:] for v in node.outputs),
-                _moved_bytes(plan.graph, nodes),
+                moved_bytes(plan.graph, nodes),
             )
         )
     return rows
-
-
-def _moved_bytes(graph: Graph, nodes: Sequence[Node]) -> int:
-    """Return the bytes that nodes of one kernel read and make, what passes between them aside."""
-    made = {value for node in nodes for value in node.outputs}
-    read = {value for node in nodes for value in node.used}
-    inside = {value for value in made & read if not graph.is_output(value)}
-    values = (made | read) - inside
-    return sum(graph.type(value).nbytes for value in values if graph.type(value).is_static)

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trireme.plan.virtual_time import Slice
-from trireme.profiling.profile import NodeRow, Profile
+from trireme.profiling.profile import Profile
+from trireme.profiling.rows import NodeRow
 
 _WALL, _VIRTUAL, _PREDICTED = 1, 2, 3
 

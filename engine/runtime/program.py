@@ -10,7 +10,7 @@ from trireme.backend.device import Device, Executable, Progress
 from trireme.ir.graph import Graph
 from trireme.plan.memory import check_fits, compiled_use
 from trireme.plan.plan import Plan, Task
-from trireme.profiling.profile import MemoryRow
+from trireme.profiling.rows import MemoryRow
 from trireme.support.errors import CompileError, InternalError, TriremeError
 
 
