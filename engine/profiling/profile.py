@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trireme.backend.calibrate_hint import command
@@ -24,10 +24,11 @@ from trireme.profiling.rows import (
     MemoryRow,
     NodeRow,
     TaskRow,
-    clock_of,
+    ValueRow,
     estimates_of,
-    moved_bytes,
-    task_interval,
+    node_row,
+    task_rows,
+    value_rows,
 )
 from trireme.profiling.spans import TaskSpan
 from trireme.support.showing import Shown
@@ -56,6 +57,7 @@ class Profile(Shown):
     predicted: tuple[Slice, ...]
     virtual: tuple[Slice, ...]
     last_run: tuple[TaskSpan, ...]
+    values: tuple[ValueRow, ...]
     interval_s: tuple[float, float] = (0.0, 0.0)
     drift: tuple[PredictionError, ...] = ()
     cores: tuple[Cores, ...] = ()
@@ -96,6 +98,7 @@ class Profile(Shown):
             "tasks": [vars(row) for row in self.tasks],
             "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
             "memory": [vars(row) for row in self.memory],
+            "values": [vars(row) for row in self.values],
             "copied_bytes": self.copied_bytes,
         }
 
@@ -157,16 +160,9 @@ def make_profile(
     cores: how far apart the cores of devices are, which explains drift
     """
     took = [took_s(plan, run) for run in runs]
-    made = {value: task.index for task in plan.tasks for value in task.outputs}
     tasks = [
-        _task_row(
-            plan,
-            task,
-            [run[task.index] for run in runs],
-            [one[task.index] for one in took],
-            made,
-        )
-        for task in plan.tasks
+        _measured_task(plan, row, [run[row.task] for run in runs], [one[row.task] for one in took])
+        for row in task_rows(plan)
     ]
     names = node_names(plan.graph)
     nodes = [
@@ -197,6 +193,7 @@ def make_profile(
         tuple(predicted),
         tuple(virtual),
         tuple(runs[-1]),
+        value_rows(plan),
         (ends[0], ends[1]),
         _drift(plan, tasks, nodes, cores),
         cores,
@@ -240,37 +237,17 @@ def _drift(
     return tuple(found)
 
 
-def _task_row(
-    plan: Plan,
-    task: Task,
-    spans: Sequence[TaskSpan],
-    took: Sequence[float],
-    made: Mapping[int, int],
+def _measured_task(
+    plan: Plan, row: TaskRow, spans: Sequence[TaskSpan], took: Sequence[float]
 ) -> TaskRow:
-    if task.is_copy:
-        label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
-        nbytes = plan.graph.type(task.outputs[0]).nbytes
-    else:
-        label, nbytes = f"{len(task.nodes)} nodes, {task.nodes[0].label} ...", 0
-    clock = clock_of(plan, task)
-    if clock == "virtual":
-        launch = plan.placement.launch_s.get(task.device, 0.0)
-        seconds = launch + max((n.end_s for n in spans[-1].nodes), default=0.0)
-        if task.is_copy:
-            seconds = task.estimate_s
-    else:
-        seconds = statistics.median(took)
-    return TaskRow(
-        task.index,
-        task.device,
-        label,
-        clock,
-        task.estimate_s,
-        seconds,
-        nbytes,
-        *task_interval(plan, task),
-        tuple(dict.fromkeys(made[value] for value in task.inputs if value in made)),
-    )
+    """Return the row of a task with what it took; a simulated copy takes what is estimated."""
+    if row.clock == "wall":
+        return replace(row, seconds=statistics.median(took))
+    if plan.tasks[row.task].is_copy:
+        return row
+    launch_s = plan.placement.launch_s.get(row.device, 0.0)
+    seconds = launch_s + max((node.end_s for node in spans[-1].nodes), default=0.0)
+    return replace(row, seconds=seconds)
 
 
 def _node_rows(
@@ -280,30 +257,15 @@ def _node_rows(
     held = [held_s(span.nodes) for span in spans]
     for position, last in enumerate(spans[-1].nodes):
         same = [run[position] for run in held if len(run) == len(spans[-1].nodes)]
-        estimates = [
-            plan.placement.choices[n].estimates[task.device].seconds
-            for n in last.nodes
-            if n in plan.placement.choices
-        ]
         nodes = [plan.graph.node(n) for n in last.nodes]
-        label = "+".join(node.op for node in nodes)
-        first = nodes[0] if nodes else task.nodes[0]
+        row = node_row(plan, task, nodes, names, last.kernel)
         rows.append(
-            NodeRow(
-                last.nodes,
-                task.index,
-                f"{label or first.op} ({first.source})",
-                task.device,
-                last.kernel,
-                last.clock,
-                sum(estimates),
-                statistics.median(same),
-                last.cycles,
-                last.detail,
-                tuple(names[n] for n in last.nodes),
-                tuple(node.op for node in nodes),
-                ", ".join(str(plan.graph.type(v)) for node in nodes[-1:] for v in node.outputs),
-                moved_bytes(plan.graph, nodes),
+            replace(
+                row,
+                clock=last.clock,
+                seconds=statistics.median(same),
+                cycles=last.cycles,
+                detail=last.detail,
             )
         )
     return rows

@@ -70,6 +70,100 @@ class MemoryRow:
     constant_bytes: int
 
 
+@dataclass(frozen=True)
+class ValueRow:
+    """One value between tasks: where it lives, and the tasks between which it does.
+
+    maker: the task that makes it; None for an input of the run
+    readers: the tasks that read it
+    is_output: it lives on to the end of the run
+    """
+
+    name: str
+    memory: str
+    nbytes: int
+    maker: int | None
+    readers: tuple[int, ...]
+    is_output: bool
+
+
+def value_rows(plan: Plan) -> tuple[ValueRow, ...]:
+    """Return a row for every value that has a slot in an arena."""
+    maker = {value: task.index for task in plan.tasks for value in task.outputs}
+    readers: dict[int, list[int]] = {}
+    for task in plan.tasks:
+        for value in task.inputs:
+            readers.setdefault(value, []).append(task.index)
+    graph = plan.graph
+    return tuple(
+        ValueRow(
+            graph.values[value].first_name,
+            slot.memory,
+            slot.nbytes,
+            maker.get(value),
+            tuple(readers.get(value, ())),
+            graph.is_output(value),
+        )
+        for value, slot in plan.slots.items()
+    )
+
+
+def task_rows(plan: Plan) -> list[TaskRow]:
+    """Return a row for every task, the estimate in place of a measurement."""
+    maker = {value: task.index for task in plan.tasks for value in task.outputs}
+    rows = []
+    for task in plan.tasks:
+        made_by = (maker[value] for value in task.inputs if value in maker)
+        label, nbytes = f"{len(task.nodes)} nodes, {task.nodes[0].label} ...", 0
+        if task.is_copy:
+            label = f"copy {plan.graph.values[task.inputs[0]].first_name}"
+            nbytes = plan.graph.type(task.outputs[0]).nbytes
+        rows.append(
+            TaskRow(
+                task.index,
+                task.device,
+                label,
+                clock_of(plan, task),
+                task.estimate_s,
+                task.estimate_s,
+                nbytes,
+                *task_interval(plan, task),
+                tuple(dict.fromkeys(made_by)),
+            )
+        )
+    return rows
+
+
+def node_row(
+    plan: Plan, task: Task, nodes: Sequence[Node], names: Mapping[int, str], kernel: str = ""
+) -> NodeRow:
+    """Return the row of one node, or of several fused into one kernel, the estimate in place of a
+    measurement; of a kernel without nodes, the row says which task it is in.
+    """
+    choices = plan.placement.choices
+    known = [choices[node.id] for node in nodes if node.id in choices]
+    estimate_s = sum(choice.estimates[task.device].seconds for choice in known)
+    first = nodes[0] if nodes else task.nodes[0]
+    label = "+".join(node.op for node in nodes) or first.op
+    made = [value for node in nodes[-1:] for value in node.outputs]
+    return NodeRow(
+        tuple(node.id for node in nodes),
+        task.index,
+        f"{label} ({first.source})",
+        task.device,
+        kernel,
+        clock_of(plan, task),
+        estimate_s,
+        estimate_s,
+        0,
+        {},
+        tuple(names[node.id] for node in nodes),
+        tuple(node.op for node in nodes),
+        ", ".join(str(plan.graph.type(value)) for value in made),
+        moved_bytes(plan.graph, nodes),
+    )
+
+
 def estimates_of(plan: Plan, task: Task) -> list[Estimate]:
     """Return the estimates of a task's nodes; none for a copy."""
     if task.is_copy:

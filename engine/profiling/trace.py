@@ -1,137 +1,224 @@
-"""A profile as a Chrome trace: what ui.perfetto.dev and chrome://tracing open.
+"""A profile or a prediction as a Chrome trace: what ui.perfetto.dev and chrome://tracing open.
 
-Three processes, one a clock: the measured wall clock of the last run, virtual time with measured
-durations, and the prediction. Each has a row a device or link. Inside a task lie its nodes, by
-their names; arrows lead from what makes a value over its copy to what reads it.
+A process is a clock: the measured wall clock of the last run, virtual time with measured durations,
+virtual time as predicted. Each has a row a device, link or worker, and a counter an arena. Inside a
+task lie its nodes, by their names; arrows lead from what makes a value over its copy to its reader.
+
+Source: the Trace Event Format: "X" (complete), "M" (metadata), "C" (counter), "s" and "f" (flow)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trireme.plan.virtual_time import Slice
+from trireme.profiling.prediction import Prediction
 from trireme.profiling.profile import Profile
-from trireme.profiling.rows import NodeRow
+from trireme.profiling.rows import NodeRow, TaskRow, ValueRow
 
-_WALL, _VIRTUAL, _PREDICTED = 1, 2, 3
+SCHEMA_VERSION = 1
+_INSIDE_US = 0.001
+"""An arrow begins so much before the end of its slice: at the end itself there is no slice."""
+
+Event = dict[str, Any]
+Times = tuple[float, float]
 
 
-def chrome_trace(profile: Profile) -> dict[str, Any]:
-    """Return the trace as plain data; times are microseconds from the start of the run.
+@dataclass(frozen=True)
+class _Clock:
+    """One process of a trace: when each task and node ran, in seconds from the start of the run.
 
-    Source: the Trace Event Format, "X" (complete), "M" (metadata), "s" and "f" (flow) events
+    nodes: a row, its start and end; workers: a row's name, a node, its start and end
     """
-    devices = list(dict.fromkeys(row.device for row in profile.tasks))
-    row_of = {device: index + 1 for index, device in enumerate(devices)}
-    names = {
-        _WALL: "wall clock, measured",
-        _VIRTUAL: "virtual clock, measured durations",
-        _PREDICTED: "virtual clock, predicted",
+
+    number: int
+    name: str
+    tasks: Mapping[int, Times]
+    nodes: Sequence[tuple[NodeRow, float, float]]
+    is_measured: bool
+
+
+def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
+    """Return the trace as plain data; times are microseconds from the start of the run."""
+    if isinstance(run, Prediction):
+        clocks = [_laid(1, "virtual clock, predicted", run.nodes, run.slices, False)]
+    else:
+        clocks = [
+            _wall(run),
+            _laid(2, "virtual clock, measured durations", run.nodes, run.virtual, True),
+            _laid(3, "virtual clock, predicted", run.nodes, run.predicted, False),
+        ]
+    events = [event for clock in clocks for event in _events(clock, run.tasks, run.values)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {"model": run.model, "schema_version": SCHEMA_VERSION},
     }
-    events: list[dict[str, Any]] = []
-    for process, name in names.items():
-        events.append(_meta("process_name", process, 0, name))
-        events += [_meta("thread_name", process, row_of[device], device) for device in devices]
-    events += _wall_events(profile, row_of)
-    events += _slice_events(profile, profile.virtual, _VIRTUAL, row_of)
-    events += _slice_events(profile, profile.predicted, _PREDICTED, row_of)
-    return {"traceEvents": events, "displayTimeUnit": "ns"}
 
 
-def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}
+def _wall(profile: Profile) -> _Clock:
+    """Return the wall clock of the last run; what is simulated has its nodes on the virtual one."""
+    origin = min((span.start_s for span in profile.last_run), default=0.0)
+    rows = _nodes_of(profile.nodes)
+    tasks: dict[int, Times] = {}
+    nodes = []
+    for span in profile.last_run:
+        start, end = span.start_s - origin, span.end_s - origin
+        tasks[span.task] = start, end
+        for row, node in zip(rows.get(span.task, ()), span.nodes, strict=False):
+            if node.clock == "wall":
+                begin = min(max(node.start_s - origin, start), end)
+                nodes.append((row, begin, min(max(node.end_s - origin, begin), end)))
+    return _Clock(1, "wall clock, measured", tasks, nodes, True)
 
 
-def _event(
-    name: str, process: int, thread: int, start_s: float, end_s: float, args: dict[str, Any]
-) -> dict[str, Any]:
+def _laid(
+    number: int, name: str, rows: Sequence[NodeRow], slices: Sequence[Slice], is_measured: bool
+) -> _Clock:
+    """Return a clock on which the nodes of a task lie one behind another up to its end.
+
+    The launch comes before them. Nodes that take more than their task in all are shortened alike.
+    """
+    nodes = []
+    for piece in slices:
+        mine = _nodes_of(rows).get(piece.task, [])
+        seconds = [row.seconds if is_measured else row.estimate_s for row in mine]
+        length, total = piece.end_s - piece.start_s, sum(seconds)
+        scale = min(1.0, length / total) if total else 1.0
+        at = piece.end_s - total * scale
+        for row, took in zip(mine, seconds, strict=True):
+            nodes.append((row, at, min(at + took * scale, piece.end_s)))
+            at += took * scale
+    tasks = {piece.task: (piece.start_s, piece.end_s) for piece in slices}
+    return _Clock(number, name, tasks, nodes, is_measured)
+
+
+def _nodes_of(rows: Sequence[NodeRow]) -> dict[int, list[NodeRow]]:
+    """Return the rows of the nodes of each task, in the order in which they ran."""
+    found: dict[int, list[NodeRow]] = {}
+    for row in rows:
+        found.setdefault(row.task, []).append(row)
+    return found
+
+
+def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) -> Iterator[Event]:
+    """Yield the events of one clock."""
+    lane_of, names = _lanes(clock, rows)
+    yield _meta("process_name", clock.number, 0, name=clock.name)
+    yield _meta("process_sort_index", clock.number, 0, sort_index=clock.number)
+    for lane, name in names.items():
+        yield _meta("thread_name", clock.number, lane, name=name)
+        yield _meta("thread_sort_index", clock.number, lane, sort_index=lane)
+    for row in rows:
+        args = {"estimate_us": row.estimate_s * 1e6, "bytes": row.nbytes, "clock": row.clock}
+        if clock.is_measured:
+            args["measured_us"] = row.seconds * 1e6
+        lane, (start, end) = lane_of[row.task], clock.tasks[row.task]
+        yield _slice(row.label, "task", clock.number, lane, start, end, args)
+    for node, start, end in clock.nodes:
+        name = " + ".join(node.names) or node.label
+        args = _node_args(node, clock.is_measured)
+        yield _slice(name, "node", clock.number, lane_of[node.task], start, end, args)
+    yield from _arrows(clock, rows, lane_of)
+    yield from _counters(clock, values)
+
+
+def _lanes(clock: _Clock, rows: Sequence[TaskRow]) -> tuple[dict[int, int], dict[int, str]]:
+    """Return the row of each task, and the rows' names: one a device or link, more where its tasks
+    overlap, since slices of one row may only nest.
+    """
+    ends: dict[str, list[float]] = {row.device: [] for row in rows}
+    where: dict[int, tuple[str, int]] = {}
+    for row in sorted(rows, key=lambda row: clock.tasks[row.task]):
+        start, end = clock.tasks[row.task]
+        mine = ends[row.device]
+        free = next((k for k, until in enumerate(mine) if _us(until) <= _us(start)), len(mine))
+        mine[free:] = [end, *mine[free + 1 :]]
+        where[row.task] = row.device, free
+    lanes = [(device, k) for device, mine in ends.items() for k in range(len(mine))]
+    number = {lane: index + 1 for index, lane in enumerate(lanes)}
+    names = {n: device if not k else f"{device} ({k + 1})" for (device, k), n in number.items()}
+    return {task: number[lane] for task, lane in where.items()}, names
+
+
+def _meta(kind: str, process: int, thread: int, **args: Any) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args}
+
+
+def _us(seconds: float) -> float:
+    """Return seconds as microseconds, in whole nanoseconds: so what nests stays nested."""
+    return round(seconds * 1e6, 3)
+
+
+def _slice(
+    name: str, category: str, process: int, thread: int, start_s: float, end_s: float, args: Event
+) -> Event:
+    start = _us(start_s)
     return {
         "ph": "X",
         "name": name,
-        "cat": "task",
+        "cat": category,
         "pid": process,
         "tid": thread,
-        "ts": start_s * 1e6,
-        "dur": max(end_s - start_s, 0.0) * 1e6,
+        "ts": start,
+        "dur": round(max(_us(end_s) - start, 0.0), 3),
         "args": args,
     }
 
 
-def _wall_events(profile: Profile, row_of: dict[str, int]) -> list[dict[str, Any]]:
-    origin = min((span.start_s for span in profile.last_run), default=0.0)
-    rows, nodes = {row.task: row for row in profile.tasks}, _nodes_of(profile)
-    events, times = [], {}
-    for span in profile.last_run:
-        row = rows[span.task]
-        args = {"estimate_us": row.estimate_s * 1e6, "bytes": row.nbytes, "clock": row.clock}
-        times[span.task] = span.start_s - origin, span.end_s - origin
-        events.append(_event(row.label, _WALL, row_of[row.device], *times[span.task], args))
-        for known, node in zip(nodes[span.task], span.nodes, strict=False):
-            if node.clock == "wall":
-                start, end = node.start_s - origin, node.end_s - origin
-                events.append(_node_event(known, _WALL, row_of[row.device], start, end))
-    return events + _flow_events(profile, times, _WALL, row_of)
-
-
-def _slice_events(
-    profile: Profile, slices: tuple[Slice, ...], process: int, row_of: dict[str, int]
-) -> list[dict[str, Any]]:
-    events = []
-    times = {piece.task: (piece.start_s, piece.end_s) for piece in slices}
-    for row, piece in zip(profile.tasks, slices, strict=True):
-        args = {"estimate_us": row.estimate_s * 1e6, "measured_us": row.seconds * 1e6}
-        events.append(_event(row.label, process, row_of[row.device], *times[piece.task], args))
-    if process == _VIRTUAL:
-        nodes = _nodes_of(profile)
-        for span in profile.last_run:
-            thread, at = row_of[profile.tasks[span.task].device], times[span.task][0]
-            for known, node in zip(nodes[span.task], span.nodes, strict=False):
-                if node.clock == "virtual":
-                    start, end = at + node.start_s, at + node.end_s
-                    events.append(_node_event(known, process, thread, start, end))
-    return events + _flow_events(profile, times, process, row_of)
-
-
-def _nodes_of(profile: Profile) -> dict[int, list[NodeRow]]:
-    """Return the rows of the nodes of each task, in the order of its spans."""
-    found: dict[int, list[NodeRow]] = {row.task: [] for row in profile.tasks}
-    for row in profile.nodes:
-        found[row.task].append(row)
-    return found
-
-
-def _node_event(
-    row: NodeRow, process: int, thread: int, start_s: float, end_s: float
-) -> dict[str, Any]:
-    args = {
+def _node_args(row: NodeRow, is_measured: bool) -> Event:
+    measured: Event = {"measured_us": row.seconds * 1e6, **row.detail} if is_measured else {}
+    return {
         "op": "+".join(row.ops),
         "shapes": row.shapes,
         "bytes read and made": row.nbytes,
         "estimate_us": row.estimate_s * 1e6,
-        "kernel": row.kernel,
+        **({"kernel": row.kernel} if row.kernel else {}),
         **({"cycles": row.cycles} if row.cycles else {}),
-        **row.detail,
+        **measured,
     }
-    return _event(" + ".join(row.names) or row.label, process, thread, start_s, end_s, args)
 
 
-def _flow_events(
-    profile: Profile,
-    times: Mapping[int, tuple[float, float]],
-    process: int,
-    row_of: dict[str, int],
-) -> list[dict[str, Any]]:
-    """Return an arrow from each task to the copies of what it made, and from there to readers."""
-    rows = {row.task: row for row in profile.tasks}
-    events: list[dict[str, Any]] = []
-    for row in profile.tasks:
-        for before in row.makers:
-            if not (row.nbytes or rows[before].nbytes) or before not in times:
+def _arrows(clock: _Clock, rows: Sequence[TaskRow], lane_of: Mapping[int, int]) -> Iterator[Event]:
+    """Yield an arrow from each task to the copies of what it made, and from there to readers."""
+    tasks = {row.task: row for row in rows}
+    count = 0
+    for row in rows:
+        for maker in row.makers:
+            if not (row.nbytes or tasks[maker].nbytes):
                 continue
-            same = {"cat": "copy", "name": "copy", "pid": process, "id": len(events)}
-            ends = ("s", before, times[before][1]), ("f", row.task, times[row.task][0])
-            for phase, task, at in ends:
-                thread = row_of[rows[task].device]
-                events.append({**same, "ph": phase, "tid": thread, "ts": at * 1e6, "bp": "e"})
-    return events
+            count += 1
+            same = {"cat": "copy", "name": "copy", "pid": clock.number, "id": count}
+            begin, end = map(_us, clock.tasks[maker])
+            inside = round(max(begin, end - _INSIDE_US), 3)
+            yield {**same, "ph": "s", "tid": lane_of[maker], "ts": inside}
+            start = max(_us(clock.tasks[row.task][0]), inside)
+            yield {**same, "ph": "f", "bp": "e", "tid": lane_of[row.task], "ts": start}
+
+
+def _counters(clock: _Clock, values: Sequence[ValueRow]) -> Iterator[Event]:
+    """Yield the bytes of each arena that hold a value which is still needed, at every change."""
+    last = max((end for _, end in clock.tasks.values()), default=0.0)
+    changes: dict[str, dict[float, int]] = {}
+    for row in values:
+        begin = 0.0 if row.maker is None else clock.tasks[row.maker][0]
+        used = [clock.tasks[task][1] for task in row.readers]
+        used += [] if row.maker is None else [clock.tasks[row.maker][1]]
+        end = last if row.is_output else max(used, default=begin)
+        mine = changes.setdefault(row.memory, {0.0: 0})
+        for at, by in ((_us(begin), row.nbytes), (_us(end), -row.nbytes)):
+            mine[at] = mine.get(at, 0) + by
+    for memory, steps in changes.items():
+        live = 0
+        for at, by in sorted(steps.items()):
+            live += by
+            yield {
+                "ph": "C",
+                "name": f"arena {memory}",
+                "pid": clock.number,
+                "tid": 0,
+                "ts": at,
+                "args": {"live bytes": live},
+            }

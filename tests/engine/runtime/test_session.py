@@ -227,7 +227,7 @@ def test_profile_has_both_clocks_and_every_byte():
         assert all(row.seconds > 0 for row in profile.tasks)
         assert "npu>host" in str(profile)
         trace = chrome_trace(profile)["traceEvents"]
-        names = {e["args"]["name"] for e in trace if e["ph"] == "M"}
+        names = {e["args"]["name"] for e in trace if e["name"] == "thread_name"}
         assert {"npu", "cpu", "host>npu"} <= names
         complete = [e for e in trace if e["ph"] == "X"]
         assert len(complete) >= 3 * len(session.plan.tasks)
