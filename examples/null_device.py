@@ -1,4 +1,7 @@
-"""A device in fifty lines: the numpy references behind the contract of `trireme.backend.device`."""
+"""A device in fifty lines: the numpy references behind the contract of `trireme.backend.device`.
+
+`tests/devices/test_contract.py` holds it to what every device is held to.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +10,8 @@ import numpy as np
 
 import trireme
 from trireme.backend.device import (
+    HOST_CORES,
     Buffer,
-    Device,
     DeviceSpec,
     Done,
     Event,
@@ -16,10 +19,18 @@ from trireme.backend.device import (
     HostMemoryDevice,
     host_view,
 )
+from trireme.backend.device_kind import DeviceKind, Instance, option
 from trireme.backend.registry import register_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.interpreter import interpret
+
+
+@dataclass(frozen=True)
+class NullOptions:
+    """What the device can be opened with."""
+
+    ops: tuple[str, ...] = option(("relu", "add"), "ops that it runs")
 
 
 @dataclass
@@ -39,49 +50,55 @@ class NullExecutable(Executable):
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.kernels = {node.id: "numpy reference" for node in graph.nodes}
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> NullCall:
         """Return the region on memory: inputs first, then outputs."""
-        graph = self.graph
+        graph, count = self.graph, len(self.graph.inputs)
         ids = (*graph.inputs, *graph.outputs)
-        views = {v: host_view(at, graph.type(v)) for v, at in zip(ids, args, strict=True)}
+        places = [host_view(at, graph.type(value)) for value, at in zip(ids, args, strict=True)]
 
         def work() -> None:
-            made = interpret(graph, {v: views[v] for v in graph.inputs})
-            for value in graph.outputs:
-                views[value][...] = made[value]
+            made = interpret(graph, dict(zip(graph.inputs, places[:count], strict=True)))
+            for value, place in zip(graph.outputs, places[count:], strict=True):
+                place[...] = made[value]
 
         return NullCall(work)
 
 
 class NullDevice(HostMemoryDevice):
-    """Runs relu and add, in host memory."""
+    """Runs some ops in host memory, on the CPU's cores."""
 
-    spec = DeviceSpec("null", "the numpy references", {"float32": 1e9}, 1e9, 1e-6)
+    def __init__(self, options: NullOptions, instance: Instance) -> None:
+        self.ops = options.ops
+        self.spec = DeviceSpec(
+            name=instance.name,
+            description="the numpy references",
+            flops={"float32": 1e9},
+            bandwidth=1e9,
+            launch_s=1e-6,
+            resource_group=HOST_CORES,
+        )
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the device can run the node, else one sentence saying why not."""
-        return None if node.op in ("relu", "add") else f"no kernel for {node.op}"
+        return None if node.op in self.ops else f"no kernel for {node.op}"
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""
         return [NullExecutable(graph) for graph in graphs]
 
 
-def open_device() -> Device:
-    """Open the device; `register_device` names this function."""
-    return NullDevice()
+KIND = DeviceKind("null", "the numpy references", NullDevice, NullOptions)
 
 
 def main() -> None:
     """Run a graph on the null device, with the cpu for what it refuses."""
-    register_device("null", f"{__name__}:open_device")  # or "my_package:open_device"
+    register_device(KIND)
     b = GraphBuilder("example")
     x = b.input("x", TensorType((2, 3), "float32"))
     graph = b.finish(b.add("tanh", b.add("relu", x)))
-    with trireme.Session(
-        graph, devices=[open_device(), "cpu"], pins={"op:relu": "null"}
-    ) as session:
+    with trireme.Session(graph, devices=["null", "cpu"], pins={"op:relu": "null"}) as session:
         print(session.run({"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}))
         print(trireme.explain(session.placement))
 

@@ -21,7 +21,14 @@ from trireme.support.units import rate_text, time_text
 from trireme.tools.calibrate_check import check
 from trireme.tools.commands import emit
 from trireme.tools.number_options import seconds, thread_list, whole
-from trireme.tools.options import Argument, argument, calibration_path, device_list, device_options
+from trireme.tools.options import (
+    Argument,
+    argument,
+    calibration_path,
+    device_list,
+    device_options,
+    thread_counts,
+)
 from trireme.tools.progress import Progress
 
 ARGUMENTS: tuple[Argument, ...] = (
@@ -144,18 +151,17 @@ def _known(target: Path) -> Calibration:
 
 
 def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
-    """Return the devices asked for, the cpu with each number of threads, open until the stack
-    closes.
+    """Return the devices asked for, those that take threads once with each number of them, open
+    until the stack closes.
     """
-    threads = options.threads or (None,)
     names, opened = device_list(options), []
     for name in names:
         if kind_of(name) != name:
             raise RunError(
                 f"{name} is priced by what was measured of {kind_of(name)} with as many threads",
-                fix="trireme calibrate --devices cpu --threads 1,2",
+                fix=f"trireme calibrate --devices {kind_of(name)} --threads 1,2",
             )
-    for name, count in [(n, c) for n in names for c in (threads if n == "cpu" else [None])]:
+    for name, count in [(n, c) for n in names for c in thread_counts(options, [n])]:
         given: dict[str, Any] = dict(device_options(options).get(name, {}))
         opened.append(open_device(name, **given, **({} if count is None else {"threads": count})))
         stack.callback(opened[-1].close)

@@ -18,8 +18,8 @@ from trireme.support.errors import RunError
 from trireme.tools.calibrate_rank import (
     rank,
 )
-from trireme.tools.calibrate_rows import QUIET, CheckRow, measured_rows, thread_counts
-from trireme.tools.options import calibration_path, device_list, device_options
+from trireme.tools.calibrate_rows import QUIET, CheckRow, measured_rows
+from trireme.tools.options import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
@@ -141,9 +141,9 @@ def _ranks(options: argparse.Namespace, progress: Progress) -> dict[str, tuple[f
     """Return, for each model, how predictions rank random placements, and of how many."""
     found, count = {}, options.placements
     calibration = load_calibration(calibration_path())
-    opened, _ = open_devices(
-        device_list(options), device_options(options), thread_counts(options)[0]
-    )
+    names = device_list(options)
+    threads = thread_counts(options, names)[0]
+    opened, _ = open_devices(names, device_options(options), threads)
     try:
         for model in options.models:
             tell = partial(progress, f"placing {model} at random", total=count)

@@ -39,7 +39,7 @@ from trireme.tools.calibrate_rank import (
     run_seconds,
     watch_of,
 )
-from trireme.tools.options import calibration_path, device_list, device_options
+from trireme.tools.options import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 QUIET = 0.05
@@ -107,18 +107,13 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}"
 
 
-def thread_counts(options: argparse.Namespace) -> Sequence[int | None]:
-    """Return the numbers of threads asked for; None for all."""
-    return tuple(options.threads or (None,))
-
-
 def measured_rows(options: argparse.Namespace, progress: Progress) -> Iterator[CheckRow]:
     """Yield the rows of every model on each device alone and on all together."""
-    names, counts = device_list(options), thread_counts(options)
+    names = device_list(options)
     graphs = {Path(model).name: optimised(model) for model in options.models}
     calibration = load_calibration(calibration_path())
     for devices in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
-        for threads in counts if "cpu" in devices else [None]:
+        for threads in thread_counts(options, devices):
             opened, _ = open_devices(devices, device_options(options), threads)
             try:
                 paces = [MachineSpeed(d, _known(calibration, d)) for d in opened.values()]

@@ -12,8 +12,7 @@ import numpy as np
 
 from trireme import convert as convert_model
 from trireme.backend.device import DeviceSpec
-from trireme.backend.registry import device_names, open_device
-from trireme.devices.opencl import list_devices
+from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import region_called
 from trireme.model_file import save
@@ -250,7 +249,7 @@ def devices(options: argparse.Namespace) -> int:
             each = "; ".join(f"{one} cores {_numbers(cores)}" for one, cores in shares.items())
             lines.append(f"{'':8} side by side as {len(shares)} instances: {each}")
         device.close()
-    lines += _opencl_lines()
+    lines += [line for name in device_names() for line in _choice(name)]
     emit(options, data, "\n".join(lines))
     return 0
 
@@ -277,15 +276,15 @@ def _numbers(cores: Sequence[int]) -> str:
     return ", ".join(map(str, cores))
 
 
-def _opencl_lines() -> list[str]:
-    """Return what OpenCL finds here, preferred first, where there is more to choose than one."""
+def _choice(name: str) -> list[str]:
+    """Return what could be opened as a device, where there is more to choose than one."""
     try:
-        found = list_devices()
+        found = kind_named(name).found()
     except DeviceError:
         return []
     if len(found) < 2:
         return []
-    return ["OpenCL devices, the preferred first:", *(f"  {one}" for one in found)]
+    return [f"{name} devices, the preferred first:", *(f"  {one}" for one in found)]
 
 
 def supported_ops(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the parser and docs/reference/api.md from the docstrings.
+"""Write docs/reference/: cli.md from the parser, api.md from docstrings, devices.md from devices.
 
 Usage: python tools/generate_reference.py [--check]
 """
@@ -17,6 +17,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import trireme
+from trireme.backend.device_kind import Option
+from trireme.backend.registry import device_names, kind_named
 from trireme.tools.cli import COMMANDS, EXAMPLES, EXIT_CODES, make_parser
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -27,6 +29,9 @@ Every command takes a `.trm`, `.tflite` or `.onnx` file as its model. `--json` p
 standard output; `--json FILE` writes the JSON to a file and leaves the text as it is.
 `python -m trireme` is the same command.
 """
+_DEVICES = """What each kind of device can be opened with: by
+`trireme.backend.registry.open_device(name, **options)`, or for a session by
+`ExecutionOptions(device_options={name: options})`."""
 _OTHER_CODES = {
     0: "success",
     1: "a comparison failed",
@@ -57,6 +62,7 @@ MODULES = {
     "Ops": ("ir.op", "ir.builder", "ir.interpreter"),
     "Devices": (
         "backend.device",
+        "backend.device_kind",
         "backend.capabilities",
         "backend.registry",
         "backend.kernel_table",
@@ -295,6 +301,26 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
 
 
+def devices_page() -> str:
+    """Return the page of the devices: what their kinds declare."""
+    lines = [_NOTE, "# Devices", "", _DEVICES]
+    for kind in map(kind_named, device_names()):
+        lines += ["", f"## {kind.name}", "", f"{kind.summary[0].upper()}{kind.summary[1:]}."]
+        if kind.instances:
+            lines[-1] += f" Several run side by side, as `{kind.name}#1,{kind.name}#2`."
+        lines += ["", "| option | type | default | meaning |", "|---|---|---|---|"]
+        lines += [_option_row(one) for one in kind.declared()]
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(option: Option) -> str:
+    values = f" (one of {', '.join(map(str, option.choices))})" if option.choices else ""
+    flag = f"; `{option.flag}` on the command line" if option.flag else ""
+    cells = (f"`{option.name}`", f"`{_annotation(option.type)}`", f"`{option.default!r}`")
+    texts = (*cells, f"{option.help}{values}{flag}")
+    return f"| {' | '.join(map(_escaped, texts))} |"
+
+
 def _escaped(text: str) -> str:
     """Return text for a cell of a table."""
     return " ".join(text.split()).replace("|", r"\|")
@@ -304,7 +330,7 @@ def _codes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page}
+PAGES = {"cli.md": cli_page, "api.md": api_page, "devices.md": devices_page}
 
 
 def stale(folder: Path = FOLDER) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trireme.backend.device_kind import Option
+from trireme.backend.registry import DEFAULT_DEVICE, device_names, kind_named
 from trireme.ir.graph import Graph
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
@@ -19,8 +21,6 @@ from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import calibration_file
 from trireme.tools.number_options import MOST_SEED, whole
 
-_DEVICES = "cpu"
-"""What --devices is where it is not given."""
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
@@ -78,25 +78,38 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(devices_given=False)
     group.add_argument(
         "--devices",
-        default=_DEVICES,
+        default=DEFAULT_DEVICE,
         action=_Given,
         help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
         "with its half of the cores",
     )
-    group.add_argument(
-        "--isa",
-        help="force the cpu's instruction set: avx512, avx512_base (without VNNI), "
-        "avx2, sse4, generic",
-    )
-    group.add_argument(
-        "--no-winograd",
-        action="store_true",
-        help="cpu: every convolution as plain sums of products",
-    )
-    group.add_argument("--npu-spec", help="the NPU's description: a name or a .toml file")
+    for kind, one in flagged_options():
+        choice: dict[str, Any] = dict(action="store_true") if one.type is bool else {}
+        what = f"do not {one.help}" if one.default is True else one.help
+        group.add_argument(one.flag, help=f"{kind}: {what}", **choice)
     group.add_argument(
         "--fallback", action="store_true", help="leave out devices that fail, and say so"
     )
+
+
+def flagged_options() -> list[tuple[str, Option]]:
+    """Return the options of devices that the command line has a flag for, with their kinds."""
+    return [
+        (name, one) for name in device_names() for one in kind_named(name).declared() if one.flag
+    ]
+
+
+def flag_name(flag: str) -> str:
+    """Return the name under which argparse keeps what a flag gives."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def flag_value(options: argparse.Namespace, one: Option) -> Any:
+    """Return what the command line gives for an option of a device; None where it gives nothing."""
+    given = vars(options)[flag_name(one.flag)]
+    if one.type is bool:
+        return (not one.default) if given else None
+    return given
 
 
 class _Given(argparse.Action):
@@ -265,14 +278,20 @@ def calibration_path() -> Path:
 
 def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the options of each device that the command line names."""
-    given: dict[str, dict[str, Any]] = {"cpu": {}, "npu": {}}
-    if options.isa:
-        given["cpu"]["isa"] = options.isa
-    if options.no_winograd:
-        given["cpu"]["winograd"] = False
-    if options.npu_spec:
-        given["npu"]["spec"] = options.npu_spec
+    given: dict[str, dict[str, Any]] = {}
+    for kind, one in flagged_options():
+        value = flag_value(options, one)
+        if value is not None:
+            given.setdefault(kind, {})[one.name] = value
     return given
+
+
+def thread_counts(options: argparse.Namespace, devices: Sequence[str]) -> Sequence[int | None]:
+    """Return the numbers of threads to measure devices with: None where none takes threads, or for
+    all of its cores.
+    """
+    takes = any(kind_named(name).takes("threads") for name in devices)
+    return options.threads if takes and options.threads else (None,)
 
 
 def device_list(options: argparse.Namespace) -> list[str]:

@@ -42,7 +42,15 @@ from trireme.tools.commands import emit, load, reasons
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock
 from trireme.tools.number_options import seconds, share
-from trireme.tools.options import calibration_path, device_list, device_options, parse_pins, splits
+from trireme.tools.options import (
+    calibration_path,
+    device_list,
+    device_options,
+    flag_name,
+    flagged_options,
+    parse_pins,
+    splits,
+)
 from trireme.tools.progress import Progress
 from trireme.version import __version__
 
@@ -94,16 +102,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
-_REAL = (
-    "threads",
-    "isa",
-    "no_winograd",
-    "npu_spec",
-    "fallback",
-    "measure",
-    "measure_deciding",
-)
-"""Options of devices that are there, which a described machine does not have."""
+_REAL = ("--threads", "--fallback", "--measure", "--measure-deciding")
+"""Options of devices that are there, beside those of their kinds: a described machine has none."""
 
 
 def place_model(options: argparse.Namespace) -> int:
@@ -263,11 +263,10 @@ def _devices(
         if options.vary:
             raise RunError("--vary sets figures of a described machine", fix="add --soc NAME")
         return _open(options, before)
-    for name in _REAL:
-        if getattr(options, name):
+    for flag in (*_REAL, *(one.flag for _, one in flagged_options())):
+        if vars(options)[flag_name(flag)]:
             raise RunError(
-                f"--{name.replace('_', '-')} is of devices that are there, --soc of "
-                "figures: nothing of it is run"
+                f"{flag} is of devices that are there, --soc of figures: nothing of it is run"
             )
     soc = load_soc(options.soc)
     soc = soc.varied(figures_set(soc, options.vary))

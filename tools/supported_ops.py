@@ -6,22 +6,21 @@ the sentence that users see. SUPPORTED_OPS.md is this table; a test keeps it cur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trireme.backend.device import Device
-from trireme.backend.registry import open_device
-from trireme.devices.npu.compiler.constraints import constraints
+from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.op import OpDef, Sample, all_ops
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import DeviceError, TriremeError
 
-DEVICES = ("cpu", "opencl", "npu")
 _HEADER = """# Supported ops
 
 Which device has a kernel for which op, by the dtype of the first input: `reference` runs on the
@@ -44,19 +43,19 @@ class OpRow:
 class SupportTable:
     """The whole table; `absent` names devices that could not be opened.
 
-    constraints: the sentences with which the NPU refuses nodes
+    demands: the sentences with which a device refuses nodes, by device
     """
 
     rows: tuple[OpRow, ...]
     absent: Mapping[str, str]
-    constraints: tuple[str, ...]
+    demands: Mapping[str, Sequence[str]]
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as plain data."""
         return {
             "ops": [vars(row) for row in self.rows],
             "absent": dict(self.absent),
-            "npu_constraints": list(self.constraints),
+            "demands": {name: list(said) for name, said in self.demands.items()},
         }
 
 
@@ -75,16 +74,29 @@ class KernelLine(NamedTuple):
 def kernel_lines() -> list[KernelLine]:
     """Return the tables in which the devices that can be opened here find their kernels."""
     stages: dict[tuple[str, str, str], list[str]] = {}
-    for name in DEVICES:
-        try:
-            device = open_device(name)
-        except DeviceError:
-            continue
-        table = device.kernel_table
-        for entry in () if table is None else table.entries():
-            stages.setdefault((name, entry.op, entry.layout), []).append(entry.form)
-        device.close()
+    with _with_kernels() as (opened, _):
+        for name, table in ((n, d.kernel_table) for n, d in opened.items()):
+            for entry in () if table is None else table.entries():
+                stages.setdefault((name, entry.op, entry.layout), []).append(entry.form)
     return [KernelLine(*key, tuple(forms)) for key, forms in sorted(stages.items())]
+
+
+@contextmanager
+def _with_kernels() -> Iterator[tuple[dict[str, Device], dict[str, str]]]:
+    """Give the devices with a table of kernels, and why others could not be opened."""
+    opened: dict[str, Device] = {}
+    absent: dict[str, str] = {}
+    with ExitStack() as closing:
+        for name in device_names():
+            try:
+                device = open_device(name)
+            except DeviceError as error:
+                absent[name] = error.summary
+                continue
+            closing.callback(device.close)
+            if device.kernel_table is not None:
+                opened[name] = device
+        yield opened, absent
 
 
 def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:
@@ -110,23 +122,10 @@ def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:
 
 def support_table() -> SupportTable:
     """Return the table of the devices that can be opened here."""
-    opened: dict[str, Device] = {}
-    absent: dict[str, str] = {}
-    for name in DEVICES:
-        try:
-            opened[name] = open_device(name)
-        except DeviceError as error:
-            absent[name] = error.summary
-    try:
+    with _with_kernels() as (opened, absent):
         rows = tuple(_row(op, opened) for op in all_ops() if op.name != "copy")
-    finally:
-        for device in opened.values():
-            device.close()
-    sentences = (
-        sentence + (f" ({', '.join(ops)})" if ops else "")
-        for sentence, ops in constraints().items()
-    )
-    return SupportTable(rows, absent, tuple(sentences))
+        demands = {name: kind_named(name).demands() for name in opened}
+    return SupportTable(rows, absent, {name: said for name, said in demands.items() if said})
 
 
 def _row(op: OpDef, devices: Mapping[str, Device]) -> OpRow:
@@ -161,7 +160,7 @@ def _cell(device: Device, graphs: list[Graph]) -> str:
 
 def table_text(table: SupportTable) -> str:
     """Return the table in Markdown."""
-    names = [name for name in DEVICES if name not in table.absent]
+    names = list(table.rows[0].kernels)
     lines = [
         _HEADER,
         f"| op | {' | '.join(names)} | meaning |",
@@ -171,7 +170,8 @@ def table_text(table: SupportTable) -> str:
         cells = " | ".join(row.kernels[name] for name in names)
         doc = " ".join(row.doc.split()).replace("|", "\\|")
         lines.append(f"| {row.op} | {cells} | {doc} |")
-    lines += ["", "## What the NPU asks of a node", ""]
-    lines += [f"* {sentence}" for sentence in table.constraints]
+    for name, said in table.demands.items():
+        lines += ["", f"## What {name} asks of a node", ""]
+        lines += [f"* {sentence}" for sentence in said]
     lines += [f"\n{name} could not be opened: {why}" for name, why in table.absent.items()]
     return "\n".join(lines)

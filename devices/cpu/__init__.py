@@ -1,5 +1,21 @@
 """The cpu device: regions of a graph as native programs, generated for the CPU at hand."""
 
-from trireme.devices.cpu.device import CpuDevice, open_device
+from trireme.backend.device import Device
+from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.devices.cpu.options import CpuOptions
 
-__all__ = ["CpuDevice", "open_device"]
+
+def _open(options: CpuOptions, instance: Instance) -> Device:
+    from trireme.devices.cpu.device import open_cpu
+
+    return open_cpu(options, instance)
+
+
+KIND = DeviceKind(
+    name="cpu",
+    summary="native programs, generated for the CPU at hand",
+    open=_open,
+    options=CpuOptions,
+    instances=True,
+    measures_cores=True,
+)

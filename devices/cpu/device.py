@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from trireme.backend.core_latency import CoreLatency
 from trireme.backend.device import (
@@ -16,6 +16,7 @@ from trireme.backend.device import (
     host_reason,
     no_progress,
 )
+from trireme.backend.device_kind import Instance
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.compile import table
@@ -23,6 +24,7 @@ from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.program import REFERENCE, Lowered, build, pack
+from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.pool import SPINS, Pool
@@ -32,14 +34,12 @@ from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import cache_folder
 
-NO_CACHE = pathlib.Path()
-"""As `cache_dir`: keep no object code on disk."""
 _HANDOVER_S = 10e-6
 """What a task of an instance takes more than one of cpu: 9 to 13 us were measured."""
 
 
 class CpuDevice(HostMemoryDevice):
-    """CPU threads running native programs; see open_device."""
+    """CPU threads running native programs; see CpuOptions."""
 
     kernel_table = table.TABLE
 
@@ -48,18 +48,16 @@ class CpuDevice(HostMemoryDevice):
     def __init__(
         self,
         isa: Isa,
-        threads: int,
+        spec: DeviceSpec,
         jit: Jit,
         pool: Pool,
         *,
         winograd: bool = True,
         server: Server | None = None,
-        cores: Sequence[int] = (),
     ) -> None:
-        self.isa, self.threads, self.winograd = isa, threads, winograd
+        self.isa, self.spec, self.threads, self.winograd = isa, spec, pool.threads, winograd
         self._jit, self._pool, self._server = jit, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
-        self.spec = _spec(isa, threads, "cpu" if server is None else server.name, cores)
         self._lowered: Lowered | None = None
         self._probe: HandoverProbe | None = None
 
@@ -131,60 +129,42 @@ class CpuDevice(HostMemoryDevice):
         self._pool.close()
 
 
-def _spec(isa: Isa, threads: int, name: str, cores: Sequence[int]) -> DeviceSpec:
+def _spec(isa: Isa, threads: int, instance: Instance, cores: Sequence[int]) -> DeviceSpec:
     """Describe the device by rule of thumb; calibration measures better."""
     flops = 2 * isa.lanes * isa.fma_per_cycle * 3e9 * threads
-    handover_s = 0.0 if name == "cpu" else _HANDOVER_S
+    handover_s = _HANDOVER_S if instance.number else 0.0
     return DeviceSpec(
-        name=name,
+        name=instance.name,
         description=f"{threads} threads of {cpu_name()}, {isa.name}",
         flops={"float32": flops, "int8": flops, "uint8": flops},
         bandwidth=15e9 * min(threads, 2),
         launch_s=4e-6 + handover_s,
-        resource_group=name,
+        resource_group=instance.name,
         cores=frozenset(cores),
         handover_s=handover_s,
     )
 
 
-def open_device(
-    threads: int | None = None,
-    isa: str = "auto",
-    cache_dir: str | pathlib.Path | None = None,
-    spins: int = SPINS,
-    futex: bool | None = None,
-    winograd: bool = True,
-    name: str = "cpu",
-    instances: int = 1,
-    cores: Iterable[int] | None = None,
-) -> CpuDevice:
+def open_cpu(options: CpuOptions, instance: Instance) -> CpuDevice:
     """Open the cpu device, or an instance of it: "cpu#1", with threads and cores of its own.
 
-    threads: threads that share a region's work, the caller's among them; all CPUs when None, of an
-        instance all its cores
-    isa: "auto", or the name of the instruction set to generate code for: "avx512" (with VNNI),
-        "avx512_base", "avx2", "sse4" and "generic" on x86; "neon" and "generic" on Arm
-    cache_dir: where object code is kept; the user's cache folder when None, nowhere for NO_CACHE
-    spins: how often an idle worker looks for work before it sleeps
-    futex: whether workers sleep in native code (Linux) or in Python; None for what fits
-    winograd: whether 3x3 and 5x5 convolutions may be computed by Winograd's algorithm, which
-        rounds differently from a sum of products, and no worse (winograd/transforms.py)
-    name, instances: which instance, and how many the cores are shared out to (runtime/cores.py)
-    cores: which cores an instance gets, by number; its even share when None
     Errors: DeviceError
     """
-    is_instance = name != "cpu"
-    if cores is not None and not is_instance:
-        raise DeviceError("cpu: cores are given to an instance", fix='devices=["cpu#1"]')
-    mine = share_of(name, instances, cores) if is_instance else all_cores()
-    count = len(mine) if threads is None else threads
+    name = instance.name
+    if options.cores is not None and not instance.number:
+        raise DeviceError(f"{name}: cores are given to an instance", fix=f'devices=["{name}#1"]')
+    mine = share_of(instance, options.cores) if instance.number else all_cores()
+    count = len(mine) if options.threads is None else options.threads
     if not 1 <= count <= MOST_THREADS:
         raise DeviceError(f"cpu: {count} threads, expected 1 to {MOST_THREADS}")
-    if is_instance and (count > len(mine) or futex is False):
+    if instance.number and (count > len(mine) or options.futex is False):
         raise too_many(name, count, mine) if count > len(mine) else no_instances(name)
-    chosen = choose_isa(isa)
-    folder = cache_folder("cpu") if cache_dir is None else pathlib.Path(cache_dir)
+    chosen = choose_isa(options.isa)
+    folder = cache_folder("cpu") if options.cache_dir is None else Path(options.cache_dir)
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
-    pool = Pool(jit, count, spins=spins, futex=futex, cores=mine if is_instance else ())
-    server = Server(pool.native, name, mine, spins) if is_instance else None
-    return CpuDevice(chosen, count, jit, pool, winograd=winograd, server=server, cores=mine)
+    spins = SPINS if options.spins is None else options.spins
+    cores = mine if instance.number else ()
+    pool = Pool(jit, count, spins=spins, futex=options.futex, cores=cores)
+    server = Server(pool.native, name, mine, spins) if instance.number else None
+    spec = _spec(chosen, count, instance, mine)
+    return CpuDevice(chosen, spec, jit, pool, winograd=options.winograd, server=server)

@@ -1,5 +1,19 @@
 """The host device: the numpy references as a device, and the keeper of a session's states."""
 
-from trireme.devices.host.device import open_device
+from trireme.backend.device import HOST, Device
+from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.devices.host.options import HostOptions
 
-__all__ = ["open_device"]
+
+def _open(options: HostOptions, instance: Instance) -> Device:
+    from trireme.devices.host.device import HostDevice
+
+    return HostDevice(options)
+
+
+KIND = DeviceKind(
+    name=HOST,
+    summary="numpy references, and the states of a session",
+    open=_open,
+    options=HostOptions,
+)

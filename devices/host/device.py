@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from trireme.backend.device import (
     HOST,
+    HOST_CORES,
     Buffer,
     DeviceSpec,
     Done,
@@ -20,6 +21,7 @@ from trireme.backend.device import (
     NodeSpan,
     host_view,
 )
+from trireme.devices.host.options import HostOptions
 from trireme.ir.effects import States, uses_state
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
@@ -28,31 +30,24 @@ from trireme.support.errors import InternalError
 
 REFERENCE = "numpy reference"
 _SPEC = DeviceSpec(
-    name="host",
+    name=HOST,
     description="numpy references, and the states of a session",
     flops={"float32": 1e9},
     bandwidth=5e9,
     launch_s=15e-6,
-    resource_group="cpu",
+    resource_group=HOST_CORES,
+    calibrated=False,
 )
 
 
-def open_device(states: States | None = None, operators: bool = True) -> HostDevice:
-    """Open the host device.
-
-    states: where `variable` and `assign` find their arrays; a set of its own when None
-    operators: whether it runs ops without a state, too
-    """
-    return HostDevice(States() if states is None else states, operators)
-
-
 class HostDevice(HostMemoryDevice):
-    """The references behind the contract; see open_device."""
+    """The references behind the contract."""
 
     spec = _SPEC
 
-    def __init__(self, states: States, operators: bool) -> None:
-        self.states, self.operators = states, operators
+    def __init__(self, options: HostOptions) -> None:
+        self.states = States() if options.states is None else options.states
+        self.operators = options.operators
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the references can run the node in planned memory."""

@@ -5,20 +5,30 @@ Read in this order: `spec` (the machine), `stream.commands` (what it is told), `
 `simulator.simulate` (values), `timing` (cycles), `device` (the contract with the engine).
 """
 
-from trireme.devices.npu.compiler.constraints import constraints, supported_ops
-from trireme.devices.npu.device import Npu, NpuCall, NpuExecutable, open_device
-from trireme.devices.npu.spec import NpuSpec, load_spec, spec_names
-from trireme.devices.npu.stream.disassemble import disassemble
+from collections.abc import Sequence
 
-__all__ = [
-    "Npu",
-    "NpuCall",
-    "NpuExecutable",
-    "NpuSpec",
-    "constraints",
-    "disassemble",
-    "load_spec",
-    "open_device",
-    "spec_names",
-    "supported_ops",
-]
+from trireme.backend.device import Device
+from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.devices.npu.options import NpuOptions
+
+
+def _open(options: NpuOptions, instance: Instance) -> Device:
+    from trireme.devices.npu.device import open_npu
+
+    return open_npu(options, instance)
+
+
+def _demands() -> Sequence[str]:
+    from trireme.devices.npu.compiler.constraints import sentences
+
+    return sentences()
+
+
+KIND = DeviceKind(
+    name="npu",
+    summary="a simulated NPU: command streams on a described machine, in virtual time",
+    open=_open,
+    options=NpuOptions,
+    instances=True,
+    demands=_demands,
+)

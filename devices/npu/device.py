@@ -11,9 +11,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +26,11 @@ from trireme.backend.device import (
     NodeSpan,
     Resident,
 )
+from trireme.backend.device_kind import Instance
 from trireme.devices.npu.compiler.compile import TABLE, Compiled, compile_graph, node_kernels
 from trireme.devices.npu.compiler.constraints import Options, reason_against
 from trireme.devices.npu.compiler.estimate import Estimator
+from trireme.devices.npu.options import NpuOptions
 from trireme.devices.npu.simulator.simulate import execute
 from trireme.devices.npu.simulator.timing import Timeline, simulate_cycles
 from trireme.devices.npu.spec import NpuSpec, load_spec
@@ -45,33 +46,20 @@ GARBAGE = 0xA5
 """What SRAM holds at the start of every task: a read before a write shows up as wrong values."""
 
 
-def open_device(
-    spec: str | Path | NpuSpec = "default",
-    float32: Literal["refuse", "float16"] = "refuse",
-    trace: bool = False,
-    sram_bytes: int | None = None,
-    name: str = "npu",
-) -> Device:
+def open_npu(options: NpuOptions, instance: Instance) -> Npu:
     """Return a simulated NPU.
-
-    spec: a description that comes with trireme (mobile, ethos_u55_256, systolic_32x32), or a file
-    float32: whether float32 nodes are refused, or run with float16 operands and results
-    trace: keep every intermediate of the last launch, for `NpuCall.intermediate`
-    sram_bytes: another SRAM size than the description's
-    name: of the device and of its memory, where there are several
 
     Errors: DeviceError, naming the description's field or the option
     """
-    if float32 not in ("refuse", "float16"):
-        raise DeviceError(f"npu: option float32={float32!r}", facts=["known: refuse, float16"])
-    described = load_spec(spec)
-    if float32 == "float16" and "float16" not in described.dtypes:
+    described = load_spec(options.spec)
+    half = options.float32 == "float16"
+    if half and "float16" not in described.dtypes:
         raise DeviceError(f"npu: {described.name} has no float16 to run float32 nodes with")
-    if sram_bytes is not None:
-        if sram_bytes < 256:
-            raise DeviceError(f"npu: option sram_bytes={sram_bytes}, expected 256 or more")
-        described = replace(described, sram=replace(described.sram, bytes=sram_bytes))
-    return Npu(described, Options(float32 == "float16"), trace, name)
+    if options.sram_bytes is not None:
+        if options.sram_bytes < 256:
+            raise DeviceError(f"npu: option sram_bytes={options.sram_bytes}, expected 256 or more")
+        described = replace(described, sram=replace(described.sram, bytes=options.sram_bytes))
+    return Npu(described, Options(half), options.trace, instance.name)
 
 
 class Npu(Device):
@@ -79,9 +67,7 @@ class Npu(Device):
 
     kernel_table = TABLE
 
-    def __init__(
-        self, machine: NpuSpec, options: Options, trace: bool = False, name: str = "npu"
-    ) -> None:
+    def __init__(self, machine: NpuSpec, options: Options, trace: bool, name: str) -> None:
         self.machine, self.options, self.trace = machine, options, trace
         self.spec = _device_spec(machine, options, name)
         self.sram = np.full(machine.sram.bytes, GARBAGE, np.uint8)

@@ -8,41 +8,43 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trireme.backend.core_latency import CoreLatency
-from trireme.backend.device import Buffer, Device, DeviceSpec, Event, Executable, KernelCost
-from trireme.backend.registry import open_device
+from trireme.backend.device import (
+    HOST_CORES,
+    Buffer,
+    Device,
+    DeviceSpec,
+    Event,
+    Executable,
+    KernelCost,
+)
+from trireme.backend.registry import open_core_meter
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.context import MEMORY, Context
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
+from trireme.devices.opencl.options import OpenCLOptions
 from trireme.devices.opencl.platforms import FoundDevice, choose
 from trireme.devices.opencl.pocl import cpu_flags
 from trireme.devices.opencl.programs import Programs
 from trireme.devices.opencl.region import OpenCLExecutable
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
-from trireme.support.errors import DeviceError
 from trireme.support.user_files import cache_folder
 
-_PRECISIONS = ("float32", "float16")
 _CORRECTLY_ROUNDED = 1 << 7
 
 
-def open_opencl(
-    platform: str | None,
-    device: str | None,
-    precision: str,
-    cache_dir: str | Path | None,
-    tuning: str | None,
-) -> Device:
-    """Open a device; see `trireme.devices.opencl.open_device`."""
-    if precision not in _PRECISIONS:
-        known = ", ".join(_PRECISIONS)
-        raise DeviceError(f"opencl: unknown precision {precision!r}", facts=[f"known: {known}"])
-    found = choose(platform, device)
-    folder = cache_folder("opencl") if cache_dir is None else Path(cache_dir)
-    return OpenCLDevice(found, tunings.tuning_for(found, tuning), precision == "float16", folder)
+def open_opencl(options: OpenCLOptions) -> OpenCLDevice:
+    """Return the preferred device that the options leave.
+
+    Errors: DeviceError, if there is none
+    """
+    found = choose(options.platform, options.device)
+    folder = cache_folder("opencl") if options.cache_dir is None else Path(options.cache_dir)
+    tuning = tunings.tuning_for(found, options.tuning)
+    return OpenCLDevice(found, tuning, options.precision == "float16", folder)
 
 
 class OpenCLDevice(Device):
@@ -99,7 +101,7 @@ class OpenCLDevice(Device):
     def core_latency(self) -> CoreLatency | None:
         """Return what passing data between the CPU's cores costs now, if the kernels run on them.
 
-        The cpu device measures it, as it does for its own threads, in a millisecond. OpenCL cannot:
+        Another device measures it, as it does for its own threads, in a millisecond. OpenCL cannot:
         nothing makes two work-groups run at once.
         """
         self.context.check_open()
@@ -107,7 +109,7 @@ class OpenCLDevice(Device):
             return None
         with self.context.lock:
             if self._cores is None:
-                self._cores = open_device("cpu")
+                self._cores = open_core_meter()
             return self._cores.core_latency()
 
     def alloc(self, nbytes: int) -> Buffer:
@@ -171,6 +173,6 @@ def _spec(found: FoundDevice) -> DeviceSpec:
         buffer_bytes=int(handle.max_mem_alloc_size),
         link_latency_s=10e-6,
         link_bandwidth=8e9 if shared else 6e9,
-        resource_group="cpu" if shared else "opencl",
+        resource_group=HOST_CORES if shared else "opencl",
         cores=frozenset(range(os.cpu_count() or 1)) if shared else frozenset(),
     )

@@ -24,6 +24,8 @@ from trireme.support.errors import DeviceError
 Clock = Literal["wall", "virtual"]
 HOST = "host"
 """The memory space of numpy arrays; the handle of its buffers is a 1-D uint8 array."""
+HOST_CORES = "cpu"
+"""The resource group of devices that work on the machine's CPU cores."""
 
 
 def kind_of(name: str) -> str:
@@ -74,6 +76,7 @@ class DeviceSpec:
     resource_group: devices of one group share silicon and cannot overlap
     cores: numbers of the CPUs that it may keep busy, where that is known
     clock: whether its times are measured (wall) or modelled (virtual)
+    calibrated: whether calibration measures it; figures that are no estimate need none
     power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
     """
 
@@ -94,6 +97,7 @@ class DeviceSpec:
     cores: frozenset[int] = frozenset()
     handover_s: float = 0.0
     clock: Clock = "wall"
+    calibrated: bool = True
     power_w: float | None = None
     link_j_per_byte: float | None = None
 

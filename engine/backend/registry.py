@@ -1,82 +1,93 @@
 """Devices by name: how one is opened, with which options, and which can be open together.
 
-They are found in a table of "module:factory" strings, so that nothing is imported (and no driver
-touched) before a device is asked for.
+The list names packages, each with a `KIND` (device_kind.py), so that nothing is imported before a
+device is asked for.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
+from trireme.backend.device_kind import DeviceKind, Instance
 from trireme.ir.effects import States
-from trireme.support.arguments import check_arguments
 from trireme.support.errors import DeviceError, TriremeError
 
-Factory = Callable[..., Device]
-_FACTORIES: dict[str, str] = {
-    "cpu": "trireme.devices.cpu:open_device",
-    "opencl": "trireme.devices.opencl:open_device",
-    "npu": "trireme.devices.npu:open_device",
-    "host": "trireme.devices.host:open_device",
+DEFAULT_DEVICE = "cpu"
+"""What runs where no device is named."""
+_KINDS: dict[str, str | DeviceKind] = {
+    "cpu": "trireme.devices.cpu",
+    "opencl": "trireme.devices.opencl",
+    "npu": "trireme.devices.npu",
+    "host": "trireme.devices.host",
 }
 
 
-def register_device(name: str, factory: str) -> None:
-    """Make "module:factory" the device called `name`, for devices that live outside trireme."""
-    _FACTORIES[name] = factory
+def register_device(kind: DeviceKind) -> None:
+    """Let `open_device` know a kind that lives outside trireme."""
+    _KINDS[kind.name] = kind
 
 
 def device_names() -> tuple[str, ...]:
     """Return the names that `open_device` knows."""
-    return tuple(_FACTORIES)
+    return tuple(_KINDS)
+
+
+def kind_named(name: str) -> DeviceKind:
+    """Return what the kind of a device declares; "cpu#2" is of the kind "cpu".
+
+    Errors: DeviceError, if there is no such kind
+    """
+    found = _KINDS.get(kind_of(name))
+    if found is None:
+        raise DeviceError(f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_KINDS))}"])
+    if isinstance(found, DeviceKind):
+        return found
+    kind: DeviceKind = importlib.import_module(found).KIND
+    return kind
 
 
 def open_device(name: str, **options: Any) -> Device:
     """Open the device called `name`: a kind, or an instance of it by number ("cpu#2").
 
-    A kind has instances if its factory takes a `name`; it may take how many there are, `instances`.
+    options: as the kind declares them; `instances` says how many there are beside an instance
     Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
     """
     if not isinstance(name, str):
-        raise DeviceError(f"{name!r} is no name of a device", fix='open_device("cpu")')
-    kind = kind_of(name)
-    if kind not in _FACTORIES:
         raise DeviceError(
-            f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_FACTORIES))}"]
+            f"{name!r} is no name of a device", fix=f'open_device("{DEFAULT_DEVICE}")'
         )
-    module, _, attribute = _FACTORIES[kind].partition(":")
-    try:
-        factory: Factory = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise DeviceError(f"device {name!r} cannot be opened: {error}") from error
-    given = _of_instance(name, factory, options)
-    check_arguments(factory, given, DeviceError, of=name)
-    return factory(**given)
+    kind = kind_named(name)
+    count = options.pop("instances", 1)
+    if not isinstance(count, int):
+        raise DeviceError(f"{name}: instances is {count!r}, expected a whole number")
+    return kind.opened(_instance(name, kind, count), options)
 
 
-def _of_instance(name: str, factory: Factory, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options of a factory, with what it must know of an instance."""
-    kind, hash, number = name.partition("#")
-    given = {key: value for key, value in options.items() if key != "instances"}
+def _instance(name: str, kind: DeviceKind, count: int) -> Instance:
+    _, hash, number = name.partition("#")
     if not hash:
-        return given
-    takes = inspect.signature(factory).parameters
-    if "name" not in takes:
-        raise DeviceError(f"{name}: {kind} has no instances", fix=kind)
+        return Instance(name)
+    if not kind.instances:
+        raise DeviceError(f"{name}: {kind.name} has no instances", fix=kind.name)
     if not number.isdecimal() or number[0] == "0":
-        raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind}#1")
-    if "instances" in takes:
-        asked = options.get("instances", 0)
-        if not isinstance(asked, int):
-            raise DeviceError(f"{name}: instances is {asked!r}, expected a whole number")
-        given["instances"] = max(asked, int(number))
-    return {**given, "name": name}
+        raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind.name}#1")
+    return Instance(name, int(number), max(count, int(number)))
+
+
+def open_core_meter() -> Device:
+    """Return an open device whose `core_latency` tells how far apart the CPU's cores are.
+
+    Errors: DeviceError, if there is none
+    """
+    for name in _KINDS:
+        if kind_named(name).measures_cores:
+            return open_device(name)
+    raise DeviceError("no device measures how far apart the cores are")
 
 
 def open_devices(
@@ -95,7 +106,7 @@ def open_devices(
     opened: dict[str, Device] = {}
     absent: dict[str, TriremeError] = {}
     if not wanted:
-        raise DeviceError("no device was asked for", fix='devices=["cpu"]')
+        raise DeviceError("no device was asked for", fix=f'devices=["{DEFAULT_DEVICE}"]')
     names = [one if isinstance(one, str) else one.spec.name for one in wanted]
     with ExitStack() as closing:
         for one, name in zip(wanted, names, strict=True):
@@ -137,11 +148,11 @@ def options_of(
 
     names: all devices that are asked for
     given: options by name, and by kind for all instances of a kind
-    threads: of the cpu device, or of each of its instances
+    threads: of each device that takes an option of this name
     """
     kind = kind_of(name)
     options = {**given.get(kind, {}), **given.get(name, {})}
-    if kind == "cpu" and threads is not None:
+    if threads is not None and kind in _KINDS and kind_named(kind).takes("threads"):
         options.setdefault("threads", threads)
     if kind != name:
         numbers = [other.partition("#")[2] for other in names if kind_of(other) == kind]

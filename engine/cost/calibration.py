@@ -217,7 +217,7 @@ class Calibration:
         names = [
             spec.name
             for spec in specs
-            if spec.clock == "wall" and spec.kind != "host" and self.of(spec) is None
+            if spec.clock == "wall" and spec.calibrated and self.of(spec) is None
         ]
         if not names:
             return []

@@ -23,7 +23,7 @@ import numpy as np
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.backend.device import HOST, Buffer, Device
-from trireme.backend.registry import open_device, options_of
+from trireme.backend.registry import DEFAULT_DEVICE, open_device, options_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
@@ -156,7 +156,7 @@ class Eager:
         self,
         op: str,
         *inputs: Any,
-        device: str | Device = "cpu",
+        device: str | Device = DEFAULT_DEVICE,
         outputs: int | None = None,
         quants: Sequence[Quant | None] = (),
         **attrs: Any,

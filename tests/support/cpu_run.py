@@ -6,7 +6,7 @@ import random
 import numpy as np
 from guard import run_guarded
 
-from trireme.devices.cpu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
@@ -39,7 +39,7 @@ class Poisoned:
 def open_all():
     """One device for each instruction set and thread count, sharing the user's cache."""
     return {
-        (isa, threads): open_device(threads=threads, isa=isa)
+        (isa, threads): open_device("cpu", threads=threads, isa=isa)
         for isa in available_isas()
         for threads in (1, 2)
     }

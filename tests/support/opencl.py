@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.devices.opencl import list_devices
+from trireme.devices.opencl.platforms import find_devices
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
@@ -19,7 +19,7 @@ POISON = 0xA5
 @functools.cache
 def skip_reason() -> str:
     """Why OpenCL tests cannot run here, or nothing."""
-    usable = [found for found in list_devices() if not found.checker]
+    usable = [found for found in find_devices() if not found.checker]
     return "" if usable else "no OpenCL platform"
 
 

@@ -190,7 +190,7 @@ def test_a_real_model_against_litert(capsys):
     code, out, _ = call(capsys, model, *against, "--limit-peers", "generic", *SHORT, "--json")
     assert code == 0
     (row,) = json.loads(out)["rows"]
-    assert row["engines"]["trireme"]["facts"]["notes"] == ["generates code for generic"]
+    assert row["engines"]["trireme"]["facts"]["notes"] == ["cpu: isa=generic"]
     assert row["engines"]["litert"]["facts"]["notes"] == ["cannot be limited to generic"]
     assert row["best_peer"] == "litert" and row["engines"]["litert"]["ratio"] > 0
     assert row["engines"]["onnxruntime"]["reason"] == "onnxruntime cannot run .tflite files"

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from trireme.backend.device_kind import Instance
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.support.errors import DeviceError
 
@@ -25,32 +26,32 @@ def all_cores() -> tuple[int, ...]:
 
 
 def share_of(
-    name: str, instances: int, cores: Iterable[int] | None = None, topology: Path = _TOPOLOGY
+    instance: Instance, cores: Iterable[int] | None = None, topology: Path = _TOPOLOGY
 ) -> tuple[int, ...]:
-    """Return the CPUs of the instance called `name` ("cpu#2") of so many instances.
+    """Return the CPUs that one of several instances gets.
 
     cores: those asked for, if any
     topology: where Linux says which CPUs are threads of one core
     Errors: DeviceError, if there are none left for it, or those asked for are not to be had
     """
     if not has_futex() or not hasattr(os, "sched_setaffinity"):
-        raise no_instances(name)
+        raise no_instances(instance.name)
     allowed = all_cores()
     if cores is not None:
         wanted = tuple(sorted({*cores}))
         if not wanted or not {*wanted} <= {*allowed}:
             raise DeviceError(
-                f"{name}: cores {_list(wanted)}, expected some of {_list(allowed)},"
+                f"{instance.name}: cores {_list(wanted)}, expected some of {_list(allowed)},"
                 " which this process may use"
             )
         return wanted
     whole = whole_cores(allowed, topology)
-    number = int(name.partition("#")[2])
-    each = len(whole) // max(instances, number)
+    number, each = instance.number, len(whole) // instance.count
     if not each:
         what = f"{len(whole)} cores" if len(whole) > 1 else "1 core"
         raise DeviceError(
-            f"{name}: this process may use {what} ({_list(allowed)}), one for each instance",
+            f"{instance.name}: this process may use {what} ({_list(allowed)}), one for each"
+            " instance",
             fix=f"cpu#1 to cpu#{len(whole)}",
         )
     return tuple(sorted(cpu for one in whole[(number - 1) * each : number * each] for cpu in one))

@@ -7,7 +7,7 @@ list is printed whole by `constraints`, so the page of supported ops cannot go s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -247,9 +247,12 @@ def sentence(constraint: Constraint) -> str:
     return (constraint.__doc__ or constraint.__name__).strip()
 
 
-def constraints() -> Mapping[str, tuple[str, ...]]:
-    """Return every constraint's sentence with the ops it is about, () for all: for the docs."""
-    return {sentence(constraint): ops for constraint, ops in CONSTRAINTS}
+def sentences() -> tuple[str, ...]:
+    """Return every constraint's sentence, with the ops that it is about unless it is for all."""
+    return tuple(
+        sentence(constraint) + (f" ({', '.join(ops)})" if ops else "")
+        for constraint, ops in CONSTRAINTS
+    )
 
 
 def supported_ops() -> tuple[str, ...]:

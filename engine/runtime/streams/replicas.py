@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trireme.backend.device import Device
+from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.model_file.cache import Model
 from trireme.runtime.session import Session
 from trireme.runtime.streams.pipeline import Feeds, Stream, check_no_other
@@ -36,12 +37,13 @@ class Replicas(Closing):
         count: int,
         *,
         threads: int = 1,
-        devices: Sequence[str | Device] = ("cpu",),
+        devices: Sequence[str | Device] = (DEFAULT_DEVICE,),
         **options: Any,
     ) -> None:
         if count < 1 or not all(isinstance(name, str) for name in devices):
             raise RunError(
-                f"{count} replicas on {list(map(str, devices))}", fix='count=2, devices=["cpu"]'
+                f"{count} replicas on {list(map(str, devices))}",
+                fix=f'count=2, devices=["{DEFAULT_DEVICE}"]',
             )
         self.sessions: list[Session] = []
         self._stream: Stream | None = None

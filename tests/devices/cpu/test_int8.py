@@ -12,7 +12,7 @@ import pytest
 from cpu_run import run
 from sweep import sweep
 
-from trireme.devices.cpu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS
 from trireme.devices.cpu.kernels.int8.columns import DepthwiseWindow
@@ -159,7 +159,7 @@ def test_weights_that_are_not_constant_say_so():
     w = b.input("w", TensorType((3, 4), "int8", Quant((0.1,), (0,))))
     out = Quant((0.1,), (0,))
     graph = b.finish(*b.add_node("fully_connected", [x, w], {}, quants=[out]))
-    device = open_device(threads=1)
+    device = open_device("cpu", threads=1)
     try:
         assert "not constant" in device.kernel_note(graph, graph.nodes[0])
     finally:
@@ -182,7 +182,7 @@ def test_a_depthwise_conv_of_weights_that_are_all_beyond_int8():
     }
     graph = b.finish(*b.add_node("conv", [x, w], attrs, quants=[Quant((2.0,), (9,))]))
     feeds = {graph.inputs[0]: numbers(rng, (1, 6, 5, 32), "uint8")}
-    device = open_device(threads=1)
+    device = open_device("cpu", threads=1)
     try:
         (found,), _, _ = run(device, graph, feeds)
     finally:

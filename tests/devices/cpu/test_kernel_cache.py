@@ -17,7 +17,7 @@ from sweep import sweep
 from zoo import zoo_path
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen import emit
 from trireme.devices.cpu.codegen import kernel_cache as recipes
 from trireme.devices.cpu.codegen.emit import objects
@@ -196,7 +196,7 @@ def test_what_is_in_the_key(tmp_path, monkeypatch, what):
 
     def made():
         before = {*tmp_path.iterdir()}
-        device = open_device(threads=1, cache_dir=tmp_path)
+        device = open_device("cpu", threads=1, cache_dir=tmp_path)
         device.compile([graph])
         device.close()
         return len({*tmp_path.iterdir()} - before)
@@ -257,7 +257,7 @@ def test_weights_are_packed_when_the_compiler_is_done(tmp_path, monkeypatch):
     given_back, plain = emit.give_back, products.pack_panels
     monkeypatch.setattr(emit, "give_back", lambda n: (told.append("compiled"), given_back(n)))
     monkeypatch.setattr(products, "pack_panels", lambda *a: (told.append("packed"), plain(*a))[1])
-    device = open_device(threads=1, cache_dir=tmp_path)
+    device = open_device("cpu", threads=1, cache_dir=tmp_path)
     told.clear()
     device.compile([graph])
     device.close()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
-from trireme.devices.cpu import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.runtime.options import AS_GIVEN
@@ -81,7 +81,7 @@ def test_a_short_run_after_a_pause_wakes_nobody():
 def test_sessions_in_many_threads(shared):
     """Six threads run four sessions of their own inputs at once; every result is right."""
     shapes = [(64,), (300, 40), (1000, 70), (200_000,)]
-    device = open_device(threads=3) if shared else None
+    device = open_device("cpu", threads=3) if shared else None
     made = [
         session(3, 3, shape=s, op="relu", devices=[device] if device else ("cpu",)) for s in shapes
     ]

@@ -13,8 +13,8 @@ from alarm import Interrupted, alarms, needs_timers
 from zoo import CHECKOUT
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device
-from trireme.devices.cpu.device import NO_CACHE
+from trireme.backend.registry import open_device
+from trireme.devices.cpu.options import NO_CACHE
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -40,6 +40,7 @@ def bound(device, seed=0):
 @pytest.fixture(params=["futex", "python"])
 def device(request, tmp_path):
     opened = open_device(
+        "cpu",
         threads=3,
         cache_dir=tmp_path / "cache",
         spins=500,
@@ -182,7 +183,7 @@ def test_the_interpreter_ends(close, tmp_path):
     code = (
         "import sys; sys.path[:0] = sys.argv[1:3]\n"
         "import test_pool as t, pathlib\n"
-        "device = t.open_device(threads=3, cache_dir=pathlib.Path(sys.argv[3]))\n"
+        "device = t.open_device('cpu', threads=3, cache_dir=pathlib.Path(sys.argv[3]))\n"
         "call, x, y = t.bound(device)\n"
         "call.launch()\n"
         f"{close}\n"
@@ -197,7 +198,7 @@ def test_the_interpreter_ends(close, tmp_path):
 def test_damaged_objects_are_compiled_again(tmp_path, caplog):
     folder = tmp_path / "cache"
     for damage in (lambda data: data[: len(data) // 2], lambda data: b"", lambda data: data[:-1]):
-        device = open_device(threads=1, cache_dir=folder)
+        device = open_device("cpu", threads=1, cache_dir=folder)
         bound(device)[0].launch()
         device.close()
         objects = list(folder.glob("*.o"))
@@ -205,7 +206,7 @@ def test_damaged_objects_are_compiled_again(tmp_path, caplog):
         for path in objects:
             path.write_bytes(damage(path.read_bytes()))
         with caplog.at_level(logging.WARNING):
-            device = open_device(threads=1, cache_dir=folder)
+            device = open_device("cpu", threads=1, cache_dir=folder)
             call, x, y = bound(device)
         call.launch()
         device.close()
@@ -218,7 +219,7 @@ def test_a_cache_others_can_write_is_not_used(tmp_path, caplog):
     folder.mkdir()
     folder.chmod(0o777)
     with caplog.at_level(logging.WARNING):
-        device = open_device(threads=1, cache_dir=folder)
+        device = open_device("cpu", threads=1, cache_dir=folder)
         bound(device)[0].launch()
     device.close()
     assert not list(folder.iterdir())
@@ -227,15 +228,15 @@ def test_a_cache_others_can_write_is_not_used(tmp_path, caplog):
 
 def test_options_are_checked():
     with pytest.raises(DeviceError, match="threads"):
-        open_device(threads=0)
+        open_device("cpu", threads=0)
     with pytest.raises(DeviceError, match="unknown instruction set"):
-        open_device(isa="sse9")
-    open_device(threads=1, cache_dir=NO_CACHE).close()
+        open_device("cpu", isa="sse9")
+    open_device("cpu", threads=1, cache_dir=NO_CACHE).close()
 
 
 def test_a_parked_worker_sleeps_as_soon_as_the_run_is_over(tmp_path):
     """With spins that never end, only parking lets it sleep; the next run wakes it."""
-    device = open_device(threads=2, cache_dir=tmp_path / "cache", spins=1 << 60)
+    device = open_device("cpu", threads=2, cache_dir=tmp_path / "cache", spins=1 << 60)
     if not device._pool._futex:
         pytest.skip("workers sleep in Python here")
     try:

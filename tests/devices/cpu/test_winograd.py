@@ -8,7 +8,7 @@ from cpu_run import assert_close, isas_for, node_graph, run
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.winograd import conv as winograd_conv
@@ -223,7 +223,7 @@ def test_option(tmp_path):
     rng = np.random.default_rng(SEED)
     graph, feeds = conv(rng, (1, 28, 28, 64, 64, (1, 1, 1, 1)))
     for winograd in (True, False):
-        device = open_device(threads=1, cache_dir=tmp_path, winograd=winograd)
+        device = open_device("cpu", threads=1, cache_dir=tmp_path, winograd=winograd)
         _, kernels, _ = run(device, graph, feeds)
         assert all(("winograd" in kernel) is winograd for kernel in kernels.values()), kernels
         device.close()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from npu import Int8Builder, Run
 
-from trireme.devices.npu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.npu.simulator.cycles import conv_cycles, depthwise_cycles, systolic_cycles
 from trireme.devices.npu.spec import load_spec
 from trireme.devices.npu.stream.commands import Matrix, Window
@@ -82,7 +82,7 @@ def test_a_stream_takes_the_formulas_cycles():
     builder = Int8Builder(np.random.default_rng(1))
     x = builder.feed(256, 256)
     y = builder.op("fully_connected", x, builder.weights(128, 256), builder.bias(128))
-    device = open_device("systolic_32x32")
+    device = open_device("npu", spec="systolic_32x32")
     run = Run(device, builder.finish(y), builder.feeds)
     commands = [c.work for c in run.executable.task.commands if isinstance(c.work, Matrix)]
     tiles = [(w.ofm.shape[2], w.ofm.shape[3], w.ifm.shape[3]) for w in commands]

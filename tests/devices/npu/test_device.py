@@ -10,9 +10,14 @@ from sweep import sweep
 from zoo import zoo_path
 
 from trireme.backend.device import HOST, Buffer, host_alloc
-from trireme.devices.npu import load_spec, open_device, spec_names, supported_ops
-from trireme.devices.npu.compiler.constraints import CONSTRAINTS, constraints, sentence
-from trireme.devices.npu.spec import parse_spec
+from trireme.backend.registry import open_device
+from trireme.devices.npu.compiler.constraints import (
+    CONSTRAINTS,
+    sentence,
+    sentences,
+    supported_ops,
+)
+from trireme.devices.npu.spec import load_spec, parse_spec, spec_names
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret
@@ -25,7 +30,7 @@ Q = Quant((0.05,), (3,))
 
 @pytest.fixture(scope="module")
 def device():
-    opened = open_device()
+    opened = open_device("npu")
     yield opened
     opened.close()
 
@@ -112,7 +117,7 @@ def test_a_gemm_with_an_alpha_needs_constant_weights(alpha, words):
     b = GraphBuilder("gemm")
     inputs = [b.input(n, TensorType(dims, "float16")) for n, dims in (("a", (2, 4)), ("b", (4, 3)))]
     graph = b.finish(b.add("gemm", *inputs, alpha=alpha))
-    device = open_device()
+    device = open_device("npu")
     assert words in (device.unsupported_reason(graph, graph.nodes[0]) or "")
     assert bool(words) == (device.unsupported_reason(graph, graph.nodes[0]) is not None)
     device.close()
@@ -149,7 +154,7 @@ def test_every_device_says_that_control_flow_is_for_the_host(devices):
 
 
 def test_what_fits_no_tile_is_refused():
-    small = open_device(sram_bytes=1024)
+    small = open_device("npu", sram_bytes=1024)
     found = reason(small, (1, 64, 64, 4), "reduce_mean", inputs=[(np.array([1, 2]), None)])
     assert found.startswith("the smallest tile of every step must fit SRAM (here ")
     small.close()
@@ -164,11 +169,12 @@ def test_moving_weights_of_a_conv_are_refused(device):
 
 
 def test_constraints_are_printable():
-    listed = constraints()
+    listed = sentences()
     assert len(listed) == len(CONSTRAINTS)
-    for constraint, _ in CONSTRAINTS:
-        assert sentence(constraint) in listed
-        assert "\n" not in sentence(constraint)
+    for said, (constraint, ops) in zip(listed, CONSTRAINTS, strict=True):
+        assert said.startswith(sentence(constraint))
+        assert all(op in said for op in ops)
+        assert "\n" not in said
     assert all(has_op(op) for op in supported_ops())
 
 
@@ -251,7 +257,7 @@ def test_launches_from_threads(device):
 
 @pytest.mark.parametrize("sram_bytes", [4096, 1 << 20])
 def test_every_intermediate_can_be_asked_for(sram_bytes):
-    traced = open_device(trace=True, sram_bytes=sram_bytes)
+    traced = open_device("npu", trace=True, sram_bytes=sram_bytes)
     b, graph = net()
     run = Run(traced, graph, b.feeds)
     want = {}
@@ -301,7 +307,7 @@ def test_buffers_at_offsets(device):
 
 
 def test_a_closed_device_says_so():
-    opened = open_device()
+    opened = open_device("npu")
     b, graph = net()
     run = Run(opened, graph, b.feeds)
     opened.close()
@@ -328,7 +334,7 @@ def test_zoo_on_ethos_bit_exact_and_within_fifteen_percent_of_vela(name):
     from trireme.converters.tflite.walk import convert
 
     graph = convert(zoo_path(f"{name}.tflite"))
-    ethos = open_device("ethos_u55_256")
+    ethos = open_device("npu", spec="ethos_u55_256")
     region = supported_part(ethos, graph)
     assert len(region.nodes) >= len(graph.nodes) - 4
     feeds = feeds_of(region, np.random.default_rng(SEED))
@@ -345,7 +351,7 @@ def test_estimates_agree_with_the_sunk_region(name):
     from trireme.converters.tflite.walk import convert
 
     graph = convert(zoo_path(f"{name}.tflite"))
-    mobile = open_device()
+    mobile = open_device("npu")
     region = supported_part(mobile, graph)
     (executable,) = mobile.compile([region])
     predicted = sum(mobile.estimate_s(region, node) for node in region.nodes)
@@ -383,15 +389,15 @@ def test_a_wrong_description_names_the_field(words):
 
 def test_options_are_checked(tmp_path):
     with pytest.raises(DeviceError, match="unknown NPU 'warp'"):
-        open_device("warp")
+        open_device("npu", spec="warp")
     with pytest.raises(DeviceError, match="cannot be read"):
-        open_device(tmp_path / "absent.toml")
-    with pytest.raises(DeviceError, match="float32='double'"):
-        open_device(float32="double")
+        open_device("npu", spec=tmp_path / "absent.toml")
+    with pytest.raises(DeviceError, match="unknown float32 'double'"):
+        open_device("npu", float32="double")
     with pytest.raises(DeviceError, match="has no float16"):
-        open_device("ethos_u55_256", float32="float16")
+        open_device("npu", spec="ethos_u55_256", float32="float16")
     with pytest.raises(DeviceError, match="sram_bytes=3"):
-        open_device(sram_bytes=3)
+        open_device("npu", sram_bytes=3)
 
 
 def test_a_description_may_say_that_a_launch_takes_no_time():

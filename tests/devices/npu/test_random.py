@@ -5,7 +5,8 @@ import pytest
 from npu import Run, feeds_of, supported_part
 from random_graphs import random_graph
 
-from trireme.devices.npu import open_device, spec_names
+from trireme.backend.registry import open_device
+from trireme.devices.npu.spec import spec_names
 from trireme.ir.interpreter import interpret
 
 SRAM_SIZES = (1500, 3000, 8000, 40_000, 300_000)
@@ -15,7 +16,7 @@ SRAM_SIZES = (1500, 3000, 8000, 40_000, 300_000)
 def test_random_graph_bit_for_bit(seed):
     rng = np.random.default_rng(seed)
     name = str(rng.choice(spec_names()))
-    device = open_device(name, sram_bytes=int(rng.choice(SRAM_SIZES)), trace=True)
+    device = open_device("npu", spec=name, sram_bytes=int(rng.choice(SRAM_SIZES)), trace=True)
     graph = supported_part(device, random_graph(seed, 12, quantised=True))
     feeds = feeds_of(graph, rng)
     want = {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from npu import Int8Builder, Run
 
-from trireme.devices.npu import open_device
+from trireme.backend.registry import open_device
 from trireme.devices.npu.compiler.compile import compile_graph
 from trireme.devices.npu.simulator.simulate import execute
 from trireme.devices.npu.simulator.timing import simulate_cycles
@@ -253,7 +253,7 @@ def test_too_small_an_sram_is_a_compile_error():
 
 def test_constants_are_packed_once_and_tile_by_tile():
     builder, graph = net()
-    device = open_device(sram_bytes=16 << 10)
+    device = open_device("npu", sram_bytes=16 << 10)
     run = Run(device, graph, builder.feeds)
     weights = sum(graph.values[n.inputs[1]].data.nbytes for n in graph.nodes if n.op == "conv")
     assert weights <= run.executable.constant_bytes <= 3 * weights + (64 << 10)

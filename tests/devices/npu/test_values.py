@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from npu import Int8Builder, Run, sample_graph
 
-from trireme.devices.npu import open_device, supported_ops
+from trireme.backend.registry import open_device
+from trireme.devices.npu.compiler.constraints import supported_ops
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
 from trireme.support.dtypes import numpy_dtype
@@ -15,7 +16,7 @@ SRAM_SIZES = (8 << 10, 64 << 10, 1 << 20)
 
 @pytest.fixture(scope="module")
 def devices():
-    opened = [open_device(float32="float16", sram_bytes=size) for size in SRAM_SIZES]
+    opened = [open_device("npu", float32="float16", sram_bytes=size) for size in SRAM_SIZES]
     yield opened
     for device in opened:
         device.close()

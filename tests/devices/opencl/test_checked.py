@@ -12,18 +12,18 @@ import opencl
 import pytest
 from zoo import CHECKOUT
 
-from trireme.devices.opencl import list_devices
+from trireme.devices.opencl.platforms import find_devices
 
 _COMPLAINTS = ("Invalid", "race", "divergence", "Uninitialized")
 _SCRIPT = """
 import sys
 import opencl
 from op_samples import assert_close, op_samples, sample_graph
-from trireme.devices.opencl import open_device
+from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
 
-device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
+device = open_device("opencl", platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 taken = {}
 for op, sample, name in op_samples():
     first = 1 if op.name in ("max_pool", "layer_normalization") else None
@@ -45,10 +45,10 @@ import sys
 import numpy as np
 import opencl
 from random_graphs import random_feeds, random_graph
-from trireme.devices.opencl import open_device
+
 from trireme.ir.interpreter import interpret
 
-device = open_device(platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
+device = open_device("opencl", platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 for seed in range(60):
     graph = random_graph(seed, 3 + seed % 9, quantised=seed % 2 == 0)
     assert not any(device.unsupported_reason(graph, node) for node in graph.nodes), seed
@@ -70,7 +70,7 @@ print("random samples agree")
 @pytest.mark.parametrize("script", [_SCRIPT, _RANDOM], ids=["samples", "random graphs"])
 def test_oclgrind_finds_nothing_to_complain_about(script, tuning, tmp_path):
     opencl.need_opencl()
-    if not any("oclgrind" in found.platform.lower() for found in list_devices()):
+    if not any("oclgrind" in found.platform.lower() for found in find_devices()):
         pytest.skip("Oclgrind is not installed")
     support = str(CHECKOUT / "tests" / "support")
     done = subprocess.run(

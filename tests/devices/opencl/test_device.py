@@ -8,11 +8,12 @@ import pytest
 from cpu_run import node_graph
 
 from trireme.backend.core_latency import CoreLatency
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.devices.cpu.device import CpuDevice
-from trireme.devices.opencl import list_devices, open_device
 from trireme.devices.opencl.cost_features import TERM_LIMITS
 from trireme.devices.opencl.lowering import Lowering, Tensor
+from trireme.devices.opencl.platforms import find_devices
 from trireme.devices.opencl.programs import build_error
 from trireme.ir.interpreter import interpret
 from trireme.runtime.session import Session
@@ -29,7 +30,7 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def device(cache):
     opencl.need_opencl()
-    made = open_device(cache_dir=cache)
+    made = open_device("opencl", cache_dir=cache)
     yield made
     made.close()
 
@@ -74,7 +75,7 @@ def test_programs_come_from_the_cache_and_a_damaged_one_is_built_again(tmp_path)
             data = path.read_bytes()
             if damage is not None:
                 path.write_bytes(data[: len(data) // 2] if damage == "truncate" else damage)
-        fresh = open_device(cache_dir=tmp_path)
+        fresh = open_device("opencl", cache_dir=tmp_path)
         found, _ = opencl.run(fresh, graph, opencl.feed(graph))
         opencl.assert_right(graph, found)
         fresh.close()
@@ -85,7 +86,7 @@ def test_a_program_that_the_driver_refuses_is_built_again_and_named(tmp_path, ca
     opencl.need_opencl()
     graph = opencl.region()
     for _ in range(2):
-        fresh = open_device(cache_dir=tmp_path)
+        fresh = open_device("opencl", cache_dir=tmp_path)
         found, _ = opencl.run(fresh, graph, opencl.feed(graph))
         opencl.assert_right(graph, found)
         fresh.close()
@@ -99,7 +100,7 @@ def test_a_program_that_the_driver_refuses_is_built_again_and_named(tmp_path, ca
 def test_an_unusable_cache_folder_is_no_error(tmp_path):
     opencl.need_opencl()
     (tmp_path / "file").write_text("not a folder")
-    fresh = open_device(cache_dir=tmp_path / "file")
+    fresh = open_device("opencl", cache_dir=tmp_path / "file")
     graph = opencl.region()
     opencl.assert_right(graph, opencl.run(fresh, graph, opencl.feed(graph))[0])
 
@@ -130,20 +131,20 @@ def test_build_errors_of_other_compilers_name_their_line():
 
 def test_devices_are_chosen_by_name_and_an_absent_one_lists_what_is_there():
     opencl.need_opencl()
-    found = list_devices()[0]
-    assert open_device(platform=found.platform.upper()).found.device == found.device
+    found = find_devices()[0]
+    assert open_device("opencl", platform=found.platform.upper()).found.device == found.device
     with pytest.raises(DeviceError, match="no OpenCL device with platform 'voodoo'") as caught:
-        open_device(platform="voodoo")
+        open_device("opencl", platform="voodoo")
     assert found.device in str(caught.value)
     with pytest.raises(DeviceError, match="unknown precision"):
-        open_device(precision="float8")
+        open_device("opencl", precision="float8")
     with pytest.raises(DeviceError, match="unknown tuning"):
-        open_device(tuning="toaster")
+        open_device("opencl", tuning="toaster")
 
 
 def test_a_checker_is_never_chosen_unasked():
     opencl.need_opencl()
-    assert "oclgrind" not in open_device().spec.description.lower()
+    assert "oclgrind" not in open_device("opencl").spec.description.lower()
 
 
 def test_the_spec_says_whether_cores_are_shared(device):
@@ -204,7 +205,7 @@ def test_it_is_priced_for_how_far_apart_they_are(device, monkeypatch, tmp_path, 
 
 def test_a_closed_device_refuses(cache):
     opencl.need_opencl()
-    closed = open_device(cache_dir=cache)
+    closed = open_device("opencl", cache_dir=cache)
     closed.close()
     closed.close()
     with pytest.raises(DeviceError, match="closed"):

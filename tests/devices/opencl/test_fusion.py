@@ -5,7 +5,7 @@ import opencl
 import pytest
 from op_samples import assert_close
 
-from trireme.devices.opencl import open_device
+from trireme.backend.registry import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
@@ -16,7 +16,7 @@ SEED = 5
 @pytest.fixture(scope="module")
 def device(tmp_path_factory):
     opencl.need_opencl()
-    made = open_device(cache_dir=tmp_path_factory.mktemp("programs"))
+    made = open_device("opencl", cache_dir=tmp_path_factory.mktemp("programs"))
     yield made
     made.close()
 

@@ -7,7 +7,7 @@ import pytest
 from op_samples import assert_close, op_samples, sample_graph
 from sweep import sweep
 
-from trireme.devices.opencl import open_device
+from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
 
@@ -57,7 +57,7 @@ def device(tmp_path_factory, request):
     """The device; with its driver's optimisation where the sweep is asked for, which takes twice as
     long."""
     opencl.need_opencl()
-    made = open_device(cache_dir=tmp_path_factory.mktemp("programs"))
+    made = open_device("opencl", cache_dir=tmp_path_factory.mktemp("programs"))
     if not any(item.get_closest_marker("sweep") for item in request.session.items):
         made.programs.options.append("-cl-opt-disable")
     yield made
@@ -133,7 +133,7 @@ def test_outputs_that_no_kernel_makes_are_refused(device, name):
 @pytest.mark.parametrize("tuning", ["desktop_gpu", "mobile_gpu"])
 def test_kernels_cut_for_a_gpu_agree_too(tuning, tmp_path):
     opencl.need_opencl()
-    device = open_device(tuning=tuning, cache_dir=tmp_path)
+    device = open_device("opencl", tuning=tuning, cache_dir=tmp_path)
     names = [name for name in samples() if name.startswith(GPU_SAMPLES)]
     assert len(names) == len(GPU_SAMPLES)
     made = device.compile([samples()[name][0] for name in names])
@@ -143,7 +143,7 @@ def test_kernels_cut_for_a_gpu_agree_too(tuning, tmp_path):
 
 def test_weights_in_half_precision_are_close(tmp_path):
     opencl.need_opencl()
-    device = open_device(precision="float16", cache_dir=tmp_path)
+    device = open_device("opencl", precision="float16", cache_dir=tmp_path)
     for name in ("conv-3-stride_2,_uneven_pads", "fully_connected-0-classifier"):
         graph, feeds = samples()[name]
         wanted = interpret(graph, feeds)

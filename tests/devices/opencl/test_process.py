@@ -8,15 +8,16 @@ import sys
 import opencl
 import pytest
 
+from trireme.backend.registry import open_device
 from trireme.backend.registry import open_device as open_by_name
-from trireme.devices.opencl import list_devices, open_device
+from trireme.devices.opencl.platforms import find_devices
 from trireme.devices.opencl.pocl import sweep
 from trireme.support.errors import DeviceError
 
 
 def _in_fork(device, results):
     messages = []
-    for use in (lambda: device.alloc(64), open_device, list_devices):
+    for use in (lambda: device.alloc(64), lambda: open_device("opencl"), find_devices):
         try:
             use()
             messages.append("no error")
@@ -29,7 +30,7 @@ def _in_fork(device, results):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_is_told_instead_of_hanging(tmp_path):
     opencl.need_opencl()
-    device = open_device(cache_dir=tmp_path)
+    device = open_device("opencl", cache_dir=tmp_path)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     child = context.Process(target=_in_fork, args=(device, results))
@@ -51,7 +52,10 @@ def python(code):
     return done.stdout.strip()
 
 
-_OPEN = "from trireme.devices.opencl import open_device; d = open_device(cache_dir='{cache}')"
+_OPEN = (
+    "from trireme.backend.registry import open_device; "
+    "d = open_device('opencl', cache_dir='{cache}')"
+)
 _RUN = """
 import numpy as np
 import trireme.ops  # noqa: F401 - fills the registry
@@ -91,7 +95,7 @@ def test_without_a_driver_the_error_says_so(monkeypatch):
 
     cl = pytest.importorskip("pyopencl")
     monkeypatch.setattr(cl, "get_platforms", none)
-    assert list_devices() == []
+    assert find_devices() == []
     with pytest.raises(DeviceError, match="no OpenCL device") as caught:
         open_by_name("opencl")
     assert "no OpenCL platform was found" in str(caught.value)

@@ -6,7 +6,7 @@ import numpy as np
 import opencl
 import pytest
 
-from trireme.devices.opencl import open_device
+from trireme.backend.registry import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
@@ -22,7 +22,7 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def device(cache):
     opencl.need_opencl()
-    made = open_device(cache_dir=cache)
+    made = open_device("opencl", cache_dir=cache)
     yield made
     made.close()
 
@@ -100,7 +100,7 @@ def test_products_through_local_memory_agree(cache):
     w = builder.constant("w", rng.standard_normal((50, 37)).astype(np.float32))
     b = builder.constant("b", rng.standard_normal(50).astype(np.float32))
     graph = builder.finish(builder.add("fully_connected", x, w, b, activation="relu"))
-    device = open_device(tuning="desktop_gpu", cache_dir=cache)
+    device = open_device("opencl", tuning="desktop_gpu", cache_dir=cache)
     executable = device.compile([graph])[0]
     assert executable.kernels[0].endswith("_local")
     found, _ = opencl.run(device, graph, opencl.feed(graph), executable)

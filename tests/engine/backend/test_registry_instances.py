@@ -1,10 +1,15 @@
 """Opening instances of a device: their options, their share of the cores, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
+from toy_device import ToyDevice
 
 import trireme.ops  # noqa: F401
+from trireme.backend import registry
 from trireme.backend.device import DeviceSpec
-from trireme.backend.registry import _of_instance, check_cores, open_device, options_of
+from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.registry import check_cores, open_device, options_of, register_device
 from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
@@ -96,21 +101,26 @@ def test_threads_of_one_core_go_to_one_instance(tmp_path):
 def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
     monkeypatch.setattr("trireme.devices.cpu.runtime.cores.all_cores", lambda: (1, 3, 5, 7, 9))
     for count in range(1, 6):
-        shares = [share_of(f"cpu#{k + 1}", count, None, tmp_path) for k in range(count)]
+        shares = [share_of(Instance("", k + 1, count), None, tmp_path) for k in range(count)]
         assert len({cpu for one in shares for cpu in one}) == sum(map(len, shares)) <= 5
         assert {len(one) for one in shares} == {5 // count}
     with pytest.raises(DeviceError, match="cpu#1 to cpu#5"):
-        share_of("cpu#6", 6, None, tmp_path)
+        share_of(Instance("cpu#6", 6, 6), None, tmp_path)
 
 
-def test_a_device_of_another_package_has_instances_if_it_takes_a_name():
-    def factory(name="other", instances=1):
-        return name, instances
+def test_a_device_of_another_package_has_instances_if_it_says_so(monkeypatch):
+    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    opened = []
 
-    def single(spec):
-        return spec
+    def open_other(options, instance):
+        opened.append(instance)
+        return ToyDevice(instance.name)
 
-    assert _of_instance("other#2", factory, {"instances": 3}) == {"name": "other#2", "instances": 3}
-    assert _of_instance("other", factory, {}) == {}
+    several = DeviceKind("other", "", open_other, instances=True)
+    register_device(several)
+    open_device("other#2", instances=3)
+    open_device("other")
+    assert opened == [Instance("other#2", 2, 3), Instance("other")]
+    register_device(replace(several, instances=False))
     with pytest.raises(DeviceError, match="other has no instances"):
-        _of_instance("other#2", single, {})
+        open_device("other#2")

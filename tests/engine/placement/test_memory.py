@@ -14,10 +14,11 @@ from toy_device import ToyDevice
 
 from trireme import CompileError, DeviceError, PlacementError, PlanError, Session
 from trireme.backend.device import Resident
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.devices.described.soc import load_soc
-from trireme.devices.npu import load_spec, open_device
+from trireme.devices.npu.spec import load_spec
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
@@ -207,7 +208,7 @@ def test_what_an_npu_stores_is_what_is_counted(dtype):
         x = b.add_node("fully_connected", [x, w if i < 3 else other], {}, quants=[quant])[0]
         x = b.add_node("add", [x, w], {}, quants=[quant])[0]
     graph = b.finish(x)
-    npu = open_device()
+    npu = open_device("npu")
     placement = placed(graph, {"npu": npu})
     (executable,) = npu.compile([graph])
     (use,) = (use for use in placement.memory if use.memory == "npu")
@@ -353,13 +354,13 @@ def test_a_simulated_npu_keeps_to_its_memory():
     with pytest.raises(PlacementError, match="npu: [0-9]+ of 262144 bytes"):
         Session(
             graph,
-            devices=[open_device(machine)],
+            devices=[open_device("npu", spec=machine)],
             execution_options=AS_GIVEN,
             calibration=Calibration(),
         )
     with Session(
         graph,
-        devices=[open_device(machine), "cpu"],
+        devices=[open_device("npu", spec=machine), "cpu"],
         execution_options=AS_GIVEN,
         calibration=Calibration(),
         pins={"#0": "npu"},

@@ -12,9 +12,9 @@ from sweep import sweep
 from toy_device import ToyDevice
 from zoo import zoo_path
 
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, roofline_s, work_of
-from trireme.devices.npu import open_device
 from trireme.devices.npu.compiler import estimate
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType, node_names
@@ -375,7 +375,7 @@ def test_looking_for_splits_of_a_batch_compiles_little(devices, monkeypatch):
     trial = Evaluator._tried
     monkeypatch.setattr(Evaluator, "_tried", lambda self, one: tried.append(1) or trial(self, one))
     model = (files("trireme.tools") / "demo" / "digits.onnx").read_bytes()
-    fresh = {**devices, "npu": open_device()}
+    fresh = {**devices, "npu": open_device("npu")}
     found = place_plain(
         optimise(convert(model)),
         CostModel(fresh, Calibration()),

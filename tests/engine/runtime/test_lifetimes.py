@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from toy_device import ToyDevice
 
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
-from trireme.devices.cpu import open_device
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
@@ -58,7 +58,7 @@ def bound(device):
 
 @pytest.mark.parametrize("kept", ["run", "launch", "rebind"])
 def test_what_is_left_of_a_call_keeps_what_it_points_to(kept):
-    device = open_device(threads=2)
+    device = open_device("cpu", threads=2)
     call = bound(device)
     memory = memory_of(call)
     assert len(memory) >= 5 and all(ref() is not None for ref in memory)
@@ -99,7 +99,7 @@ def test_calls_of_a_lane_that_was_dropped_run():
 @pytest.mark.parametrize("finishes", ["another thread", "the server's own"])
 def test_a_call_under_way_keeps_its_memory_though_its_event_was_dropped(finishes):
     """The last to know of it waits, unless that is the server's thread, which runs a collector."""
-    device = open_device(name="cpu#1", instances=2, threads=1)
+    device = open_device("cpu#1", instances=2, threads=1)
     served = bound(device)
     served.launch().wait()
     memory, gate, over = memory_of(served._bound), threading.Event(), threading.Event()

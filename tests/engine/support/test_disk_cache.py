@@ -13,9 +13,8 @@ import pytest
 from commands import save_small
 
 import trireme
+from trireme.backend.registry import open_device
 from trireme.cost.calibration import load_calibration
-from trireme.devices import cpu as cpu_device
-from trireme.devices.opencl import open_device as open_opencl
 from trireme.devices.opencl import pocl
 from trireme.model_file.cache import optimised
 from trireme.support.disk_cache import DiskCache
@@ -86,7 +85,7 @@ def use_cpu(model, folder):
 
 def use_opencl(model, folder):
     opencl.need_opencl()
-    device = open_opencl(cache_dir=folder)
+    device = open_device("opencl", cache_dir=folder)
     trireme.Session(
         model, execution_options=trireme.ExecutionOptions(model_cache=None), devices=[device]
     ).close()
@@ -217,7 +216,7 @@ def test_pocl_is_not_opened_where_its_files_have_no_room(tmp_path, monkeypatch):
 
 def test_a_device_without_a_cache_is_still_a_device(tmp_path):
     (tmp_path / "file").write_text("no folder")
-    device = cpu_device.open_device(threads=1, cache_dir=tmp_path / "file" / "cache")
+    device = open_device("cpu", threads=1, cache_dir=tmp_path / "file" / "cache")
     with trireme.Session(save_small(tmp_path / "small.trm"), devices=[device]) as session:
         assert session.run(X)
     device.close()

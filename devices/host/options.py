@@ -1,0 +1,16 @@
+"""What the host device can be opened with."""
+
+from dataclasses import dataclass
+
+from trireme.backend.device_kind import option
+from trireme.ir.effects import States
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """Options of the host device."""
+
+    states: States | None = option(
+        None, "where `variable` and `assign` find their arrays (default: a set of its own)"
+    )
+    operators: bool = option(True, "run ops without a state, too")

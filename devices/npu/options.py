@@ -1,0 +1,28 @@
+"""What a simulated NPU can be opened with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trireme.backend.device_kind import option
+from trireme.devices.npu.spec import NpuSpec
+
+
+@dataclass(frozen=True)
+class NpuOptions:
+    """Options of the npu."""
+
+    spec: str | Path | NpuSpec = option(
+        "default",
+        "description of the machine: mobile (the default), ethos_u55_256, systolic_32x32, or a "
+        ".toml file",
+        flag="--npu-spec",
+    )
+    float32: str = option(
+        "refuse",
+        "what to do with float32 nodes: refuse them, or run them with float16 operands and results",
+        choices=("refuse", "float16"),
+    )
+    trace: bool = option(
+        False, "keep every intermediate of the last launch, for `NpuCall.intermediate`"
+    )
+    sram_bytes: int | None = option(None, "another SRAM size than the description's")

@@ -1,0 +1,112 @@
+"""What a kind of device declares of itself before one is opened: its options, and how it opens.
+
+Each folder of devices/ has one `KIND`; registry.py lists them. Tools read every declaration, so
+importing a folder touches no driver and no compiler: `open` imports what opening takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from trireme.backend.device import Device
+from trireme.support.arguments import check_arguments
+from trireme.support.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a kind that has none."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Which device of its kind is opened: "cpu", or number 2 of 3 side by side, called "cpu#2"."""
+
+    name: str
+    number: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, as its kind declares it.
+
+    help: a phrase that says what it is, or for a choice of True and False what True does
+    choices: all values that are allowed, where there is such a list
+    flag: its name on the command line ("--isa"; "--no-winograd" makes it False); "" for none
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    choices: tuple[Any, ...] = ()
+    flag: str = ""
+
+
+def option(default: Any, help: str, *, choices: Sequence[Any] = (), flag: str = "") -> Any:
+    """Return a field of a class of options; the arguments are as in Option."""
+    said = {"help": help, "choices": tuple(choices), "flag": flag}
+    return dataclasses.field(default=default, metadata=said)
+
+
+def _itself() -> Sequence[str]:
+    return ("",)
+
+
+def _nothing() -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A kind of device: what code outside its folder knows of it without opening one.
+
+    open: returns an open device; raises DeviceError where there is none
+    options: a frozen dataclass whose fields are made by `option`
+    instances: whether several can be open side by side, as "cpu#1" and "cpu#2"
+    measures_cores: whether its `core_latency` tells how far apart the machine's CPU cores are
+    found: describes the devices that could be opened here, the preferred first
+    demands: the sentences with which it refuses nodes, where it has a list of them
+    """
+
+    name: str
+    summary: str
+    open: Callable[[Any, Instance], Device]
+    options: type[Any] = NoOptions
+    instances: bool = False
+    measures_cores: bool = False
+    found: Callable[[], Sequence[str]] = _itself
+    demands: Callable[[], Sequence[str]] = _nothing
+
+    def declared(self) -> tuple[Option, ...]:
+        """Return the options, in order."""
+        types = get_type_hints(self.options)
+        fields = dataclasses.fields(self.options)
+        return tuple(Option(f.name, types[f.name], f.default, **f.metadata) for f in fields)
+
+    def takes(self, name: str) -> bool:
+        """Return whether there is an option of this name."""
+        return any(one.name == name for one in self.declared())
+
+    def opened(self, instance: Instance, given: Mapping[str, Any]) -> Device:
+        """Return an open device.
+
+        given: options by name
+        Errors: DeviceError, if an option is unknown or wrong, or there is no such device
+        """
+        check_arguments(self.options, given, DeviceError, of=instance.name)
+        for one in self.declared():
+            value = given.get(one.name)
+            if one.choices and value is not None and value not in one.choices:
+                raise DeviceError(
+                    f"{instance.name}: unknown {one.name} {value!r}",
+                    facts=[f"known: {', '.join(map(str, one.choices))}"],
+                )
+        try:
+            return self.open(self.options(**given), instance)
+        except ImportError as error:
+            raise DeviceError(f"device {instance.name!r} cannot be opened: {error}") from error
