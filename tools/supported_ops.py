@@ -153,9 +153,7 @@ def _cell(device: Device, graphs: list[Graph]) -> str:
         native[graph.type((*node.used, *node.outputs)[0]).dtype] = None
     if native:
         return ", ".join(sorted(native))
-    if reference or (not graphs and device.spec.name == "cpu"):
-        return "reference"
-    return "-"
+    return "reference" if reference else "-"
 
 
 def table_text(table: SupportTable) -> str:

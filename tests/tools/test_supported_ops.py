@@ -24,3 +24,9 @@ def test_the_main_ops_have_kernels_everywhere(table):
     for op in ("conv", "fully_connected", "add", "mul", "max_pool", "average_pool", "softmax"):
         for device, cell in rows[op].items():
             assert "int8" in cell, f"{op} on {device}: {cell}"
+
+
+def test_control_flow_and_strings_are_for_the_host(table):
+    rows = {row.op: row.kernels for row in table.rows}
+    for op in ("if", "loop", "scan", "string_concat", "regex_full_match"):
+        assert set(rows[op].values()) == {"-"}, op
