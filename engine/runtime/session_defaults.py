@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from trireme.backend.device import Device
+from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.placement.lock import Lock, LockedOptions, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import Objective
@@ -52,7 +53,7 @@ def made_with(
     )
 
 
-_DEFAULTS = LockedOptions(devices=("cpu",))
+_DEFAULTS = LockedOptions(devices=(DEFAULT_DEVICE,))
 
 
 def _runnable(held: Lock) -> tuple[LockedOptions, Objective]:
