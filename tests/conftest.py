@@ -106,6 +106,14 @@ def made_models(tmp_path_factory) -> pathlib.Path:
 
 
 @pytest.fixture
+def own_registry(monkeypatch):
+    """A registry of devices whose additions are gone after the test."""
+    from trireme.backend import registry
+
+    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+
+
+@pytest.fixture
 def no_calibration(monkeypatch, tmp_path):
     """Nothing is known of this machine."""
     monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "calibration.json"))

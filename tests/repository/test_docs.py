@@ -63,6 +63,7 @@ def names_of_the_reader():
 
 
 @pytest.mark.parametrize("block", PYTHON)
+@pytest.mark.usefixtures("own_registry")
 def test_blocks_run(block, tmp_path, monkeypatch):
     b = GraphBuilder("a model of the reader's")
     graph = b.finish(b.add("relu", b.input("input", TensorType(X.shape, "float32"))))

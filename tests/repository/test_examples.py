@@ -18,6 +18,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("own_registry")
 def test_an_example_runs(script, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location(f"example_{script.stem}", script)

@@ -44,7 +44,8 @@ def test_a_change_is_said_with_what_helps():
     moved = Cores("cpu", NEAR, FAR)
     assert moved.have_moved
     assert str(moved).startswith("cpu: the cores have no cache in common")
-    assert "56 ns" in str(moved) and str(moved).endswith("trireme calibrate --cores --devices cpu")
+    assert "56.0 ns" in str(moved)
+    assert str(moved).endswith("trireme calibrate --cores --devices cpu")
 
 
 def test_terms_in_seconds_of_the_cores():

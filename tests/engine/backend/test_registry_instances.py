@@ -6,7 +6,6 @@ import pytest
 from toy_device import ToyDevice
 
 import trireme.ops  # noqa: F401
-from trireme.backend import registry
 from trireme.backend.device import DeviceSpec
 from trireme.backend.device_kind import DeviceKind, Instance
 from trireme.backend.registry import check_cores, open_device, options_of, register_device
@@ -108,8 +107,8 @@ def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
         share_of(Instance("cpu#6", 6, 6), None, tmp_path)
 
 
-def test_a_device_of_another_package_has_instances_if_it_says_so(monkeypatch):
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+@pytest.mark.usefixtures("own_registry")
+def test_a_device_of_another_package_has_instances_if_it_says_so():
     opened = []
 
     def open_other(options, instance):
