@@ -20,6 +20,7 @@ import numpy as np
 
 from trireme import convert
 from trireme.ir.graph import Graph
+from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
 from trireme.placement.placement import clipped
 from trireme.profiling.profile import Profile
@@ -39,7 +40,6 @@ ARGUMENTS: tuple[Argument, ...] = (
         help="run nothing: write digits.onnx, images.npy and labels.npy to try other commands on",
     ),
 )
-_HEAD = ("fully_connected", "gemm", "matmul")
 _LEAST_WIDTH, _MOST_WIDTH = 60, 90
 _FOLDER = files("trireme.tools") / "demo"
 
@@ -105,7 +105,7 @@ def spread(graph: Graph) -> Graph:
     nodes = []
     for node in graph.nodes:
         quantised = all(graph.type(v).quant is not None for v in (node.used[0], *node.outputs))
-        pin = "npu" if quantised else "opencl" if node.op in _HEAD else "cpu"
+        pin = "npu" if quantised else "opencl" if get_op(node.op).family == "matmul" else "cpu"
         nodes.append(replace(node, pin=pin))
     return replace(graph, nodes=tuple(nodes))
 

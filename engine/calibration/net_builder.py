@@ -13,6 +13,8 @@ import numpy as np
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.ir.op import get_op
+from trireme.ops.recurrent import KINDS
 
 _WINDOW = {"layout": "NHWC", "dilations": (1, 1)}
 _SCALE, _ZERO = 0.05, -3
@@ -84,7 +86,8 @@ class NetBuilder:
         """Add a convolution that pads to the same size."""
         w, bias = self._weights(out, kernel, kernel, self.dims[-1] // groups)
         more = () if residual is None or self.dtype != "float32" else (residual,)
-        act = act if self.dtype == "float32" or act in ("", "relu", "relu6") else "relu"
+        clamps = not act or get_op(act).clamp is not None
+        act = act if self.dtype == "float32" or clamps else "relu"
         y = self.add(
             "conv",
             self.x,
@@ -265,7 +268,7 @@ class NetBuilder:
     def recurrent(self, op: str, hidden: int) -> int:
         """Add a recurrent layer on [S,B,C]."""
         steps, batch, depth = self.dims
-        gates = {"rnn": 1, "gru": 3, "lstm": 4}[op] * hidden
+        gates = KINDS[op].gates * hidden
         w, r = (
             self._constant(self.rng.standard_normal((1, gates, n), np.float32) / np.float32(n))
             for n in (depth, hidden)

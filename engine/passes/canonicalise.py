@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import (
@@ -120,7 +121,7 @@ def _is_vector(g: GraphRewriter, values: tuple[int, ...]) -> bool:
 
 def bias_of_add(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected + constant a channel -> its bias."""
-    for value, other in _operands(root, ("add",)):
+    for value, other in _operands(root):
         found = _linear_and_constant(g, root, value, other)
         if found is not None:
             linear, offset = found
@@ -131,7 +132,7 @@ def bias_of_add(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 def weights_of_mul(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected * constant a channel -> its weights and bias."""
-    for value, other in _operands(root, ("mul",)):
+    for value, other in _operands(root):
         found = _linear_and_constant(g, root, value, other)
         if found is None or found[0].residual is not None:
             continue
@@ -144,9 +145,9 @@ def weights_of_mul(g: GraphRewriter, root: Node) -> tuple[int] | None:
     return None
 
 
-def _operands(root: Node, commute: tuple[str, ...]) -> list[tuple[int, int]]:
-    a, b = root.used
-    return [(a, b), (b, a)] if root.op in commute else [(a, b)]
+def _operands(node: Node) -> list[tuple[int, int]]:
+    a, b = node.used
+    return [(a, b), (b, a)] if get_op(node.op).commutes else [(a, b)]
 
 
 def _active(root: Node) -> dict[str, str]:
@@ -176,7 +177,7 @@ def _linear_and_constant(
 
 def scale_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv or fully_connected of x * constant a channel -> its weights (0 stays 0 in the pads)."""
-    found = _constant_before(g, root, ("mul", "div"))
+    found = _constant_before(g, root, "mul", "div")
     if found is None:
         return None
     linear, before, x, factor = found
@@ -191,7 +192,7 @@ def shift_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """conv without pads, or fully_connected, of x + constant a channel -> its bias."""
     if any(root.attrs.get("pads") or ()):
         return None
-    found = _constant_before(g, root, ("add", "sub"))
+    found = _constant_before(g, root, "add", "sub")
     if found is None:
         return None
     linear, before, x, offset = found
@@ -207,7 +208,7 @@ def _reading(linear: Linear, x: int) -> Linear:
 
 
 def _constant_before(
-    g: GraphRewriter, root: Node, ops: tuple[str, ...]
+    g: GraphRewriter, root: Node, *ops: str
 ) -> tuple[Linear, Node, int, Array] | None:
     before = g.only_for(root.used[0], root, *ops)
     if before is None or before.attrs["activation"]:
@@ -215,7 +216,7 @@ def _constant_before(
     linear = as_linear(g, root, active=True)
     if linear is None:
         return None
-    for x, other in _operands(before, ("add", "mul")):
+    for x, other in _operands(before):
         data, type = g.data(other), g.type(x)
         if data is None or type != g.type(root.used[0]):
             continue
@@ -281,7 +282,7 @@ def _by_constant(g: GraphRewriter, node: Node | None) -> _ByConstant | None:
     """Return a float add or mul of a constant that leaves the type of x."""
     if node is None or g.is_quantized(node):
         return None
-    for x, other in _operands(node, ("add", "mul")):
+    for x, other in _operands(node):
         data = g.data(other)
         if data is not None and g.type(x) == g.type(node.outputs[0]):
             return _ByConstant(node, x, data.astype(np.float64)) if _is_float(g, x) else None

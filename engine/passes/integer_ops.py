@@ -157,9 +157,10 @@ def _fold_same(
     if not (op.moves or op.quantized):
         return None
     inputs = [integers_of(g, node.used[0], node), *node.inputs[1:]]
-    if node.op in ("max", "min"):
+    takes_any_number = op.arity[1] is None
+    if takes_any_number:
         inputs = [integers_of(g, value, node) for value in node.used]
-    if inputs[0] is None or (node.op in ("max", "min") and None in inputs):
+    if inputs[0] is None or (takes_any_number and None in inputs):
         return None
     if len({g.type(i) for i in inputs if i is not None and g.type(i).quant}) > 1:
         return None
