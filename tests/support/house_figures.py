@@ -1,8 +1,8 @@
 """Figures of the source tree: `python tests/support/house_figures.py`.
 
 Lines and modules of each room, the longest functions, public names without a docstring, lines that
-keep the formatter off, and ops that are named in more than one place outside the tables of
-converters and kernels.
+keep the formatter off, ops that are named in more than one place outside the tables of converters
+and kernels, and lists of op names.
 """
 
 import ast
@@ -11,6 +11,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+from op_lists import NOT_OPS, RULES, outside_tables
 from zoo import CHECKOUT
 
 from trireme.ir.op import all_ops
@@ -89,6 +90,9 @@ def main() -> None:
     most = sorted(named.items(), key=lambda one: -len(one[1]))[:LONGEST]
     print(f"ops named in engine/ outside ops/: {len(named)}")
     print("  " + ", ".join(f"{name} in {len(where)} modules" for name, where in most))
+    lists = [one for one in outside_tables(CHECKOUT) if (one.path, one.names) not in NOT_OPS]
+    facts = [one for one in lists if (one.path, one.names) not in RULES]
+    print(f"lists of op names outside ops/ and tables: {len(lists)}, {len(facts)} of them no rule")
 
 
 if __name__ == "__main__":
