@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trireme.model_file import load, save
     from trireme.model_file.convert import convert
     from trireme.placement.explain import explain
+    from trireme.placement.options import PlacementOptions
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
     from trireme.runtime.streams.replicas import Replicas
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _LATER = {
     "ExecutionOptions": "trireme.runtime.options",
     "Graph": "trireme.ir.graph",
+    "PlacementOptions": "trireme.placement.options",
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
     "convert": "trireme.model_file.convert",
@@ -65,6 +67,7 @@ __all__ = [
     "InternalError",
     "ModelFileError",
     "PlacementError",
+    "PlacementOptions",
     "PlanError",
     "Replicas",
     "RunError",

@@ -98,7 +98,8 @@ def main() -> None:
     b = GraphBuilder("example")
     x = b.input("x", TensorType((2, 3), "float32"))
     graph = b.finish(b.add("tanh", b.add("relu", x)))
-    with trireme.Session(graph, devices=["null", "cpu"], pins={"op:relu": "null"}) as session:
+    on_null = trireme.PlacementOptions(pins={"op:relu": "null"})
+    with trireme.Session(graph, devices=["null", "cpu"], placement_options=on_null) as session:
         print(session.run({"x": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)}))
         print(trireme.explain(session.placement))
 

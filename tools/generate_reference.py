@@ -57,7 +57,12 @@ MODULES = {
         "profiling.trace",
         "plan.plan",
     ),
-    "Placement": ("placement.place", "placement.objective", "placement.lockfile"),
+    "Placement": (
+        "placement.place",
+        "placement.options",
+        "placement.objective",
+        "placement.lockfile",
+    ),
     "Optimiser": ("passes.pipeline", "ir.rewriter"),
     "Ops": ("ir.op", "ir.builder", "ir.interpreter"),
     "Devices": (

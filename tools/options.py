@@ -13,7 +13,7 @@ from trireme.ir.graph import Graph
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import OBJECTIVES
-from trireme.placement.options import Sharding
+from trireme.placement.options import PlacementOptions, Sharding
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
@@ -345,14 +345,21 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         threads=options.threads,
         fallback=options.fallback,
         mode=options.mode,
-        objective=options.objective,
         placement=options.placement,
-        pins=parse_pins(options.pin),
-        split=splits(options),
-        multi_device=options.multi_device,
         measure=options.measure,
         shapes=parse_shapes(getattr(options, "shape", [])) or None,
+        placement_options=PlacementOptions(**placement_fields(options)),
         execution_options=ExecutionOptions(**execution_fields(options)),
+    )
+
+
+def placement_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of PlacementOptions, by field, as JSON can carry it."""
+    return dict(
+        objective=options.objective,
+        pins=parse_pins(options.pin),
+        sharding=splits(options),
+        multi_device=options.multi_device,
     )
 
 

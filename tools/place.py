@@ -21,7 +21,6 @@ from trireme.cost.model import CostModel
 from trireme.devices.described import load_soc
 from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph
-from trireme.ir.selectors import pinned, pins_called
 from trireme.passes.pipeline import optimise
 from trireme.placement.deciding import Deciding, deciding
 from trireme.placement.lock import Lock, LockedOptions, lock
@@ -240,15 +239,12 @@ def _placed(
             remark = f"{options.check} was the fastest when measured; --measure tries again"
             return place(graph, costs, replace(asked, fixed=before)), [remark]
     if options.measure:
-        pins = pins_called(graph, asked.pins, costs.devices)
         with Session(
-            pinned(graph, pins),
+            graph,
             devices=list(costs.devices.values()),
             execution_options=AS_GIVEN,
             measure=True,
-            objective=options.objective,
-            split=asked.sharding,
-            multi_device=options.multi_device,
+            placement_options=replace(asked, fixed=None, prove_s=None),
             calibration=costs.calibration,
         ) as session:
             return session.placement, []

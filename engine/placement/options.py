@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast
 
 from trireme.placement.lock import Lock
+from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import MultiDevice, Objective
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes
-from trireme.support.arguments import check_arguments
+from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import PlacementError
 
 FixedPlacement = FixedNodes | Placement | Lock | str | os.PathLike[str]
@@ -24,7 +25,7 @@ Sharding = Sequence[str] | Literal["auto", "off"]
 class PlacementOptions:
     """What decides where nodes go.
 
-    objective: what is minimised
+    objective: what is minimised; when None the objective of a fixed lock, else "makespan"
     pins: nodes that must be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id, as
         FIRST..LAST, "*" or by op; a later pin overrides an earlier one (ir/selectors.py)
     fixed: where all other nodes must be; nothing is searched then, and `sharding` is not looked at
@@ -36,7 +37,7 @@ class PlacementOptions:
         for no proof
     """
 
-    objective: Objective = "makespan"
+    objective: Objective | None = None
     pins: Mapping[Any, str] = field(default_factory=dict)
     fixed: FixedPlacement | None = None
     sharding: Sharding = "auto"
@@ -46,11 +47,21 @@ class PlacementOptions:
 
     def __post_init__(self) -> None:
         check_arguments(type(self).__init__, vars(self), PlacementError)
-        if self.multi_device not in get_args(MultiDevice):
-            raise PlacementError(
-                f"multi_device={self.multi_device!r}",
-                facts=[f"known: {', '.join(get_args(MultiDevice))}"],
-            )
+        choice("multi_device", self.multi_device, MultiDevice, PlacementError)
+
+    def read_fixed(self) -> FixedNodes | Placement | Lock | None:
+        """Return what is fixed; the lock where its file is given.
+
+        Errors: ModelFileError, as `load_lock`
+        """
+        fixed = self.fixed
+        return load_lock(fixed) if isinstance(fixed, str | os.PathLike) else fixed
+
+    @property
+    def goal(self) -> Objective:
+        """The objective that counts, once the file of a lock is read."""
+        of_lock = self.fixed.objective if isinstance(self.fixed, Lock) else "makespan"
+        return self.objective or cast(Objective, of_lock)
 
     @property
     def is_free(self) -> bool:

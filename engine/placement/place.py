@@ -16,9 +16,8 @@ from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
 from trireme.placement.lock import Lock
-from trireme.placement.lockfile import load_lock
 from trireme.placement.objective import Objective
-from trireme.placement.options import FixedPlacement, PlacementOptions
+from trireme.placement.options import PlacementOptions
 from trireme.placement.placement import Placement, Splitting
 from trireme.placement.pricing import FixedNodes
 from trireme.placement.prove import prove
@@ -29,24 +28,26 @@ from trireme.placement.uncertainty import prefer_single_device
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
 
-_DEFAULT = PlacementOptions()
-
 
 @checked(PlacementError)
-def place(graph: Graph, costs: CostModel, options: PlacementOptions = _DEFAULT) -> Placement:
+def place(
+    graph: Graph, costs: CostModel, options: PlacementOptions = PlacementOptions()
+) -> Placement:
     """Return the placement of a static graph over the cost model's devices.
 
     Errors: PlacementError, if a node can run on no device, a pin or a fixed placement cannot be
     kept, a shard cannot be made, or no placement that fits the devices' memory was found;
     PlanError, if a shape is not known; ModelFileError, if a lock cannot be read
     """
+    fixed = options.read_fixed()
+    options = replace(options, fixed=fixed)
     pins = pins_called(graph, options.pins, costs.devices)
-    if options.fixed is not None:
-        return _fixed(graph, costs, options.objective, options.fixed, pins)
+    if fixed is not None:
+        return _fixed(graph, costs, options.goal, fixed, pins)
     graph = pinned(graph, pins)
     if options.single_device is not None:
-        return solve_single(graph, costs, options.single_device, options.objective)
-    placed = solve(graph, costs, options.objective)
+        return solve_single(graph, costs, options.single_device, options.goal)
+    placed = solve(graph, costs, options.goal)
     placed = replace(placed, price_pins=_price_pins(placed, costs))
     if options.sharding not in ("auto", "off"):
         texts = [options.sharding] if isinstance(options.sharding, str) else options.sharding
@@ -73,7 +74,7 @@ def _fixed(
     graph: Graph,
     costs: CostModel,
     objective: Objective,
-    fixed: FixedPlacement,
+    fixed: FixedNodes | Placement | Lock,
     pins: Mapping[int, str],
 ) -> Placement:
     """Return the placement with nodes where they are fixed, shards included.
@@ -87,10 +88,9 @@ def _fixed(
         return replace(placed, splits=fixed.splits)
     if isinstance(fixed, FixedNodes):
         return solve_fixed(graph, costs, objective, fixed, pins)
-    locked = fixed if isinstance(fixed, Lock) else load_lock(fixed)
-    graph = shard_as(graph, locked.splits, costs.devices)
-    placed = solve_fixed(graph, costs, objective, locked.fixed_nodes(graph), pins)
-    done = tuple(Splitting(text, "it is in the lock") for text in locked.splits)
+    graph = shard_as(graph, fixed.splits, costs.devices)
+    placed = solve_fixed(graph, costs, objective, fixed.fixed_nodes(graph), pins)
+    done = tuple(Splitting(text, "it is in the lock") for text in fixed.splits)
     return replace(placed, splits=done)
 
 

@@ -138,9 +138,9 @@ def check_free(options: PlacementOptions) -> None:
     if not options.is_free:
         what = "a placement is held" if options.fixed is not None else "the splits are asked for"
         raise PlacementError(f"nothing is left to measure: {what}", fix="measure without it")
-    if options.objective not in TIMED:
+    if options.goal not in TIMED:
         raise PlacementError(
-            f"a run's time says nothing of {options.objective}",
+            f"a run's time says nothing of {options.goal}",
             fix="measure with objective makespan",
         )
 

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,7 @@ from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import Model, optimised
-from trireme.placement.objective import MultiDevice, Objective
-from trireme.placement.options import FixedPlacement, PlacementOptions, Sharding
+from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
 from trireme.plan.plan import Plan
@@ -66,22 +66,16 @@ class Session(Closing, Shown):
         memory or code to compile), and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (running/runs.py); the same bits
-    calibration: measured cost curves, or the file that holds them; this user's file when None
-    objective: what is made small; when None that of a held lockfile, else "makespan"
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
-    pins: nodes that are to be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id,
-        as FIRST..LAST, "*" or by op; the later holds (selectors.py)
-    split: what to split over devices: "auto" where that is predicted to gain, "off", or texts such
-        as "conv1=cpu,npu:rows" (docs/explanation/parallelism.md)
-    multi_device: when several devices are taken: "significant", if they gain more over the best
-        single device than the estimates may be wrong by; "any", if they are predicted to gain
-        (placement/uncertainty.py)
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
+    calibration: measured cost curves, or the file that holds them; this user's file when None
     shapes: shapes of inputs that the model leaves open
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
         when None that of a held lockfile
     progress: told what loading is at: (what, done, total), total 0 where it is not known
+    placement_options: what decides where nodes go: objective, pins, sharding
+        (placement/options.py)
     execution_options: what is seldom set: the passes, the tasks, devices' own options (options.py)
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
@@ -95,43 +89,35 @@ class Session(Closing, Shown):
         threads: int | None = None,
         fallback: bool = False,
         mode: Mode = "auto",
-        calibration: Calibration | str | os.PathLike[str] | None = None,
-        objective: Objective | None = None,
         placement: FixedPlacement | None = None,
-        pins: Mapping[Any, str] | None = None,
-        split: Sharding = "auto",
-        multi_device: MultiDevice = "significant",
         measure: bool = False,
+        calibration: Calibration | str | os.PathLike[str] | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         batch: int | None = None,
         progress: Progress = no_progress,
+        placement_options: PlacementOptions = PlacementOptions(),
         execution_options: ExecutionOptions = ExecutionOptions(),
     ) -> None:
         self._begin()
         choice("mode", mode, Mode)
-        choice("multi_device", multi_device, MultiDevice)
         self.execution_options = execution_options
         try:
-            made = made_with(placement, devices, threads, batch, objective)
+            made = made_with(placement, devices, threads, batch, placement_options)
             progress("reading the model", 0, 0)
             graph = self._optimised(model, shapes)
             graph = graph if made.batch is None else batched(graph, made.batch)
             progress("opening devices", 0, 0)
             opened = self._open(graph, made.devices, made.threads, fallback)
-            self.graph = pinned(graph, pins_called(graph, pins or {}, opened))
+            asked = made.placement_options
+            self.graph = pinned(graph, pins_called(graph, asked.pins, opened))
             self._keep_states(opened)
             self._calibration = load_calibration(calibration)
             self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
-            self._placing = PlacementOptions(
-                objective=made.objective,
-                fixed=made.held,
-                sharding=split,
-                multi_device=multi_device,
-            )
+            self.placement_options = replace(asked, pins={})  # the graph has them
             self.program, self._context = Preparation(
                 self.graph,
                 self._calibration,
-                self._placing,
+                self.placement_options,
                 execution_options,
                 partial(self._holding, mode) if measure else None,
                 progress,
@@ -316,7 +302,8 @@ class Session(Closing, Shown):
             self._check_open()
             check_no_other(self._stream, "this session")
             if self._pipeline is None or self._pipeline.asked != depth:
-                deals = self._placing.is_free and self._placing.objective == "throughput"
+                asked = self.placement_options
+                deals = asked.is_free and asked.goal == "throughput"
                 calibration = self._calibration if deals else None
                 self._pipeline = streamer(self.graph, self.program, depth, deals, calibration)
             self._stream = Stream(self._pipeline, feeds, self)

@@ -17,6 +17,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import Sample, all_ops, get_op
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import dtype_name
@@ -249,7 +250,7 @@ def _run(graph, feeds, devices, pins):
     with Session(
         graph,
         devices=devices,
-        pins=pins,
+        placement_options=PlacementOptions(pins=pins),
         threads=1,
         execution_options=ExecutionOptions(model_cache=None),
     ) as session:

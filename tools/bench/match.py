@@ -27,7 +27,12 @@ from trireme.tools.bench.peers import OURSELVES, Peer
 from trireme.tools.bench.process import WorkerFailed, WorkerProcess
 from trireme.tools.bench.result import BenchRow, EngineRun, thin
 from trireme.tools.feeds import make_feeds
-from trireme.tools.options import execution_fields, parse_shapes, session_arguments
+from trireme.tools.options import (
+    execution_fields,
+    parse_shapes,
+    placement_fields,
+    session_arguments,
+)
 from trireme.tools.progress import Progress
 
 LOAD_LIMIT_S = 600.0
@@ -59,7 +64,11 @@ class PeerMatch:
         self.options, self.model, self.folder = options, model, folder
         self.progress = progress
         given = argparse.Namespace(**{**vars(options), "threads": None})
-        self.session = {**session_arguments(given), "execution_options": execution_fields(given)}
+        self.session = {
+            **session_arguments(given),
+            "placement_options": placement_fields(given),
+            "execution_options": execution_fields(given),
+        }
         self.peers = [OURSELVES, *peers]
         self.random = random.Random(options.seed)
         self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}

@@ -20,6 +20,7 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import RING, has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.plan.plan import make_plan
 from trireme.plan.virtual_time import timeline
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
@@ -278,7 +279,7 @@ def test_random_graphs_have_the_bits_of_one_device(mode, quantised, seeds):
             threads=1,
             execution_options=AS_GIVEN,
             mode=mode,
-            objective="serial",
+            placement_options=PlacementOptions(objective="serial"),
         ) as session:
             for _ in range(20 if mode == "auto" else 3):
                 got = session.run(feeds)
@@ -340,7 +341,9 @@ def test_an_input_of_both_parts_is_read_where_it_is():
     split = ["y0..y3=cpu#1,cpu#2:rows"]
     with (
         Session(graph, threads=1) as one,
-        Session(graph, devices=NAMES, threads=1, split=split) as two,
+        Session(
+            graph, devices=NAMES, threads=1, placement_options=PlacementOptions(sharding=split)
+        ) as two,
     ):
         assert all(port.rebind is not None for port in two._binding._inputs)
         place = two._binding._inputs[0].view
@@ -359,7 +362,7 @@ def test_two_simulated_npus_run_side_by_side():
     with Session(
         conv_graph(),
         devices=["npu#1", "npu#2", "cpu"],
-        split=["y1=npu#1,npu#2:rows"],
+        placement_options=PlacementOptions(sharding=["y1=npu#1,npu#2:rows"]),
         execution_options=ExecutionOptions(device_options={"npu": {"float32": "float16"}}),
     ) as session:
         assert {"npu#1", "npu#2"} <= {task.device for task in session.plan.tasks}
@@ -382,7 +385,7 @@ def test_a_plan_of_instances_alone_is_launched_at_once_and_its_first_error_comes
         "threads": 1,
         "execution_options": AS_GIVEN,
         "mode": "parallel",
-        "split": "off",
+        "placement_options": PlacementOptions(sharding="off"),
     }
     with Session(graph, **options) as session:
         assert [float(y) for y in session.run(feeds).values()] == [1, 1]

@@ -17,6 +17,7 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file import dumps, loads
 from trireme.passes.pipeline import optimise
+from trireme.placement.options import PlacementOptions
 from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
@@ -60,7 +61,7 @@ def open_session(
         execution_options=ExecutionOptions(passes=(), subgraphs=subgraphs, execution=execution),
         calibration=Calibration(),
         mode=mode,
-        objective=objective,
+        placement_options=PlacementOptions(objective=objective),
     )
 
 

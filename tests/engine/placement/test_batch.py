@@ -13,6 +13,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
+from trireme.placement.options import PlacementOptions
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.runtime.options import AS_GIVEN
@@ -59,7 +60,9 @@ def test_models_in_batches_and_in_shards(name, devices):
     options = {"calibration": Calibration(), "threads": 1}
     with Session(path, devices=["cpu"], **options) as session:
         want = joined([session.run(one) for one in feeds])
-    with Session(path, devices=names, batch=3, split=split, **options) as session:
+    with Session(
+        path, devices=names, batch=3, placement_options=PlacementOptions(sharding=split), **options
+    ) as session:
         assert all(session.placement.nodes_on(one) for one in names)
         got = session.run(joined(feeds))
     for output, array in got.items():
@@ -86,7 +89,10 @@ def test_a_batch_is_shared_out_where_that_gains():
     feeds = random_feeds(graph, 1)
     want = run_reference(graph, feeds)["y"]
     with Session(
-        graph, devices=list(devices.values()), execution_options=AS_GIVEN, split=["*=cpu,gpu:batch"]
+        graph,
+        devices=list(devices.values()),
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding=["*=cpu,gpu:batch"]),
     ) as session:
         assert session.run(feeds)["y"].tobytes() == want.tobytes()
 

@@ -82,6 +82,21 @@ def test_a_session_takes_from_a_lock_what_its_caller_leaves_open(model, locked):
         assert list(s.devices) == ["cpu", "host"]
 
 
+def test_a_sessions_placement_options_come_before_the_lock(model, locked):
+    """The objective of the lock stands unless another is asked for."""
+    for objective, found in ((None, "serial"), ("makespan", "makespan")):
+        asked = trireme.PlacementOptions(objective=objective, fixed=locked)
+        with trireme.Session(model, placement_options=asked) as session:
+            assert session.placement.score.objective == found
+            assert list(session.devices) == ["host", "cpu"]
+
+
+def test_a_placement_is_given_once(model, locked):
+    asked = trireme.PlacementOptions(fixed=locked)
+    with pytest.raises(PlacementError, match="two placements are given"):
+        trireme.Session(model, placement=locked, placement_options=asked)
+
+
 def test_a_lock_of_a_described_machine_runs_nowhere(tmp_path, capsys):
     """It is held and checked without naming the machine again; a session says why it cannot."""
     soc_of(tmp_path)

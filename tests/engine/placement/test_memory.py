@@ -27,6 +27,7 @@ from trireme.placement.coarsen import Contraction
 from trireme.placement.explain import explain
 from trireme.placement.messages import price_bound
 from trireme.placement.objective import LINEAR, Scorer
+from trireme.placement.options import PlacementOptions
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import Problem
 from trireme.placement.search import Search
@@ -301,7 +302,7 @@ def test_a_device_that_no_task_is_on_needs_no_scratch():
     given = dict(
         devices=list(devices.values()), execution_options=AS_GIVEN, calibration=Calibration()
     )
-    with Session(dense(1), pins=pins, **given) as session:
+    with Session(dense(1), placement_options=PlacementOptions(pins=pins), **given) as session:
         assert session.program.scratch_bytes() == {"cpu": 0, "npu": 100}
 
 
@@ -363,7 +364,7 @@ def test_a_simulated_npu_keeps_to_its_memory():
         devices=[open_device("npu", spec=machine), "cpu"],
         execution_options=AS_GIVEN,
         calibration=Calibration(),
-        pins={"#0": "npu"},
+        placement_options=PlacementOptions(pins={"#0": "npu"}),
     ) as session:
         predicted, real = session.placement.memory[1], session.program.memory_uses()["npu"]
         assert len(session.placement.nodes_on("npu")) == 1

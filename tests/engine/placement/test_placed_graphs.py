@@ -14,6 +14,7 @@ from sweep import sweep
 
 from trireme.cost.calibration import Calibration
 from trireme.ir.interpreter import run_reference
+from trireme.placement.options import PlacementOptions
 from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
@@ -38,7 +39,7 @@ def outputs_of(graph, devices, feeds, seed):
         devices=list(devices.values()),
         execution_options=AS_GIVEN,
         calibration=Calibration(),
-        objective="serial",
+        placement_options=PlacementOptions(objective="serial"),
     ) as session:
         check_plan(session.plan)
         first = session.run(feeds)

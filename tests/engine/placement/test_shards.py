@@ -25,6 +25,7 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.explain import explain
 from trireme.placement.lock import lock
 from trireme.placement.lockfile import load_lock, save_lock
+from trireme.placement.options import PlacementOptions
 from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.shard import KINDS, Split, axis_of, extent, split
@@ -152,7 +153,10 @@ def test_a_forced_split_runs_and_is_equal(text, groups):
     made = toys()
     del made["half"]
     with Session(
-        graph, devices=list(made.values()), split=[text], execution_options=AS_GIVEN
+        graph,
+        devices=list(made.values()),
+        placement_options=PlacementOptions(sharding=[text]),
+        execution_options=AS_GIVEN,
     ) as session:
         assert session.run(feeds)["y"].tobytes() == want.tobytes()
         assert len(session.placement.splits) == 1
@@ -263,8 +267,7 @@ def test_models_split_over_npu_and_cpu(devices, name):
             devices=chosen,
             execution_options=AS_GIVEN,
             calibration=Calibration(),
-            split=text,
-            objective="serial",
+            placement_options=PlacementOptions(sharding=text, objective="serial"),
         ) as session:
             assert len(session.placement.splits) == len(text)
             for output, array in session.run(feeds).items():

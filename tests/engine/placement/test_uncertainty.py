@@ -20,6 +20,7 @@ from trireme.placement import uncertainty as doubt
 from trireme.placement.explain import explain
 from trireme.placement.lock import lock
 from trireme.placement.lock_changes import differences
+from trireme.placement.options import PlacementOptions
 from trireme.placement.pricing import FixedNodes, Pricing
 from trireme.placement.prove import prove
 from trireme.placement.shards.choose import shard_where_it_gains
@@ -170,7 +171,7 @@ def test_a_session_keeps_to_one_device_unless_told_otherwise():
     )
     with Session(graph, **given) as session:
         assert session.placement.fallback and not session.placement.nodes_on("gpu")
-    with Session(graph, **given, multi_device="any") as session:
+    with Session(graph, **given, placement_options=PlacementOptions(multi_device="any")) as session:
         assert session.placement.nodes_on("gpu") and not session.placement.fallback
 
 

@@ -25,6 +25,7 @@ from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.placement.options import PlacementOptions
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
 from trireme.plan.virtual_time import makespan_s, timeline
@@ -46,7 +47,7 @@ def test_any_order_gives_the_interpreters_bits(seed):
         devices=list(devices().values()),
         execution_options=AS_GIVEN,
         calibration=Calibration(),
-        objective="serial" if seed % 12 else "makespan",
+        placement_options=PlacementOptions(objective="serial" if seed % 12 else "makespan"),
     ) as session:
         check_plan(session.plan)
         got = [session.run(feeds)]

@@ -18,6 +18,7 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.placement.lockfile import load_lock
+from trireme.placement.options import PlacementOptions
 from trireme.placement.pricing import FixedNodes
 from trireme.placement.singles import alone_on, solve_singles
 from trireme.placement.solve import solve_several
@@ -103,13 +104,13 @@ def test_states_are_left_alone():
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"objective": "throughput"}, "nothing of throughput"),
-        ({"split": ["exp_1=cpu,gpu:rows"]}, "the splits are asked for"),
+        (PlacementOptions(objective="throughput"), "nothing of throughput"),
+        (PlacementOptions(sharding=["exp_1=cpu,gpu:rows"]), "the splits are asked for"),
     ],
 )
 def test_nothing_is_measured_against_what_was_asked_for(options, what):
     with pytest.raises(PlacementError, match=what):
-        opened(branches(), toys(), measure=True, **options)
+        opened(branches(), toys(), measure=True, placement_options=options)
 
 
 def test_the_last_round_is_the_one_in_which_time_runs_out():

@@ -19,6 +19,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.executors import TRIES, Executors
 from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
@@ -139,7 +140,10 @@ def test_auto_gives_the_interpreters_bits_while_it_tries_and_after(seed):
     feeds = feeds_of(graph, seed)
     want = run_reference(graph, feeds)
     with open_session(
-        graph, list(devices().values()), execution="interactive", objective="serial"
+        graph,
+        list(devices().values()),
+        execution="interactive",
+        placement_options=PlacementOptions(objective="serial"),
     ) as session:
         for _ in range(2 * TRIES + 3):
             for name, array in session.run(feeds).items():

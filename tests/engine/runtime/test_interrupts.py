@@ -19,6 +19,7 @@ from trireme.devices.cpu.runtime.native import has_futex
 from trireme.devices.npu.device import NpuCall
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
@@ -51,7 +52,7 @@ def open_on(names, mode="parallel", **options):
         threads=1,
         execution_options=AS_GIVEN,
         mode=mode,
-        split="off",
+        placement_options=PlacementOptions(sharding="off"),
         calibration=Calibration(),
         **options,
     )

@@ -13,6 +13,7 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.placement.options import PlacementOptions
 from trireme.plan.verify import check_plan
 from trireme.runtime.compare import compare_nodes, gap
 from trireme.runtime.options import ExecutionOptions
@@ -34,7 +35,7 @@ def open_session(
         execution_options=ExecutionOptions(passes=(), subgraphs=subgraphs, execution=execution),
         calibration=Calibration(),
         mode=mode,
-        objective=objective,
+        placement_options=PlacementOptions(objective=objective),
     )
 
 

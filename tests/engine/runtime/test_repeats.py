@@ -7,6 +7,7 @@ from npu import Int8Builder
 from trireme.backend.capabilities import ThreadedCall
 from trireme.devices.npu.device import NpuCall
 from trireme.ir.interpreter import run_reference
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.session import Session
 
 
@@ -43,7 +44,9 @@ def run_and_check(session, graph, feeds):
 @pytest.mark.parametrize(("runs", "warmup"), [(1, 0), (1, 2), (7, 0), (7, 2)])
 def test_two_runs_of_a_profile_simulate(simulated, runs, warmup):
     graph, feeds = graph_and_feeds()
-    with Session(graph, devices=["npu", "cpu"], pins={"op:conv": "npu"}) as session:
+    with Session(
+        graph, devices=["npu", "cpu"], placement_options=PlacementOptions(pins={"op:conv": "npu"})
+    ) as session:
         tasks = sum(task.device == "npu" for task in session.plan.tasks)
         assert tasks
         profile = session.profile(feeds, runs=runs, warmup=warmup)
@@ -55,7 +58,9 @@ def test_two_runs_of_a_profile_simulate(simulated, runs, warmup):
 
 def test_after_a_profile_every_run_simulates(simulated):
     graph, feeds = graph_and_feeds()
-    with Session(graph, devices=["npu", "cpu"], pins={"op:conv": "npu"}) as session:
+    with Session(
+        graph, devices=["npu", "cpu"], placement_options=PlacementOptions(pins={"op:conv": "npu"})
+    ) as session:
         run_and_check(session, graph, feeds)
         session.profile(feeds, runs=3)
         simulated.clear()
@@ -71,14 +76,18 @@ def test_after_a_profile_every_run_simulates(simulated):
 
 def test_with_states_every_run_of_a_profile_simulates(simulated):
     graph, feeds = graph_and_feeds(keeps_state=True)
-    with Session(graph, devices=["npu", "cpu"], pins={"op:conv": "npu"}) as session:
+    with Session(
+        graph, devices=["npu", "cpu"], placement_options=PlacementOptions(pins={"op:conv": "npu"})
+    ) as session:
         profile = session.profile(feeds, runs=3, warmup=1)
         assert len(simulated) >= 8 and len(profile.wall_s) == 3
 
 
 def test_an_error_ends_the_repeating(simulated, monkeypatch):
     graph, feeds = graph_and_feeds()
-    with Session(graph, devices=["npu", "cpu"], pins={"op:conv": "npu"}) as session:
+    with Session(
+        graph, devices=["npu", "cpu"], placement_options=PlacementOptions(pins={"op:conv": "npu"})
+    ) as session:
 
         def fails():
             raise RuntimeError("interrupted")
@@ -95,7 +104,9 @@ def test_the_cpu_is_watched_right_behind_plain_runs(monkeypatch):
     """Its choice of threads is made anew, in runs one behind another, before the first."""
     graph, feeds = graph_and_feeds()
     pins = {"op:conv": "npu", "op:sigmoid": "cpu"}
-    with Session(graph, devices=["npu", "cpu"], pins=pins) as session:
+    with Session(
+        graph, devices=["npu", "cpu"], placement_options=PlacementOptions(pins=pins)
+    ) as session:
         done = []
         plain, watched = session.runs.run, session.runs.profiled
         monkeypatch.setattr(session.runs, "run", lambda: done.append("plain") or plain())

@@ -13,6 +13,7 @@ from toy_graphs import devices, feeds_of, random_graph
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.replay import (
     PLACEMENT,
@@ -31,14 +32,16 @@ from trireme.support.errors import ModelFileError, RunError, TriremeError
 T = TensorType((3, 8), "float32")
 
 
-def open_session(graph, toys=None, execution="sunk", **modes):
+def open_session(graph, toys=None, execution="sunk", placement=None, mode="auto", **asked):
     toys = toys or list(devices().values())
     return Session(
         graph,
         devices=toys,
         execution_options=ExecutionOptions(passes=(), execution=execution),
         calibration=Calibration(),
-        **modes,
+        placement=placement,
+        mode=mode,
+        placement_options=PlacementOptions(**asked),
     )
 
 

@@ -1,6 +1,7 @@
 """Replicas: runs dealt out to sessions on threads, in order and bit for bit."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
@@ -19,6 +21,8 @@ from trireme.runtime.streams.pipeline import Pipeline
 from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.round_robin import RoundRobin, interchangeable
 from trireme.support.errors import RunError
+
+THROUGHPUT = PlacementOptions(objective="throughput")
 
 
 def model():
@@ -105,7 +109,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
     graph = builder.finish(builder.add("tanh", y, names=["y"]))
     rng = np.random.default_rng(2)
     feeds = [{"x": rng.standard_normal((1, 256, 256), np.float32)} for _ in range(23)]
-    options = {"devices": ["cpu#1", "cpu#2"], "threads": 1, "objective": "throughput"}
+    options = {"devices": ["cpu#1", "cpu#2"], "threads": 1, "placement_options": THROUGHPUT}
     with Session(graph, threads=1) as one:
         want = [one.run(each)["y"] for each in feeds]
     with Session(graph, calibration=Calibration(), **options) as session:
@@ -127,8 +131,8 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
         assert "4 in flight (whole runs dealt out, 2 for each of cpu#1, cpu#2" in report
         with session.stream(feeds[:2], depth=2) as stream:
             assert isinstance(stream.runner, Pipeline), "a depth is a pipeline's"
-    for changed in ({"objective": "makespan"}, {"split": ["y=cpu#1,cpu#2:rows"]}):
-        given = {"calibration": Calibration(), **options, **changed}
+    for other in (PlacementOptions(), replace(THROUGHPUT, sharding=["y=cpu#1,cpu#2:rows"])):
+        given = {"calibration": Calibration(), **options, "placement_options": other}
         with Session(graph, **given) as session, session.stream(feeds[:2]) as stream:
             assert isinstance(stream.runner, Pipeline)
 
@@ -156,7 +160,7 @@ def test_states_and_pins_are_not_dealt_out():
     x = builder.input("x", TensorType((4,), "float32"))
     y = builder.add("relu", builder.add("neg", x, pin="cpu#1"), pin="cpu#2", names=["y"])
     graph = builder.finish(y)
-    options = {"devices": ["cpu#1", "cpu#2"], "objective": "throughput", "threads": 1}
+    options = {"devices": ["cpu#1", "cpu#2"], "placement_options": THROUGHPUT, "threads": 1}
     feeds = [{"x": np.zeros(4, np.float32)}]
     with Session(graph, **options) as session, session.stream(feeds) as stream:
         assert isinstance(stream.runner, Pipeline)

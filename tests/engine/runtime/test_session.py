@@ -21,6 +21,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType, node_names
 from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
+from trireme.placement.options import PlacementOptions
 from trireme.profiling.trace import chrome_trace
 from trireme.runtime.options import AS_GIVEN
 
@@ -276,7 +277,7 @@ def test_nodes_are_where_pins_say(pins, where):
     x = b.input("x", F32)
     one, two = b.add("tanh", x, names=["tanh"]), b.add("relu", x, names=["relu"])
     graph = b.finish(b.add("add", one, two, names=["y"]))
-    with open_toys(graph, pins=pins) as session:
+    with open_toys(graph, placement_options=PlacementOptions(pins=pins)) as session:
         for node, device in zip(session.graph.nodes, where, strict=True):
             assert node.pin == device
             assert device in (None, session.placement.choices[node.id].device)
@@ -294,13 +295,17 @@ def test_nodes_are_where_pins_say(pins, where):
 )
 def test_pins_of_nothing_are_refused(pins, said):
     with pytest.raises(PlacementError, match=said):
-        open_toys(pins=pins)
+        open_toys(placement_options=PlacementOptions(pins=pins))
 
 
 def test_a_pin_that_a_device_refuses_is_an_error():
     npu = ToyDevice("npu", ops={"tanh"})
     with pytest.raises(PlacementError, match="no device can run relu") as error:
-        open_toys(two_branches(pins=(None, None)), [ToyDevice("cpu"), npu], pins={"op:relu": "npu"})
+        open_toys(
+            two_branches(pins=(None, None)),
+            [ToyDevice("cpu"), npu],
+            placement_options=PlacementOptions(pins={"op:relu": "npu"}),
+        )
     assert "pinned to npu" in str(error.value)
 
 

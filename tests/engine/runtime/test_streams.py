@@ -13,6 +13,7 @@ from toy_device import ToyDevice
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder, scalar
 from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.plan.flow import flow_of, state_waits, steady_s
 from trireme.plan.plan import make_plan
 from trireme.runtime.options import AS_GIVEN
@@ -37,7 +38,10 @@ def toys(stages=3, **options):
 
 def open_chain(stages=3, **options):
     return Session(
-        chain(stages), devices=toys(stages, **options), execution_options=AS_GIVEN, split="off"
+        chain(stages),
+        devices=toys(stages, **options),
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
     )
 
 
@@ -64,8 +68,7 @@ def test_random_graphs_on_the_devices(devices, seed, quantised):
         devices=list(devices.values()),
         execution_options=AS_GIVEN,
         calibration=Calibration(),
-        split="off",
-        objective="serial",
+        placement_options=PlacementOptions(sharding="off", objective="serial"),
     ) as session:
         want = [session.run(one) for one in feeds]
         for depth in (None, 2, 4):
@@ -83,7 +86,10 @@ def test_runs_overlap():
     one.on_launch = lambda: begun.set() if one.launches == 2 else None
     two.on_launch = lambda: seen.append(begun.wait(30)) if two.launches == 1 else None
     with Session(
-        chain(), devices=[one, two, three], execution_options=AS_GIVEN, split="off"
+        chain(),
+        devices=[one, two, three],
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
     ) as session:
         assert len(list(session.stream(items(4)))) == 4
     assert seen == [True]
@@ -117,7 +123,12 @@ def counter():
 def test_states_keep_their_order(depth):
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.standard_normal(8).astype(np.float32)} for _ in range(25)]
-    with Session(counter(), devices=toys(2), execution_options=AS_GIVEN, split="off") as session:
+    with Session(
+        counter(),
+        devices=toys(2),
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
+    ) as session:
         assert state_waits(session.plan)
         want = [session.run(one)["y"] for one in feeds]
         state = session.states["s"]
@@ -160,7 +171,12 @@ class _Counted:
 def test_a_failure_names_its_item_and_the_others_go_on(place, depth):
     made = toys()
     made[place] = Failing(f"d{place}", launch_s=1e-3)
-    with Session(chain(), devices=made, execution_options=AS_GIVEN, split="off") as session:
+    with Session(
+        chain(),
+        devices=made,
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
+    ) as session:
         stream, got = session.stream(items(8), depth), {}
         for number in range(8):
             try:
@@ -222,7 +238,10 @@ def test_a_task_that_has_started_is_over_when_the_stream_is_closed():
     one, two, three = toys()
     two.on_launch = slowly
     with Session(
-        chain(), devices=[one, two, three], execution_options=AS_GIVEN, split="off"
+        chain(),
+        devices=[one, two, three],
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
     ) as session:
         stream = session.stream(items(1000))
         next(stream)
@@ -262,7 +281,10 @@ def test_the_steady_state_is_the_busiest_resource():
 
 def test_lanes_that_do_not_fit_are_refused_or_fewer():
     with Session(
-        chain(), devices=toys(memory_bytes=2 * 1600 * 2), execution_options=AS_GIVEN, split="off"
+        chain(),
+        devices=toys(memory_bytes=2 * 1600 * 2),
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off"),
     ) as s:
         plan = s.plan
         each = plan.arenas["d0"].nbytes
@@ -278,7 +300,10 @@ def test_lanes_that_do_not_fit_are_refused_or_fewer():
 def test_the_plan_of_throughput_is_what_runs():
     """The predicted steady state of a placement for throughput is its score."""
     with Session(
-        chain(), devices=toys(), execution_options=AS_GIVEN, split="off", objective="throughput"
+        chain(),
+        devices=toys(),
+        execution_options=AS_GIVEN,
+        placement_options=PlacementOptions(sharding="off", objective="throughput"),
     ) as session:
         plan = make_plan(session.placement)
         found = flow_of(plan, [task.estimate_s for task in plan.tasks])

@@ -13,10 +13,11 @@ from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
+from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.runtime import eager, replay
 from trireme.runtime.options import ExecutionOptions
-from trireme.support.errors import GraphError, RunError, TriremeError
+from trireme.support.errors import GraphError, PlacementError, RunError, TriremeError
 
 X = np.ones((1, 6, 6, 3), np.float32)
 Z = np.empty((1, 6, 6, 4), np.float32)
@@ -68,6 +69,7 @@ def public(session, model, costs, folder):
     return {
         "Session": (trireme.Session, {"model": graph, **quiet}),
         "ExecutionOptions": (ExecutionOptions, {}),
+        "PlacementOptions": (PlacementOptions, {}),
         "Replicas": (trireme.Replicas, {"model": graph, "count": 1}),
         "convert": (trireme.convert, {"source": model}),
         "load": (trireme.load, {"path": model}),
@@ -110,6 +112,7 @@ PARAMETERS = {
 NAMES = [
     "Session",
     "ExecutionOptions",
+    "PlacementOptions",
     "Replicas",
     "convert",
     "load",
@@ -168,12 +171,11 @@ def test_a_wrong_argument_is_a_sentence(name, session, model, costs, tmp_path, m
         ("threads", "2", "threads is '2', expected a whole number or None"),
         ("threads", True, "threads is True, expected a whole number or None"),
         ("devices", "cpu", "devices is 'cpu', expected a list of texts or Devices"),
-        ("pins", "y=cpu", "pins is 'y=cpu', expected a mapping of anything to texts or None"),
         ("batch", 2.0, "batch is 2.0, expected a whole number or None"),
         ("shapes", {"x": 3}, "shapes is {'x': 3}, expected a mapping of texts to lists of whole"),
         ("progress", 3, "progress is 3, expected a function"),
-        ("multi_device", "some", "multi_device='some'"),
         ("execution_options", {}, "execution_options is {}, expected an ExecutionOptions"),
+        ("placement_options", "cpu", "placement_options is 'cpu', expected a PlacementOptions"),
     ],
 )
 def test_sentences_of_wrong_options(option, value, sentence, model):
@@ -197,6 +199,20 @@ def test_sentences_of_wrong_execution_options(field, value, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "field, value, sentence",
+    [
+        ("pins", "y=cpu", "pins is 'y=cpu', expected a mapping of anything to texts"),
+        ("multi_device", "some", "multi_device='some'\n  known: significant, any"),
+        ("objective", 3, "objective is 3, expected 'makespan' or"),
+    ],
+)
+def test_sentences_of_wrong_placement_options(field, value, sentence):
+    with pytest.raises(PlacementError) as caught:
+        PlacementOptions(**{field: value})
+    assert sentence in str(caught.value)
+
+
 def test_numbers_of_numpy_are_numbers(model):
     trireme.Session(
         model, threads=np.int64(1), batch=np.int32(1), calibration=Calibration()
@@ -205,10 +221,16 @@ def test_numbers_of_numpy_are_numbers(model):
 
 def test_a_pin_names_a_node_by_its_id(model):
     for pins in ({0: "cpu"}, {np.int64(0).item(): "cpu"}, {"#0": "cpu"}, {"z": "cpu"}):
-        with trireme.Session(model, pins=pins, calibration=Calibration()) as session:
+        with trireme.Session(
+            model, placement_options=PlacementOptions(pins=pins), calibration=Calibration()
+        ) as session:
             assert session.graph.nodes[0].pin == "cpu"
     with pytest.raises(trireme.PlacementError, match="pin 99=cpu: no node is called '#99'"):
-        trireme.Session(model, pins={99: "cpu"}, calibration=Calibration())
+        trireme.Session(
+            model,
+            placement_options=PlacementOptions(pins={99: "cpu"}),
+            calibration=Calibration(),
+        )
 
 
 def test_options_of_devices_are_known_ones():

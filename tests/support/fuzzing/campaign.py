@@ -20,6 +20,7 @@ from fuzzing.worker import Crashed, Worker
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
 from trireme.placement.objective import Objective
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.support.errors import TriremeError
 
@@ -81,7 +82,7 @@ def otherwise(devices: Sequence[Any]) -> Runner:
         }
         used = [*devices, "host"]
         for way, (source, options) in ways.items():
-            options["objective"] = QUICK
+            options["placement_options"] = PlacementOptions(objective=QUICK)
             found = run_way(way, source, grown.feeds, wanted, used, **options)
             if found != ("", []):
                 return found

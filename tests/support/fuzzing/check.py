@@ -14,6 +14,7 @@ import numpy as np
 from fuzzing.oracle import Answer, same, wide
 from trireme.placement.lock import Lock, lock
 from trireme.placement.objective import Objective
+from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import TriremeError
@@ -59,7 +60,11 @@ def check(
         for way in ways:
             source = model if way == "bytes" else path
             how = ExecutionOptions(model_cache=cache)
-            options = {"execution_options": how, "placement": placed, "objective": objective}
+            options = {
+                "placement": placed,
+                "placement_options": PlacementOptions(objective=objective),
+                "execution_options": how,
+            }
             kind, found, placed = run_placed(way, source, feeds, wanted, devices, **options)
             if kind or found:
                 return kind, found

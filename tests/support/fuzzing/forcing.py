@@ -13,6 +13,7 @@ from fuzzing.check import Failure, allowed, run_placed
 from trireme.backend.registry import open_device
 from trireme.ir.graph import Graph
 from trireme.model_file.cache import optimised
+from trireme.placement.options import PlacementOptions
 from trireme.support.errors import TriremeError
 
 Ran = Counter[tuple[str, str]]
@@ -50,7 +51,7 @@ def on_forced_devices(devices: Mapping[str, Any], ran: Ran) -> Runner:
         for way, forced in ways.items():
             used = list(able.values()) if way == MIXED else [able[n] for n in (way, "cpu", "host")]
             if any(node.pin in others for node in forced.nodes):
-                options = {"ran": ran, "objective": QUICK}
+                options = {"ran": ran, "placement_options": PlacementOptions(objective=QUICK)}
                 kind, found, _ = run_placed(way, forced, grown.feeds, wanted, used, **options)
                 if kind or found:
                     return kind, found
