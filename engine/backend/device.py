@@ -106,6 +106,11 @@ class DeviceSpec:
         """What the device is an instance of; its name where it is not one."""
         return kind_of(self.name)
 
+    @property
+    def resource(self) -> str:
+        """What its tasks take turns on: its resource group; the device alone where it has none."""
+        return self.resource_group or self.name
+
 
 @dataclass(frozen=True)
 class Buffer:

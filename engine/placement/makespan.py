@@ -1,21 +1,95 @@
-"""What an assignment is predicted to take: seconds of a run in virtual time, and its parts.
+"""What an assignment is predicted to take in virtual time.
 
-Tasks and copies run in the order of the tasks: devices of a resource group take turns, a value is
-copied once to each memory space that reads it, as soon as it is made; copies take turns on their
-way and overlap with compute. A task that follows only tasks of its own device is launched while
-they run, if the device starts one after another by itself: its launch is hidden. Weights that are
-streamed hold their device before the node that needs them. `plan` makes the same tasks for real,
-`virtual_time` the same run of them.
+`simulated_s` asks the simulator, `virtual_time`. `makespan_s` gives the same bits in one pass over
+the tasks, for the search, which asks thousands of times. `plan` makes the same tasks and copies for
+real.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from trireme.backend.device import link_name
 from trireme.placement.budget import streamed_s
 from trireme.placement.problem import CALLER, Problem
 from trireme.placement.stages import Tasks
+from trireme.placement.virtual_time import end_s, timeline
+
+
+@dataclass(frozen=True)
+class TimedTask:
+    """A task or a copy of an assignment, as the simulator sees it. `waits` are earlier indices."""
+
+    resource: str
+    waits: tuple[int, ...]
+    seconds: float
+
+
+def simulated_s(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> float:
+    """Return when a run ends that is predicted for some tasks, by the simulator."""
+    timed = timed_tasks(problem, assigned, tasks)
+    return end_s(timeline(timed, [task.seconds for task in timed]))
+
+
+def timed_tasks(problem: Problem, assigned: Sequence[int], tasks: Tasks) -> list[TimedTask]:
+    """Return the tasks of an assignment, each before the copies of what it makes.
+
+    Copies of graph inputs come first. A value is copied once to each memory space that reads it.
+    """
+    space, spaces = problem.space, problem.machine.spaces
+    where = [*(space[d] for d in assigned), 0]
+    streaming = streamed_s(problem, assigned, tasks)
+    timed: list[TimedTask] = []
+    task_of: dict[int, int] = {}
+    copy_of: dict[tuple[int, int], int] = {}
+
+    def copies(maker: int) -> None:
+        source = where[maker]
+        waits = (task_of[maker],) if maker != CALLER else ()
+        for value, reader in problem.reads[maker]:
+            target = where[reader]
+            if target != source and (value, target) not in copy_of:
+                copy_of[value, target] = len(timed)
+                link = link_name(spaces[source], spaces[target])
+                timed.append(TimedTask(link, waits, problem.copy_s(value, source, target)))
+
+    copies(CALLER)
+    for device, members in tasks:
+        here = space[device]
+        waits = {task_of[j] for i in members for j in problem.after[i] if j in task_of}
+        for i in members:
+            for value, maker in problem.inputs[i]:
+                if where[maker] != here:
+                    waits.add(copy_of[value, here])
+                elif maker in task_of:
+                    waits.add(task_of[maker])
+        seconds = _task_s(problem, assigned, device, members, streaming)
+        task_of.update(dict.fromkeys(members, len(timed)))
+        timed.append(TimedTask(problem.machine.resource[device], tuple(sorted(waits)), seconds))
+        for i in members:
+            copies(i)
+    return timed
+
+
+def _task_s(
+    problem: Problem,
+    assigned: Sequence[int],
+    device: int,
+    members: Sequence[int],
+    streaming: Mapping[int, float],
+) -> float:
+    """Return the seconds of a task: its launch, unless that is hidden, its weights, its nodes."""
+    launch_s, issue_s = problem.machine.launch_s[device], None
+    seconds = launch_s + sum([streaming.get(i, 0.0) for i in members])
+    for i in members:
+        seconds += problem.own_s(i, device)
+    if problem.machine.issue_s:
+        issue_s = problem.machine.issue_s[device]
+    if issue_s is not None and follows(problem, assigned, device, members):
+        seconds = max(seconds - launch_s, issue_s)
+    return seconds
 
 
 def makespan_s(
@@ -25,9 +99,10 @@ def makespan_s(
     most_s: float = math.inf,
     tails: Sequence[Sequence[float]] = (),
 ) -> float:
-    """Return the predicted seconds of a run; every node must have an estimate where it is.
+    """Return `simulated_s` to the last bit, several times as fast.
 
-    The caller is node -1, the last in every list: over at 0, in host memory.
+    Every node must have an estimate where it is. The caller is node -1, the last in every list:
+    over at 0, in host memory.
     most_s: infinity is returned as soon as it is seen that the run takes longer than this
     tails: the least time from the end of each node on each device to that of the run, for most_s
     """
@@ -90,8 +165,8 @@ def _issue(
     arrival: dict[int, float],
     link: list[float],
 ) -> None:
-    """Start copies of what nodes of a task made to every space that reads it, each on its way's
-    turn."""
+    """Start copies of what nodes of a task made to every space that reads it, in the order of each
+    link's queue."""
     width, reads, copies_s = problem.spaces, problem.reads, problem.copies_s
     for maker in makers:
         for value, reader in reads[maker]:

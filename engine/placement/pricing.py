@@ -15,7 +15,7 @@ from trireme.ir.graph import Graph
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.budget import memory_uses, streamed_s
 from trireme.placement.copies import insert_copies
-from trireme.placement.makespan import makespan_s
+from trireme.placement.makespan import simulated_s
 from trireme.placement.messages import Messages, price_bound
 from trireme.placement.node_pricing import NodePricing, check_static, price_node
 from trireme.placement.objective import LINEAR, UNIT, Scorer
@@ -130,7 +130,7 @@ class Pricing:
             device_of,
             memory_of,
             stage_of,
-            makespan_s(problem, assigned, tasks),
+            simulated_s(problem, assigned, tasks),
             score,
             search.candidates if search else {},
             self._unused(assigned, score, uses),

@@ -65,7 +65,7 @@ class Machine:
         return cls(
             tuple(specs),
             tuple(spec.memory for spec in specs.values()),
-            tuple(spec.resource_group or spec.name for spec in specs.values()),
+            tuple(spec.resource for spec in specs.values()),
             tuple(launch_s[name] for name in specs),
             links,
             limits,

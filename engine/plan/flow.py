@@ -1,18 +1,16 @@
 """Many runs of a plan in flight at once, in virtual time: how fast, how deep, in how much memory.
 
-Run k + 1 uses a device as soon as run k has left it. Each run in flight has a context of its own (a
-copy of the arenas), so only devices, links and states tie runs together: of the tasks that are
-ready for a device, the oldest run's goes first; what reads or writes a state waits for the same in
-the run before. `steady_s` is a discrete-event run of that, and `Pipeline` does the same for real.
+Each run in flight has a context of its own, a copy of the arenas: only devices, links and states
+tie runs together. `virtual_time` has the rules of a stream; `Pipeline` follows them for real.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trireme.ir.effects import uses_state
+from trireme.placement.virtual_time import simulate_stream
 from trireme.plan.plan import Plan
 from trireme.support.errors import PlanError
 
@@ -40,95 +38,6 @@ def state_waits(plan: Plan) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
-def resource_of(plan: Plan, task: int) -> str:
-    """Return what a task occupies: a device's resource group, or a link."""
-    name = plan.tasks[task].device
-    spec = plan.placement.specs.get(name)
-    return (spec.resource_group or spec.name) if spec else name
-
-
-@dataclass
-class _Run:
-    """One run in flight: how many waits each task has left, how many tasks are not over."""
-
-    left: list[int]
-    unfinished: int
-    over: set[int] = field(default_factory=set)
-
-
-class _Simulation:
-    """A discrete-event run of `runs` runs, `depth` of them in flight at most."""
-
-    def __init__(self, plan: Plan, seconds: Sequence[float], depth: int, runs: int) -> None:
-        self.plan, self.seconds, self.count = plan, seconds, runs
-        self.resource = [resource_of(plan, task.index) for task in plan.tasks]
-        self.followers: list[list[int]] = [[] for _ in plan.tasks]
-        for task in plan.tasks:
-            for other in task.waits:
-                self.followers[other].append(task.index)
-        self.next_run: dict[int, list[int]] = {}
-        self.before: dict[int, list[int]] = {}
-        for a, b in state_waits(plan):
-            self.next_run.setdefault(a, []).append(b)
-            self.before.setdefault(b, []).append(a)
-        self.ready: dict[str, list[tuple[int, int]]] = {name: [] for name in self.resource}
-        self.idle = dict.fromkeys(self.resource, True)
-        self.flying: list[tuple[float, int, int]] = []
-        self.runs: list[_Run] = []
-        self.ends = [0.0] * runs
-        self.now = 0.0
-        for _ in range(min(depth, runs)):
-            self._begin()
-        self._go()
-
-    def _begin(self) -> None:
-        number = len(self.runs)
-        if number == self.count:
-            return
-        left = [len(task.waits) for task in self.plan.tasks]
-        if number:
-            over = self.runs[number - 1].over
-            for b, befores in self.before.items():
-                left[b] += sum(a not in over for a in befores)
-        self.runs.append(_Run(left, len(left)))
-        for task, count in enumerate(left):
-            if not count:
-                heapq.heappush(self.ready[self.resource[task]], (number, task))
-
-    def _go(self) -> None:
-        while True:
-            for name, waiting in self.ready.items():
-                if self.idle[name] and waiting:
-                    number, task = heapq.heappop(waiting)
-                    self.idle[name] = False
-                    end = self.now + self.seconds[task]
-                    heapq.heappush(self.flying, (end, number, task))
-            if not self.flying:
-                return
-            self.now, number, task = heapq.heappop(self.flying)
-            self.idle[self.resource[task]] = True
-            self._finish(number, task)
-
-    def _finish(self, number: int, task: int) -> None:
-        run = self.runs[number]
-        run.over.add(task)
-        run.unfinished -= 1
-        for follower in self.followers[task]:
-            self._count_down(number, follower)
-        if number + 1 < len(self.runs):
-            for follower in self.next_run.get(task, ()):
-                self._count_down(number + 1, follower)
-        if not run.unfinished:
-            self.ends[number] = self.now
-            self._begin()
-
-    def _count_down(self, number: int, task: int) -> None:
-        left = self.runs[number].left
-        left[task] -= 1
-        if not left[task]:
-            heapq.heappush(self.ready[self.resource[task]], (number, task))
-
-
 def steady_s(plan: Plan, seconds: Sequence[float], depth: int) -> float:
     """Return the seconds from one run's end to the next one's, once the pipeline is full, if task i
     takes seconds[i].
@@ -136,7 +45,7 @@ def steady_s(plan: Plan, seconds: Sequence[float], depth: int) -> float:
     if not plan.tasks:
         return 0.0
     warm = 2 * depth + 4
-    ends = sorted(_Simulation(plan, seconds, depth, 3 * warm).ends)
+    ends = sorted(simulate_stream(plan.tasks, seconds, depth, 3 * warm, state_waits(plan)).ends_s)
     return (ends[2 * warm] - ends[warm]) / warm
 
 
@@ -172,8 +81,7 @@ def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> F
         raise PlanError(f"{depth} runs in flight do not fit: {limit}", fix=f"depth={room}")
     loads: dict[str, float] = {}
     for task in plan.tasks:
-        name = resource_of(plan, task.index)
-        loads[name] = loads.get(name, 0.0) + seconds[task.index]
+        loads[task.resource] = loads.get(task.resource, 0.0) + seconds[task.index]
     busiest = max(loads, key=lambda name: loads[name], default="")
     if depth is None:
         most = min(MOST_DEPTH, room)

@@ -17,6 +17,7 @@ from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
 from trireme.backend.device import HOST, link_ends
 from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
+from trireme.placement.virtual_time import timeline
 from trireme.plan.memory import beside_arena, check_fits
 from trireme.plan.subgraphs import Execution, Group, Subgraphs, group_nodes
 from trireme.support.units import bytes_text
@@ -26,6 +27,7 @@ from trireme.support.units import bytes_text
 class Task:
     """One launch. `device` runs it; for a copy it is "from>to". `waits` are earlier task indices.
 
+    resource: what it occupies in virtual time: the device's silicon, or the link
     effects: those of `waits` that are for the order of effects, whatever else they are for
     inputs / outputs: value ids read and made for others, constants and internals left out
     estimate_s: predicted seconds, launch included
@@ -34,6 +36,7 @@ class Task:
 
     index: int
     device: str
+    resource: str
     level: int
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -118,14 +121,15 @@ def make_plan(
     """
     tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
     arenas, slots, memory = _pack(placement, tasks, overlaps=subgraphs == "merged")
-    timed = _with_waits(tasks, slots)
-    tasks_in_turn = _in_turns(timed) if subgraphs == "split" else timed
+    safe = _with_byte_waits(tasks, slots)
+    tasks_in_turn = _in_turns(safe) if subgraphs == "split" else safe
     return Plan(placement, tasks_in_turn, slots, arenas, memory)
 
 
 def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
     graph = placement.graph
     task_of = {node.id: index for index, group in enumerate(groups) for node in group.nodes}
+    maker = {v: index for index, g in enumerate(groups) for node in g.nodes for v in node.outputs}
     outputs = set(graph.outputs)
     tasks = []
     for index, group in enumerate(groups):
@@ -141,20 +145,24 @@ def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
             for value in made
             if value in outputs or any(task_of[u.id] != index for u in graph.users(value))
         )
+        others = {task_of[other] for node in group.nodes for other in node.after} - {index}
+        spec = placement.specs.get(group.device)
         tasks.append(
             Task(
                 index,
                 group.device,
+                spec.resource if spec else group.device,
                 group.level,
                 group.nodes,
                 tuple(read),
                 leaving,
                 _estimate(placement, group.device, group.nodes),
-                subgraph=group.subgraph,
+                tuple(sorted(others.union(maker[value] for value in read if value in maker))),
+                tuple(sorted(others)),
+                group.subgraph,
             )
         )
-    tasks = [replace(task, effects=_effect_waits(task, task_of)) for task in tasks]
-    return _hidden(placement, tasks)
+    return _with_hidden_launches(placement, tasks)
 
 
 def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float:
@@ -167,26 +175,20 @@ def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float
     return placement.launch_s[device] + own
 
 
-def _hidden(placement: Placement, tasks: Sequence[Task]) -> list[Task]:
-    """Take off the launches of tasks that follow only tasks of their own device, if it starts one
-    after another by itself: `placing.makespan` does the same.
+def _with_hidden_launches(placement: Placement, tasks: Sequence[Task]) -> list[Task]:
+    """Take off the launches of tasks that wait for tasks of their own device and nothing else, if
+    the device starts its tasks by itself: a rule of `virtual_time`.
     """
-    maker = {value: task.device for task in tasks for value in task.outputs}
+    given = set(placement.graph.inputs)
     done = []
     for task in tasks:
         issue_s = placement.issue_s.get(task.device)
-        before = [maker.get(value) for value in task.inputs]
-        before += [tasks[other].device for other in task.effects]
-        if issue_s is not None and before and all(device == task.device for device in before):
+        before = {tasks[other].device for other in task.waits}
+        if issue_s is not None and before == {task.device} and given.isdisjoint(task.inputs):
             own_s = task.estimate_s - placement.launch_s[task.device]
             task = replace(task, estimate_s=max(own_s, issue_s))
         done.append(task)
     return done
-
-
-def _effect_waits(task: Task, task_of: Mapping[int, int]) -> tuple[int, ...]:
-    others = {task_of[other] for node in task.nodes for other in node.after}
-    return tuple(sorted(others - {task.index}))
 
 
 def _pack(
@@ -204,7 +206,7 @@ def _pack(
         first.update(dict.fromkeys(task.outputs, task.index))
         last.update(dict.fromkeys((*task.inputs, *task.outputs), task.index))
     last.update((value, len(tasks)) for value in graph.outputs if value in first)
-    held = _held_longer(placement, tasks, last) if overlaps else last
+    held = _held_longer(tasks, last) if overlaps else last
     arenas: dict[str, Packing] = {}
     slots: dict[int, Slot] = {}
     uses: dict[str, MemoryUse] = {}
@@ -227,30 +229,19 @@ def _pack(
     return arenas, slots, uses
 
 
-def _held_longer(
-    placement: Placement, tasks: Sequence[Task], last: Mapping[int, int]
-) -> dict[int, int]:
+def _held_longer(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[int, int]:
     """Return, for each value, the last task that may begin, in the predicted run, while it lives.
 
     Without it a value could get the bytes of one that lies before it in the order of the tasks and
     is still read when it could be made: two devices would take turns for want of memory.
     """
-    free: dict[str, float] = {}
-    start, end = [0.0] * len(tasks), [0.0] * len(tasks)
-    maker: dict[int, int] = {}
-    for task in tasks:
-        spec = placement.specs.get(task.device)
-        resource = (spec.resource_group or spec.name) if spec else task.device
-        before = [end[maker[v]] for v in task.inputs if v in maker]
-        before += [end[other] for other in task.effects]
-        start[task.index] = max([free.get(resource, 0.0), *before])
-        end[task.index] = free[resource] = start[task.index] + task.estimate_s
-        maker.update(dict.fromkeys(task.outputs, task.index))
+    slices = timeline(tasks, [task.estimate_s for task in tasks])
+    start = [piece.start_s for piece in slices]
     over: dict[int, float] = {}
-    for task in tasks:
+    for task, piece in zip(tasks, slices, strict=True):
         for value in (*task.inputs, *task.outputs):
-            over[value] = max(over.get(value, 0.0), end[task.index])
-    by_start = sorted(range(len(tasks)), key=lambda i: start[i])
+            over[value] = max(over.get(value, 0.0), piece.end_s)
+    by_start = sorted(range(len(tasks)), key=start.__getitem__)
     starts = [start[i] for i in by_start]
     latest = list(accumulate(by_start, max, initial=0))
     return {
@@ -259,20 +250,17 @@ def _held_longer(
     }
 
 
-def _with_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
-    """Add the waits for data and for bytes: every earlier task that touches what a task writes,
-    but those that one of the others waits for already.
+def _with_byte_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
+    """Add the waits for bytes: every earlier task that touches what a task writes, but those that
+    one of the others waits for already.
     """
     done: list[Task] = []
     memories: defaultdict[str, _Users] = defaultdict(_Users)
-    maker: dict[int, int] = {}
     for task in tasks:
-        waits = set(task.effects)
-        waits.update(maker[value] for value in task.inputs if value in maker)
+        waits = set(task.waits)
         for value in task.outputs:
             waits.update(memories[slots[value].memory].written(slots[value], task.index))
         done.append(replace(task, waits=tuple(sorted(waits - {task.index}))))
-        maker.update(dict.fromkeys(task.outputs, task.index))
         for value in task.inputs:
             if value in slots:
                 memories[slots[value].memory].read(slots[value], task.index)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.ir.graph import node_names
+from trireme.placement.virtual_time import Slice, end_s, timeline
 from trireme.plan.plan import Plan
-from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.rows import (
     MemoryRow,
     NodeRow,
@@ -96,8 +96,8 @@ def predict(plan: Plan, serial: bool = False) -> Prediction:
         for node in task.nodes
     ]
     ends = ([row.low_s for row in rows], [row.high_s for row in rows])
-    low_s, high_s = (makespan_s(timeline(plan, seconds, serial)) for seconds in ends)
-    slices = timeline(plan, [row.estimate_s for row in rows], serial)
+    low_s, high_s = (end_s(timeline(plan.tasks, seconds, serial)) for seconds in ends)
+    slices = timeline(plan.tasks, [row.estimate_s for row in rows], serial)
     memory = [
         MemoryRow(name, packing.nbytes, packing.lower_bound, use.scratch, use.weights)
         for name, packing in plan.arenas.items()
@@ -105,7 +105,7 @@ def predict(plan: Plan, serial: bool = False) -> Prediction:
     ]
     return Prediction(
         plan.graph.name,
-        makespan_s(slices),
+        end_s(slices),
         (low_s, high_s),
         tuple(rows),
         tuple(nodes),

@@ -16,8 +16,8 @@ from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
 from trireme.backend.device import HOST, held_s, link_ends
 from trireme.ir.graph import node_names
+from trireme.placement.virtual_time import Slice, end_s, timeline
 from trireme.plan.plan import Plan, Task
-from trireme.plan.virtual_time import Slice, makespan_s, timeline
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.prediction_error import PredictionError, prediction_error_of
 from trireme.profiling.rows import (
@@ -171,10 +171,14 @@ def make_profile(
         if not task.is_copy
         for row in _node_rows(plan, task, [run[task.index] for run in runs], names)
     ]
-    predicted = timeline(plan, [task.estimate_s for task in plan.tasks], serial)
-    ends = [makespan_s(timeline(plan, [getattr(r, e) for r in tasks], serial)) for e in _ENDS]
-    virtual = timeline(plan, [row.seconds for row in tasks], serial)
-    best_s = min(makespan_s(timeline(plan, _seconds(tasks, one), serial)) for one in took)
+
+    def slices(seconds: Sequence[float]) -> list[Slice]:
+        return timeline(plan.tasks, seconds, serial)
+
+    predicted = slices([task.estimate_s for task in plan.tasks])
+    ends = [end_s(slices([getattr(row, end) for row in tasks])) for end in _ENDS]
+    virtual = slices([row.seconds for row in tasks])
+    best_s = min(end_s(slices(_seconds(tasks, one))) for one in took)
     last = runs[-1]
     simulating = sum(
         last[row.task].end_s - last[row.task].start_s for row in tasks if row.clock == "virtual"
@@ -184,8 +188,8 @@ def make_profile(
         len(runs),
         tuple(wall_s),
         simulating,
-        makespan_s(predicted),
-        makespan_s(virtual),
+        end_s(predicted),
+        end_s(virtual),
         best_s,
         tuple(tasks),
         tuple(nodes),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.plan.virtual_time import Slice
+from trireme.placement.virtual_time import Slice
 from trireme.profiling.prediction import Prediction
 from trireme.profiling.profile import Profile
 from trireme.profiling.rows import NodeRow, TaskRow, ValueRow

@@ -21,8 +21,8 @@ from trireme.devices.cpu.runtime.native import RING, has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
+from trireme.placement.virtual_time import timeline
 from trireme.plan.plan import make_plan
-from trireme.plan.virtual_time import timeline
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, RunError
@@ -331,7 +331,7 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
             *(next(iter(s.run(feeds).values())) for s in (one, two)), rtol=1e-4, atol=1e-4
         )
         plan = make_plan(two.placement)
-        slices = timeline(plan, [task.estimate_s for task in plan.tasks])
+        slices = timeline(plan.tasks, [task.estimate_s for task in plan.tasks])
         assert {"cpu#1", "cpu#2"} <= {piece.resource for piece in slices}
 
 

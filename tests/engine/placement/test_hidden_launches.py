@@ -18,9 +18,8 @@ from trireme.placement.makespan import follows, makespan_s
 from trireme.placement.move_cost import MoveEvaluator
 from trireme.placement.problem import Problem
 from trireme.placement.stages import rules
+from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.plan.virtual_time import makespan_s as virtual_s
-from trireme.plan.virtual_time import timeline
 
 LAUNCH_S, ISSUE_S = 50e-6, 6e-6
 
@@ -123,8 +122,8 @@ def test_the_plan_hides_what_the_prediction_hides(execution):
     full = [seconds > 0.9 * LAUNCH_S for seconds in launches]
     assert full == ([True, False] * 2 if execution == "interactive" else [True, True])
     if execution == "sunk":
-        slices = timeline(plan, [t.estimate_s for t in plan.tasks])
-        assert virtual_s(slices) == pytest.approx(placement.makespan_s, rel=1e-9)
+        slices = timeline(plan.tasks, [t.estimate_s for t in plan.tasks])
+        assert end_s(slices) == pytest.approx(placement.makespan_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))

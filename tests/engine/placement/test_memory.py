@@ -32,8 +32,8 @@ from trireme.placement.prices import time_prices
 from trireme.placement.problem import Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import rules
+from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.plan.virtual_time import timeline
 from trireme.runtime.options import AS_GIVEN
 
 
@@ -242,8 +242,8 @@ def test_streamed_weights_have_the_links_price():
     assert f"{use.streamed} of weights streamed a run" in str(explain(small))
     assert sum(small.streamed_s.values()) == pytest.approx(use.streamed_s)
     plan = make_plan(small)
-    slices = timeline(plan, [task.estimate_s for task in plan.tasks])
-    assert max(piece.end_s for piece in slices) == pytest.approx(small.makespan_s)
+    slices = timeline(plan.tasks, [task.estimate_s for task in plan.tasks])
+    assert end_s(slices) == pytest.approx(small.makespan_s)
 
 
 def test_streaming_is_weighed_against_another_device():

@@ -26,9 +26,9 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
+from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
-from trireme.plan.virtual_time import makespan_s, timeline
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.program import compile_plan
 from trireme.runtime.session import Session
@@ -173,7 +173,7 @@ def test_the_plan_takes_what_the_placement_predicts(seed):
     """Waits for memory can only delay; without them plan and placement agree."""
     print("seed", seed)
     plan = planned(seed, "makespan")
-    predicted = makespan_s(timeline(plan, [t.estimate_s for t in plan.tasks]))
+    predicted = end_s(timeline(plan.tasks, [t.estimate_s for t in plan.tasks]))
     assert predicted >= plan.placement.makespan_s * (1 - 1e-9)
     assert predicted <= plan.placement.makespan_s * 1.5
 
