@@ -2,7 +2,8 @@
 
 Read in this order: `spec` (the machine), `stream.commands` (what it is told), `compiler.lower`
 (nodes to jobs), `tiling` and `residency` (what fits SRAM), `emit` (jobs to commands),
-`simulator.simulate` (values), `timing` (cycles), `device` (the contract with the engine).
+`simulator.simulate` (values), `timing` (cycles), `chip` and `executable` (tasks at work), `device`
+(the contract with the engine).
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.backend.device import Device, NodeSpan
-from trireme.devices.npu.device import NpuCall, NpuExecutable
+from trireme.devices.npu.executable import NpuCall, NpuExecutable
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.ir.op import OpDef, Sample

@@ -226,7 +226,7 @@ def test_launch_does_not_wait(device):
     b, graph = net()
     run = Run(device, graph, b.feeds)
     gate = threading.Event()
-    device.submit(gate.wait)
+    device.chip.submit(gate.wait)
     event = run.call.launch()
     assert not event._over.is_set()
     gate.set()

@@ -16,7 +16,7 @@ from toy_device import ToyDevice
 from trireme.cost.calibration import Calibration
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.devices.npu.device import NpuCall
+from trireme.devices.npu.executable import NpuCall
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions

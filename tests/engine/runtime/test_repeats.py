@@ -5,7 +5,7 @@ import pytest
 from npu import Int8Builder
 
 from trireme.backend.capabilities import ThreadedCall
-from trireme.devices.npu.device import NpuCall
+from trireme.devices.npu.executable import NpuCall
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.session import Session
