@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trireme.backend.device import Buffer, Done, Event
-from trireme.devices.opencl.events import CopyEvent, handles, reports_of
+from trireme.devices.opencl.events import CopyEvent, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import FoundDevice, check_process
 from trireme.support.dtypes import Array
@@ -84,19 +84,20 @@ class Context:
         import pyopencl as cl
 
         host, start = source if isinstance(source, np.ndarray) else target, time.perf_counter()
+        before = enqueued(after)
         try:
             if host.nbytes:
                 event = cl.enqueue_copy(
-                    queue, target, source, is_blocking=False, wait_for=handles(after), **offset
+                    queue, target, source, is_blocking=False, wait_for=handles(before), **offset
                 )
             elif not after:
                 return Done()
             else:
-                event = cl.enqueue_marker(queue, wait_for=handles(after))
+                event = cl.enqueue_marker(queue, wait_for=handles(before))
             queue.flush()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
-        return CopyEvent(event, host.nbytes, start, reports_of(after))
+        return CopyEvent(event, host.nbytes, start, reports_of(before))
 
     def upload(self, lowering: Lowering) -> Any:
         """Return a buffer with the lowering's constants at their offsets."""

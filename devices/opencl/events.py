@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
-from trireme.backend.device import NodeSpan
+from trireme.backend.capabilities import QueuedEvent
+from trireme.backend.device import Event, NodeSpan
 from trireme.support.errors import DeviceError
 
 
@@ -16,15 +18,32 @@ class Checked(Protocol):
         """Raise RunError if a kernel reported a wrong index."""
 
 
-def handles(events: Sequence[Any]) -> list[Any] | None:
-    """Return the driver's events of some of this module's, None for none."""
-    found = [event.handle for event in events if event.handle is not None]
+@dataclass(frozen=True, eq=False)
+class Enqueued:
+    """What other work of the context can wait for.
+
+    handle: the driver's event; None where there was nothing to do
+    reports: what is looked at once the work is over
+    """
+
+    handle: Any
+    reports: Sequence[Checked]
+
+
+def enqueued(events: Sequence[Event]) -> list[Enqueued]:
+    """Return what some events of this context stand for."""
+    return [cast(Enqueued, cast(QueuedEvent, event).driver_event) for event in events]
+
+
+def handles(before: Sequence[Enqueued]) -> list[Any] | None:
+    """Return the driver's events of what was enqueued before, None for none."""
+    found = [one.handle for one in before if one.handle is not None]
     return found or None
 
 
-def reports_of(events: Sequence[Any]) -> tuple[Checked, ...]:
-    """Return the reports behind which some events of this device come, each once."""
-    return tuple(dict.fromkeys(one for event in events for one in event.reports))
+def reports_of(before: Sequence[Enqueued]) -> tuple[Checked, ...]:
+    """Return the reports of what was enqueued before, each once."""
+    return tuple(dict.fromkeys(report for one in before for report in one.reports))
 
 
 class CopyEvent:
@@ -33,17 +52,18 @@ class CopyEvent:
     def __init__(
         self, handle: Any, nbytes: int, start: float, reports: Sequence[Checked] = ()
     ) -> None:
-        self.handle, self.nbytes, self.start, self.reports = handle, nbytes, start, reports
+        self.driver_event = Enqueued(handle, reports)
+        self.nbytes, self.start = nbytes, start
 
     def wait(self) -> None:
         """Return when the copy is over; errors as of OpenCLEvent.wait."""
         import pyopencl as cl
 
         try:
-            self.handle.wait()
+            self.driver_event.handle.wait()
         except cl.Error as error:
             raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
-        for reports in self.reports:
+        for reports in self.driver_event.reports:
             reports.check()
 
     def spans(self) -> Sequence[NodeSpan]:
@@ -51,7 +71,7 @@ class CopyEvent:
         import pyopencl as cl
 
         try:
-            times = self.handle.profile
+            times = self.driver_event.handle.profile
             zero = self.start - times.queued * 1e-9
             return [NodeSpan((), "copy", zero + times.start * 1e-9, zero + times.end * 1e-9)]
         except cl.Error:

@@ -12,7 +12,7 @@ import numpy as np
 from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.context import Context
-from trireme.devices.opencl.events import Checked, handles, reports_of
+from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
 from trireme.devices.opencl.reports import Reports
 from trireme.ir.graph import Graph
@@ -136,7 +136,8 @@ class OpenCLCall:
         import pyopencl as cl
 
         queue = self.context.queue("kernels", profile)
-        start, first = time.perf_counter(), handles(after)
+        start, before = time.perf_counter(), enqueued(after)
+        first = handles(before)
         try:
             events = []
             for each in self.launches:
@@ -154,7 +155,9 @@ class OpenCLCall:
         except cl.Error as error:
             raise DeviceError(f"opencl: a launch failed: {error}") from error
         own = () if self.reports is None else (self.reports,)
-        return OpenCLEvent(self.launches if profile else (), events, start, reports_of(after) + own)
+        return OpenCLEvent(
+            self.launches if profile else (), events, start, reports_of(before) + own
+        )
 
 
 class OpenCLEvent:
@@ -172,8 +175,7 @@ class OpenCLEvent:
         reports: Sequence[Checked] = (),
     ) -> None:
         self.launches, self.events, self.start = launches, events, start
-        self.reports = reports
-        self.handle = events[-1] if events else None
+        self.driver_event = Enqueued(events[-1] if events else None, reports)
 
     def wait(self) -> None:
         """Return when the last kernel is over.
@@ -188,7 +190,7 @@ class OpenCLEvent:
             self.events[-1].wait()
         except cl.Error as error:
             raise DeviceError(f"opencl: a kernel failed: {error}") from error
-        for reports in self.reports:
+        for reports in self.driver_event.reports:
             reports.check()
 
     def spans(self) -> Sequence[NodeSpan]:

@@ -1,4 +1,4 @@
-"""What a bound call can do beyond the contract: declared here, and asked for by type.
+"""What calls, events and devices can do beyond the contract: declared here, and asked for by type.
 
 A call has a capability by having its method. The functions at the end answer for calls that do not.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from trireme.backend.device import BoundCall, Event
+from trireme.backend.device import BoundCall, Device, Event
+from trireme.ir.effects import States
 
 Rebind = Callable[[int], None]
 """Moves one argument of a call to another address, for the launches that follow."""
@@ -72,9 +73,32 @@ class QueuedCall(Protocol):
     driver_queue: object
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        """Return without waiting; the work starts when `after`, events of this driver queue, are
-        over.
+        """Return without waiting; the work starts when `after` is over.
+
+        after: QueuedEvents of this driver queue
         """
+
+
+@runtime_checkable
+class QueuedEvent(Protocol):
+    """An event of a driver queue: calls and copies of the queue can be started behind it.
+
+    driver_event: what the driver knows it by; an event that wraps another has that one's
+    """
+
+    driver_event: object
+
+
+@runtime_checkable
+class StateKeeper(Protocol):
+    """A device on which `variable` and `assign` find their arrays."""
+
+    states: States
+
+
+def states_of(device: Device | None) -> States | None:
+    """Return the states that a device keeps, None for a device that keeps none."""
+    return device.states if isinstance(device, StateKeeper) else None
 
 
 def driver_queue_of(call: BoundCall) -> object | None:

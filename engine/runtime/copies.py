@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from trireme.backend.capabilities import QueuedEvent
 from trireme.backend.device import (
     HOST,
     BoundCall,
@@ -90,9 +90,7 @@ class _Copying:
 
     def __init__(self, event: Event, node: int, start: float) -> None:
         self.event, self.node, self.start, self.end = event, node, start, start
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.event, name)
+        self.driver_event = event.driver_event if isinstance(event, QueuedEvent) else None
 
     def wait(self) -> None:
         self.event.wait()

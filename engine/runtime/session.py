@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from trireme.backend.capabilities import states_of
 from trireme.backend.core_latency import Cores
 from trireme.backend.device import HOST, Device, Progress, no_progress
 from trireme.backend.registry import keep_states, open_devices
@@ -179,7 +180,8 @@ class Session(Closing, Shown):
     def _keep_states(self, opened: dict[str, Device]) -> None:
         """Add the host device, for the states alone, to devices that do not have it."""
         keep_states(opened, self.states)
-        given = getattr(opened.get(HOST), "states", self.states)
+        kept = states_of(opened.get(HOST))
+        given = self.states if kept is None else kept
         given.types.update(self.states.types)
         self.states = given
 
