@@ -15,7 +15,7 @@ from trireme.devices.npu.compiler.lower import FLOATS, Lowered, Lowering, functi
 from trireme.devices.npu.compiler.lower_moves import copy_axes, place_part
 from trireme.devices.npu.stream.commands import Binary, Softmax, Table, Unary, View, Work
 from trireme.ir.graph import Node
-from trireme.ir.op import Call
+from trireme.ir.op import Call, ops_with
 from trireme.ops import integer as q
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
@@ -235,19 +235,10 @@ _UNARY = (
     "erf",
     "square",
 )
-_TABLE_ONLY = (
-    "ceil",
-    "celu",
-    "cos",
-    "floor",
-    "mish",
-    "round",
-    "selu",
-    "sign",
-    "sin",
-    "softplus",
-    "softsign",
+_TABLE_ONLY = tuple(
+    set(ops_with(lambda op: op.integer_form == "table")).difference(_UNARY, ["quantize"])
 )
+"""Ops that are a table on stored integers, and no function of the vector engine."""
 MAP_OPS = (
     Lowered(tuple(_INTEGER_PARAMS), lower_binary),
     Lowered(("div",), lower_binary, FLOATS),
