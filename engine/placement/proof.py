@@ -42,7 +42,14 @@ def solver() -> Any:
 
     Errors: PlacementError, if it is not installed
     """
-    return _imported("ortools.sat.python.cp_model")
+    try:
+        return importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError as error:
+        raise PlacementError(
+            "a proof needs OR-Tools, which is not installed",
+            facts=[str(error)],
+            fix=install_extra("prove"),
+        ) from error
 
 
 def cp_run(limit_s: float, workers: int) -> Any:
@@ -57,22 +64,3 @@ def cp_run(limit_s: float, workers: int) -> Any:
     run.parameters.num_workers = workers
     run.parameters.random_seed = 0
     return run
-
-
-def linear_solver() -> Any:
-    """Return OR-Tools' module of linear programmes.
-
-    Errors: PlacementError, if it is not installed
-    """
-    return _imported("ortools.linear_solver.python.model_builder")
-
-
-def _imported(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise PlacementError(
-            "a proof needs OR-Tools, which is not installed",
-            facts=[str(error)],
-            fix=install_extra("prove"),
-        ) from error

@@ -1,4 +1,4 @@
-"""Prove a placement, or better it, with the exact solver."""
+"""Prove a placement, or better it, with the exact solver: an optional extra."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import cast
 
 from trireme.cost.model import CostModel
-from trireme.placement.objective import Objective, Scorer
+from trireme.placement.bounds import makespan_bound
+from trireme.placement.exact_makespan import MakespanModel
+from trireme.placement.exact_price import PriceModel
+from trireme.placement.messages import price_bound
+from trireme.placement.objective import LINEAR, Objective, Scorer
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import Pricing
 from trireme.placement.problem import Assignment
 from trireme.placement.proof import ROUNDING, Proof
-from trireme.placement.prove_makespan import prove_makespan
-from trireme.placement.prove_prices import prove_prices
 from trireme.placement.stages import Tasks
 from trireme.support.errors import PlacementError
 
@@ -31,7 +33,8 @@ def prove(
     scorer = Scorer(pricing.problem, objective)
     if placement.score.value == 0.0:
         return replace(placement, proof="proof: nothing takes less than nothing")
-    proof = _proof(scorer, *pricing.assignment_of(placement), limit_s, workers)
+    assigned, tasks = pricing.assignment_of(placement)
+    proof = prove_assignment(scorer, assigned, tasks, limit_s, workers)
     best = placement
     fits = not scorer.overfull(proof.assigned, proof.tasks)
     if fits and proof.value < placement.score.value * (1 - 1e-9):
@@ -45,17 +48,42 @@ def prove(
     return replace(best, proof=_sentence(best, proof, gained))
 
 
-def _proof(
-    scorer: Scorer, known: Assignment, tasks: Tasks | None, limit_s: float, workers: int
+def prove_assignment(
+    scorer: Scorer,
+    known: Assignment,
+    tasks: Tasks | None = None,
+    limit_s: float = 60.0,
+    workers: int = 1,
 ) -> Proof:
+    """Return the best score found and the bound proven, starting from a known assignment.
+
+    tasks: of the known assignment, where they may be better than those of the best rule
+    Errors: as `prove`
+    """
     if scorer.objective == "throughput":
         raise PlacementError(
             "the exact solver has no model of throughput",
             fix="--prove with --objective makespan, serial or energy",
         )
-    if scorer.objective == "makespan":
-        return prove_makespan(scorer.problem, known, limit_s, workers, tasks)
-    return prove_prices(scorer.problem, scorer.prices, known, limit_s, workers)
+    problem = scorer.problem
+    value, ruled = scorer.evaluate(known)
+    if tasks is None or value < scorer.value(known, tasks):
+        tasks = ruled
+    value = scorer.value(known, tasks)
+    if scorer.objective in LINEAR:
+        least, _ = price_bound(problem, scorer.prices, known, value, None)
+    else:
+        least, _ = makespan_bound(problem, value)
+    if least >= value * (1 - ROUNDING):
+        return Proof("optimal", value, least, known, tasks, 0.0)
+    if scorer.objective in LINEAR:
+        found = PriceModel(problem, scorer.prices, known, tasks, least).solve(limit_s, workers)
+    else:
+        found = MakespanModel(problem, known, tasks, least).solve(limit_s, workers)
+    again, ruled = scorer.evaluate(found.assigned)
+    better = replace(found, value=again, tasks=ruled) if again < found.value else found
+    status = "optimal" if better.bound >= better.value * (1 - ROUNDING) else "feasible"
+    return replace(better, status=status, bound=min(better.bound, better.value))
 
 
 def _sentence(best: Placement, proof: Proof, gained: float) -> str:

@@ -11,22 +11,22 @@ from dataclasses import dataclass, replace
 
 import pytest
 from baselines import BASELINES
+from path_model import relax, relax_makespan
 from placement_cases import KINDS, cases, cases_of, random_problem, to_graph
 from placing import place_plain
+from stage_model import SerialModel, launches_beyond
 from sweep import sweep
 
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, Links
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.makespan import makespan_s
+from trireme.placement.messages import price_bound
+from trireme.placement.objective import Scorer
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.proof import ROUNDING, solver
-from trireme.placement.prove import prove
-from trireme.placement.prove_makespan import prove_makespan
-from trireme.placement.prove_paths import relax, relax_makespan
-from trireme.placement.prove_prices import prove_prices
-from trireme.placement.prove_stages import SerialModel, launches_beyond
+from trireme.placement.prove import prove, prove_assignment
 from trireme.placement.search import Search
 from trireme.support.errors import PlacementError
 
@@ -56,8 +56,13 @@ def gap_serial(name, problem, limit_s=10.0):
     for who, rule in BASELINES.items():
         theirs = min(search.scorer.evaluate(assigned)[0] for assigned in rule(problem))
         assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
-    proof = prove_prices(problem, search.scorer.prices, search.best, limit_s)
-    return Gap(name, value / proof.value - 1, value / proof.bound - 1)
+    paths = relax(problem, search.scorer.prices, value, limit_s)
+    bound, _ = price_bound(problem, search.scorer.prices, search.best, value, search.messages)
+    best = value
+    if paths is not None:
+        bound = max(bound, paths.bound)
+        best = min(best, search.scorer.evaluate(paths.assigned)[0])
+    return Gap(name, value / best - 1, value / min(bound, best) - 1)
 
 
 def gap_makespan(name, problem, limit_s):
@@ -67,7 +72,7 @@ def gap_makespan(name, problem, limit_s):
     bound, _ = makespan_bound(problem, value)
     if value <= bound * (1 + 1e-6):
         return Gap(name, 0.0, 0.0)
-    proof = prove_makespan(problem, search.best, limit_s, tasks=search.tasks)
+    proof = prove_assignment(search.scorer, search.best, search.tasks, limit_s)
     return Gap(name, value / proof.value - 1, value / max(bound, proof.bound) - 1)
 
 
@@ -142,9 +147,9 @@ def test_paths_bound_every_placement(seed):
     ).scorer.evaluate
     end = min(fastest(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax_makespan(problem, end, 10.0).bound <= end
-    whole = prove_makespan(problem, problem_start(problem), 3.0)
+    whole = from_start_of(problem, "makespan", 3.0)
     assert whole.bound <= min(end, whole.value) * (1 + 1e-9)
-    proof = prove_prices(problem, prices, problem_start(problem), 10.0)
+    proof = from_start_of(problem, "serial", 10.0)
     assert proof.status == "optimal"
     assert proof.value == pytest.approx(least, rel=ROUNDING)
 
@@ -163,7 +168,7 @@ def test_the_model_of_tasks_has_every_placement(seed):
     if seed % 3 == 1:
         problem = with_shared_memory(problem)
     least = min(makespan_s(problem, *row) for row in rows_of_tasks(problem))
-    proof = prove_makespan(problem, problem_start(problem), 20.0)
+    proof = from_start_of(problem, "makespan", 20.0)
     assert proof.bound <= least * (1 + 1e-9)
     assert proof.value == pytest.approx(least, rel=ROUNDING)
     assert proof.status == "optimal"
@@ -182,15 +187,14 @@ def with_shared_memory(problem):
 def test_copies_of_one_task_take_turns_in_node_order(seed, n):
     """Taking them in any order would leave these open, by 0.8 and 1.8 %."""
     problem = random_problem("layered", seed, n)
-    assert prove_makespan(problem, problem_start(problem), 30.0).status == "optimal"
+    assert from_start_of(problem, "makespan", 30.0).status == "optimal"
 
 
 def test_a_proof_cut_short_is_the_same_again(monkeypatch):
     """Its limit counts the solver's steps; that of the time is far off, however busy it is here."""
-    for module in ("proof", "prove_makespan"):
-        monkeypatch.setattr(f"trireme.placement.{module}.PATIENCE", 1000)
+    monkeypatch.setattr("trireme.placement.proof.PATIENCE", 1000)
     problem = random_problem("layered", 10, 14)
-    one, two = (prove_makespan(problem, problem_start(problem), 0.5) for _ in range(2))
+    one, two = (from_start_of(problem, "makespan", 0.5) for _ in range(2))
     assert one.status == "feasible"
     assert (one.value, one.bound, one.tasks) == (two.value, two.bound, two.tasks)
 
@@ -210,9 +214,10 @@ def rows_of_tasks(problem, done=(), row=()):
                         yield from rows_of_tasks(problem, ready, (*row, (d, list(members))))
 
 
-def problem_start(problem):
-    """Everything on the first device that can."""
-    return tuple(able[0] for able in problem.able)
+def from_start_of(problem, objective, limit_s):
+    """The proof from everything on the first device that can."""
+    start = tuple(able[0] for able in problem.able)
+    return prove_assignment(Scorer(problem, objective), start, None, limit_s)
 
 
 def test_makespan_optima_of_small_cases():
@@ -246,7 +251,7 @@ def test_chains_are_cut_where_that_balances():
     problem = Problem(
         machine, [[1e-5, 1e-5]] * 6, inputs, [[]] * 6, outputs, dict.fromkeys(range(7), 4)
     )
-    proof = prove_makespan(problem, (0, 0, 0, 0, 1, 1), 10.0)
+    proof = prove_assignment(Scorer(problem, "makespan"), (0, 0, 0, 0, 1, 1), None, 10.0)
     assert proof.value == pytest.approx(3e-5)
     assert proof.bound == pytest.approx(3e-5, rel=ROUNDING)
 
@@ -275,10 +280,9 @@ def test_a_better_placement_is_found_from_a_bad_one():
     """From everything on the cpu the solver reaches what the search reaches, or better."""
     problem = random_problem("series-parallel", 3, 12)
     prices = time_prices(problem)
-    start = problem_start(problem)
     search = Search(problem, "serial", Forest(problem), None)
     best = search.scorer.evaluate(search.best)[0]
-    proof = prove_prices(problem, prices, start, 20.0)
+    proof = from_start_of(problem, "serial", 20.0)
     assert proof.value <= best * (1 + 1e-4) and proof.bound <= proof.value
     assert proof.value == pytest.approx(prices.total(problem, proof.assigned, proof.tasks))
 

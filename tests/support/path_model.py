@@ -13,13 +13,13 @@ families, and variational inference", 2008), with tasks counted along paths. Sol
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trireme.placement.prices import INFINITE, Prices
 from trireme.placement.problem import CALLER, Assignment, Problem
-from trireme.placement.proof import linear_solver
 
 _SCALE = 100.0
 """What the known price is scaled to, so that tolerances are relative."""
@@ -74,7 +74,7 @@ class PathModel:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.builder = linear_solver()
+        self.builder = importlib.import_module("ortools.linear_solver.python.model_builder")
         self.model = self.builder.Model()
         self.on: list[dict[int, Any]] = []
         self.flow: dict[tuple[int, int], dict[tuple[int, int], Any]] = {}
