@@ -283,7 +283,7 @@ class _ForestRun:
 
 
 class LoadBound:
-    """The load bound, the prices it was found with, and the assignments met on the way.
+    """The load bound, and the assignments met on the way.
 
     Weights grow with the load that their resource has where it is dear: multiplicative updates,
     whose steps shrink.
@@ -296,15 +296,13 @@ class LoadBound:
         weights = [1.0 / groups] * groups + [0.2 / groups * used for used in ways]
         self.seconds = 0.0
         self.met: list[tuple[int, ...]] = []
-        self.prices = time_prices(problem)
         for step in range(max(5, min(60, visits // max(problem.n, 1)))):
             norm = sum(weights)
             weights = [w / norm for w in weights]
             prices = time_prices(problem, weights[:groups], weights[groups:])
             bound, assigned = forest.solve(prices)
             self.met.append(assigned)
-            if bound > self.seconds:
-                self.seconds, self.prices = bound, prices
+            self.seconds = max(self.seconds, bound)
             loads = loads_s(problem, assigned, asap(problem, assigned))
             top = max(loads) or 1.0
             rate = 1.5 / math.sqrt(1 + step)

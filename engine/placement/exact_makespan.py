@@ -90,7 +90,7 @@ class MakespanModel(TaskModel):
         launch = self.units(machine.launch_s[device])
         if machine.least_launch_s[device] == machine.launch_s[device]:
             return launch * leads
-        entered = self.bool()
+        entered = self.truth()
         for i, here in members:
             if any(maker == CALLER for _, maker in problem.inputs[i]):
                 self.model.add_implication(here, entered)
@@ -159,7 +159,7 @@ class MakespanModel(TaskModel):
                 if one.maker == CALLER or two.maker in below[one.maker]:
                     model.add(two.begun >= one.there).only_enforce_if(*both)
                 elif len(groups) == 1 and len(copies) <= _QUEUED:
-                    first, i, j = self.bool(), one.maker, two.maker
+                    first, i, j = self.truth(), one.maker, two.maker
                     forth, back = [*both, first], [*both, first.negated()]
                     model.add(self.end[i] <= self.end[j]).only_enforce_if(*forth)
                     model.add(two.begun >= one.there).only_enforce_if(*forth)

@@ -50,7 +50,7 @@ class TaskModel(ABC):
         self.leaders, self.whole = self._leaders()
         self.goal = self.model.new_int_var(int(least / self.unit), int(scale), "")
         nodes = range(problem.n)
-        self.on = [{d: self.bool() for d in able} for able in problem.able]
+        self.on = [{d: self.truth() for d in able} for able in problem.able]
         self.start, self.end = [self.time() for _ in nodes], [self.time() for _ in nodes]
         self.led = [self._led(i) for i in nodes]
         for leader in nodes:
@@ -82,7 +82,7 @@ class TaskModel(ABC):
     ) -> None:
         """Copy a value to a space, if it is made elsewhere, for those who read it there."""
 
-    def bool(self) -> Any:
+    def truth(self) -> Any:
         """Return a new truth value."""
         return self.model.new_bool_var("")
 
@@ -120,7 +120,7 @@ class TaskModel(ABC):
         for d, here in self.on[i].items():
             for j in self.leaders[i]:
                 if d in self.on[j]:
-                    led[j, d] = self.bool()
+                    led[j, d] = self.truth()
             mine = [who for (_, e), who in led.items() if e == d]
             self.model.add_exactly_one([*mine, here.negated()])
         self.model.add_exactly_one(list(self.on[i].values()))
@@ -132,7 +132,7 @@ class TaskModel(ABC):
 
     def _edge(self, j: int, i: int) -> None:
         """Run node i after node j: in one task, or in one that starts when j's has ended."""
-        model, apart = self.model, self.bool()
+        model, apart = self.model, self.truth()
         model.add(self.start[i] >= self.end[j]).only_enforce_if(apart)
         model.add(self.start[i] == self.start[j]).only_enforce_if(apart.negated())
         rows: list[tuple[Mapping[Any, Any], Mapping[Any, Any]]] = [
@@ -152,7 +152,7 @@ class TaskModel(ABC):
             found.setdefault(self.problem.space[d], []).append(here)
         spaces = {}
         for space, ways in found.items():
-            spaces[space] = ways[0] if len(ways) == 1 else self.bool()
+            spaces[space] = ways[0] if len(ways) == 1 else self.truth()
             if len(ways) > 1:
                 self.model.add(spaces[space] == sum(ways))
         return spaces
@@ -171,7 +171,7 @@ class TaskModel(ABC):
 
     def copied(self, here: Any, reads: Reads) -> Any:
         """Return whether a value made here is copied to where some read it."""
-        copied = self.bool()
+        copied = self.truth()
         self.model.add_implication(copied, here)
         self.model.add_bool_or([copied.negated(), *(read for _, read in reads)])
         for _, read in reads:

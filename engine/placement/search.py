@@ -1,4 +1,4 @@
-"""The search for a good assignment: starts, then local search on a contracted graph, then on all.
+"""The search for a good assignment: starts, local search from the best, then annealing.
 
 It is deterministic and bounded by a number of node visits, so that the same graph on the same
 machine is always placed alike, and a thousand nodes take about a second.
@@ -6,17 +6,14 @@ machine is always placed alike, and a thousand nodes take about a second.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator
 
 from trireme.placement.anneal import anneal
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound, within
-from trireme.placement.coarsen import Contraction
 from trireme.placement.messages import Messages, passes
 from trireme.placement.objective import LINEAR, Objective, Scorer
-from trireme.placement.polish import polish
 from trireme.placement.problem import Assignment, Problem
 from trireme.placement.stages import asap
 from trireme.placement.starts import regions, starts
@@ -26,8 +23,6 @@ _NODE_VISITS = 600_000
 _MANY = 150
 _ALL = 2500
 """So many assignments, or fewer, are all tried."""
-_POLISHED = 8
-"""Assignments whose tasks are improved."""
 _ANNEALED, _STEPS = 400, 250
 """Nodes up to which tasks are annealed, and steps of that for each node squared, at most."""
 _SETTLED = 10
@@ -36,9 +31,6 @@ _PROVEN = (1e-6, 5e-4)
 """A bound this near ends the search: of problems that can be exchanged, and of larger ones."""
 _EXCHANGES = 60
 """Nodes of a problem up to which pairs of them are exchanged."""
-_CHAIN_LOSS = 2e-3
-"""Share of the bound that contracting chains may cost the small problem; the large one is searched
-after it."""
 
 
 class Search:
@@ -72,11 +64,10 @@ class Search:
             ranked = self._ranked(named.values())
             done = self._proven(ranked[0], forest, load)
         self.candidates = {name: self.scorer.estimate(a) for name, a in named.items()}
-        found = ranked[:1] if done else self._improved(ranked, forest)
+        found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
         value, self.tasks = self.scorer.evaluate(self.best)
         if objective == "makespan" and not done:
-            value = self._polished(value)
             value = self._annealed(value, load)
         if not done:
             value = self._revised(value)
@@ -103,36 +94,22 @@ class Search:
                 bound = max(bound, self.messages.bound)
         return value <= bound * (1 + _PROVEN[self.problem.n > _EXCHANGES])
 
-    def _improved(self, ranked: list[Assignment], forest: Forest) -> list[Assignment]:
-        """Return local optima: of the contracted problem from the best starts, then of the whole;
-        every assignment where there are few.
+    def _improved(self, ranked: list[Assignment]) -> list[Assignment]:
+        """Return local optima from the best starts, the last of all from the best of them; every
+        assignment where there are few.
         """
-        problem, found = self.problem, ranked[:1]
-        least = forest.solve(self.scorer.prices)[0]
-        small = Contraction(problem, self.scorer.prices, _CHAIN_LOSS * least)
-        inner = Scorer(small.small, self.objective)
-        smooth = Scorer(small.small, self.objective, smooth=True)
-        shrunk = dict.fromkeys(small.shrink(assigned) for assigned in ranked)
-        for number, start in enumerate(list(shrunk)[: self.most]):
-            limit = self.visits * (number + 1) // 6
+        problem, found, begun = self.problem, ranked[:1], self.scorer.visits
+        smooth = Scorer(problem, self.objective, smooth=True)
+        for number, start in enumerate(ranked[: self.most], start=1):
+            limit = self.visits * number // 6
             if self.objective == "throughput":
                 start = improve(smooth, start, limit)
-            found.append(small.expand(improve(inner, start, limit)))
+            found.append(improve(self.scorer, start, begun + limit))
         if math.prod(len(able) for able in problem.able) <= _ALL:
             found += itertools.product(*problem.able)
         best = min(found, key=lambda a: (self.scorer.estimate(a), a))
         found.append(improve(self.scorer, best, self.scorer.visits + self.visits // 3))
         return found
-
-    def _polished(self, value: float) -> float:
-        """Improve the tasks of the best assignments met; return the best score."""
-        seen = self.scorer.seen
-        near = heapq.nsmallest(_POLISHED, seen, key=lambda a: (seen[a], a))
-        for assigned in dict.fromkeys((self.best, *near)):
-            score, tasks = polish(self.scorer, assigned, self.visits // 6 // _POLISHED)
-            if score < value * (1 - 1e-9):
-                value, self.best, self.tasks = score, assigned, tasks
-        return value
 
     def _annealed(self, value: float, load: LoadBound | None) -> float:
         """Anneal the best placement's tasks, unless there are too many nodes or nothing can be

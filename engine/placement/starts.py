@@ -1,7 +1,7 @@
 """Where the search begins: assignments worth improving, each by a rule with a name.
 
 Single devices, whole regions handed to one device, the cheapest for each node, the dynamic
-programme over a forest of the graph, least cuts, and list scheduling.
+programme over a forest of the graph, and list scheduling.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trireme.placement.bounds import Forest, LoadBound
-from trireme.placement.min_cut import expand
 from trireme.placement.prices import Prices
 from trireme.placement.problem import CALLER, Assignment, Problem
 from trireme.placement.stages import device_major
@@ -161,12 +160,6 @@ def starts(
         yield f"one region on {names[d]}", one_region(problem, d, base)
         first = tuple(min([e for e in able if e != d] or able) for able in problem.able)
         yield f"one task on {names[d]}", one_task(problem, d, first)
-    many = problem.n > 400
-    for share in (0.3,) if many else (0.0, 0.3, 1.0):
-        cut = expand(problem, prices, fastest, share, rounds=1 if many else 3)
-        yield f"least cut, launches x {share:g}", cut
     yield "list schedule", list_schedule(problem)
     if load is not None:
         yield "balanced", load.met[-1]
-        if not many:
-            yield "balanced cut", expand(problem, load.prices, fastest, 0.5, rounds=1)

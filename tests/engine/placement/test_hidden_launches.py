@@ -16,6 +16,7 @@ from trireme.ir.graph import TensorType
 from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound
 from trireme.placement.makespan import follows, makespan_s
 from trireme.placement.move_cost import MoveEvaluator
+from trireme.placement.objective import Scorer
 from trireme.placement.problem import Problem
 from trireme.placement.stages import rules
 from trireme.placement.virtual_time import end_s, timeline
@@ -76,7 +77,7 @@ def test_bounds_hold_for_every_assignment(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_solver_proves_no_more_than_there_is(seed):
     pytest.importorskip("ortools")
-    from trireme.placement.prove_makespan import prove_makespan
+    from trireme.placement.prove import prove_assignment
 
     problem = chained(random_problem("layered", seed, 5, 2))
     scores = {
@@ -84,7 +85,7 @@ def test_the_solver_proves_no_more_than_there_is(seed):
         for assigned in itertools.product(*problem.able)
     }
     start = min(scores, key=lambda one: sum(one))
-    proof = prove_makespan(problem, start, 10.0)
+    proof = prove_assignment(Scorer(problem, "makespan"), start, None, 10.0)
     assert proof.bound <= min(scores.values()) * (1 + 1e-9)
 
 

@@ -23,12 +23,10 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.budget import memory_uses, scratch_bytes, streamed_s
-from trireme.placement.coarsen import Contraction
 from trireme.placement.explain import explain
 from trireme.placement.messages import price_bound
 from trireme.placement.objective import LINEAR, Scorer
 from trireme.placement.options import PlacementOptions
-from trireme.placement.prices import time_prices
 from trireme.placement.problem import Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import rules
@@ -134,14 +132,6 @@ def replaced(problem, **changes):
         problem.nbytes,
         problem.resident,
     )
-
-
-def test_contracted_nodes_keep_what_their_nodes_keep():
-    problem = limited(3, streams=False)
-    small = Contraction(problem, time_prices(problem), 1.0)
-    for group, row in zip(small.groups, small.small.resident, strict=True):
-        for d in problem.devices:
-            assert row[d].weights == sum(problem.resident[i][d].weights for i in group)
 
 
 def dense(layers=4, width=64, batch=1):

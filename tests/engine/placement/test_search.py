@@ -21,7 +21,6 @@ from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, Link, Links
 from trireme.placement import anneal
 from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
-from trireme.placement.coarsen import Contraction
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import Messages, price_bound
 from trireme.placement.objective import LINEAR, OBJECTIVES, Scorer
@@ -252,27 +251,6 @@ def test_fewest_launches(seed):
 
     tasks = fewest_launches(problem, assigned, launch)
     assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
-
-
-def test_chains_whose_middle_is_the_best_cut_are_not_contracted():
-    """Node 2 reads two values, so a cut before it takes two latencies, one behind it only one."""
-    far = Link(10e-6, 1e9)
-    machine = Machine(
-        ("cpu", "npu"),
-        ("host", "npu"),
-        ("cpu", "npu"),
-        (0.0, 0.0),
-        Links({"npu": far}, {"npu": far}),
-        {},
-        (None, None),
-        {},
-    )
-    seconds = [[1e-6, None], [1e-6, None], [1e-6, 1e-6], [100e-6, 1e-6]]
-    inputs = [[(4, CALLER)], [(4, CALLER)], [(0, 0), (1, 1)], [(2, 2)]]
-    nbytes = {0: 2, 1: 2, 2: 4, 3: 4, 4: 4}
-    problem = Problem(machine, seconds, inputs, [[]] * 4, [(3, 3)], nbytes)
-    assert Contraction(problem, time_prices(problem), 0.0).small.n == 4
-    assert searched(problem, "serial")[0].best == (0, 0, 0, 1)
 
 
 def test_walks_end_where_they_find_nothing(monkeypatch):
