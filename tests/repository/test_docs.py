@@ -76,8 +76,11 @@ def test_blocks_run(block, tmp_path, monkeypatch):
 
 @every_page
 def test_blocks_say_what_they_are(page):
-    for kind, _, block in blocks(page.read_text()):
+    text = page.read_text()
+    for kind, _, block in blocks(text):
         assert kind in KINDS, block
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    assert not re.search(r"\n\n    \S", prose), "an indented block: fence it, and name its kind"
 
 
 @every_page
