@@ -19,7 +19,6 @@ from trireme.cost.calibration import REFERENCE, Calibration, DeviceCalibration, 
 from trireme.support.errors import ModelFileError, RunError
 from trireme.support.units import rate_text, time_text
 from trireme.tools.calibrate_check import check
-from trireme.tools.commands import emit
 from trireme.tools.number_options import seconds, thread_list, whole
 from trireme.tools.options import (
     Argument,
@@ -29,6 +28,7 @@ from trireme.tools.options import (
     device_options,
     thread_counts,
 )
+from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 
 ARGUMENTS: tuple[Argument, ...] = (

@@ -7,6 +7,7 @@ Exit codes: 0 ok, 1 comparison failed, 2 usage, 3 unsupported model, 4 bad file,
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,10 +17,21 @@ from typing import NoReturn
 from trireme import __version__
 from trireme.support import errors
 from trireme.support.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
-from trireme.support.limits import MOST_THREADS
-from trireme.tools import calibrate, commands, demo, machines, place, replay, verify, whatif
+from trireme.tools import (
+    calibrate,
+    commands,
+    demo,
+    explain,
+    machines,
+    place,
+    profile,
+    replay,
+    verify,
+    whatif,
+)
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
+from trireme.tools.described import add_described
 from trireme.tools.number_options import relative, whole
 from trireme.tools.options import (
     Argument,
@@ -30,7 +42,6 @@ from trireme.tools.options import (
     add_json,
     add_model,
     add_placing,
-    add_reasons,
     use_lock,
 )
 from trireme.tools.options import argument as _arg
@@ -95,9 +106,33 @@ def _message(error: BaseException) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser of one command, whose arguments may stand before, between and after its options."""
+
+    _intermixes = True
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the options and what is unknown; the base class calls back for each part."""
+        if self._subparsers is not None or not self._intermixes:
+            return super().parse_known_args(args, namespace)
+        self._intermixes = False
+        try:
+            options, unknown = self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixes = True
+        if unknown:  # the base class would have the program's parser refuse them
+            self.error(f"unknown arguments: {' '.join(unknown)}{self._nearest(unknown[0])}")
+        return options, unknown
+
+    def _nearest(self, unknown: str) -> str:
+        """Return which option is meant by one that there is not."""
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown.partition("=")[0], flags, 1)
+        return f"; {near[0]} is near" if near else ""
 
     def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: {errors.shortened(message)} (see {self.prog} --help)\n")
 
 
@@ -120,8 +155,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "model.trm --image cat.jpg --labels labels.txt --devices npu,cpu",
         "model.onnx --shape input=1,3,224,224 --input input=x.npy --output y.npz",
     ),
-    "profile": ("model.trm --devices opencl,cpu --trace t.json",),
-    "explain": ("model.trm --devices npu,cpu", "model.trm --node op:softmax"),
+    "profile": (
+        "model.trm --devices opencl,cpu --trace t.json",
+        "model.trm --soc rk3588 --trace predicted.json",
+    ),
+    "explain": (
+        "model.trm --devices npu,opencl,cpu",
+        "model.trm op:softmax conv1 --devices npu,cpu",
+        "model.trm --soc rk3588 --trace t.json",
+    ),
     "place": (
         "model.trm --devices npu,opencl,cpu --lock placement.toml",
         "model.trm --check placement.toml --tolerance 5%",
@@ -163,42 +205,21 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "profile": Command(
-        commands.profile,
+        profile.profile,
         "where every microsecond and byte went",
-        (*_ON_DEVICES, add_inputs),
-        (
-            _arg("--runs", type=whole(), default=20, help="runs that count"),
-            _arg("--warmup", type=whole(0), default=3, help="runs before them"),
-            _arg("--trace", help="write a Chrome trace (open it in ui.perfetto.dev)"),
-            _arg(
-                "--stream",
-                type=whole(0),
-                default=0,
-                metavar="N",
-                help="then N runs as a stream, several in flight, beside one after another",
-            ),
-            _arg(
-                "--replicas",
-                type=whole(0, MOST_THREADS),
-                default=0,
-                metavar="K",
-                help="with --stream: also over K sessions of one thread each",
-            ),
-            _arg(
-                "--depth", type=whole(), help="runs in flight of a stream (default: what is enough)"
-            ),
-        ),
+        (*_ON_DEVICES, add_described, add_inputs),
+        profile.ARGUMENTS,
     ),
     "explain": Command(
-        commands.explain,
+        explain.explain,
         "why every node is where it is",
-        (*_ON_DEVICES, add_reasons),
-        (_arg("--plan", action="store_true", help="show the tasks and arenas as well"),),
+        (*_ON_DEVICES, add_described),
+        explain.ARGUMENTS,
     ),
     "place": Command(
         place.place_model,
         "where every node would run: prove it, lock it, check it",
-        (*_ON_DEVICES, add_reasons),
+        (*_ON_DEVICES, add_described),
         place.ARGUMENTS,
     ),
     "whatif": Command(
@@ -276,6 +297,12 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+def _usage_of(one: argparse.Action) -> str:
+    """Return how usage shows an argument without a flag."""
+    name = str(one.metavar or one.dest)
+    return {"+": f"{name} ...", "*": f"[{name} ...]"}.get(str(one.nargs), name)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = _Parser(
@@ -298,7 +325,7 @@ def make_parser() -> argparse.ArgumentParser:
         for flags, options in command.own:
             sub.add_argument(*flags, **options)
         given = [one for one in sub._actions if not one.option_strings]
-        names = [f"{one.dest}{' ...' if one.nargs == '+' else ''}" for one in given]
+        names = [_usage_of(one) for one in given]
         sub.usage = " ".join(["%(prog)s [options]", *names])
         sub.set_defaults(command=command.run)
     return parser

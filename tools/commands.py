@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +13,18 @@ from trireme import convert as convert_model
 from trireme.backend.device import DeviceSpec
 from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.ir.graph import Graph, Value
-from trireme.ir.selectors import region_called
 from trireme.model_file import save
 from trireme.passes.pipeline import optimise
-from trireme.placement.explain import explain as explain_placement
-from trireme.placement.kernel_advice import advice_json, advise
-from trireme.placement.placement import Placement, clipped
-from trireme.profiling.profile import Profile
-from trireme.profiling.trace import chrome_trace
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
-from trireme.runtime.streams.measure import profile_stream, streamed_s
-from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import DeviceError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
-from trireme.tools.options import open_session, parse_shapes, session_arguments
+from trireme.tools.options import open_session, parse_shapes
+from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
-
-SCHEMA_VERSION = 1
-"""Of the JSON that commands write: it grows when a key goes or means something else."""
-
-
-def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
-    """Print the text, or the data as JSON where --json asks for it; a JSON file leaves the text."""
-    written = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=1, default=_plain)
-    if options.json == "-":
-        print(written)
-        return
-    if options.json:
-        Path(options.json).write_text(written + "\n")
-    print(text)
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
 
 
 def load(options: argparse.Namespace) -> Graph:
@@ -78,7 +52,7 @@ def convert(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run a model once."""
-    with _session(options) as session:
+    with prepared_session(options) as session:
         feeds = make_feeds(options, session.inputs)
         steps: list[str] = []
         if options.nodes:
@@ -98,12 +72,13 @@ def run(options: argparse.Namespace) -> int:
             best = top_k(outputs[first.name], names, options.top, first.type)
             lines = [f"{score:10.4f}  {label}" for label, score in best]
             data["classes"] = [{"label": label, "score": score} for label, score in best]
-        lines = [*steps, *lines, *_device_lines(session)]
+        lines = [*steps, *lines, *device_lines(session)]
         emit(options, data, "\n".join(lines))
     return 0
 
 
-def _session(options: argparse.Namespace) -> Session:
+def prepared_session(options: argparse.Namespace) -> Session:
+    """Return the session of the options, with progress of what it loads."""
     progress = Progress()
     progress(f"preparing {options.model} for {options.devices}")
     try:
@@ -112,80 +87,11 @@ def _session(options: argparse.Namespace) -> Session:
         progress.done()
 
 
-def _device_lines(session: Session) -> list[str]:
+def device_lines(session: Session) -> list[str]:
+    """Return a line for each device that is left out or unused."""
     lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
     unused = session.placement.unused
     return lines + [f"{name} unused: {why}" for name, why in unused.items()]
-
-
-def profile(options: argparse.Namespace) -> int:
-    """Show where the time and the bytes of a run go."""
-    with _session(options) as session:
-        progress = Progress()
-        progress(f"running {options.warmup} + {options.runs} times")
-        feeds = make_feeds(options, session.inputs)
-        result = session.profile(feeds, runs=options.runs, warmup=options.warmup)
-        progress.done()
-        if options.stream:
-            return _stream(options, session, feeds, result)
-        if options.trace:
-            Path(options.trace).write_text(json.dumps(chrome_trace(result)))
-        text = "\n".join([str(result), *_device_lines(session), *session.unmeasured])
-        data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
-        emit(options, {**result.to_json(), **data}, text)
-    return 0
-
-
-def _stream(
-    options: argparse.Namespace, session: Session, feeds: Mapping[str, Any], alone: Profile
-) -> int:
-    """Show what a stream of runs takes beside runs one after another."""
-    streamed = profile_stream(session, feeds, options.stream, options.depth)
-    lines = [str(alone), "", str(streamed)]
-    data = {**alone.to_json(), "stream": streamed.to_json()}
-    if options.replicas:
-        given = {**session_arguments(options), "threads": 1, "batch": options.batch}
-        with Replicas(options.model, options.replicas, **given) as replicas:
-            seconds = streamed_s(replicas, feeds, options.stream)
-        data["replicas"] = {"count": options.replicas, "wall_s": seconds}
-        lines.append(
-            f"  {options.replicas} replicas of one thread: {time_text(seconds)} a run "
-            f"({streamed.wall_alone_s / seconds:.2f} times one run after another)"
-        )
-    emit(options, data, "\n".join([*lines, *_device_lines(session)]))
-    return 0
-
-
-def reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, dict[str, Any]]:
-    """Return why nodes and copies are where they are, and advice: as text and as data."""
-    if options.node:
-        graph = placement.source
-        called = [region_called(graph, name, f"--node {name}") for name in options.node]
-        explanation = explain_placement(
-            placement, {node for nodes in called for node in nodes}, free=True
-        )
-        return str(explanation), explanation.to_json()
-    explanation, advice = explain_placement(placement), advise(placement)
-    data = {**explanation.to_json(), "advice": advice_json(advice)}
-    if options.all:
-        return "\n".join([str(explanation), *map(str, advice)]), data
-    lines = [explanation.summary(), *(f"  advice: {one}" for one in advice[:2])]
-    lines.append("  more: --node NAME for one node, --all for every node and copy")
-    return "\n".join(map(clipped, "\n".join(lines).split("\n"))), data
-
-
-def explain(options: argparse.Namespace) -> int:
-    """Show, for every node, its device, estimate, and why not elsewhere."""
-    with _session(options) as session:
-        text, data = reasons(options, session.placement)
-        lines = [text]
-        lines += [f"left out: {n}: {w}" for n, w in session.dropped.items()]
-        lines += session.unmeasured
-        if options.plan:
-            lines.append(str(session.plan))
-        data |= {"dropped": session.dropped, "unmeasured": session.unmeasured}
-        emit(options, data, "\n".join(lines))
-    return 0
 
 
 def info(options: argparse.Namespace) -> int:

@@ -28,8 +28,8 @@ from trireme.profiling.rows import TaskRow
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.units import time_text
-from trireme.tools.commands import emit
 from trireme.tools.options import Argument, argument
+from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 
 DEVICES = ("npu", "opencl", "cpu")

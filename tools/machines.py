@@ -12,8 +12,9 @@ from trireme.devices.described.published import SUFFIXES, Compared, compare, hel
 from trireme.support.errors import RunError
 from trireme.support.units import time_text
 from trireme.tools import commands
-from trireme.tools.commands import emit, rates_text
+from trireme.tools.commands import rates_text
 from trireme.tools.options import argument
+from trireme.tools.output import emit
 
 ARGUMENTS = (
     argument("--soc", metavar="FILE", help="a described machine: a name or a .toml file"),

@@ -192,24 +192,6 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reasons(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of nodes to explain."""
-    group = option_group(parser, "reasons")
-    group.add_argument(
-        "--node",
-        action="append",
-        default=[],
-        metavar="NODE",
-        help="explain this node (or FIRST..LAST, *) alone, and say what each "
-        "alternative comes to with all others placed anew",
-    )
-    group.add_argument(
-        "--all",
-        action="store_true",
-        help="explain every node and copy, instead of the nodes that cost most",
-    )
-
-
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the ways to give inputs."""
     group = option_group(parser, "inputs")
@@ -338,6 +320,30 @@ def splits(options: argparse.Namespace) -> Sharding:
     return given[0] if given in (["auto"], ["off"]) else given
 
 
+def passes_off(options: argparse.Namespace) -> list[str]:
+    """Return the optimiser's passes to leave out."""
+    return [name for name in options.passes_off.split(",") if name]
+
+
+def plan_choices(options: argparse.Namespace) -> dict[str, Any]:
+    """Return how a placement is made a plan, as arguments of `make_plan`."""
+    return dict(subgraphs=options.subgraphs, execution=options.execution or "sunk")
+
+
+def placement_options(
+    options: argparse.Namespace, prove_s: float | None = None
+) -> PlacementOptions:
+    """Return what the options ask of a placement."""
+    return PlacementOptions(
+        objective=options.objective,
+        pins=parse_pins(options.pin),
+        fixed=options.placement,
+        sharding=splits(options),
+        multi_device=options.multi_device,
+        prove_s=prove_s,
+    )
+
+
 def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the options say of a session, as its arguments."""
     return dict(
@@ -366,10 +372,9 @@ def placement_fields(options: argparse.Namespace) -> dict[str, Any]:
 def execution_fields(options: argparse.Namespace) -> dict[str, Any]:
     """Return what the options say of ExecutionOptions, by field, as JSON can carry it."""
     return dict(
-        subgraphs=options.subgraphs,
-        execution=options.execution or "sunk",
+        **plan_choices(options),
         device_options=device_options(options),
-        passes_off=[name for name in options.passes_off.split(",") if name],
+        passes_off=passes_off(options),
         signature=getattr(options, "signature", None),
     )
 

@@ -25,19 +25,20 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.deciding import Deciding, deciding
 from trireme.placement.lock import Lock, LockedOptions, lock
 from trireme.placement.lockfile import load_lock, save_lock
-from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
+from trireme.profiling.prediction import predict
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import flow_text
 from trireme.runtime.streams.round_robin import dealt_or_none
-from trireme.support.errors import PlacementError, RunError
+from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
-from trireme.tools.commands import emit, load, reasons
+from trireme.tools.commands import load
+from trireme.tools.described import described_devices, is_described
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock
 from trireme.tools.number_options import seconds, share
@@ -45,11 +46,13 @@ from trireme.tools.options import (
     calibration_path,
     device_list,
     device_options,
-    flag_name,
-    flagged_options,
     parse_pins,
+    passes_off,
+    placement_options,
+    plan_choices,
     splits,
 )
+from trireme.tools.output import emit, write_trace
 from trireme.tools.progress import Progress
 from trireme.version import __version__
 
@@ -65,8 +68,13 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "what --split says",
         ),
     ),
-    (("--soc",), dict(metavar="FILE", help="place on a described machine: a name or a .toml file")),
-    (("--why",), dict(action="store_true", help="explain the nodes that cost most")),
+    (
+        ("--trace",),
+        dict(
+            metavar="FILE",
+            help="write the predicted timeline as a Chrome trace (open it in ui.perfetto.dev)",
+        ),
+    ),
     (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
     (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
     (
@@ -88,21 +96,7 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "placement, in a second or two, and place again",
         ),
     ),
-    (
-        ("--vary",),
-        dict(
-            action="append",
-            default=[],
-            metavar="FIGURE=x1.5",
-            help="with --soc: set a figure of the description to a multiple of it, or "
-            "=1e9 to a value",
-        ),
-    ),
 )
-
-
-_REAL = ("--threads", "--fallback", "--measure", "--measure-deciding")
-"""Options of devices that are there, beside those of their kinds: a described machine has none."""
 
 
 def place_model(options: argparse.Namespace) -> int:
@@ -112,7 +106,7 @@ def place_model(options: argparse.Namespace) -> int:
     devices, absent = _devices(options, before)
     try:
         progress(f"placing {options.model}")
-        graph = optimise(load(options), disable=_names(options.passes_off))
+        graph = optimise(load(options), disable=passes_off(options))
         graph = graph if options.batch is None else batched(graph, options.batch)
         described = options.soc is not None
         keep_states(devices, States({} if described else state_types(graph)))
@@ -131,7 +125,10 @@ def place_model(options: argparse.Namespace) -> int:
         progress.done()
         for device in devices.values():
             device.close()
-    lines, data = _described(options, placement)
+    lines, data = [str(placement)], dict(placement.to_json())
+    if options.trace:
+        plan = make_plan(placement, **plan_choices(options))
+        write_trace(options, predict(plan, options.mode == "serial"))
     if flow is not None:
         lines.append(flow_text(flow))
         data["stream"] = vars(flow)
@@ -209,31 +206,11 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
     return (dealt.flow_beside(flow) if dealt else None) or flow
 
 
-def _described(
-    options: argparse.Namespace, placement: Placement
-) -> tuple[list[str], dict[str, Any]]:
-    if not options.why and not options.node and not options.all:
-        return [str(placement)], dict(placement.to_json())
-    text, data = reasons(options, placement)
-    return [text], data
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
-
-
 def _placed(
     options: argparse.Namespace, graph: Graph, costs: CostModel, before: Lock | None
 ) -> tuple[Placement, list[str]]:
     """Return the placement as it is held, measured, proven or searched for, and remarks."""
-    asked = PlacementOptions(
-        objective=options.objective,
-        pins=parse_pins(options.pin),
-        fixed=options.placement,
-        sharding=splits(options),
-        multi_device=options.multi_device,
-        prove_s=options.prove,
-    )
+    asked = placement_options(options, options.prove)
     if before is not None and before.measured and not options.measure:
         with suppress(PlacementError):  # it cannot be held, so what is placed now is compared
             remark = f"{options.check} was the fastest when measured; --measure tries again"
@@ -255,19 +232,7 @@ def _devices(
     options: argparse.Namespace, before: Lock | None
 ) -> tuple[dict[str, Device], dict[str, str]]:
     """Return the devices of a described machine, else those of this one."""
-    if options.soc is None:
-        if options.vary:
-            raise RunError("--vary sets figures of a described machine", fix="add --soc NAME")
-        return _open(options, before)
-    for flag in (*_REAL, *(one.flag for _, one in flagged_options())):
-        if vars(options)[flag_name(flag)]:
-            raise RunError(
-                f"{flag} is of devices that are there, --soc of figures: nothing of it is run"
-            )
-    soc = load_soc(options.soc)
-    soc = soc.varied(figures_set(soc, options.vary))
-    soc = soc.only(device_list(options)) if options.devices_given else soc
-    return dict(soc.devices()), {}
+    return (described_devices(options), {}) if is_described(options) else _open(options, before)
 
 
 def _open(

@@ -16,9 +16,9 @@ from trireme.runtime.replay import (
     rerun,
     save_bundle,
 )
-from trireme.tools.commands import emit
 from trireme.tools.feeds import make_feeds
 from trireme.tools.options import fill_from_lock, open_session
+from trireme.tools.output import emit
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -21,10 +21,11 @@ from trireme.ir.selectors import pinned, pins_called
 from trireme.passes.pipeline import optimise
 from trireme.placement.objective import OBJECTIVES, UNIT
 from trireme.support.units import energy_text, time_text
-from trireme.tools.commands import emit, load
+from trireme.tools.commands import load
 from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.number_options import whole
 from trireme.tools.options import device_list, parse_pins, splits
+from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 from trireme.tools.variants import Flip, Variant, variants
 

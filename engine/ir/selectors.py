@@ -40,12 +40,18 @@ def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str])
             raise PlacementError(
                 f"{asked}: {device!r} is not among the devices {', '.join(devices)}"
             )
-        if name.startswith(_OP):
-            nodes = _of_op(graph, name.removeprefix(_OP), asked)
-        else:
-            nodes = region_called(graph, name, asked)
-        found.update(dict.fromkeys(nodes, device))
+        found.update(dict.fromkeys(nodes_called(graph, name, asked), device))
     return found
+
+
+def nodes_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
+    """Return the ids of the nodes that a selector names: by op, or as `region_called` has it.
+
+    Errors: PlacementError, if there is no such node; its message begins with `asked`
+    """
+    if name.startswith(_OP):
+        return _of_op(graph, name.removeprefix(_OP), asked)
+    return region_called(graph, name, asked)
 
 
 def _of_op(graph: Graph, op: str, asked: str) -> tuple[int, ...]:

@@ -7,19 +7,22 @@ move as well is asked for with `free`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.ir.graph import Node, node_names
+from trireme.ir.graph import Graph, Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
-from trireme.placement.placement import Placement, clipped, clipped_name
+from trireme.placement.placement import WIDTH, Placement, clipped, clipped_name
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
 from trireme.support.units import bytes_text, time_text
 
 SCREEN = 30
 """Lines of a screen, which hold a summary, a line on more and one on what was not measured."""
+MOST_NODES, LEAST_NODES = 10, 3
+"""How many nodes a summary lists, as a screen has room."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,16 @@ class Explanation:
         copies = [vars(copy) for copy in self.copies]
         return {**self.placement.to_json(), "nodes": rows, "copies": copies}
 
-    def summary(self, most: int = 10) -> str:
-        """Return the placement's summary, and the nodes that cost most with their next best device.
-
-        most: how many nodes, or fewer so that SCREEN lines hold them
+    def summary(self, advice: Sequence[str] = ()) -> str:
+        """Return one screen: the placement's summary, advice, and the nodes that cost most, each
+        with its next best device.
         """
         lines = str(self.placement).split("\n")
-        most = max(min(most, SCREEN - len(lines) - 3), 3)
+        for text in advice:
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent="  advice: ", subsequent_indent="    "
+            )
+        most = max(min(MOST_NODES, SCREEN - len(lines) - 3), LEAST_NODES)
         rows = sorted(self.nodes, key=lambda row: -(row[1][0].estimate_s or 0.0))[:most]
         if rows:
             lines.append(f"  nodes that cost most, of {len(self.nodes)}:")
@@ -108,10 +114,16 @@ class Explanation:
         return f"{best.device}: {score.change((best.run_s or 0.0) - score.value)}"
 
     def __str__(self) -> str:
-        lines, names = [self.placement.full_text(), ""], node_names(self.placement.source)
+        return "\n".join([self.placement.full_text(), "", self.pages()])
+
+    def pages(self) -> str:
+        """Return a page for each node: what it reads and makes, and every alternative."""
+        lines, names = [], node_names(self.placement.source)
         for node, (chosen, *others) in self.nodes:
-            types = ", ".join(str(self.placement.source.type(v)) for v in node.outputs)
-            lines.append(f"{node.label} {names[node.id]!r} -> {types}")
+            lines.append(
+                f"{node.label} {names[node.id]!r}, task {self.placement.stage_of[node.id]}"
+            )
+            lines += self._value_lines(node, names)
             lines += _alternative_lines("*", chosen)
             for other in others:
                 lines += _alternative_lines(" ", other)
@@ -122,6 +134,30 @@ class Explanation:
             )
             lines += [f"    {way}" for way in copy.ways]
         return "\n".join(lines)
+
+    def _value_lines(self, node: Node, names: Mapping[int, str]) -> list[str]:
+        """Return a line for each value that a node reads or makes, and where the other end is."""
+        graph, device_of = self.placement.source, self.placement.device_of
+        lines = []
+        for value in node.used:
+            made = graph.producer(value)
+            origin = "a constant" if graph.values[value].is_constant else "an input"
+            if made is not None:
+                origin = f"from {made.op} {names[made.id]!r} on {device_of[made.id]}"
+            lines.append(f"    reads {_value_text(graph, value)}, {origin}")
+        for value in node.outputs:
+            users = [f"{u.op} {names[u.id]!r} on {device_of[u.id]}" for u in graph.users(value)]
+            users += ["the model's output"] if graph.is_output(value) else []
+            more = f" and {len(users) - 3} more" if len(users) > 3 else ""
+            readers = f", for {', '.join(users[:3])}{more}" if users else ""
+            lines.append(f"    makes {_value_text(graph, value)}{readers}")
+        return lines
+
+
+def _value_text(graph: Graph, value: int) -> str:
+    type = graph.type(value)
+    size = f" ({bytes_text(type.nbytes)})" if type.is_static else ""
+    return f"{graph.values[value].first_name} {type}{size}"
 
 
 def _alternative_lines(mark: str, one: Alternative) -> list[str]:

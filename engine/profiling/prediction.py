@@ -69,7 +69,8 @@ class Prediction(Shown):
             )
         lines += ["", f"  {'device':12} {'estimate':>9}  node"]
         lines += [
-            f"  {row.device:12} {time_text(row.estimate_s):>9}  {row.label}" for row in self.nodes
+            f"  {row.device:12} {time_text(row.estimate_s):>9}  {row.ops[0]} {row.names[0]}"
+            for row in self.nodes
         ]
         lines += [
             f"  memory {row.memory}: arena {bytes_text(row.arena_bytes)}, "

@@ -120,8 +120,18 @@ def test_usage_errors_exit_2(capsys):
     assert caught.value.code == 2
     err = capsys.readouterr().err
     assert err == (
+        "usage: trireme run [options] model\n"
         "trireme run: the following arguments are required: model (see trireme run --help)\n"
     )
+
+
+def test_an_unknown_option_shows_the_subcommands_usage(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", "model.trm", "--sco", "rk3588"])
+    assert caught.value.code == 2
+    usage, message = capsys.readouterr().err.splitlines()
+    assert usage == "usage: trireme explain [options] model [NODE ...]"
+    assert message.startswith("trireme explain: unknown arguments: --sco rk3588; --soc is near")
 
 
 def test_interrupt_is_130(model, capsys, monkeypatch):
@@ -270,4 +280,4 @@ def test_help_groups_options_and_ends_with_examples_that_parse(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["explain", "--help"])
     out = capsys.readouterr().out
-    assert all(f"\n{title}:\n" in out for title in ("model", "devices", "placement", "reasons"))
+    assert all(f"\n{title}:\n" in out for title in ("model", "devices", "placement", "machine"))

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from commands import call, save_small
+from trace_rules import check_trace
 
 import trireme
 from trireme.ir.builder import GraphBuilder
@@ -75,7 +76,7 @@ def test_a_model_without_nodes_is_placed_and_run(tmp_path, capsys, constant):
     model = str(tmp_path / "empty.trm")
     trireme.save(b.finish(b.constant("c", np.ones(2, np.float32)) if constant else x), model)
     for words in (
-        ["place", "--why"],
+        ["explain", "--all"],
         ["place", "--soc", "rk3588"],
         ["explain"],
         ["run"],
@@ -111,7 +112,7 @@ def test_place_pins_by_name(model, capsys):
 
 
 def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
-    """By name and by number; --node says what it comes to with all others placed anew as well."""
+    """By name and by number; explain says what it comes to with all others placed anew as well."""
     b = GraphBuilder("three")
     value, model = b.input("x", TensorType((64, 64), "float32")), str(tmp_path / "three.trm")
     for op in ("softmax", "cum_sum", "softmax"):
@@ -121,7 +122,7 @@ def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
     path, devices = str(tmp_path / "lock.toml"), ["--devices", "cpu,host"]
     code, out, _ = call(capsys, "place", model, *devices, "--lock", path, "--json")
     score = json.loads(out)["score"]
-    code, out, _ = call(capsys, "place", model, *devices, "--node", "cum_sum1", "--json")
+    code, out, _ = call(capsys, "explain", model, *devices, "cum_sum1", "--json")
     (node,) = json.loads(out)["nodes"]
     stated = next(one for one in node["alternatives"] if one["device"] == "host")
     assert (node["name"], node["id"]) == ("cum_sum1", 1) and stated["run_s"] > score
@@ -133,10 +134,10 @@ def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
         anew = ["--multi-device", "any", "--split", "off", "--json"]
         code, out, _ = call(capsys, "place", model, *devices, "--pin", f"{name}=host", *anew)
         assert code == 0 and json.loads(out)["score"] == stated["free_s"]
-    code, out, _ = call(capsys, "explain", model, *devices, "--node", "#1")
+    code, out, _ = call(capsys, "explain", model, *devices, "#1")
     assert code == 0 and "cum_sum #1 'cum_sum1'" in out and "with all others placed anew" in out
-    code, _, err = call(capsys, "explain", model, *devices, "--node", "#7")
-    assert code == 3 and "--node #7: no node is called '#7'" in err
+    code, _, err = call(capsys, "explain", model, *devices, "#7")
+    assert code == 3 and "explain #7: no node is called '#7'" in err
 
 
 @pytest.mark.parametrize("command", ["run", "profile", "explain", "verify", "place"])
@@ -159,3 +160,44 @@ def test_run_holds_a_locked_placement(model, tmp_path, capsys):
     call(capsys, "place", model, "--lock", path)
     code, out, _ = call(capsys, "run", model, "--placement", path)
     assert code == 0 and "z: float32" in out
+
+
+def test_explain_prints_the_page_of_a_node(model, capsys):
+    """By name, number and op; before, between and after the options; and nothing of the others."""
+    for words in (["z", "--devices", "cpu"], ["--devices", "cpu", "#0"], ["op:conv", "--plan"]):
+        code, out, _ = call(capsys, "explain", model, *words)
+        assert code == 0 and "conv #0" in out and "reads x float32" in out, words
+        assert "candidates" not in out and "an input" in out and "the model's output" in out
+    code, _, err = call(capsys, "explain", model, "op:relu")
+    assert code == 3 and "explain op:relu: no node is of op 'relu'" in err
+
+
+@pytest.mark.parametrize("command", ["place", "explain", "profile"])
+def test_a_described_machine_has_a_predicted_trace(model, tmp_path, capsys, command):
+    trace = tmp_path / "t.json"
+    words = ["--soc", "rk3588", "--vary", "cpu.bandwidth=x2", "--trace", str(trace)]
+    code, out, err = call(capsys, command, model, *words, "--json")
+    assert code == 0 and not err
+    assert json.loads(out)["schema_version"] == 1
+    events = check_trace(json.loads(trace.read_text()))
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {"virtual clock, predicted"}
+    assert {e["name"] for e in events if e.get("cat") == "node"} == {"z"}
+    code, _, err = call(capsys, command, model, "--soc", "rk3588", "--threads", "2")
+    assert code == 2 and "only described" in err
+    code, _, err = call(capsys, command, model, "--vary", "cpu.bandwidth=x2")
+    assert code == 2 and "add --soc" in err
+
+
+@pytest.mark.parametrize("command", ["place", "explain"])
+def test_what_is_here_has_a_predicted_trace_too(model, tmp_path, capsys, command):
+    trace = tmp_path / "t.json"
+    assert call(capsys, command, model, "--trace", str(trace))[0] == 0
+    check_trace(json.loads(trace.read_text()))
+
+
+def test_profile_of_a_described_machine_measures_nothing(model, capsys):
+    code, out, _ = call(capsys, "profile", model, "--soc", "rk3588")
+    assert code == 0 and "every time is predicted" in out and "conv z" in out
+    code, _, err = call(capsys, "profile", model, "--soc", "rk3588", "--stream", "8")
+    assert code == 2 and "--stream is for devices that run" in err

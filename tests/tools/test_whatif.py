@@ -199,8 +199,8 @@ def test_commands_take_some_devices_of_a_description(tmp_path, capsys):
     for more, message in (
         (["--devices", "gpu"], "no device 'gpu'"),
         (["--devices", ","], "no device without a name"),
-        (["--measure"], "--measure is of devices that are there"),
-        (["--threads", "1"], "figures"),
+        (["--measure"], "--measure is for devices that run"),
+        (["--threads", "1"], "only described"),
         (["--soc", ""], "'' cannot be read: Is a directory"),
         (["--pin", "*=gpu"], "not among the"),
     ):
@@ -212,7 +212,7 @@ def test_the_commands(tmp_path, capsys):
     soc_of(tmp_path)
     model, soc = str(tmp_path / "chain.trm"), str(tmp_path / "soc.toml")
     trireme.save(chain(), model)
-    assert main(["place", model, "--soc", soc, "--why"]) == 0
+    assert main(["explain", model, "--soc", soc]) == 0
     out = capsys.readouterr().out
     assert "placement of 'chain'" in out and "nodes that cost most" in out
     assert (

@@ -19,9 +19,9 @@ from trireme.tools.bench.peers import PEERS, Peer
 from trireme.tools.bench.report import report
 from trireme.tools.bench.result import BenchRow, rows_from_json, rows_json, summarise
 from trireme.tools.bench.singles import bench_singles, singles_table
-from trireme.tools.commands import emit
 from trireme.tools.number_options import relative, seconds, whole
 from trireme.tools.options import argument
+from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 
 ARGUMENTS = (
