@@ -28,6 +28,7 @@ from trireme.ops import (
     spectral,
     state,
     text,
+    transposed_convolution,
     unary,
 )
 
@@ -59,5 +60,6 @@ __all__ = [
     "spectral",
     "state",
     "text",
+    "transposed_convolution",
     "unary",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
-from trireme.ops.convolution import LAYOUT, channels_last, from_channels_last, image_shape, spatial
+from trireme.ops.layouts import LAYOUT, channels_last, from_channels_last, image_shape, spatial
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, expect_dims, expect_rank, ints_of, one, to_ints
 from trireme.support.dtypes import ANY, INDICES, TEXT, Array

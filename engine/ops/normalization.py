@@ -9,7 +9,7 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Axes, Call, OpDef, Sample, define
-from trireme.ops.convolution import LAYOUT, channels, channels_last, from_channels_last
+from trireme.ops.layouts import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized

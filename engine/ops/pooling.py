@@ -12,7 +12,7 @@ import numpy as np
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Call, OpDef, Sample, define
 from trireme.ops.activation import ACTIVATION, activate
-from trireme.ops.convolution import (
+from trireme.ops.layouts import (
     LAYOUT,
     channels,
     channels_last,

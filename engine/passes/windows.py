@@ -12,7 +12,7 @@ from typing import Any
 from trireme.ir.graph import Node
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ops.convolution import spatial
+from trireme.ops.layouts import spatial
 from trireme.ops.pooling import cropped
 from trireme.support.errors import ShapeError
 
