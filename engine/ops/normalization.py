@@ -1,18 +1,16 @@
-"""Softmax and its kin, and normalisations over channels, groups, layers and neighbours."""
+"""Normalisations over layers, channels, groups and neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Axes, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, OpDef, Sample, define
 from trireme.ops.layouts import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
-from trireme.ops.quantized import form
-from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
     axes_of,
@@ -22,112 +20,11 @@ from trireme.ops.shapes import (
     expect_spread,
     same_type,
 )
+from trireme.ops.softmax import AXIS, flops_each
 from trireme.support.dtypes import FLOATING, Array, numpy_dtype
 from trireme.support.errors import ShapeError
 
 EPSILON = Attr("float", 1e-5)
-
-
-def _flops(cost: int) -> Callable[[Call], int]:
-    return lambda call: cost * call.type(0).elements
-
-
-def _infer_axis(x: Value, *, axis: int, **attrs: object) -> Types:
-    axis_of(axis, len(x.shape)) if x.shape else None
-    return same_type(x)
-
-
-def softmax(x: Array, axis: int, beta: float = 1.0) -> Array:
-    """Return e^(beta x) over its sum along an axis, in double precision."""
-    wide = beta * x.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=axis, keepdims=True, initial=-np.inf))
-    return np.asarray(powers / powers.sum(axis=axis, keepdims=True))
-
-
-def log_softmax(x: Array, axis: int) -> Array:
-    """Return x minus the log of the sum of e^x along an axis, in double precision."""
-    wide = x.astype(np.float64)
-    if not x.size:
-        return wide
-    shifted = wide - wide.max(axis=axis, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
-
-
-def _hardmax(x: Array, *, axis: int) -> Array:
-    if not x.size:
-        return x
-    best = np.expand_dims(x.argmax(axis=axis), axis)
-    y = np.zeros_like(x)
-    np.put_along_axis(y, best, np.ones((), x.dtype), axis)
-    return y
-
-
-def _axis_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    yield Sample((draw(rng, 1, 1001),), {"axis": -1}, note="classifier")
-    yield Sample((draw(rng, 2, 7, 19) * 9,), {"axis": -1}, note="odd")
-    yield Sample((draw(rng, 2, 7, 5),), {"axis": 1}, note="inner axis")
-    yield Sample((draw(rng, 3, 1),), {"axis": -1}, note="one element")
-    yield Sample((np.array([[1e4, 1e4 - 1, -1e4]], np.float32),), {"axis": -1}, note="large")
-    broken = draw(rng, 3, 4)
-    broken[0, 1], broken[1, 2] = np.nan, -np.inf
-    yield Sample((broken,), {"axis": -1}, note="NaN, -infinity")
-
-
-def _softmax_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    yield from _axis_samples(rng)
-    yield Sample((draw(rng, 3, 9),), {"axis": -1, "beta": 0.5}, note="beta")
-
-
-_AXIS = Attr("int", -1)
-define(
-    OpDef(
-        "softmax",
-        "x",
-        "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
-        _infer_axis,
-        lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
-        attrs={"axis": _AXIS, "beta": Attr("float", 1.0, least=0)},
-        flops=_flops(15),
-        samples=with_quantized("softmax", _softmax_samples),
-        family="normalize",
-        rtol=4e-6,
-        quantized=form("softmax"),
-        axes=Axes("axis", "normalises"),
-        integer_form="own",
-        dtypes=(FLOATING,),
-    )
-)
-define(
-    OpDef(
-        "log_softmax",
-        "x",
-        "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
-        _infer_axis,
-        lambda x, axis: log_softmax(x, axis).astype(x.dtype),
-        attrs={"axis": _AXIS},
-        flops=_flops(15),
-        samples=with_quantized("log_softmax", _axis_samples),
-        family="normalize",
-        rtol=4e-6,
-        quantized=form("log_softmax"),
-        axes=Axes("axis", "normalises"),
-        dtypes=(FLOATING,),
-    )
-)
-define(
-    OpDef(
-        "hardmax",
-        "x",
-        "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
-        _infer_axis,
-        _hardmax,
-        attrs={"axis": _AXIS},
-        family="normalize",
-        axes=Axes("axis", "normalises"),
-        samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
-        dtypes=(FLOATING,),
-    )
-)
 
 
 def _infer_layer_norm(
@@ -185,9 +82,9 @@ define(
         _infer_layer_norm,
         _layer_norm,
         outputs="y mean? inv_std_dev?",
-        attrs={"axis": _AXIS, "epsilon": EPSILON, "stash_type": _STASH},
+        attrs={"axis": AXIS, "epsilon": EPSILON, "stash_type": _STASH},
         axes=Axes("axis and after", "normalises"),
-        flops=_flops(8),
+        flops=flops_each(8),
         samples=_layer_samples,
         family="normalize",
         rtol=1e-5,
@@ -216,9 +113,9 @@ define(
         "Source: ONNX RMSNormalization-23",
         _infer_rms_norm,
         _rms_norm,
-        attrs={"axis": _AXIS, "epsilon": EPSILON},
+        attrs={"axis": AXIS, "epsilon": EPSILON},
         axes=Axes("axis and after", "normalises"),
-        flops=_flops(5),
+        flops=flops_each(5),
         samples=lambda rng: [
             Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
             Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
@@ -307,7 +204,7 @@ define(
             "layout": LAYOUT,
         },
         layout_inputs=(0,),
-        flops=_flops(2),
+        flops=flops_each(2),
         samples=_batch_norm_samples,
         family="normalize",
         rtol=1e-5,
@@ -364,7 +261,7 @@ define(
         ),
         attrs={"epsilon": EPSILON, "layout": LAYOUT},
         layout_inputs=(0,),
-        flops=_flops(8),
+        flops=flops_each(8),
         samples=_channel_samples,
         family="normalize",
         rtol=1e-5,
@@ -381,7 +278,7 @@ define(
         _group_norm,
         attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT},
         layout_inputs=(0,),
-        flops=_flops(8),
+        flops=flops_each(8),
         samples=_group_samples,
         family="normalize",
         rtol=1e-5,
@@ -408,7 +305,7 @@ define(
         "Source: ONNX LRN-13",
         same_type,
         _lrn,
-        flops=_flops(15),
+        flops=flops_each(15),
         family="normalize",
         rtol=1e-5,
         attrs={
@@ -423,33 +320,6 @@ define(
             Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
             Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
             Sample((draw(rng, 1, 2, 3, 5),), {"size": 3, "alpha": 0.3, "beta": 0.5, "bias": 2.0}),
-        ],
-        dtypes=(FLOATING,),
-    )
-)
-
-
-def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
-    wide = x.astype(np.float64)
-    norm = (np.abs(wide) ** p).sum(axis=axis, keepdims=True) ** (1 / p)
-    return np.where(norm == 0, 0, wide / norm).astype(x.dtype)
-
-
-define(
-    OpDef(
-        "lp_normalization",
-        "x",
-        "y = x / (sum of |x|^p along `axis`)^(1/p), 0 where that is 0. Source: ONNX, opset 22",
-        _infer_axis,
-        _lp_norm,
-        attrs={"axis": _AXIS, "p": Attr("int", 2, (1, 2))},
-        axes=Axes("axis", "normalises"),
-        flops=_flops(4),
-        family="normalize",
-        rtol=4e-6,
-        samples=lambda rng: [
-            Sample((draw(rng, 3, 7),), {"p": p, "axis": axis})
-            for p, axis in ((1, -1), (2, -1), (2, 0))
         ],
         dtypes=(FLOATING,),
     )
@@ -477,7 +347,7 @@ define(
         _mean_variance,
         attrs={"axes": Attr("ints", (0, 2, 3))},
         axes=Axes("axes", "normalises"),
-        flops=_flops(6),
+        flops=flops_each(6),
         family="normalize",
         rtol=1e-5,
         dtypes=(FLOATING,),
