@@ -14,7 +14,7 @@ import numpy as np
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.ir.op import get_op
-from trireme.ops.recurrent import KINDS
+from trireme.ops.recurrent_cells import KINDS
 
 _WINDOW = {"layout": "NHWC", "dilations": (1, 1)}
 _SCALE, _ZERO = 0.05, -3

@@ -1,4 +1,4 @@
-"""Elementwise ops of two inputs or more: arithmetic, comparisons, pow, max, clip, prelu, where."""
+"""Elementwise ops of two inputs or more: arithmetic, bits, pow, max, clip, prelu, where."""
 
 from __future__ import annotations
 
@@ -189,40 +189,6 @@ for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
         BOOL,
         samples=_bool_samples,
         commutes=True,
-    )
-
-
-def _infer_compare(a: Value, b: Value, **attrs: object) -> Types:
-    return one(broadcast(a.shape, b.shape), "bool")
-
-
-def _compare_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    yield from binary_samples(rng)
-    yield Sample(tuple(rng.integers(-2, 3, (2, 3, 7)).astype(np.int32)), note="ties")
-
-
-_ORDERED = REALS | BOOL
-for _name, _sign, _compare, _dtypes in (
-    ("equal", "==", np.equal, ANY),
-    ("not_equal", "!=", np.not_equal, ANY),
-    ("less", "<", np.less, _ORDERED),
-    ("less_or_equal", "<=", np.less_equal, _ORDERED),
-    ("greater", ">", np.greater, _ORDERED),
-    ("greater_or_equal", ">=", np.greater_equal, _ORDERED),
-):
-    define(
-        OpDef(
-            _name,
-            "a b",
-            f"y = a {_sign} b, a and b broadcast. Source: ONNX",
-            _infer_compare,
-            _compare,
-            samples=with_quantized(_name, _compare_samples),
-            quantized=form(_name),
-            dtypes=(_dtypes, Like("a")),
-            elementwise=True,
-            commutes=_name in ("equal", "not_equal"),
-        )
     )
 
 

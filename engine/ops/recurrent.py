@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,127 +10,12 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Dim, TensorType, Value
 from trireme.ir.op import Attr, Call, OpDef, Sample, define
-from trireme.ops.activation import sigmoid
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
+from trireme.ops.recurrent_cells import GRU, LSTM, RNN, Function, Kind, State, functions_of
 from trireme.ops.shapes import Types, expect, expect_dims, expect_rank
 from trireme.support.dtypes import FLOATING, INDICES, Array
-from trireme.support.errors import GraphError, ShapeError
-
-Function = Callable[[Array], Array]
-State = tuple[Array, ...]
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
-    "relu": (lambda x: np.maximum(x, 0), None, None),
-    "tanh": (np.tanh, None, None),
-    "sigmoid": (sigmoid, None, None),
-    "softsign": (lambda x: x / (1 + np.abs(x)), None, None),
-    "softplus": (lambda x: np.logaddexp(0, x), None, None),
-    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
-    "leakyrelu": (lambda x, a: np.where(x < 0, a * x, x), 0.01, None),
-    "thresholdedrelu": (lambda x, a: np.where(x >= a, x, 0), 1.0, None),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
-    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
-    "elu": (lambda x, a: np.where(x < 0, a * np.expm1(x), x), 1.0, None),
-}
-"""Activations by ONNX's name in small letters, with the defaults of alpha and beta if they have."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of layer: gates a cell has, states it carries, default activations, one step."""
-
-    gates: int
-    states: int
-    activations: tuple[str, ...]
-    step: Callable[..., State]
-
-
-def activations_of(
-    kind: Kind, directions: int, attrs: Mapping[str, Any]
-) -> list[tuple[str, tuple[float, float]]]:
-    """Return the activations of all directions: ONNX's name in small letters, alpha and beta.
-
-    Each takes its alpha and beta, if it has them, from the lists of the attributes in turn.
-    Errors: GraphError, if a name is not that of an activation
-    """
-    left: list[Iterator[float]] = [
-        iter(attrs[key] or ()) for key in ("activation_alpha", "activation_beta")
-    ]
-    made = []
-    for name in attrs["activations"] or kind.activations * directions:
-        if name.lower() not in _FUNCTIONS:
-            raise GraphError(f"unknown activation {name!r} of a recurrent layer")
-        _, *defaults = _FUNCTIONS[name.lower()]
-        alpha, beta = (
-            0.0 if default is None else float(next(given, default))
-            for given, default in zip(left, defaults, strict=True)
-        )
-        made.append((name.lower(), (alpha, beta)))
-    return made
-
-
-def _function(name: str, numbers: tuple[float, float], clip: float | None) -> Function:
-    """Return an activation as a function of an array, clipped first."""
-    function, *defaults = _FUNCTIONS[name]
-    given = [n for n, default in zip(numbers, defaults, strict=True) if default is not None]
-    return _clipped(function, given, clip)
-
-
-def _clipped(function: Callable[..., Any], given: list[float], clip: float | None) -> Function:
-    def apply(x: Array) -> Array:
-        x = x if clip is None else np.clip(x, -clip, clip)
-        return np.asarray(function(x, *given))
-
-    return apply
-
-
-def _rnn_step(gates: Array, h: Array, r: Array, rb: Array, f: list[Function], **_: Any) -> State:
-    return (f[0](gates + h @ r.T + rb),)
-
-
-def _gru_step(
-    gates: Array, h: Array, r: Array, rb: Array, f: list[Function], *, linear: bool, **_: Any
-) -> State:
-    size = h.shape[-1]
-    xz, xr, xh = (gates[:, i * size : (i + 1) * size] for i in range(3))
-    rz, rr, rh = (r[i * size : (i + 1) * size] for i in range(3))
-    bz, br, bh = (rb[i * size : (i + 1) * size] for i in range(3))
-    z, reset = f[0](xz + h @ rz.T + bz), f[0](xr + h @ rr.T + br)
-    inner = reset * (h @ rh.T + bh) if linear else (reset * h) @ rh.T + bh
-    return ((1 - z) * f[1](xh + inner) + z * h,)
-
-
-def _lstm_step(
-    gates: Array,
-    h: Array,
-    c: Array,
-    r: Array,
-    rb: Array,
-    f: list[Function],
-    *,
-    peepholes: Array | None,
-    coupled: bool,
-    **_: Any,
-) -> State:
-    size = h.shape[-1]
-    whole = gates + h @ r.T + rb
-    i, o, forget, cell = (whole[:, k * size : (k + 1) * size] for k in range(4))
-
-    def seen(gate: Array, k: int, state: Array) -> Array:
-        """Return a gate with what it sees of the state; 0 times infinity is not nothing."""
-        return gate if peepholes is None else gate + peepholes[k * size : (k + 1) * size] * state
-
-    enter = f[0](seen(i, 0, c))
-    keep = 1 - enter if coupled else f[0](seen(forget, 2, c))
-    made = keep * c + enter * f[1](cell)
-    return f[0](seen(o, 1, made)) * f[2](made), made
-
-
-RNN = Kind(1, 1, ("Tanh",), _rnn_step)
-GRU = Kind(3, 1, ("Sigmoid", "Tanh"), _gru_step)
-LSTM = Kind(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm_step)
-KINDS = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
-"""The kinds by op."""
+from trireme.support.errors import ShapeError
 
 
 def _direction(
@@ -171,33 +55,15 @@ def _run(
     lengths: Array | None,
     states: Sequence[Array | None],
     peepholes: Array | None,
-    *,
-    direction: str,
-    layout: int,
-    activations: tuple[str, ...] | None,
-    activation_alpha: Any,
-    activation_beta: Any,
-    clip: float | None,
+    attrs: Mapping[str, Any],
     **options: Any,
 ) -> tuple[Array, ...]:
-    turned = (x, *states)
+    turned, layout = (x, *states), attrs["layout"]
     if layout:
         turned = tuple(None if a is None else np.swapaxes(a, 0, 1) for a in turned)
     wide = turned[0].astype(np.float64) if turned[0] is not None else x
     (steps, batch, _), (count, rows, hidden) = wide.shape, r.shape
-    functions = [
-        _function(name, numbers, clip)
-        for name, numbers in activations_of(
-            kind,
-            count,
-            {
-                "activations": activations,
-                "activation_alpha": activation_alpha,
-                "activation_beta": activation_beta,
-            },
-        )
-    ]
-    each = len(kind.activations)
+    functions, each = functions_of(kind, count, attrs), len(kind.activations)
     whole = np.zeros((count, 2 * rows)) if bias is None else bias.astype(np.float64)
     peep = [None] * count if peepholes is None else peepholes.astype(np.float64)
     begin = [np.zeros((count, batch, hidden)) if a is None else a for a in turned[1:]]
@@ -212,7 +78,7 @@ def _run(
             whole[d],
             tuple(a[d].astype(np.float64) for a in begin),
             until,
-            direction == "reverse" or d == 1,
+            attrs["direction"] == "reverse" or d == 1,
             functions[d * each : (d + 1) * each],
             peepholes=peep[d],
             **options,
@@ -320,7 +186,7 @@ def _rnn(
     hidden_size: int | None,
     **attrs: Any,
 ) -> tuple[Array, ...]:
-    return _run(RNN, x, w, r, bias, lengths, [h], None, **attrs)
+    return _run(RNN, x, w, r, bias, lengths, [h], None, attrs)
 
 
 def _gru(
@@ -336,7 +202,7 @@ def _gru(
     **attrs: Any,
 ) -> tuple[Array, ...]:
     linear = bool(linear_before_reset)
-    return _run(GRU, x, w, r, bias, lengths, [h], None, linear=linear, **attrs)
+    return _run(GRU, x, w, r, bias, lengths, [h], None, attrs, linear=linear)
 
 
 def _lstm(
@@ -354,7 +220,7 @@ def _lstm(
     **attrs: Any,
 ) -> tuple[Array, ...]:
     coupled = bool(input_forget)
-    return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, coupled=coupled, **attrs)
+    return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, attrs, coupled=coupled)
 
 
 _DTYPES = (FLOATING, Like("x"), Like("x"), Like("x"), INDICES, Like("x"))

@@ -9,7 +9,7 @@ from cpu_run import agree, node_graph, run
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.kernels.f32 import recurrent
-from trireme.ops.recurrent import KINDS
+from trireme.ops.recurrent_cells import KINDS
 from trireme.support.errors import RunError
 
 SEED = 12

@@ -29,7 +29,7 @@ from trireme.devices.cpu.kernels.lowering import (
     Temp,
 )
 from trireme.ir.graph import Graph, Node
-from trireme.ops.recurrent import KINDS, activations_of
+from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
 
