@@ -34,7 +34,7 @@ from trireme.profiling.prediction import predict
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import flow_text
-from trireme.runtime.streams.round_robin import dealt_or_none
+from trireme.runtime.streams.round_robin import plan_round_robin
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
 from trireme.tools.commands import load
@@ -202,7 +202,7 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
     plan = make_plan(placement)
     flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
     held = options.placement or splits(options) not in ("auto", "off")
-    dealt = None if held else dealt_or_none(placement.source, costs.devices, costs.calibration)
+    dealt = None if held else plan_round_robin(placement.source, costs.devices, costs.calibration)
     return (dealt.flow_beside(flow) if dealt else None) or flow
 
 

@@ -41,8 +41,9 @@ from trireme.runtime.prepare import Preparation
 from trireme.runtime.program import memory_rows
 from trireme.runtime.repeats import seen_runs
 from trireme.runtime.session_defaults import made_with
-from trireme.runtime.streams.pipeline import Pipeline, Stream, check_no_other
-from trireme.runtime.streams.round_robin import RoundRobin, streamer
+from trireme.runtime.streams.pipeline import pipeline
+from trireme.runtime.streams.round_robin import pipeline_or_round_robin
+from trireme.runtime.streams.stream import Stream, Streams
 from trireme.support.arguments import checked, choice
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
@@ -133,8 +134,7 @@ class Session(Closing, Shown):
         self.reset_after_fork()
         register_at_fork(self)
         self._closed = False
-        self._pipeline: Pipeline | RoundRobin | None = None
-        self._stream: Stream | None = None
+        self._streams = Streams("this session")
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
@@ -302,14 +302,14 @@ class Session(Closing, Shown):
         """
         with self._lock:
             self._check_open()
-            check_no_other(self._stream, "this session")
-            if self._pipeline is None or self._pipeline.asked != depth:
-                asked = self.placement_options
-                deals = asked.is_free and asked.goal == "throughput"
-                calibration = self._calibration if deals else None
-                self._pipeline = streamer(self.graph, self.program, depth, deals, calibration)
-            self._stream = Stream(self._pipeline, feeds, self)
-            return self._stream
+            asked = self.placement_options
+            deals = asked.is_free and asked.goal == "throughput"
+            make = (
+                partial(pipeline_or_round_robin, self.graph, self.program, self._calibration)
+                if deals
+                else partial(pipeline, self.program)
+            )
+            return self._streams.begin(make, feeds, depth, self)
 
     @checked(RunError)
     def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
@@ -384,8 +384,7 @@ class Session(Closing, Shown):
         """Give back threads, memory and the devices that this session opened."""
         self._closed, self._direct = True, None  # no run begins, though others wait for the lock
         with self._lock:
-            if self._stream is not None:
-                self._stream.close()
+            self._streams.close()
             self._closing.close()
             self._calls = []
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from trireme.plan.flow import Flow, flow_of
 from trireme.runtime.session import Session
-from trireme.runtime.streams.pipeline import Stream
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.round_robin import RoundRobin
+from trireme.runtime.streams.stream import Stream
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.timing import Repeat, seconds_of, time_calls
@@ -83,7 +82,7 @@ def profile_stream(
     _drained_s(session.stream(repeat(feeds, runs // 4), depth))
     stream = session.stream(repeat(feeds, runs), depth)
     wall_s = _drained_s(stream) / runs
-    flow, is_dealt = stream.flow, isinstance(stream.runner, RoundRobin)
+    flow, is_dealt = stream.flow, len(stream.dispatcher.programs) > 1
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
     virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
     if is_dealt:  # every task on each of the instances, in turn

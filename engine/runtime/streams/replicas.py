@@ -14,8 +14,8 @@ from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.model_file.cache import Model
 from trireme.runtime.session import Session
-from trireme.runtime.streams.pipeline import Feeds, Stream, check_no_other
-from trireme.runtime.streams.round_robin import RoundRobin, dealt_flow
+from trireme.runtime.streams.round_robin import dealt_flow, round_robin
+from trireme.runtime.streams.stream import Feeds, Stream, Streams
 from trireme.support.arguments import checked
 from trireme.support.closing import Closing
 from trireme.support.errors import RunError
@@ -46,7 +46,7 @@ class Replicas(Closing):
                 fix=f'count=2, devices=["{DEFAULT_DEVICE}"]',
             )
         self.sessions: list[Session] = []
-        self._stream: Stream | None = None
+        self._streams = Streams("these replicas")
         try:
             for _ in range(count):
                 session = Session(model, devices=devices, threads=threads, **options)
@@ -60,11 +60,11 @@ class Replicas(Closing):
                     )
             programs = [session.program for session in self.sessions]
             flow = dealt_flow([program.plan for program in programs], f"{count} replicas")
-            self._dealer = RoundRobin(programs, flow)
+            self._dispatcher = round_robin(programs, flow)
         except BaseException:
             self.close()
             raise
-        self.flow, self.contexts = flow, self._dealer.contexts
+        self.flow = flow
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Feeds]) -> Stream:
@@ -72,13 +72,10 @@ class Replicas(Closing):
 
         Errors: RunError, if a stream is under way
         """
-        check_no_other(self._stream, "these replicas")
-        self._stream = Stream(self._dealer, feeds, self)
-        return self._stream
+        return self._streams.begin(lambda _: self._dispatcher, feeds, None, self)
 
     def close(self) -> None:
         """Give back threads, memory and devices."""
-        if self._stream is not None:
-            self._stream.close()
+        self._streams.close()
         for session in self.sessions:
             session.close()

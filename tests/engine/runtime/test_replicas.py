@@ -17,9 +17,8 @@ from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
-from trireme.runtime.streams.pipeline import Pipeline
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.round_robin import RoundRobin, interchangeable
+from trireme.runtime.streams.round_robin import interchangeable
 from trireme.support.errors import RunError
 
 THROUGHPUT = PlacementOptions(objective="throughput")
@@ -115,7 +114,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
     with Session(graph, calibration=Calibration(), **options) as session:
         for _ in range(2):
             with session.stream(feeds) as stream:
-                assert isinstance(stream.runner, RoundRobin)
+                assert len(stream.dispatcher.programs) == 2
                 assert "whole runs dealt out" in stream.flow.why and "a pipeline" in stream.flow.why
                 for got, expected in zip(stream, want, strict=True):
                     np.testing.assert_array_equal(got["y"], expected)
@@ -130,11 +129,11 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
         report = str(profile_stream(session, feeds[0], 8))
         assert "4 in flight (whole runs dealt out, 2 for each of cpu#1, cpu#2" in report
         with session.stream(feeds[:2], depth=2) as stream:
-            assert isinstance(stream.runner, Pipeline), "a depth is a pipeline's"
+            assert len(stream.dispatcher.programs) == 1, "a depth is a pipeline's"
     for other in (PlacementOptions(), replace(THROUGHPUT, sharding=["y=cpu#1,cpu#2:rows"])):
         given = {"calibration": Calibration(), **options, "placement_options": other}
         with Session(graph, **given) as session, session.stream(feeds[:2]) as stream:
-            assert isinstance(stream.runner, Pipeline)
+            assert len(stream.dispatcher.programs) == 1
 
 
 def test_who_is_alike():
@@ -163,7 +162,7 @@ def test_states_and_pins_are_not_dealt_out():
     options = {"devices": ["cpu#1", "cpu#2"], "placement_options": THROUGHPUT, "threads": 1}
     feeds = [{"x": np.zeros(4, np.float32)}]
     with Session(graph, **options) as session, session.stream(feeds) as stream:
-        assert isinstance(stream.runner, Pipeline)
+        assert len(stream.dispatcher.programs) == 1
 
 
 def test_replicas_hold_what_the_first_of_them_measured():

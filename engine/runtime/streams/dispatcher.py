@@ -1,0 +1,213 @@
+"""Run the items of a stream: pipelines, round robin and replicas all go through here.
+
+An item is one run. A lane is a context and the steps of a run in that context. Every queue has a
+thread and runs one step at a time, the oldest item's first. Cheap steps run on the thread that made
+them ready, where their queue is free. A lane whose devices queue launches by themselves needs no
+thread: its items are launched whole. An item that fails says why; the others go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trireme.backend.device import Event
+from trireme.plan.flow import Flow
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.io_binding import Given
+from trireme.runtime.program import Program
+from trireme.support.forks import register_at_fork
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of an item, for the thread of a queue.
+
+    waits: the steps of the item that come before
+    cheap: whether the step may run on the thread that made it ready
+    run: runs the step and returns when it is over; its errors name what was launched
+    """
+
+    queue: int
+    waits: Sequence[int]
+    cheap: bool
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A context of a stream, and how a run goes in it: by steps, or launched whole.
+
+    between: (a, b): step b waits for step a of the item before
+    launch: where there are no steps: launches a run without waiting for any of it, and adds each
+        event as soon as it is launched
+    """
+
+    context: ExecutionContext
+    steps: Sequence[Step] = ()
+    between: Sequence[tuple[int, int]] = ()
+    launch: Callable[[list[Event]], None] | None = None
+
+    @cached_property
+    def followers(self) -> list[list[int]]:
+        """The steps that wait for each step."""
+        found: list[list[int]] = [[] for _ in self.steps]
+        for index, step in enumerate(self.steps):
+            for other in step.waits:
+                found[other].append(index)
+        return found
+
+
+class Item:
+    """One run: its number in the stream, its lane, and what is left to do.
+
+    begun: whether its inputs fitted, so that its lane is taken
+    """
+
+    def __init__(self, number: int, lane: Lane) -> None:
+        self.number, self.lane = number, lane
+        self.begun = False
+        self.left: list[int] = []
+        self.over: set[int] = set()
+        self.unfinished = 0
+        self.later: dict[int, list[tuple[Item, int]]] = {}
+        self.events: list[Event] = []
+        self.given: Given = (None, [])
+        self.error: BaseException | None = None
+
+
+class Dispatcher:
+    """Lanes, and the threads of their queues; used by one stream at a time.
+
+    flow: depth, memory and predicted steady state
+    queues: the names of the queues; none where every lane is launched
+    """
+
+    def __init__(self, flow: Flow, lanes: Sequence[Lane], queues: Sequence[str]) -> None:
+        self.flow, self.lanes, self.queues = flow, lanes, queues
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        """The programs of the lanes: several where whole runs are dealt out."""
+        found = {id(lane.context.program): lane.context.program for lane in self.lanes}
+        return list(found.values())
+
+    def reset_after_fork(self) -> None:
+        """Start afresh: no thread, no step waiting for one."""
+        self.lock = threading.Lock()
+        self.calls = [threading.Condition(self.lock) for _ in self.queues]
+        self.done = threading.Condition(self.lock)
+        self.ready: list[list[tuple[int, int, Item]]] = [[] for _ in self.queues]
+        self.busy = [False] * len(self.queues)
+        self.threads: list[threading.Thread] = []
+        self.stopping = False
+
+    def start(self) -> None:
+        """Start a thread a queue, if they are not there."""
+        if self.stopping:
+            self.end()  # an interrupt kept the last from its end
+        for queue in range(len(self.threads), len(self.queues)):
+            name = f"trireme-stream-{self.queues[queue]}"
+            thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def end(self) -> None:
+        """Stop the threads; what runs is waited for, what is ready is not begun."""
+        with self.lock:
+            self.stopping = True
+            for steps, call in zip(self.ready, self.calls, strict=True):
+                steps.clear()
+                call.notify()
+            self.done.notify_all()
+        for thread in self.threads:
+            if thread is not threading.current_thread():  # a collector may run this anywhere
+                thread.join()
+        self.reset_after_fork()
+
+    def submit(self, item: Item, before: Item | None) -> None:
+        """Begin a run, whose inputs are in its context; `before` is the run before it."""
+        lane = item.lane
+        if lane.launch is not None:
+            try:
+                lane.launch(item.events)
+            except Exception as error:
+                item.error = error
+            return
+        item.left = [len(step.waits) for step in lane.steps]
+        item.unfinished = len(item.left)
+        with self.lock:
+            for a, b in lane.between:
+                if before is not None and a not in before.over:
+                    item.left[b] += 1
+                    before.later.setdefault(a, []).append((item, b))
+            for step, count in enumerate(item.left):
+                if not count:
+                    self._push(item, step)
+
+    def wait(self, item: Item) -> None:
+        """Return when a run is over, its error set if it failed."""
+        for event in item.events:
+            try:
+                event.wait()
+            except Exception as error:
+                item.error = item.error or error
+        item.events = []
+        with self.lock:
+            while item.unfinished > 0:
+                self.done.wait()
+
+    def _push(self, item: Item, step: int) -> None:
+        queue = item.lane.steps[step].queue
+        heapq.heappush(self.ready[queue], (item.number, step, item))
+        if not self.busy[queue]:
+            self.calls[queue].notify()
+
+    def _serve(self, queue: int) -> None:
+        while True:
+            with self.lock:
+                while not self.stopping and (self.busy[queue] or not self.ready[queue]):
+                    self.calls[queue].wait()
+                if self.stopping:
+                    return
+                _, step, item = heapq.heappop(self.ready[queue])
+                self.busy[queue] = True
+            mine = deque([(step, item)])
+            while mine and not self.stopping:
+                step, item = mine.popleft()
+                if item.error is None:
+                    try:
+                        item.lane.steps[step].run()
+                    except BaseException as error:
+                        item.error = item.error or error
+                self._finish(step, item, mine)
+
+    def _finish(self, step: int, item: Item, mine: deque[tuple[int, Item]]) -> None:
+        """Free the step's queue; claim the cheap steps that became ready where nothing waits."""
+        lane = item.lane
+        with self.lock:
+            queue = lane.steps[step].queue
+            self.busy[queue] = False
+            item.over.add(step)
+            item.unfinished -= 1
+            waiting = [(item, follower) for follower in lane.followers[step]]
+            for one, follower in waiting + item.later.pop(step, []):
+                one.left[follower] -= 1
+                if one.left[follower]:
+                    continue
+                after = lane.steps[follower]
+                if after.cheap and not self.busy[after.queue] and not self.ready[after.queue]:
+                    self.busy[after.queue] = True
+                    mine.append((follower, one))
+                else:
+                    self._push(one, follower)
+            if self.ready[queue] and not self.busy[queue]:
+                self.calls[queue].notify()
+            if not item.unfinished:
+                self.done.notify_all()
