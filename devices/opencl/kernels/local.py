@@ -71,7 +71,7 @@ def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None
     ]
     product.low.emit(
         product.chain,
-        f"{product_label(product, name, tile)}_local",
+        product_label(product, name, tile, "_local"),
         tensors,
         (-(-rows // _ROWS), tile.panels),
         indent(lines),

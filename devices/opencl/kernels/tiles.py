@@ -210,6 +210,7 @@ def indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def product_label(product: ProductOperands, name: str, tile: Tile) -> str:
-    """Return the kernel's name: what, dtype, tile."""
-    return product.finish.label(f"{name}_{product.finish.kind}_{tile.rows}x{tile.width}")
+def product_label(product: ProductOperands, name: str, tile: Tile, variant: str = "") -> str:
+    """Return the kernel's name: what, dtype, tile, variant."""
+    size = f"{tile.rows}x{tile.width}"
+    return product.finish.label(f"{name}_{product.finish.kind}_{size}{variant}")

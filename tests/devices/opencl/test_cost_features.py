@@ -10,7 +10,7 @@ from trireme.calibration.nets import NETS
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of, family_of
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import Lowering
-from trireme.devices.opencl.tuning import Tuning
+from trireme.devices.opencl.tuning import CLASSES, Tuning
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.passes.pipeline import optimise
@@ -134,3 +134,13 @@ def test_a_kernel_holds_its_device_until_the_next_begins():
     assert held_s(spans) == [3, 1, 2.5]
     virtual = [NodeSpan((k,), "k", s, s + 1, "virtual") for k, s in enumerate([0, 5])]
     assert held_s(virtual) == [1, 1] and held_s([]) == []
+
+
+def test_what_is_fused_behind_a_product_does_not_change_its_family():
+    """By way of local memory too: its seconds differ from those of other products."""
+    b = GraphBuilder("fused")
+    x = b.input("x", TensorType((64, 128), "float32"))
+    w = b.constant("w", np.zeros((128, 128), np.float32))
+    y = b.add("relu", b.add("sqrt", b.add("fully_connected", x, w)))
+    (work,) = cost_features_of(lower(Lowering(b.finish(y), CLASSES["desktop_gpu"])), 2)
+    assert work.family == "product_f32_local"
