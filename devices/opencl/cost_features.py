@@ -12,13 +12,11 @@ is written, and flags where a second core takes a part. A GPU's kernels have no 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import WAKES, KernelCost
-from trireme.devices.opencl.kernels.expressions import ROWS
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import Lowering, Ref, Step
 from trireme.ir.graph import Node
@@ -34,15 +32,6 @@ _WAKE_FLAGS = 8.0
 """Flags of waking a second core and sharing out work-groups with it, beside one of those that work
 handed over in a pool of threads takes: 30 where that takes 4 (PoCL, cores near and far). So curves
 that saw one state only tell what of a wake-up depends on it about right."""
-_TILE = re.compile(r"_(\d+)x(\d+)")
-_ALIKE = (
-    (re.compile(r"^(conv|fully_connected)_"), "product_"),
-    (re.compile(r"^reduce_.*"), "reduce"),
-    (re.compile(r"^add_u?char$"), "add_int"),
-    (re.compile(r"^((de)?quantize|.*_table)$"), "table"),
-    (re.compile(r"^(?!transpose|concat)(.*_strided|gather)$"), "transpose_strided"),
-)
-"""Kernels that grow alike, as (their labels, what their family is called instead)."""
 _GUESS_S: Mapping[str, float] = {
     "multiplies": 0.25e-9,
     "places": 2e-9,
@@ -96,23 +85,19 @@ def _work(low: Lowering, step: Step, units: int) -> KernelCost:
     guess_s = sum(_GUESS_S.get(name, 0.0) * each for name, each in terms.items())
     shared = min(max((guess_s - _ALONE_S) / (_SHARED_S - _ALONE_S), 0.0), 1.0)
     terms[WAKES] = shared if groups > 1 else 0.0
-    family = family_of(step.label)
-    if family.startswith("matmul") and not any(tensor.name == "table" for tensor in step.tensors):
-        family = family_of(step.label.replace("matmul", "fully_connected", 1))
-    return KernelCost(step.nodes, family, terms)
+    return KernelCost(step.nodes, step.name.family, terms)
 
 
 def _amounts(low: Lowering, step: Step) -> dict[str, float]:
     """Return what all items of a launch do."""
     node, items = low.graph.node(step.nodes[0]), math.prod(step.work)
     terms = _traffic(low, step)
-    tile = _TILE.search(step.label)
-    if tile is None:
+    if step.name.tile is None:
         return terms | {"items": items} | _plain(low, step, items)
-    rows, width = int(tile[1]), int(tile[2])
+    rows, width = step.name.tile
     depth, positions, columns = _product(low, node)
     after = _finishing(low, step)
-    if step.label.startswith("depthwise"):
+    if step.name.does == "depthwise":
         finished = items * rows
         return terms | {
             "taps": finished * positions,
@@ -139,21 +124,18 @@ def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:
     node = nodes[0]
     if "kernel" in node.attrs:
         return {"taps": items * math.prod(node.attrs["kernel"])}
-    if step.label == "widen":
+    if step.name.does == "widen":
         return {}
-    if family_of(step.label) == "elementwise":
+    if step.name.family == "elementwise":
         return {"finish": items * sum(_flops_each(low, one) for one in nodes)}
     return {"flops": sum(get_op(one.op).flops(low.call(one)) for one in nodes)}
 
 
 def _traffic(low: Lowering, step: Step) -> dict[str, float]:
-    """Return the bytes of the operands; of what is read in part, as much as is written."""
-    sizes = [_nbytes(low, tensor.ref) for tensor in step.tensors]
+    """Return the bytes that a launch reads and writes."""
+    read = [_nbytes(low, tensor.ref) for tensor in step.tensors if not tensor.writes]
     made = [_nbytes(low, tensor.ref) for tensor in step.tensors if tensor.writes]
-    if step.label.startswith(("gather", "slice", "split")):
-        sizes = made * 2
-    if "concat" in step.label:  # writes a part of its output: as much as it reads
-        sizes = [_nbytes(low, t.ref) for t in step.tensors if not t.writes] * 2
+    sizes = {"whole": read + made, "as written": made * 2, "as read": read * 2}[step.name.traffic]
     far = sum(max(size - _NEAR_BYTES, 0) for size in sizes)
     return {"bytes": float(sum(sizes)), "far_bytes": float(far)}
 
@@ -179,15 +161,6 @@ def _flops_each(low: Lowering, node: Node) -> float:
     made = max(low.graph.type(node.outputs[0]).elements, 1)
     fused = ACTIVATIONS[str(node.attrs.get("activation", ""))].flops
     return get_op(node.op).flops(low.call(node)) / made + fused
-
-
-def family_of(label: str) -> str:
-    """Return the family of a kernel: its label less its tile and epilogue; maps are one family."""
-    name = label.split("+")[0]
-    family = "elementwise" if name in ROWS else _TILE.sub("", name)
-    for alike, called in _ALIKE:
-        family = alike.sub(called, family)
-    return family
 
 
 def _nbytes(low: Lowering, ref: Ref) -> int:

@@ -70,12 +70,48 @@ class Report:
     message: Callable[[int], str]
 
 
+Traffic = Literal["whole", "as written", "as read"]
+
+
+@dataclass(frozen=True)
+class KernelName:
+    """What a kernel is: the facts that its name shows, and that estimates read.
+
+    does: what it does ("conv", "depthwise"); form: of what dtype, or how ("f32", "strided")
+    family: kernels that grow alike, which are fitted together; does_form if not given
+    tile: rows and columns of results that an item of a product makes
+    variant: what tells it from others that do the same
+    fused: ops behind the first
+    traffic: whether it reads and writes its tensors whole, as many bytes as it writes of what it
+        reads in part, or as many as it reads of what it writes in part
+    """
+
+    does: str
+    form: str = ""
+    family: str = ""
+    tile: tuple[int, int] | None = None
+    variant: str = ""
+    fused: tuple[str, ...] = ()
+    traffic: Traffic = "whole"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "family", self.family or self._base)
+
+    @property
+    def _base(self) -> str:
+        return f"{self.does}_{self.form}" if self.form else self.does
+
+    def __str__(self) -> str:
+        tile = f"_{self.tile[0]}x{self.tile[1]}" if self.tile else ""
+        return "+".join([f"{self._base}{tile}{self.variant}", *self.fused])
+
+
 @dataclass(frozen=True)
 class Step:
-    """One launch of one kernel."""
+    """One launch of one kernel; `kernel` is its name in the source."""
 
     nodes: tuple[int, ...]
-    label: str
+    name: KernelName
     kernel: str
     tensors: tuple[Tensor, ...]
     scalars: tuple[int, ...]
@@ -149,7 +185,7 @@ class Lowering:
     def emit(
         self,
         nodes: Sequence[Node],
-        label: str,
+        name: KernelName,
         tensors: Sequence[Tensor],
         work: Sequence[int],
         body: str,
@@ -168,7 +204,7 @@ class Lowering:
         a multiple of the group and every item enters the body, as barriers need.
         """
         for node in nodes:
-            self.kernels[node.id] = label
+            self.kernels[node.id] = str(name)
         if 0 in work:
             return
         sizes = tuple(work)
@@ -177,13 +213,13 @@ class Lowering:
         full = dict(scalars or {}) | ({} if local else items)
         text = _kernel_text(tensors, list(full), baked or {}, sizes, group, body, local)
         digest = hashlib.sha256((header + text).encode()).hexdigest()[:20]
-        name = f"k{digest}"
-        self.sources[name] = header + text.replace("KERNEL_NAME", name)
+        kernel = f"k{digest}"
+        self.sources[kernel] = header + text.replace("KERNEL_NAME", kernel)
         self.steps.append(
             Step(
                 tuple(node.id for node in nodes),
-                label,
                 name,
+                kernel,
                 tuple(tensors),
                 tuple(full.values()),
                 round_up(sizes, group),

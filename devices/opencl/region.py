@@ -99,7 +99,7 @@ class OpenCLExecutable(Executable):
                 handle, offset = places[tensor.ref]
             values += [handle, np.uint64(offset)]
         kernel.set_args(*values, *(np.int32(value) for value in step.scalars))
-        return _Launch(step.nodes, step.label, kernel, step.work, step.group)
+        return _Launch(step.nodes, str(step.name), kernel, step.work, step.group)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from trireme.devices.opencl.kernels.tiles import (
     indent,
     multiply_lines,
     pack_columns,
-    product_label,
+    product_name,
     tile_for,
 )
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -170,7 +170,7 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
     ]
     low.emit(
         product.chain,
-        product_label(product, "conv", tile),
+        product_name(product, "conv", tile),
         tensors,
         (-(-window.pixels // tile.rows), tile.panels * groups),
         indent(lines),
@@ -256,7 +256,12 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
     work = (-(-window.o // lanes.n), -(-window.ow // across), window.n * window.oh)
     low.emit(
         product.chain,
-        product.finish.label(f"depthwise_{product.finish.kind}_{across}x{lanes.n}"),
+        KernelName(
+            "depthwise",
+            product.finish.kind,
+            tile=(across, lanes.n),
+            fused=product.finish.fused,
+        ),
         tensors,
         work,
         indent(lines),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
 from trireme.ir.graph import Node
 
 Ints = tuple[int, ...]
@@ -114,13 +114,15 @@ def lower_chain(low: Lowering, nodes: Sequence[Node]) -> None:
             lines += statements(low.graph, node, operands, made[node.outputs[0]], lanes)
         return lines, made[target]
 
-    emit_elementwise(low, nodes, "+".join(node.op for node in nodes), loads, code)
+    first, *others = (node.op for node in nodes)
+    name = KernelName(first, family="elementwise", fused=tuple(others))
+    emit_elementwise(low, nodes, name, loads, code)
 
 
 def emit_elementwise(
     low: Lowering,
     nodes: Sequence[Node],
-    label: str,
+    name: KernelName,
     loads: Sequence[int],
     code: Code,
     numbers: Mapping[str, int] | None = None,
@@ -146,11 +148,11 @@ def emit_elementwise(
     )
     names: dict[int, str] = {}
     for i, (value, steps) in enumerate(zip(loads, strides, strict=True)):
-        name, dtype = f"x{i}", graph.type(value).dtype
-        tensors.append(Tensor(name, C_TYPES[dtype], low.ref(value)))
-        offset = _offset(name, steps, coordinates, scalars)
+        operand, dtype = f"x{i}", graph.type(value).dtype
+        tensors.append(Tensor(operand, C_TYPES[dtype], low.ref(value)))
+        offset = _offset(operand, steps, coordinates, scalars)
         names[value] = f"a{i}"
-        body.append(_load(f"a{i}", dtype, f"{name} + {offset}", steps[-1], lanes))
+        body.append(_load(f"a{i}", dtype, f"{operand} + {offset}", steps[-1], lanes))
     lines, result = code(names, lanes)
     body += lines
     out = _offset("y", plan.strides[0], coordinates, scalars)
@@ -160,7 +162,7 @@ def emit_elementwise(
     items = -(-n // lanes.n)
     low.emit(
         nodes,
-        label,
+        name,
         tensors,
         (items, *outer_work(plan.dims)),
         "\n".join(f"  {line}" for line in body),
@@ -198,4 +200,6 @@ def copy_bytes(low: Lowering, nodes: Sequence[Node], source: Ref, target: Ref, n
         f"  {lanes.store('uint8', lanes.load('uint8', 'x + at'), 'y + at')}"
     )
     tensors = [Tensor("x", "uchar", source), Tensor("y", "uchar", target, writes=True)]
-    low.emit(nodes, "copy", tensors, (-(-nbytes // lanes.n),), body, scalars={"N": nbytes})
+    low.emit(
+        nodes, KernelName("copy"), tensors, (-(-nbytes // lanes.n),), body, scalars={"N": nbytes}
+    )

@@ -17,7 +17,7 @@ from trireme.ir.graph import Graph, Node
 
 
 class Finish(Protocol):
-    """What finishes a vector of sums: statements, the tensors they read, and a name for labels."""
+    """What finishes a vector of sums: statements, the tensors they read, and what names show."""
 
     tensors: list[Tensor]
 
@@ -39,8 +39,9 @@ class Finish(Protocol):
     def target(self) -> Tensor:
         """Return the tensor argument y to store to."""
 
-    def label(self, kernel: str) -> str:
-        """Return the kernel's name with the ops fused behind it."""
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """The ops fused behind the product, for the kernel's name."""
 
 
 @dataclass
@@ -71,9 +72,10 @@ class Epilogue:
         dtype = self.low.graph.type(self.output).dtype
         return Tensor("y", C_TYPES[dtype], self.low.ref(self.output), writes=True)
 
-    def label(self, kernel: str) -> str:
-        """Return the kernel's name with the ops fused behind it."""
-        return "+".join([kernel, *(node.op for node in self.chain[1:])])
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """The ops of the chain behind its first."""
+        return tuple(node.op for node in self.chain[1:])
 
     def code(self, value: str, lanes: Lanes, at: str, o: str) -> list[str]:
         """Return statements that finish the float variable `value` and store it."""

@@ -17,7 +17,7 @@ from trireme.devices.opencl.kernels.elementwise import emit_elementwise
 from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import ProductOperands
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of
 from trireme.ops import integer as q
@@ -103,7 +103,12 @@ def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
         ]
         items = -(-type.elements // lanes.n)
         low.emit(
-            [node], "widen", tensors, (items,), body, scalars={"N": type.elements, "ZERO": zero}
+            [node],
+            KernelName("widen"),
+            tensors,
+            (items,),
+            body,
+            scalars={"N": type.elements, "ZERO": zero},
         )
     return low.widened[key]
 
@@ -127,9 +132,10 @@ class Requantize:
         """The dtype in names of kernels."""
         return _KINDS[self.low.graph.type(self.node.outputs[0]).dtype]
 
-    def label(self, kernel: str) -> str:
-        """Return the kernel's name: nothing is fused behind it."""
-        return kernel
+    @property
+    def fused(self) -> tuple[str, ...]:
+        """Nothing is fused behind it."""
+        return ()
 
     def target(self) -> Tensor:
         """Return the tensor argument to store to."""
@@ -206,7 +212,7 @@ def lower_binary(low: Lowering, chain: list[Node]) -> None:
     emit_elementwise(
         low,
         chain,
-        f"{node.op}_{ctype}",
+        KernelName(node.op, ctype, "add_int" if node.op == "add" else ""),
         list(dict.fromkeys((a, b))),
         code,
         numbers=numbers(params),
@@ -257,7 +263,14 @@ def lower_table(low: Lowering, chain: list[Node]) -> None:
         Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))),
         Tensor("y", "uchar", low.ref(node.outputs[0]), writes=True),
     ]
-    low.emit(chain, f"{node.op}_table", tensors, (-(-count // each),), body, scalars={"N": count})
+    low.emit(
+        chain,
+        KernelName(node.op, "table", "table"),
+        tensors,
+        (-(-count // each),),
+        body,
+        scalars={"N": count},
+    )
 
 
 def refuse_quantize(graph: Graph, node: Node) -> str | None:
@@ -293,7 +306,7 @@ def lower_quantize(low: Lowering, chain: list[Node]) -> None:
             + ";",
         ], "v"
 
-    emit_elementwise(low, chain, "quantize", [node.used[0]], code)
+    emit_elementwise(low, chain, KernelName("quantize", family="table"), [node.used[0]], code)
 
 
 def refuse_dequantize(graph: Graph, node: Node) -> str | None:
@@ -313,7 +326,9 @@ def lower_dequantize(low: Lowering, chain: list[Node]) -> None:
         return [f"const {lanes.type('float')} v = {value};"], "v"
 
     zero = {"zero": quant.zero_point}
-    emit_elementwise(low, chain, "dequantize", [node.used[0]], code, numbers=zero)
+    emit_elementwise(
+        low, chain, KernelName("dequantize", family="table"), [node.used[0]], code, numbers=zero
+    )
 
 
 def refuse_stored(
@@ -363,7 +378,7 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     ]
     low.emit(
         chain,
-        f"softmax_{_KINDS[type.dtype]}",
+        KernelName("softmax", _KINDS[type.dtype]),
         tensors,
         (inner, math.prod(dims[:axis])),
         "\n".join(f"  {line}" for line in lines),

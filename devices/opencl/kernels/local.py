@@ -15,7 +15,7 @@ from trireme.devices.opencl.kernels.tiles import (
     declare_sums,
     finish_lines,
     indent,
-    product_label,
+    product_name,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Tensor
 from trireme.support.dtypes import Array
@@ -71,7 +71,7 @@ def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None
     ]
     product.low.emit(
         product.chain,
-        product_label(product, name, tile, "_local"),
+        product_name(product, name, tile, variant="_local"),
         tensors,
         (-(-rows // _ROWS), tile.panels),
         indent(lines),

@@ -9,7 +9,7 @@ those that are filled.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
 from trireme.devices.opencl.kernels.source import Lanes, activation, lanes_for
-from trireme.devices.opencl.lowering import Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import KernelName, Lowering, Ref, Tensor, Traffic
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.bounds import first_outside, outside_axis
@@ -31,6 +31,13 @@ from trireme.ops.integer import concat_tables
 from trireme.support.dtypes import Array, itemsize, numpy_dtype
 
 _BY_SIZE = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_TRAFFIC: Mapping[str, Traffic] = {
+    "gather": "as written",
+    "slice": "as written",
+    "split": "as written",
+    "concat": "as read",
+}
+"""Of ops that read a part of their input, or write a part of their output."""
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
 MOVES = (
     "transpose",
@@ -168,13 +175,17 @@ def emit_strided(
     items = -(-n // lanes.n)
     low.emit(
         [node],
-        f"{node.op}_strided",
+        _name(node, "strided", "" if node.op == "concat" else "transpose_strided"),
         tensors,
         (items, *outer_work(plan.dims)),
         "\n".join(f"  {line}" for line in lines),
         scalars=scalars,
         group=row_group(low, items),
     )
+
+
+def _name(node: Node, form: str, family: str) -> KernelName:
+    return KernelName(node.op, form, family, traffic=_TRAFFIC.get(node.op, "whole"))
 
 
 def _step(side: str, strides: Ints, scalars: dict[str, int]) -> str:
@@ -207,7 +218,7 @@ def _emit_table(
     items = -(-run // lanes.n)
     low.emit(
         [node],
-        f"{node.op}_table",
+        _name(node, "table", "table"),
         tensors,
         (items, len(starts)),
         "\n".join(f"  {line}" for line in lines),
@@ -308,7 +319,7 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
     items = -(-run // lanes.n)
     low.emit(
         [node],
-        "gather",
+        KernelName("gather", family="transpose_strided", traffic="as written"),
         tensors,
         (items, index.elements, math.prod(x.dims[:axis])),
         "\n".join(f"  {line}" for line in lines),

@@ -8,7 +8,7 @@ from trireme.devices.opencl.kernels.epilogue import Epilogue
 from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.ops.integer import pool_params
 
@@ -88,7 +88,9 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
         *epilogue.tensors,
         epilogue.target(),
     ]
-    _emit(low, chain, epilogue.label(f"{node.op}_f32"), tensors, window, lanes, lines)
+    _emit(
+        low, chain, KernelName(node.op, "f32", fused=epilogue.fused), tensors, window, lanes, lines
+    )
 
 
 def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
@@ -127,13 +129,13 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
         Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
     ]
     scalars = {"zero": params.zero, "low": params.low, "high": params.high}
-    _emit(low, chain, f"{node.op}_{dtype}", tensors, window, lanes, lines, scalars)
+    _emit(low, chain, KernelName(node.op, dtype), tensors, window, lanes, lines, scalars)
 
 
 def _emit(
     low: Lowering,
     chain: list[Node],
-    label: str,
+    name: KernelName,
     tensors: list[Tensor],
     window: WindowSizes,
     lanes: Lanes,
@@ -143,7 +145,7 @@ def _emit(
     items = -(-window.c // lanes.n)
     low.emit(
         chain,
-        label,
+        name,
         tensors,
         (items, window.ow, window.n * window.oh),
         indent(lines),

@@ -24,7 +24,7 @@ from trireme.devices.opencl.kernels.tiles import (
     float_product,
     indent,
     multiply_lines,
-    product_label,
+    product_name,
     tile_for,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
@@ -74,7 +74,7 @@ def emit_rows(product: ProductOperands, name: str, rows: int, b: Array) -> None:
     ]
     product.low.emit(
         product.chain,
-        product_label(product, name, tile),
+        product_name(product, name, tile),
         tensors,
         (-(-rows // tile.rows), tile.panels),
         indent(lines),
@@ -131,7 +131,7 @@ def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> No
     ]
     low.emit(
         product.chain,
-        product_label(product, "matmul", tile),
+        product_name(product, "matmul", tile, "matmul"),
         tensors,
         (-(-rows // tile.rows), tile.panels, len(places)),
         indent(lines),

@@ -22,7 +22,7 @@ from trireme.devices.opencl.kernels.elementwise import (
 from trireme.devices.opencl.kernels.integer import clamped, numbers
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
@@ -163,7 +163,7 @@ def emit_reduction(
     items = -(-n // lanes.n)
     low.emit(
         chain,
-        f"{node.op}_{dtype}",
+        KernelName(node.op, dtype, "reduce"),
         tensors,
         (items, *outer_work(outer.dims)),
         indent(lines),

@@ -15,7 +15,7 @@ from trireme.devices.opencl.kernels.elementwise import Ints, row_group
 from trireme.devices.opencl.kernels.movement import lower_move, refuse_move
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
@@ -160,7 +160,7 @@ def _emit(low: Lowering, chain: list[Node], first: int, along: list[Taps], ctype
     items = -(-inner // lanes.n)
     low.emit(
         chain,
-        f"resize_{node.attrs['mode']}_{type.dtype}",
+        KernelName("resize", f"{node.attrs['mode']}_{type.dtype}"),
         tensors,
         (items, ow, outer * oh),
         indent(lines),

@@ -10,7 +10,7 @@ from trireme.devices.opencl.kernels.elementwise import (
 from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import Lowering, Tensor
+from trireme.devices.opencl.lowering import KernelName, Lowering, Tensor
 from trireme.ir.graph import Graph, Node
 
 
@@ -81,7 +81,7 @@ def _emit_rows(
     ]
     low.emit(
         chain,
-        f"{node.op}_f32",
+        KernelName(node.op, "f32"),
         tensors,
         (items, rows),
         indent(lines),
@@ -133,7 +133,7 @@ def lower_normalization(low: Lowering, chain: list[Node]) -> None:
     ]
     low.emit(
         chain,
-        f"{node.op}_f32",
+        KernelName(node.op, "f32"),
         tensors,
         (math.prod(dims[:axis]),),
         indent(lines),

@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.devices.opencl.kernels.epilogue import Epilogue, Finish
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
-from trireme.devices.opencl.lowering import Lowering, Ref
+from trireme.devices.opencl.lowering import KernelName, Lowering, Ref
 from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
 
@@ -210,7 +210,16 @@ def indent(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def product_label(product: ProductOperands, name: str, tile: Tile, variant: str = "") -> str:
-    """Return the kernel's name: what, dtype, tile, variant."""
-    size = f"{tile.rows}x{tile.width}"
-    return product.finish.label(f"{name}_{product.finish.kind}_{size}{variant}")
+def product_name(
+    product: ProductOperands, op: str, tile: Tile, family: str = "product", variant: str = ""
+) -> KernelName:
+    """Return the name of a product's kernel: op, dtype, tile, variant, and what is fused behind."""
+    kind = product.finish.kind
+    return KernelName(
+        op,
+        kind,
+        f"{family}_{kind}{variant}",
+        (tile.rows, tile.width),
+        variant,
+        product.finish.fused,
+    )

@@ -7,9 +7,9 @@ from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import NodeSpan, held_s
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
-from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of, family_of
+from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import lower, reason
-from trireme.devices.opencl.lowering import Lowering
+from trireme.devices.opencl.lowering import KernelName, Lowering
 from trireme.devices.opencl.tuning import CLASSES, Tuning
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -97,24 +97,21 @@ def test_activations_are_work_per_vector():
 
 
 @pytest.mark.parametrize(
-    ("label", "family"),
+    ("name", "text", "family"),
     [
-        ("conv_f32_12x32+add", "product_f32"),
-        ("fully_connected_s8_1x128", "product_s8"),
-        ("depthwise_f32_4x16", "depthwise_f32"),
-        ("reduce_max_float32", "reduce"),
-        ("mul+add", "elementwise"),
-        ("slice_strided", "transpose_strided"),
-        ("concat_strided", "concat_strided"),
-        ("pad_table", "table"),
-        ("dequantize", "table"),
-        ("add_uchar", "add_int"),
-        ("softmax_f32", "softmax_f32"),
-        ("gather", "transpose_strided"),
+        (
+            KernelName("conv", "f32", "product_f32", (12, 32), fused=("add",)),
+            "conv_f32_12x32+add",
+            "product_f32",
+        ),
+        (KernelName("depthwise", "f32", tile=(4, 16)), "depthwise_f32_4x16", "depthwise_f32"),
+        (KernelName("mul", family="elementwise", fused=("add",)), "mul+add", "elementwise"),
+        (KernelName("softmax", "f32"), "softmax_f32", "softmax_f32"),
+        (KernelName("widen"), "widen", "widen"),
     ],
 )
-def test_kernels_that_grow_alike_are_one_family(label, family):
-    assert family_of(label) == family
+def test_a_kernel_is_named_by_its_facts(name, text, family):
+    assert (str(name), name.family) == (text, family)
 
 
 def test_every_kernel_of_the_networks_is_counted():
