@@ -45,12 +45,7 @@ RULES = {
 """Lists that are the algebra of the ops they name."""
 
 NOT_OPS = {
-    (
-        "devices/cpu/compile/cost_features.py",
-        "top_k resize concat transpose copy gather",
-    ): "kernels",
     ("devices/cpu/compile/table.py", "conv_transpose resize top_k"): "modules",
-    ("devices/opencl/cost_features.py", "gather slice split"): "kernels",
 }
 """Lists of other things that have the names of ops."""
 

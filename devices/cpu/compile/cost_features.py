@@ -12,7 +12,6 @@ is the core latency, which the device measures (runtime/core_latency.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,41 +24,6 @@ from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp
 from trireme.ir.graph import Graph
 
-_KNOWN = (
-    "arg",
-    "top_k",
-    "cum",
-    "scatter",
-    "conv_f32_winograd",
-    "direct_conv_f32",
-    "conv_f32",
-    "fully_connected_f32",
-    "matmul_f32",
-    "attention_f32",
-    "gemm_q8",
-    "depthwise_f32",
-    "depthwise_q8",
-    "max_pool_f32",
-    "average_pool_f32",
-    "layer_normalization_f32",
-    "softmax_f32",
-    "reduce",
-    "resize_nearest",
-    "resize_linear_q8",
-    "resize",
-    "concat",
-    "transpose",
-    "table_q8",
-    "copy",
-    "gather",
-    "group_norm",
-    "recurrent",
-    "fft_f32",
-    "detection",
-)
-"""Starts of kernels' names: each a family. Others are elementwise, on floats or on integers."""
-_LIKE = {"rms_normalization_f32": "layer_normalization_f32"}
-"""Starts of kernels' names that another family prices as well."""
 _HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")
 TERM_LIMITS = {
     "bytes": 1e-10,
@@ -80,18 +44,20 @@ one pixel takes what a fully connected layer takes, int8 twice what its multipli
 _COLUMNS = " columns"
 """Ends families of products whose threads each make some columns of all rows: they read what the
 other cores made, where products dealt out by rows mostly read what their own core did."""
-_PRODUCTS = (
+_PRODUCTS = {
     "conv_f32",
+    "conv_f32_winograd",
     "direct_conv_f32",
     "fully_connected_f32",
     "matmul_f32",
     "attention_f32",
     "gemm_q8",
-)
-"""Starts of families whose authors' estimates count what tiles read and write in the L2 cache."""
+}
+"""Families whose authors' estimates count what tiles read and write in the L2 cache."""
+_WINDOWS = {"average_pool_f32", "max_pool_f32", "depthwise_f32", "depthwise_q8"}
+_CONCAT = {"concat", "concat bytes"}
 _NEXT = 4
 """A core's share of the cache behind the L2, in sizes of the L2: neighbours use it as well."""
-_APART = re.compile(r"_?\d+x\d+|__.*")
 
 
 @dataclass(frozen=True)
@@ -218,7 +184,7 @@ def _work(
     share = _share_of(step, threads)
     family = family_of(graph, step)
     nbytes = max(float(sum(_nbytes(graph, o) for o in _values(step))), 1.0)
-    if family.startswith("concat"):  # writes a part of its output: as much as it reads
+    if step.family in _CONCAT:  # writes a part of its output: as much as it reads
         read = 2.0 * sum(_nbytes(graph, o) for o in step.reads if not isinstance(o, CONSTANTS))
         far = far[0] * read / nbytes, far[1] * read / nbytes
         nbytes = read
@@ -237,7 +203,7 @@ def _work(
     if threads > 1:
         terms |= {BYTES + name: terms[name] for name in _HANDED} | {FLAGS: float(share < 1)}
         family += _COLUMNS * step.is_dealt_by_columns
-    if family.startswith(_PRODUCTS):
+    if step.family in _PRODUCTS:
         del terms["bytes"]
     return KernelCost(step.nodes, family, terms, step.seconds * share)
 
@@ -246,24 +212,18 @@ def _weights(step: Step) -> int:
     """Return the bytes of constants that a step reads; a gather reads as much of its table as it
     writes.
     """
-    if "gather" in step.code.name:
+    if step.family == "gather":
         return 0
     return sum(o.nbytes for o in step.reads if isinstance(o, CONSTANTS))
 
 
 def family_of(graph: Graph, step: Step) -> str:
-    """Return the family of a step's kernel: its name less sizes; strides and signs may make two."""
-    name = _APART.sub("", step.code.name)
-    name = _LIKE.get(name, name)
-    found = next((known for known in _KNOWN if name.startswith(known)), "")
-    if not found:
-        found = "elementwise_q8" if "q8" in name else "elementwise_f32"
+    """Return the family of a step where it works: strides, one row and signs make others."""
+    found = step.family
     if not step.nodes:
         return found
     first = graph.node(step.nodes[0])
-    if found in ("concat", "transpose"):
-        found += " bytes" * ("b8" in name)
-    if "pool" in found or "depthwise" in found:
+    if found in _WINDOWS:
         found += " strided" * (max(first.attrs.get("strides", (1,))) > 1)
     made = graph.type(first.outputs[0])
     if made.dims and made.elements == made.dims[-1]:

@@ -220,7 +220,7 @@ def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
     nbytes = context.type(source).nbytes
     code = context.kernel(_copy_kernel, nbytes)
     reads = (context.operand(source),)
-    return Step(code, reads, (target,), seconds=nbytes / 1e10, nodes=(node.id,))
+    return Step(code, reads, (target,), seconds=nbytes / 1e10, nodes=(node.id,), family="copy")
 
 
 def _copy_kernel(isa: Isa, nbytes: int) -> Code:

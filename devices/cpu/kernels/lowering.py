@@ -83,6 +83,10 @@ Operand = int | Array | Packed | InPlace | Temp | At | Fault
 _OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, Fault)
 
 
+ELEMENTWISE, ELEMENTWISE_Q8 = "elementwise_f32", "elementwise_q8"
+"""Families of kernels that take their elements one by one: on floats, and on stored integers."""
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One native step.
@@ -95,6 +99,7 @@ class Step:
     columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
         does all of its rows, or where that is not known
     stores_s: of the seconds, those in which outputs are finished and stored, where that is known
+    family: steps of kernels that grow alike, which calibration fits together
     """
 
     code: Code
@@ -106,6 +111,7 @@ class Step:
     nodes: tuple[int, ...] = ()
     columns: int = 1
     stores_s: float = 0.0
+    family: str = ELEMENTWISE
 
     def __post_init__(self) -> None:
         operands: tuple[object, ...] = (*self.reads, *self.writes)

@@ -73,7 +73,17 @@ class Attention:
             shape = replace(shape, mask=walk)
             reads.append(operand)
         code, chunks, local_bytes, seconds = context.kernel(attention_kernel, shape)
-        return [Step(code, tuple(reads), (self.output,), chunks, local_bytes, seconds)]
+        return [
+            Step(
+                code,
+                tuple(reads),
+                (self.output,),
+                chunks,
+                local_bytes,
+                seconds,
+                family="attention_f32",
+            )
+        ]
 
 
 def find_attention(graph: Graph) -> list[Attention]:

@@ -170,7 +170,9 @@ def _depthwise(
     taps = context.pack_later(weight, f"taps {runs}", nbytes, pack)
     extra = () if bias is None else (bias,)
     reads = (context.operand(node.used[0]), taps, *extra)
-    return Step(code, reads, (target,), chunks, seconds=seconds, nodes=(node.id,))
+    return Step(
+        code, reads, (target,), chunks, seconds=seconds, nodes=(node.id,), family="depthwise_f32"
+    )
 
 
 def dealing_kernel(isa: Isa, dealing: Dealing) -> tuple[Code, int, float]:
@@ -273,7 +275,15 @@ def deal_step(
     y = context.type(node.outputs[0]).dims
     dealing = Dealing(y[0], tuple(axis.places for axis in axes), y[-1], blank.itemsize)
     code, chunks, seconds = context.kernel(dealing_kernel, dealing)
-    return Step(code, (*results, blank), node.outputs, chunks, seconds=seconds, nodes=(node.id,))
+    return Step(
+        code,
+        (*results, blank),
+        node.outputs,
+        chunks,
+        seconds=seconds,
+        nodes=(node.id,),
+        family="copy",
+    )
 
 
 def _lower(context: Context, node: Node) -> list[Step]:

@@ -88,7 +88,9 @@ def _lower(context: Context, node: Node) -> list[Step]:
     run = Running(node.op, x.type.dtype, rows, exclusive, reverse)
     code, chunks, seconds = context.kernel(running_kernel, run)
     reads = (context.operand(x.id),)
-    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="cum")
+    ]
 
 
 _NUMBERS = [dtype for dtype in SCALARS if dtype != "bool"]

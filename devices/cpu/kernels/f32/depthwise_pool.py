@@ -285,7 +285,17 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
         context.pack_later(weight, "taps", 4 * math.prod(w), pack),
         *(context.operand(i) for i in extra),
     )
-    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family="depthwise_f32",
+        )
+    ]
 
 
 def _pool_reason(graph: Graph, node: Node) -> str | None:
@@ -313,7 +323,17 @@ def _lower_global(context: Context, node: Node) -> list[Step]:
     code, chunks = context.kernel(reduce_kernel, op, rows)
     seconds = math.prod(x) / (context.isa.lanes * 1e9)
     reads = (context.operand(node.used[0]),)
-    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family="reduce",
+        )
+    ]
 
 
 def _lower_pool(context: Context, node: Node) -> list[Step]:
@@ -327,7 +347,17 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
         pool_kernel, node.op, window, rows, node.attrs["activation"], fixed
     )
     reads = (context.operand(node.used[0]),)
-    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family=f"{node.op}_f32",
+        )
+    ]
 
 
 TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), ["float32"], "NHWC")

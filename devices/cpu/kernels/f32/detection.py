@@ -277,7 +277,9 @@ def _lower(context: Context, node: Node) -> list[Step]:
     made, chunks, best_s = context.kernel(
         best_kernel, detector.anchors, detector.columns, detector.classes, detector.least_score
     )
-    first = Step(made, (scores,), (best,), chunks, seconds=best_s, nodes=(node.id,))
+    first = Step(
+        made, (scores,), (best,), chunks, seconds=best_s, nodes=(node.id,), family="detection"
+    )
     code, room, seconds = context.kernel(suppress_kernel, replace(detector, least_score=0.0))
     entries = detector.most * detector.best
     unread: list[Operand] = [
@@ -285,7 +287,7 @@ def _lower(context: Context, node: Node) -> list[Step]:
     ]
     writes: tuple[Operand, ...] = (*node.outputs, *unread)
     reads = (boxes, scores, anchors, best)
-    return [first, Step(code, reads, writes, 1, room, seconds, (node.id,))]
+    return [first, Step(code, reads, writes, 1, room, seconds, (node.id,), family="detection")]
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

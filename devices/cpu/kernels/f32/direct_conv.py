@@ -258,7 +258,18 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
         context.pack_later(weight, f"direct {width}", nbytes, pack),
         *extra,
     )
-    return [Step(code, reads, (node.outputs[0],), chunks, 0, seconds, (node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            0,
+            seconds,
+            (node.id,),
+            family="direct_conv_f32",
+        )
+    ]
 
 
 def _lower_conv(context: Context, node: Node) -> list[Step]:

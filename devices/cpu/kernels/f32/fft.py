@@ -234,7 +234,7 @@ def _step(
     code, chunks, local_bytes, seconds = context.kernel(fft_kernel, transform)
     extra = () if window is None else (window,)
     reads = (source, _twiddles(transform.length), _places(transform.length), *extra)
-    return Step(code, reads, (target,), chunks, local_bytes, seconds, (node.id,))
+    return Step(code, reads, (target,), chunks, local_bytes, seconds, (node.id,), family="fft_f32")
 
 
 def _lower_rfft2d(context: Context, node: Node) -> list[Step]:

@@ -254,12 +254,14 @@ def _lower(context: Context, node: Node) -> list[Step]:
     joined = Temp(f"%{node.outputs[0]} factors", 8 * image.batch * image.channels)
     second = context.type(node.used[0]).elements / (context.isa.lanes * 2e9)
     made, chunks = context.kernel(moments_kernel, image.rows)
-    first = Step(made, (x,), (moments,), chunks, seconds=MOMENTS_COST * second)
+    first = Step(made, (x,), (moments,), chunks, seconds=MOMENTS_COST * second, family="group_norm")
     code, parts, join_s = context.kernel(join_kernel, image, node.attrs["epsilon"])
-    join = Step(code, (moments, scale), (joined,), parts, seconds=join_s)
+    join = Step(code, (moments, scale), (joined,), parts, seconds=join_s, family="group_norm")
     code, pieces = context.kernel(normalise_kernel, replace(image, groups=1, blocks=1))
     reads = (x, joined, bias)
-    last = Step(code, reads, node.outputs, pieces, seconds=NORMALISE_COST * second)
+    last = Step(
+        code, reads, node.outputs, pieces, seconds=NORMALISE_COST * second, family="group_norm"
+    )
     return [first, join, last]
 
 

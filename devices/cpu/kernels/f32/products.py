@@ -19,6 +19,7 @@ from trireme.devices.cpu.kernels.f32.gemm import (
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.lowering import (
+    ELEMENTWISE,
     TABLE,
     Context,
     Operand,
@@ -42,6 +43,9 @@ class Operands:
     c: int | Temp
 
 
+_FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
+
+
 def product_step(
     context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
 ) -> Step:
@@ -58,6 +62,7 @@ def product_step(
         seconds=_seconds(context.isa, product),
         nodes=(node.id,),
         columns=cut.groups,
+        family=_FAMILIES.get(what, ELEMENTWISE),
     )
 
 

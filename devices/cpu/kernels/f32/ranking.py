@@ -165,7 +165,9 @@ def _lower_arg(context: Context, node: Node) -> list[Step]:
     rows = rows_along(type.dims, node.attrs["axis"])
     code, chunks, seconds = context.kernel(arg_kernel, order, rows)
     reads = (context.operand(node.used[0]),)
-    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="arg")
+    ]
 
 
 FORMS = (*SCALARS, *STORED_8)

@@ -200,7 +200,9 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
         reads = (gates, weights, *first, np.array(span, np.int64), *([states] if k else []))
         handed_on: tuple[Operand, ...] = (states,) if k < parts - 1 else ()
         writes = (*node.outputs, *handed_on)
-        steps.append(Step(made[0], reads, writes, made[1], made[2], seconds / parts))
+        steps.append(
+            Step(made[0], reads, writes, made[1], made[2], seconds / parts, family="recurrent")
+        )
     return steps
 
 

@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import (
+    ELEMENTWISE,
     TABLE,
     Context,
     Rule,
@@ -313,12 +314,27 @@ def _reduce_reason(graph: Graph, node: Node) -> str | None:
 
 
 def _step(
-    context: Context, node: Node, made: tuple[Code, int], reads: Sequence[int], cost: float
+    context: Context,
+    node: Node,
+    made: tuple[Code, int],
+    reads: Sequence[int],
+    cost: float,
+    family: str,
 ) -> list[Step]:
     code, chunks = made
     seconds = context.type(node.used[0]).elements * cost / (context.isa.lanes * 2e9)
     operands = tuple(context.operand(i) for i in reads)
-    return [Step(code, operands, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            operands,
+            (node.outputs[0],),
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family=family,
+        )
+    ]
 
 
 def _lower_reduce(context: Context, node: Node) -> list[Step]:
@@ -326,7 +342,7 @@ def _lower_reduce(context: Context, node: Node) -> list[Step]:
     if rows is None:
         raise InternalError("the reason was not asked")
     made = context.kernel(reduce_kernel, node.op, rows)
-    return _step(context, node, made, node.used[:1], REDUCE_COST)
+    return _step(context, node, made, node.used[:1], REDUCE_COST, "reduce")
 
 
 def _lower_softmax(context: Context, node: Node) -> list[Step]:
@@ -336,7 +352,8 @@ def _lower_softmax(context: Context, node: Node) -> list[Step]:
     made = context.kernel(
         _softmax_kernel, rows, node.attrs.get("beta", 1.0), node.op == "log_softmax"
     )
-    return _step(context, node, made, node.used, SOFTMAX_COST)
+    family = ELEMENTWISE if node.op == "log_softmax" else "softmax_f32"
+    return _step(context, node, made, node.used, SOFTMAX_COST, family)
 
 
 def _layer_norm_reason(graph: Graph, node: Node) -> str | None:
@@ -356,7 +373,7 @@ def _lower_layer_norm(context: Context, node: Node) -> list[Step]:
     made = context.kernel(
         _layer_norm_kernel, node.op, rows, node.attrs["epsilon"], len(node.used) > 2
     )
-    return _step(context, node, made, node.used, NORM_COST)
+    return _step(context, node, made, node.used, NORM_COST, "layer_normalization_f32")
 
 
 def _softmax_reason(graph: Graph, node: Node) -> str | None:

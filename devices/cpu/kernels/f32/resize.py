@@ -187,7 +187,17 @@ def lower_nearest(context: Context, node: Node) -> list[Step]:
         rows * (view.width.size * view.inner),
         columns * view.inner,
     )
-    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            node.outputs,
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family="resize_nearest",
+        )
+    ]
 
 
 def _resize_kernel(
@@ -246,7 +256,17 @@ def _lower(context: Context, node: Node) -> list[Step]:
         columns * view.inner,
         column_weights,
     )
-    return [Step(code, reads, (node.outputs[0],), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(
+            code,
+            reads,
+            (node.outputs[0],),
+            chunks,
+            seconds=seconds,
+            nodes=(node.id,),
+            family="resize",
+        )
+    ]
 
 
 def _taps_at(

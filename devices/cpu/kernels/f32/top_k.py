@@ -303,7 +303,16 @@ def _lower(context: Context, node: Node) -> list[Step]:
     )
     reads = (context.operand(node.used[0]),)
     return [
-        Step(code, reads, node.outputs, chunks, local_bytes=room, seconds=seconds, nodes=(node.id,))
+        Step(
+            code,
+            reads,
+            node.outputs,
+            chunks,
+            local_bytes=room,
+            seconds=seconds,
+            nodes=(node.id,),
+            family="top_k",
+        )
     ]
 
 

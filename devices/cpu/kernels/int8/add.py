@@ -28,7 +28,7 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S
 from trireme.devices.cpu.kernels.int8.requant import Requantiser, channel_order, nearest
-from trireme.devices.cpu.kernels.lowering import Context, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, begin, deal, finish
 from trireme.ir.graph import Node
 from trireme.ops.integer import AddParams, multiply_by_quantized
 from trireme.support.dtypes import Array
@@ -144,7 +144,9 @@ def lower_sum(context: Context, node: Node, p: AddParams) -> list[Step] | None:
         sum_kernel, node.op, found, requantiser.form, tuple(offsets), total
     )
     reads = (context.operand(a), context.operand(b))
-    return [Step(code, reads, (y,), chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(code, reads, (y,), chunks, seconds=seconds, nodes=(node.id,), family=ELEMENTWISE_Q8)
+    ]
 
 
 def _sum(fn: Function, fit: SumFit, a: Value, b: Value) -> Value:

@@ -160,7 +160,7 @@ def depthwise_step(
         depthwise_code, source, tuple(blocks), epilogue.form, form_of(weights), seconds
     )
     reads = (x, weights, epilogue.data, *source.constants(), *epilogue.operands)
-    return Step(code, reads, (y,), chunks, local_bytes, seconds)
+    return Step(code, reads, (y,), chunks, local_bytes, seconds, family="depthwise_q8")
 
 
 def _cycles(isa: Isa, window: DepthwiseWindow, blocks: Sequence[Block], dot: Dot) -> float:

@@ -27,7 +27,16 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     store_bytes,
     widen,
 )
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import (
+    ELEMENTWISE_Q8,
+    TABLE,
+    Context,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of, ops_with
 from trireme.ops.integer import (
@@ -132,6 +141,7 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
         chunks,
         seconds=seconds,
         nodes=(node.id,),
+        family=ELEMENTWISE_Q8,
     )
     return [step]
 
@@ -209,6 +219,7 @@ def table_step(
         chunks,
         seconds=rows[0] * rows[1] / 1e9,
         nodes=(node.id,),
+        family="table_q8",
     )
 
 
@@ -299,6 +310,7 @@ def _flat_step(
         chunks,
         seconds=elements / 1e10,
         nodes=(node.id,),
+        family=ELEMENTWISE_Q8,
     )
 
 

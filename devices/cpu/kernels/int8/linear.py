@@ -290,7 +290,9 @@ def product_step(
     again = () if repeats is None else (repeats.index, repeats.weights)
     reads = (x, packed, epilogue.data, *offsets, *epilogue.operands, *again)
     stores_s = product.groups * store_cycles(context.isa, product, tile) / CYCLES_PER_S
-    return Step(code, reads, (y,), chunks, local_bytes, seconds=seconds, stores_s=stores_s)
+    return Step(
+        code, reads, (y,), chunks, local_bytes, seconds=seconds, stores_s=stores_s, family="gemm_q8"
+    )
 
 
 def lane_channels(product: Int8MatmulShape, order: Array) -> Array:

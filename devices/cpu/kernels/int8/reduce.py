@@ -21,6 +21,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
 )
 from trireme.devices.cpu.kernels.lines import for_lines
 from trireme.devices.cpu.kernels.lowering import (
+    ELEMENTWISE_Q8,
     TABLE,
     Context,
     Rule,
@@ -65,6 +66,7 @@ def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
             chunks,
             seconds=rows * work / (lanes * 1e9),
             nodes=(node.id,),
+            family=ELEMENTWISE_Q8,
         )
     ]
 
@@ -215,6 +217,7 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
             chunks,
             seconds=math.prod(shape) / (context.isa.lanes * 1e9),
             nodes=(node.id,),
+            family="reduce",
         )
     ]
 
@@ -263,6 +266,7 @@ def _lower_softmax(context: Context, node: Node) -> Sequence[Step]:
             rows,
             seconds=rows * length * 1e-8,
             nodes=(node.id,),
+            family=ELEMENTWISE_Q8,
         )
     ]
 

@@ -162,7 +162,11 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
         _table(columns, image.channels),
     )
     room = 4 * (image.line + 2 * context.isa.lanes)
-    return [Step(code, reads, node.outputs, chunks, room, seconds, (node.id,))]
+    return [
+        Step(
+            code, reads, node.outputs, chunks, room, seconds, (node.id,), family="resize_linear_q8"
+        )
+    ]
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

@@ -137,7 +137,9 @@ def _lower(context: Context, node: Node) -> list[Step]:
     fault = Fault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
     code, chunks, seconds = context.kernel(lookup_kernel, lookup)
     reads = (*(context.operand(i) for i in node.used), fault)
-    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="gather")
+    ]
 
 
 def _slices(context: Context, node: Node, lookup: Lookup, picked: list[int]) -> list[Step]:

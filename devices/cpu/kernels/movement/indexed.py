@@ -297,7 +297,9 @@ def _lower_gather(context: Context, node: Node) -> list[Step]:
     picks = _picks(context.graph, node)
     code, chunks, seconds = context.kernel(gather_picks_kernel, picks)
     reads = (*(context.operand(i) for i in node.used), *_faults(node, picks))
-    return [Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,))]
+    return [
+        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="gather")
+    ]
 
 
 def _lower_scatter(context: Context, node: Node) -> list[Step]:
@@ -305,13 +307,21 @@ def _lower_scatter(context: Context, node: Node) -> list[Step]:
     whole = Copy((x.elements,), (1,), (1,), picks.item)
     copy, chunks = context.kernel(copy_kernel, whole, "copy")
     first = Step(
-        copy, (context.operand(node.used[0]),), node.outputs, chunks, seconds=copy_s(whole)
+        copy,
+        (context.operand(node.used[0]),),
+        node.outputs,
+        chunks,
+        seconds=copy_s(whole),
+        family="copy",
     )
     reduction = node.attrs["reduction"]
     dtype = x.dtype if reduction != "none" else ""
     code, seconds = context.kernel(scatter_picks_kernel, picks, reduction, dtype)
     reads = (*(context.operand(i) for i in node.used[1:]), *_faults(node, picks))
-    return [first, Step(code, reads, node.outputs, seconds=seconds, nodes=(node.id,))]
+    return [
+        first,
+        Step(code, reads, node.outputs, seconds=seconds, nodes=(node.id,), family="scatter"),
+    ]
 
 
 TABLE.add(("gather_elements", "gather_nd"), Rule(_reason, _lower_gather))

@@ -15,7 +15,15 @@ from trireme.backend.kernel_table import PLAIN
 from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.kernels.f32.elementwise import activation_step
 from trireme.devices.cpu.kernels.f32.products import activation_reason
-from trireme.devices.cpu.kernels.lowering import TABLE, At, Context, Rule, Step, float_reason
+from trireme.devices.cpu.kernels.lowering import (
+    ELEMENTWISE,
+    TABLE,
+    At,
+    Context,
+    Rule,
+    Step,
+    float_reason,
+)
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import slice_range
 from trireme.support.dtypes import itemsize
@@ -38,7 +46,24 @@ def _step(context: Context, node: Node, copy: Copy, source: int, target: int, na
     if isinstance(write, int):
         write, copy = _at(write, copy.target_at * copy.item), replace(copy, target_at=0)
     code, chunks = context.kernel(copy_kernel, copy, name)
-    return Step(code, (read,), (write,), chunks, seconds=copy_s(copy), nodes=(node.id,))
+    return Step(
+        code,
+        (read,),
+        (write,),
+        chunks,
+        seconds=copy_s(copy),
+        nodes=(node.id,),
+        family=_family(name, copy.item),
+    )
+
+
+def _family(name: str, item: int) -> str:
+    """Return the family of a copy: bytes are transposed and joined unlike larger elements."""
+    if name == "gather":
+        return name
+    if name in ("concat", "transpose"):
+        return f"{name} bytes" if item == 1 else name
+    return ELEMENTWISE
 
 
 def _at(value: int, offset: int) -> int | At:

@@ -75,7 +75,9 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
             target = Temp(f"pad {node.id} to axis {axis}", math.prod(dims) * item)
         code, chunks, seconds = context.kernel(lookup_kernel, lookup)
         inside = Fault(lambda bad: f"pad: index {bad} is wrong")  # never: the indices are made here
-        steps.append(Step(code, (source, taken, inside), (target,), chunks, seconds=seconds))
+        steps.append(
+            Step(code, (source, taken, inside), (target,), chunks, seconds=seconds, family="gather")
+        )
         source = target
     return steps
 

@@ -90,6 +90,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
             seconds=flops / (3e9 * isa.lanes),
             nodes=(node.id,),
             columns=cut.groups,
+            family="conv_f32_winograd",
         )
     ]
 
