@@ -68,6 +68,7 @@ MODULES = {
     "Devices": (
         "backend.device",
         "backend.device_kind",
+        "backend.refusal",
         "backend.capabilities",
         "backend.registry",
         "backend.kernel_table",

@@ -13,10 +13,10 @@ from trireme.backend.device import (
     HostMemoryDevice,
     KernelCost,
     Progress,
-    host_reason,
     no_progress,
 )
 from trireme.backend.device_kind import Instance
+from trireme.backend.refusal import host_reason
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.compile import table

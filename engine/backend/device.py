@@ -17,7 +17,6 @@ import numpy as np
 from trireme.backend.core_latency import CoreLatency
 from trireme.backend.kernel_table import KernelTable
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ir.op import get_op
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError
 
@@ -249,15 +248,6 @@ Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
 
 
-def host_reason(node: Node, device: str) -> str | None:
-    """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
-    if any(isinstance(value, Graph) for value in node.attrs.values()):
-        return f"{node.op} is control flow, which {device} does not compile"
-    if get_op(node.op).effect:
-        return f"{node.op} has an effect, which a compiled region cannot keep in order"
-    return None
-
-
 def no_progress(what: str, done: int, total: int) -> None:
     """Tell nobody."""
 
@@ -304,7 +294,10 @@ class Device(ABC):
 
     @abstractmethod
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
-        """Return None if the device can run the node, else one sentence saying why not."""
+        """Return None if the device can run the node, else one sentence saying why not.
+
+        A Refusal (refusal.py) says which rule the node breaks, for advice that groups nodes by it.
+        """
 
     @abstractmethod
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:

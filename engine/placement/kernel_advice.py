@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.backend.refusal import rule_of
 from trireme.cost.model import roofline_s, work_of
 from trireme.ir.graph import Node
 from trireme.placement.move_cost import MoveEvaluator
@@ -48,7 +49,7 @@ def advise(placement: Placement, least: float = 0.005, most: int = 12) -> list[A
     for position, node in enumerate(placement.source.nodes):
         for device, reason in placement.choices[node.id].refusals.items():
             if node.pin is None:
-                kinds.setdefault((device, node.op, _general(reason)), []).append(position)
+                kinds.setdefault((device, node.op, rule_of(reason)), []).append(position)
     if not kinds:
         return []
     evaluator = MoveEvaluator(placement)
@@ -57,11 +58,6 @@ def advise(placement: Placement, least: float = 0.005, most: int = 12) -> list[A
     found = [_advice(evaluator, base, kind, kinds[kind]) for kind in commonest]
     worth = [advice for advice in found if advice.saved > least * evaluator.value]
     return sorted(worth, key=lambda advice: -advice.saved)
-
-
-def _general(reason: str) -> str:
-    """Return the part of a refusal that is common to nodes of its kind."""
-    return reason.split(" (here")[0]
 
 
 def _best(evaluator: MoveEvaluator) -> tuple[float, Tasks]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trireme.backend.kernel_table import form_of, layout_of
+from trireme.backend.refusal import Refusal
 from trireme.devices.npu.compiler.compile import TABLE, WINDOWS
 from trireme.devices.npu.compiler.jobs import Constants, Site
 from trireme.devices.npu.compiler.lower import Lowering, lower_node
@@ -238,7 +239,7 @@ def reason_against(machine: NpuSpec, options: Options, graph: Graph, node: Node)
             continue
         facts = constraint(subject)
         if facts:
-            return f"{sentence(constraint)} (here {facts})"
+            return Refusal(sentence(constraint), facts)
     return None
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trireme.backend.device import host_reason
 from trireme.backend.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable
+from trireme.backend.refusal import host_reason
 from trireme.devices.opencl.kernels import (
     convolution,
     elementwise,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.backend.refusal import Refusal
 from trireme.devices.opencl.kernels.source import (
     ACTIVATIONS,
     Lanes,
@@ -288,7 +289,7 @@ def refusal(graph: Graph, node: Node) -> str | None:
     if dtype not in row.dtypes:
         return f"no kernel for {dtype} (has {', '.join(row.dtypes)})"
     if len(node.used) > MOST_OPERANDS:
-        return f"no kernel for over {MOST_OPERANDS} operands (here {len(node.used)})"
+        return Refusal(f"no kernel for over {MOST_OPERANDS} operands", str(len(node.used)))
     operands = dict.fromkeys(types[: len(node.used)])
     if len(operands.keys() - {"bool"}) > 1:
         return f"no kernel for operands of {' and '.join(operands)}"

@@ -1,5 +1,6 @@
 """The NPU behind the device contract: refusals, submission, traces, estimates, descriptions."""
 
+import pickle
 import threading
 from importlib.resources import files
 
@@ -10,6 +11,7 @@ from sweep import sweep
 from zoo import zoo_path
 
 from trireme.backend.device import HOST, Buffer, host_alloc
+from trireme.backend.refusal import rule_of
 from trireme.backend.registry import open_device
 from trireme.devices.npu.compiler.constraints import (
     CONSTRAINTS,
@@ -404,3 +406,14 @@ def test_a_description_may_say_that_a_launch_takes_no_time():
     text = files("trireme.devices").joinpath("npu", "specs", "mobile.toml").read_text()
     free = text.replace("launch_s = 20e-6", "launch_s = 0.0")
     assert free != text and parse_spec(free, "mine.toml").host.launch_s == 0.0
+
+
+def test_a_refusal_knows_its_rule(device):
+    b = GraphBuilder("g")
+    graph = b.finish(b.add("det", b.input("x", TensorType((4, 4), "float32"))))
+    found = device.unsupported_reason(graph, graph.nodes[0])
+    assert found == "the op must be one of the NPU's (here det)"
+    assert rule_of(found) == "the op must be one of the NPU's"
+    again = pickle.loads(pickle.dumps(found))
+    assert (again, rule_of(again)) == (found, rule_of(found))
+    assert rule_of("a sentence (here some)") == "a sentence (here some)"

@@ -1,0 +1,39 @@
+"""Why a device refuses a node: a sentence for people, and the rule that advice groups nodes by."""
+
+from __future__ import annotations
+
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
+
+
+class Refusal(str):
+    """The sentence with which a device refuses a node: a rule, and the facts that break it.
+
+    rule: the sentence without the facts, the same for all nodes that it refuses
+    """
+
+    rule: str
+    facts: str
+
+    def __new__(cls, rule: str, facts: str = "") -> Refusal:
+        """Return the rule, with the facts of a node behind it."""
+        made = super().__new__(cls, f"{rule} (here {facts})" if facts else rule)
+        made.rule, made.facts = rule, facts
+        return made
+
+    def __reduce__(self) -> tuple[type[Refusal], tuple[str, str]]:
+        return Refusal, (self.rule, self.facts)
+
+
+def rule_of(reason: str) -> str:
+    """Return the rule by which a node is refused; the whole sentence where there is no rule."""
+    return reason.rule if isinstance(reason, Refusal) else reason
+
+
+def host_reason(node: Node, device: str) -> str | None:
+    """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
+    if any(isinstance(value, Graph) for value in node.attrs.values()):
+        return f"{node.op} is control flow, which {device} does not compile"
+    if get_op(node.op).effect:
+        return f"{node.op} has an effect, which a compiled region cannot keep in order"
+    return None
