@@ -33,7 +33,8 @@ def fold(
     """Return the outputs of a node whose inputs are small constants; None when it must run."""
     definition = get_op(op)
     present = [value for value in values if value is not None]
-    if definition.effect or not definition.bounded or op in _KEPT or not present:
+    is_told = not (definition.effect or definition.random) and definition.bounded
+    if not is_told or op in _KEPT or not present:
         return None
     if any(isinstance(value, Graph) for value in attrs.values()):
         return None

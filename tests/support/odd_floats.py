@@ -51,7 +51,7 @@ def casts():
 def samples():
     """Yield (op, sample, id) of every float sample without effect or chance; casts to integers."""
     for op, sample, name in op_samples():
-        if op.effect or op.name.startswith("random") or op.name in ("bernoulli", "multinomial"):
+        if op.effect or op.random:
             continue
         if any(is_float(array) for array in sample.inputs):
             yield op, sample, name

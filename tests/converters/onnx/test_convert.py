@@ -1,13 +1,16 @@
 """What converting ONNX does beyond single ops: old opsets, open dimensions, names, folding."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import trireme.ops  # noqa: F401  (fills the registry)
+import trireme.ir.op
 from trireme.converters.onnx import convert
 from trireme.ir.interpreter import run_reference
+from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
 from trireme.support.errors import ConvertError
 
@@ -100,6 +103,15 @@ def test_shape_arithmetic_is_folded():
     graph = convert(model(FLATTEN, (2, 4, 5), weights=CONSTANTS))
     assert [n.op for n in graph.nodes] == ["reshape"]
     assert graph.type(graph.outputs[0]).shape == (2, 20)
+
+
+def test_a_random_node_of_constants_stays(monkeypatch):
+    relu = get_op("relu")
+    monkeypatch.setitem(trireme.ir.op._OPS, "noise", replace(relu, name="noise", random=True))
+    nodes = [node("Noise", "c", "a"), node("Relu", "c", "b"), node("Sum", "x a b", "y")]
+    constant = numpy_helper.from_array(np.ones(5, np.float32), "c")
+    graph = convert(model(nodes, (2, 4, 5), weights=[constant]))
+    assert [n.op for n in graph.nodes] == ["noise", "sum"]
 
 
 def test_open_dimensions_stay_symbols():

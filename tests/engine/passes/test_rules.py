@@ -7,9 +7,13 @@ import pytest
 from model_builder import Model, batch_norm, conv, f32, ints, pool, weights
 from same_results import assert_same_results, op_names
 
+import trireme.ir.op
 from trireme.ir.builder import scalar
+from trireme.ir.op import OpDef
 from trireme.ir.verify import check
+from trireme.ops.shapes import same_type
 from trireme.passes.pipeline import PASSES, optimise, optimise_report
+from trireme.support.dtypes import FLOATING
 from trireme.support.errors import GraphError
 
 
@@ -80,6 +84,25 @@ def test_common_subexpressions_respect_pins_and_attributes():
         "%7:float32[4] = sum(%2, %2, %4, %6)",
         "return %7",
     ]
+
+
+def test_random_nodes_are_neither_folded_nor_merged(monkeypatch):
+    dice = np.random.default_rng(1)
+    noise = OpDef(
+        "noise",
+        "x",
+        "y = x and noise of x's shape. Source: this test",
+        same_type,
+        lambda x: (x + dice.standard_normal(x.shape)).astype(x.dtype),
+        elementwise=True,
+        random=True,
+        dtypes=(FLOATING,),
+    )
+    monkeypatch.setitem(trireme.ir.op._OPS, "noise", noise)
+    m = Model(x=f32(4))
+    twins = [m.op("noise", m.x) for _ in range(2)]
+    graph = m.finish(m.op("sum", *twins, m.op("noise", weights(4)), m.op("noise", weights(4))))
+    assert op_names(optimise(graph)) == "noise noise noise noise sum"
 
 
 def test_both_names_stay_when_equal_values_are_outputs():
