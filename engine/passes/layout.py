@@ -111,8 +111,10 @@ def _operand(g: GraphRewriter, value: int, perm: Perm, root: Node) -> int:
 
 def sink_axes(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """op along axes of transpose(u) -> transpose(op along the same axes of u)."""
-    values = root.used if root.op == "concat" else root.used[:1]
-    perm, renumber = choose(g, root, values), renumber_of(get_op(root.op))
+    op = get_op(root.op)
+    joins = op.axes is not None and op.axes.does == "joins"
+    values = root.used if joins else root.used[:1]
+    perm, renumber = choose(g, root, values), renumber_of(op)
     renumbered = renumber(g, root, perm) if perm and renumber else None
     if perm is None or renumbered is None:
         return None

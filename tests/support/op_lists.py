@@ -38,8 +38,8 @@ RULES = {
     ("engine/passes/linear.py", "conv conv_transpose fully_connected"): "what `Linear` computes",
     (
         "engine/placement/shards/rules.py",
-        "average_pool concat conv flatten fully_connected gather gemm lp_pool matmul max_pool pad "
-        "reshape resize slice split squeeze transpose unsqueeze",
+        "average_pool conv flatten fully_connected gather gemm lp_pool matmul max_pool pad "
+        "reshape resize slice squeeze transpose unsqueeze",
     ): "one function cuts one op",
 }
 """Lists that are the algebra of the ops they name."""

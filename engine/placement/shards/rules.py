@@ -325,7 +325,6 @@ def _touched(position: int) -> Rule:
 
 _OWN: Mapping[str, Rule] = {
     "average_pool": _pool,
-    "concat": _concat,
     "conv": _conv,
     "flatten": _renamed_axes,
     "fully_connected": _fully_connected,
@@ -338,13 +337,14 @@ _OWN: Mapping[str, Rule] = {
     "reshape": _reshape,
     "resize": _resize,
     "slice": _touched(3),
-    "split": _along(_same_axis, "it cuts along that axis"),
     "squeeze": _renamed_axes,
     "transpose": _transpose,
     "unsqueeze": _renamed_axes,
 }
 """Ops whose axes are not as simple as the traits `elementwise` and `axes` say."""
 _ALONG: Mapping[Axes, Rule] = {
+    Axes("axis", "cuts"): _along(_same_axis, "it cuts along that axis"),
+    Axes("axis", "joins"): _concat,
     Axes("axis", "normalises"): _along(_same_axis, "it normalises along that axis"),
     Axes("axis and after", "normalises"): _along(_from_axis, "it normalises along that axis"),
     Axes("input", "reduces"): _reduce,
