@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from trireme.backend.capabilities import states_of
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
 from trireme.backend.device_kind import DeviceKind, Instance
 from trireme.ir.effects import States
@@ -132,10 +133,17 @@ def open_devices(
     return opened, absent
 
 
-def keep_states(opened: dict[str, Device], states: States) -> None:
-    """Add the host device to devices that do not have it, for nothing but what states there are."""
+def keep_states(opened: dict[str, Device], states: States) -> States:
+    """Return where the states of a graph are kept: `states`, or those of an open host device.
+
+    Adds the host device, for the states alone, to devices that do not have it.
+    """
     if states.types and HOST not in opened:
         opened[HOST] = open_device(HOST, states=states, operators=False)
+    found = states_of(opened.get(HOST))
+    kept = states if found is None else found
+    kept.types.update(states.types)
+    return kept
 
 
 def options_of(

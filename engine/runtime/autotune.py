@@ -145,7 +145,7 @@ def check_free(options: PlacementOptions) -> None:
         )
 
 
-def tried(
+def autotune(
     first: Placement,
     graph: Graph,
     costs: CostModel,

@@ -1,70 +1,157 @@
-"""Make a program of a graph on open devices: place, plan, compile, and bind to memory.
+"""From a model to a program in memory: read, open devices, pin, place, plan, compile, bind.
 
-A Session asks once, when it opens. `autotune` comes in as what opens a session that holds a
-placement, so that this module knows no session.
+A Session asks once, when it opens. What opens a session that holds a placement comes in as `hold`,
+so that this module knows no session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from trireme.backend.device import Device, Executable, Progress
-from trireme.cost.calibration import Calibration
+from trireme.backend.device import HOST, Device, Executable, Progress
+from trireme.backend.registry import keep_states, open_devices
+from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
+from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph
+from trireme.ir.selectors import pinned, pins_called
+from trireme.model_file.cache import Model, optimised
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
+from trireme.placement.shards.batch import batched
 from trireme.plan.plan import make_plan
-from trireme.runtime.autotune import Opened, check_free, tried
+from trireme.runtime.autotune import Opened, autotune, check_free
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program, compile_tasks, make_program
+from trireme.runtime.session_defaults import MadeWith
 from trireme.support.errors import CompileError, DeviceError, PlanError
+
+_log = logging.getLogger(__name__)
+Hold = Callable[[Sequence[Device], Calibration, Placement], Opened]
+"""Opens a session that holds a placement."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a session runs.
+
+    graph: optimised, with its pins
+    calibration: what the estimates are priced by
+    unmeasured: the devices that are priced by their description, and why
+    """
+
+    graph: Graph
+    states: States
+    calibration: Calibration
+    unmeasured: list[str]
+    program: Program
+    context: ExecutionContext
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """All that a program is made of but its devices.
+    """What a session was asked for, and the steps to what it runs, in their order.
 
-    holding: given devices, what opens a session that holds a placement, where placements are to be
-        measured; else None
+    hold: where placements are to be measured, opens each of them; else None
+    closing: closes the devices that are opened here
+    dropped: where `fallback` allows it, devices that gave an error before any run, with the error
     """
 
-    graph: Graph
-    calibration: Calibration
-    options: PlacementOptions
+    made: MadeWith
+    shapes: Mapping[str, Sequence[int]] | None
+    fallback: bool
+    calibration: Calibration | str | os.PathLike[str] | None
     execution_options: ExecutionOptions
-    holding: Callable[[Mapping[str, Device]], Callable[[Placement], Opened]] | None
+    hold: Hold | None
     progress: Progress
+    closing: ExitStack
+    dropped: dict[str, str] = field(default_factory=dict)
 
-    def on_some(
-        self, devices: Mapping[str, Device], drop: Callable[[str, Exception], None] | None
-    ) -> tuple[Program, ExecutionContext]:
-        """Return a program and its memory, made without the devices that give an error before it.
+    def prepare(self, model: Model) -> Prepared:
+        """Return what a session of the model runs.
 
-        drop: told of each device that is left out, and why; None where none may be
-        Errors: PlacementError, PlanError, CompileError, DeviceError
+        Errors: those of every step
         """
+        self.progress("reading the model", 0, 0)
+        graph = self._read(model)
+        self.progress("opening devices", 0, 0)
+        states = States(state_types(graph))
+        devices = self._open(states)
+        asked = self.made.placement_options
+        graph = pinned(graph, pins_called(graph, asked.pins, devices))
+        states = keep_states(devices, states)
+        calibration = load_calibration(self.calibration)
+        unmeasured = calibration.unmeasured(one.spec for one in devices.values())
+        asked = replace(asked, pins={})  # the graph has them
+        program, context = self._on_some(devices, graph, calibration, asked)
+        return Prepared(graph, states, calibration, unmeasured, program, context)
+
+    def _read(self, model: Model) -> Graph:
+        """Return the optimised graph of the model, with the batch that was asked for."""
+        how = self.execution_options
+        graph = optimised(
+            model,
+            self.shapes,
+            how.passes,
+            how.passes_off,
+            how.model_cache,
+            how.mmap,
+            how.signature,
+        )
+        return graph if self.made.batch is None else batched(graph, self.made.batch)
+
+    def _open(self, states: States) -> dict[str, Device]:
+        """Return the devices; those that are opened here are closed with the session."""
+        wanted, options = self.made.devices, self.execution_options.device_options or {}
+        given = {**options, HOST: {"states": states, **options.get(HOST, {})}}
+        opened, absent = open_devices(wanted, given, self.made.threads, self.fallback)
+        for name in wanted:
+            if isinstance(name, str) and name in opened:
+                self.closing.callback(opened[name].close)
+        for name, error in absent.items():
+            self._drop(name, error)
+        return opened
+
+    def _on_some(
+        self,
+        devices: Mapping[str, Device],
+        graph: Graph,
+        calibration: Calibration,
+        asked: PlacementOptions,
+    ) -> tuple[Program, ExecutionContext]:
+        """Return a program and its memory; devices may be dropped until one can be made."""
         while True:
             try:
-                return self.on(devices)
+                return self._on(devices, graph, calibration, asked)
             except (CompileError, DeviceError, PlanError) as error:
-                if drop is None or error.device not in devices or len(devices) == 1:
+                if not self.fallback or error.device not in devices or len(devices) == 1:
                     raise
-                drop(error.device, error)
+                self._drop(error.device, error)
                 devices = {name: d for name, d in devices.items() if name != error.device}
 
-    def on(self, devices: Mapping[str, Device]) -> tuple[Program, ExecutionContext]:
+    def _on(
+        self,
+        devices: Mapping[str, Device],
+        graph: Graph,
+        calibration: Calibration,
+        asked: PlacementOptions,
+    ) -> tuple[Program, ExecutionContext]:
         """Place, plan and compile, and bind all that was compiled to memory."""
         self.progress("placing nodes", 0, 0)
-        costs = CostModel(devices, self.calibration)
-        if self.holding is not None:
-            check_free(self.options)
-        placement = place(self.graph, costs, self.options)
-        if self.holding is not None:
-            placement = tried(placement, self.graph, costs, self.holding(devices), self.progress)
+        costs = CostModel(devices, calibration)
+        if self.hold is not None:
+            check_free(asked)
+        placement = place(graph, costs, asked)
+        if self.hold is not None:
+            open_one = partial(self.hold, list(devices.values()), calibration)
+            placement = autotune(placement, graph, costs, open_one, self.progress)
         how = self.execution_options
         plan = make_plan(placement, how.subgraphs, how.execution)
         executables: dict[int, Executable] = {}
@@ -72,3 +159,7 @@ class Preparation:
             executables.update(compile_tasks(plan, name, device, self.progress))
         program = make_program(plan, devices, executables)
         return program, ExecutionContext(program)
+
+    def _drop(self, name: str, error: Exception) -> None:
+        self.dropped[name] = str(error)
+        _log.warning("device %s is left out: %s", name, error)

@@ -3,33 +3,27 @@
     with Session(graph, devices=["npu", "opencl", "cpu"]) as session:
         outputs = session.run({"input": x})
 
-After the first run nothing is allocated but the output arrays that are handed out.
+`prepare` goes from the model to the program; this module runs it. After the first run nothing is
+allocated but the output arrays that are handed out.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from trireme.backend.capabilities import states_of
 from trireme.backend.core_latency import Cores
-from trireme.backend.device import HOST, Device, Progress, no_progress
-from trireme.backend.registry import keep_states, open_devices
-from trireme.cost.calibration import Calibration, load_calibration
-from trireme.ir.effects import States, state_types
-from trireme.ir.graph import Graph, Value
-from trireme.ir.selectors import pinned, pins_called
-from trireme.model_file.cache import Model, optimised
+from trireme.backend.device import Device, Progress, no_progress
+from trireme.cost.calibration import Calibration
+from trireme.ir.graph import Value
+from trireme.model_file.cache import Model
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
-from trireme.placement.shards.batch import batched
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
@@ -37,7 +31,7 @@ from trireme.runtime.execute import check_order, finish, run_profiled
 from trireme.runtime.executors import Executors, Mode
 from trireme.runtime.interactive import Watcher, run_steps
 from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.prepare import Preparation
+from trireme.runtime.prepare import Preparation, Prepared
 from trireme.runtime.program import memory_rows
 from trireme.runtime.repeats import seen_runs
 from trireme.runtime.session_defaults import made_with
@@ -52,8 +46,6 @@ from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 from trireme.support.showing import Shown
 
-_log = logging.getLogger(__name__)
-
 
 class Session(Closing, Shown):
     """A model ready to run on some devices.
@@ -67,7 +59,7 @@ class Session(Closing, Shown):
     fallback: drop a device that gives an error before it runs (when it is opened, asked, given
         memory or code to compile), and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
-        is faster (running/runs.py); the same bits
+        is faster (executors.py); the same bits
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
@@ -105,26 +97,19 @@ class Session(Closing, Shown):
         self.execution_options = execution_options
         try:
             made = made_with(placement, devices, threads, batch, placement_options)
-            progress("reading the model", 0, 0)
-            graph = self._optimised(model, shapes)
-            graph = graph if made.batch is None else batched(graph, made.batch)
-            progress("opening devices", 0, 0)
-            opened = self._open(graph, made.devices, made.threads, fallback)
-            asked = made.placement_options
-            self.graph = pinned(graph, pins_called(graph, asked.pins, opened))
-            self._keep_states(opened)
-            self._calibration = load_calibration(calibration)
-            self.unmeasured = self._calibration.unmeasured(one.spec for one in opened.values())
-            self.placement_options = replace(asked, pins={})  # the graph has them
-            self.program, self._context = Preparation(
-                self.graph,
-                self._calibration,
-                self.placement_options,
+            self.placement_options = made.placement_options
+            preparation = Preparation(
+                made,
+                shapes,
+                fallback,
+                calibration,
                 execution_options,
-                partial(self._holding, mode) if measure else None,
+                partial(_hold, mode, execution_options) if measure else None,
                 progress,
-            ).on_some(opened, self._drop if fallback else None)
-            self._bind(mode)
+                self._closing,
+                self.dropped,
+            )
+            self._keep(preparation.prepare(model), mode)
         except BaseException:
             self.close()
             raise
@@ -139,69 +124,15 @@ class Session(Closing, Shown):
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
 
-    def _bind(self, mode: Mode) -> None:
+    def _keep(self, prepared: Prepared, mode: Mode) -> None:
         """Have runs go through the program's memory."""
+        self.graph, self.program = prepared.graph, prepared.program
+        self.states, self.unmeasured = prepared.states, prepared.unmeasured
+        self._calibration, self._context = prepared.calibration, prepared.context
         self._calls, self._binding = self._context.calls, self._context.ports
         self.runs = Executors(self.plan, self._calls, mode)
         self._direct = self._binding.direct(self.runs)
         self._closing.callback(self.runs.close)
-
-    def _optimised(self, model: Model, shapes: Mapping[str, Sequence[int]] | None) -> Graph:
-        how = self.execution_options
-        return optimised(
-            model,
-            shapes,
-            how.passes,
-            how.passes_off,
-            how.model_cache,
-            how.mmap,
-            how.signature,
-        )
-
-    def _open(
-        self,
-        graph: Graph,
-        devices: Sequence[str | Device],
-        threads: int | None,
-        fallback: bool,
-    ) -> dict[str, Device]:
-        """Open what is named, and close that with the session; the states are the graph's."""
-        options = self.execution_options.device_options or {}
-        self.states: States = States(state_types(graph))
-        given = {**options, HOST: {"states": self.states, **options.get(HOST, {})}}
-        opened, absent = open_devices(devices, given, threads, fallback)
-        names = [one for one in devices if isinstance(one, str) and one in opened]
-        for name in names:
-            self._closing.callback(opened[name].close)
-        for name, error in absent.items():
-            self._drop(name, error)
-        return opened
-
-    def _keep_states(self, opened: dict[str, Device]) -> None:
-        """Add the host device, for the states alone, to devices that do not have it."""
-        keep_states(opened, self.states)
-        kept = states_of(opened.get(HOST))
-        given = self.states if kept is None else kept
-        given.types.update(self.states.types)
-        self.states = given
-
-    def _drop(self, name: str, error: Exception) -> None:
-        self.dropped[name] = str(error)
-        _log.warning("device %s is left out: %s", name, error)
-
-    def _holding(self, mode: Mode, devices: Mapping[str, Device]) -> Callable[[Placement], Session]:
-        """Return what opens a session like this one that holds a placement."""
-        given = self.execution_options
-        return lambda placement: Session(
-            placement.source,
-            devices=list(devices.values()),
-            placement=placement,
-            mode=mode,
-            calibration=self._calibration,
-            execution_options=ExecutionOptions(
-                subgraphs=given.subgraphs, execution=given.execution, passes=()
-            ),
-        )
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
@@ -355,7 +286,7 @@ class Session(Closing, Shown):
 
         Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
         says what every task and node took. States go on by both. Where a device is simulated, and
-        there are no states, two runs simulate, of which one is plain (running/repeats.py).
+        there are no states, two runs simulate, of which one is plain (repeats.py).
         Errors: as `run`
         """
         if runs < 1 or warmup < 0:
@@ -396,3 +327,23 @@ class Session(Closing, Shown):
     def _check_open(self) -> None:
         if self._closed:
             raise RunError("the session is closed")
+
+
+def _hold(
+    mode: Mode,
+    options: ExecutionOptions,
+    devices: Sequence[Device],
+    calibration: Calibration,
+    placement: Placement,
+) -> Session:
+    """Open a session that holds a placement, to be measured."""
+    return Session(
+        placement.source,
+        devices=devices,
+        placement=placement,
+        mode=mode,
+        calibration=calibration,
+        execution_options=ExecutionOptions(
+            subgraphs=options.subgraphs, execution=options.execution, passes=()
+        ),
+    )
