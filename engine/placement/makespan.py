@@ -15,7 +15,7 @@ from trireme.backend.device import link_name
 from trireme.placement.budget import streamed_s
 from trireme.placement.problem import CALLER, Problem
 from trireme.placement.stages import Tasks
-from trireme.placement.virtual_time import end_s, timeline
+from trireme.placement.virtual_time import end_s, hidden_launch_s, timeline
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _task_s(
     if problem.machine.issue_s:
         issue_s = problem.machine.issue_s[device]
     if issue_s is not None and follows(problem, assigned, device, members):
-        seconds = max(seconds - launch_s, issue_s)
+        seconds = hidden_launch_s(seconds, launch_s, issue_s)
     return seconds
 
 
@@ -135,7 +135,7 @@ def makespan_s(
                     ready = finish[j]
         issue = issue_s[device] if issue_s else None
         if issue is not None and follows(problem, assigned, device, members):
-            work = max(work - launch_s[device], issue)
+            work = hidden_launch_s(work, launch_s[device], issue)
         end = free[group[device]] = ready + work
         if end > last:
             last = end

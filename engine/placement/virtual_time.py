@@ -13,10 +13,10 @@ The rules:
   waits for tasks of the run before.
 * A run ends when its last task ends.
 
-The seconds of a task follow rules too. A task takes its launch and the seconds of its nodes, and
-those of fetching the weights that are streamed. A task that waits for tasks of its own device, and
-for nothing else, is launched while they run, if the device starts its tasks by itself: then it
-takes the seconds of its nodes, but no less than the device needs to issue a task.
+The seconds of a task follow rules too. A task takes its launch, the seconds of its nodes, and the
+seconds in which streamed weights are fetched for it. Some devices start their tasks by themselves.
+There a task whose inputs and effects all come from tasks of its own device is launched while they
+run. Its launch is hidden: the task takes no launch, but no less than the device needs to issue it.
 
 Predictions, plans, profiles, streams and traces all take their times from here. The search alone
 has an evaluator of its own, `makespan.makespan_s`; a test holds the two equal to the last bit.
@@ -87,6 +87,14 @@ def simulate_stream(
 def end_s(slices: Iterable[Slice]) -> float:
     """Return when the last task ends."""
     return max((piece.end_s for piece in slices), default=0.0)
+
+
+def hidden_launch_s(seconds: float, launch_s: float, issue_s: float) -> float:
+    """Return the seconds of a task without its launch: no less than the device needs to issue it.
+
+    seconds: of the task, its launch included
+    """
+    return max(seconds - launch_s, issue_s)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
 from trireme.backend.device import HOST, link_ends
 from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
-from trireme.placement.virtual_time import timeline
+from trireme.placement.virtual_time import hidden_launch_s, timeline
 from trireme.plan.memory import beside_arena, check_fits
 from trireme.plan.subgraphs import Execution, Group, Subgraphs, group_nodes
 from trireme.support.units import bytes_text
@@ -185,8 +185,8 @@ def _with_hidden_launches(placement: Placement, tasks: Sequence[Task]) -> list[T
         issue_s = placement.issue_s.get(task.device)
         before = {tasks[other].device for other in task.waits}
         if issue_s is not None and before == {task.device} and given.isdisjoint(task.inputs):
-            own_s = task.estimate_s - placement.launch_s[task.device]
-            task = replace(task, estimate_s=max(own_s, issue_s))
+            launch_s = placement.launch_s[task.device]
+            task = replace(task, estimate_s=hidden_launch_s(task.estimate_s, launch_s, issue_s))
         done.append(task)
     return done
 
