@@ -106,7 +106,7 @@ def test_the_command_names_what_decides_and_times_it(tmp_path, capsys):
     assert "100% of the predicted time is from measured kernels" in out
     assert time.perf_counter() - start < 60
     code, _, err = call(capsys, "place", model, "--soc", "rk3588", "--measure-deciding")
-    assert code == 2 and "--measure-deciding is of devices that are there" in err
+    assert code == 2 and "--measure-deciding is for devices that run" in err
 
 
 def test_timed_estimates_are_of_one_device():
