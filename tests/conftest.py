@@ -107,10 +107,12 @@ def made_models(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def own_registry(monkeypatch):
-    """A registry of devices whose additions are gone after the test."""
+    """Registries of devices and ops whose additions are gone after the test."""
     from trireme.backend import registry
+    from trireme.ir import op
 
     monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    monkeypatch.setattr(op, "_OPS", dict(op._OPS))
 
 
 @pytest.fixture
