@@ -19,9 +19,16 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, depthwise_kernel
-from trireme.devices.cpu.kernels.f32.gemm import MatmulShape, pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.gemm import (
+    PACKED_EACH,
+    MatmulShape,
+    Strides,
+    pack_panels,
+    panel_bytes,
+)
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import Operands, conv_reason, product_step
+from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
@@ -113,21 +120,14 @@ def _product(
     depth = math.prod(window.kernel) * window.depth
     rows = x[0] * window.out_height * window.out_width
     product = MatmulShape(
-        groups,
-        rows,
-        columns,
-        depth,
-        window.depth,
-        channels,
-        1,
-        0,
-        columns,
-        groups * columns,
-        columns if bias is not None else 0,
-        bias is not None,
-        False,
-        node.attrs["activation"],
-        None if window.is_dense else window,
+        Size(rows, columns, depth, groups),
+        a=Strides(channels, window.depth),
+        b=PACKED_EACH,
+        c=Strides(groups * columns, columns),
+        bias_batch=columns if bias is not None else 0,
+        bias=bias is not None,
+        activation=node.attrs["activation"],
+        window=None if window.is_dense else window,
     )
 
     def pack(width: int) -> Operand:

@@ -22,30 +22,38 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
-from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_tiling, lanes_for
+from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
 from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class MatmulShape:
-    """Shapes and strides, in elements, of a batch of products with their epilogue.
+class Strides:
+    """Elements from a row of a matrix to the next, and from a matrix to that of the next batch.
 
-    b_row: elements between rows of B where it is walked in place, 0 where it is packed
-    b_batch: elements between matrices of B in place; a packed B has one for each batch, or one
-        for all when this is 0
+    batch: 0 where all batches use one matrix
     """
 
-    batch: int
-    rows: int
-    columns: int
-    depth: int
-    a_batch: int
-    a_row: int
-    b_batch: int
-    b_row: int
-    c_batch: int
-    c_row: int
+    row: int
+    batch: int = 0
+
+
+PACKED, PACKED_EACH = Strides(0), Strides(0, 1)
+"""Of a B that is packed and not walked in place: one for all batches, or one for each."""
+
+
+@dataclass(frozen=True)
+class MatmulShape:
+    """Size and strides of a batch of products with their epilogue.
+
+    bias_batch: elements from a batch's bias to the next
+    window: how rows of A are gathered; None where A is walked in place
+    """
+
+    size: Size
+    a: Strides
+    b: Strides
+    c: Strides
     bias_batch: int = 0
     bias: bool = False
     residual: bool = False
@@ -82,29 +90,26 @@ class Cut:
 
 def cut_product(isa: Isa, product: MatmulShape, threads: int) -> Cut:
     """Return how a product is cut into chunks, slices and tiles."""
-    window = product.window
+    size, window = product.size, product.window
     unit = window.row if window else 8
     tiling = choose_tiling(
         isa,
-        product.batch,
-        product.rows,
-        product.columns,
-        product.depth,
+        size,
         gathered=window is not None,
         unit=unit,
         threads=threads,
-        a_row=0 if window else product.a_row,
+        a_row=0 if window else product.a.row,
     )
     width = tiling.vectors * isa.lanes
-    panels, tiles = -(-product.columns // width), -(-product.rows // tiling.tile_rows)
+    panels, tiles = -(-size.columns // width), -(-size.rows // tiling.tile_rows)
     stride = -(-tiling.depth_slice // 16) * 16 + 16
     return Cut(
         tiling,
         width,
         panels,
-        product.columns - (panels - 1) * width,
+        size.columns - (panels - 1) * width,
         tiles,
-        product.rows - (tiles - 1) * tiling.tile_rows,
+        size.rows - (tiles - 1) * tiling.tile_rows,
         -(-tiles // tiling.block_tiles),
         -(-panels // tiling.group_panels),
         stride,
@@ -140,8 +145,10 @@ def product_kernel(isa: Isa, product: MatmulShape, cut: Cut, what: str) -> tuple
     _MatmulEmitter(fn, product, cut, operands, local).chunk(chunk)
     local_bytes = 0
     if product.window:
-        local_bytes = 4 * (cut.stride * min(tiling.block_tiles * tiling.tile_rows, product.rows))
-    return finish(fn), product.batch * cut.blocks * cut.groups, local_bytes
+        local_bytes = 4 * (
+            cut.stride * min(tiling.block_tiles * tiling.tile_rows, product.size.rows)
+        )
+    return finish(fn), product.size.batch * cut.blocks * cut.groups, local_bytes
 
 
 class _MatmulEmitter:
@@ -163,7 +170,7 @@ class _MatmulEmitter:
         group = self._part(chunk, cut.groups)
         rest = fn.integer("udiv", chunk, cut.groups)
         block = self._part(rest, cut.blocks)
-        batch = fn.integer("udiv", rest, cut.blocks) if product.batch > 1 else 0
+        batch = fn.integer("udiv", rest, cut.blocks) if product.size.batch > 1 else 0
         self._enter_batch(batch)
         tiling = cut.tiling
         self.first_tile = _times(fn, block, tiling.block_tiles)
@@ -174,8 +181,8 @@ class _MatmulEmitter:
             _plus(fn, self.first_panel, tiling.group_panels), cut.whole_panels
         )
         self.is_last_group = self._is_last(group, cut.groups)
-        for start in fn.range(0, product.depth, tiling.depth_slice):
-            end = fn.minimum(_plus(fn, start, tiling.depth_slice), product.depth)
+        for start in fn.range(0, product.size.depth, tiling.depth_slice):
+            end = fn.minimum(_plus(fn, start, tiling.depth_slice), product.size.depth)
             self._slice(start, end)
 
     def _part(self, index: Index, count: int) -> Index:
@@ -188,26 +195,26 @@ class _MatmulEmitter:
         fn, product, cut = self.fn, self.product, self.cut
         if isinstance(batch, int):
             return
-        packed = cut.panels * cut.width * product.depth if product.b_batch else 0
-        self.a = fn.at(self.a, batch * product.a_batch)
-        self.b = fn.at(self.b, batch * (product.b_batch if product.b_row else packed))
-        self.c = fn.at(self.c, batch * product.c_batch)
+        packed = cut.panels * cut.width * product.size.depth if product.b.batch else 0
+        self.a = fn.at(self.a, batch * product.a.batch)
+        self.b = fn.at(self.b, batch * (product.b.batch if product.b.row else packed))
+        self.c = fn.at(self.c, batch * product.c.batch)
         if self.bias:
             self.bias = fn.at(self.bias, batch * product.bias_batch)
         if self.residual:
-            self.residual = fn.at(self.residual, batch * product.c_batch)
+            self.residual = fn.at(self.residual, batch * product.c.batch)
 
     def _slice(self, start: Index, end: Index) -> None:
         """Emit one slice of depth: gather A's part of it, then all panels."""
         fn, product, cut = self.fn, self.product, self.cut
         self.start, self.count = start, _minus(fn, end, start)
         self.is_first = True if isinstance(start, int) else fn.compare("eq", start, 0)
-        self.is_final = True if isinstance(end, int) else fn.compare("eq", end, product.depth)
+        self.is_final = True if isinstance(end, int) else fn.compare("eq", end, product.size.depth)
         window = product.window
         if window:
             rows = cut.tiling.tile_rows
             first = _times(fn, self.first_tile, rows)
-            last = fn.minimum(_plus(fn, first, cut.tiling.block_tiles * rows), product.rows)
+            last = fn.minimum(_plus(fn, first, cut.tiling.block_tiles * rows), product.size.rows)
             kernel_rows = (
                 fn.integer("udiv", start, window.row),
                 fn.integer("udiv", end, window.row),
@@ -228,13 +235,13 @@ class _MatmulEmitter:
     def _panel(self, panel: Index, columns: int) -> None:
         """Emit all tiles of rows against one panel of columns."""
         fn, cut, product = self.fn, self.cut, self.product
-        if product.b_row:
+        if product.b.row:
             b = fn.at(
                 self.b,
-                _plus(fn, _times(fn, self.start, product.b_row), _times(fn, panel, cut.width)),
+                _plus(fn, _times(fn, self.start, product.b.row), _times(fn, panel, cut.width)),
             )
         else:
-            depth_at = _plus(fn, _times(fn, panel, product.depth), self.start)
+            depth_at = _plus(fn, _times(fn, panel, product.size.depth), self.start)
             b = fn.at(self.b, _times(fn, depth_at, cut.width))
         column = _times(fn, panel, cut.width)
         for tile in fn.range(self.first_tile, self.end_tile):
@@ -251,14 +258,14 @@ class _MatmulEmitter:
         vectors = -(-columns // self.lanes)
         counts = [min(self.lanes, columns - v * self.lanes) for v in range(vectors)]
         row = _times(fn, tile, cut.tiling.tile_rows)
-        c_at = _plus(fn, _times(fn, row, product.c_row), column)
+        c_at = _plus(fn, _times(fn, row, product.c.row), column)
         types = [self._type(count) for count in counts]
         acc = [[Var(fn, type, 0.0) for type in types] for _ in range(rows)]
         if self.is_first is not True:
             with fn.when(fn.compare("ne", fn.as_value("i64", self.start), 0)):
                 for r in range(rows):
                     for v in range(vectors):
-                        at = fn.at(self.c, _plus(fn, c_at, r * product.c_row + v * self.lanes))
+                        at = fn.at(self.c, _plus(fn, c_at, r * product.c.row + v * self.lanes))
                         acc[r][v].set(fn.load_some(types[v], at, counts[v]))
         self._walk_depth(row, b, acc, counts)
         if not isinstance(self.is_final, Value):
@@ -281,20 +288,20 @@ class _MatmulEmitter:
             first = _times(fn, self.first_tile, cut.tiling.tile_rows)
             a = fn.at(self.local, _times(fn, _minus(fn, row, first), a_row))
         else:
-            a_row = product.a_row
+            a_row = product.a.row
             a = fn.at(self.a, _plus(fn, _times(fn, row, a_row), self.start))
 
         def panel(at: Value) -> list[Value]:
             return [self._b_vector(at, v, count) for v, count in enumerate(counts)]
 
-        unroll = _unroll(product.depth, cut.tiling.depth_slice)
+        unroll = _unroll(product.size.depth, cut.tiling.depth_slice)
         multiply_tile(
-            fn, acc, (a, a_row), (b, product.b_row or cut.width), panel, self.count, unroll
+            fn, acc, (a, a_row), (b, product.b.row or cut.width), panel, self.count, unroll
         )
 
     def _b_vector(self, at: Value, v: int, count: int) -> Value:
         place, type = self.fn.at(at, v * self.lanes), self._type(count)
-        if not self.product.b_row:
+        if not self.product.b.row:
             return self.fn.load(type, place, 4 * lanes_of(type))
         return self.fn.load_some(type, place, count)
 
@@ -302,7 +309,7 @@ class _MatmulEmitter:
         fn = self.fn
         for r, row in enumerate(acc):
             for v, accumulator in enumerate(row):
-                offset = r * self.product.c_row + v * self.lanes
+                offset = r * self.product.c.row + v * self.lanes
                 fn.store_some(accumulator.get(), fn.at(self.c, _plus(fn, c_at, offset)), counts[v])
 
     def _finish(self, acc: list[list[Var]], c_at: Index, column: Index, counts: list[int]) -> None:
@@ -321,7 +328,7 @@ class _MatmulEmitter:
         )
         for r, row in enumerate(acc):
             for v, accumulator in enumerate(row):
-                at = _plus(fn, c_at, r * product.c_row + v * self.lanes)
+                at = _plus(fn, c_at, r * product.c.row + v * self.lanes)
                 value = accumulator.get()
                 if bias:
                     value = value + bias[v]
@@ -333,7 +340,7 @@ class _MatmulEmitter:
         if heavy:  # in a loop: spelt out for every kind of tile the code would grow too long
             for i in fn.range(0, len(acc)):
                 for v, count in enumerate(counts):
-                    offset = _plus(fn, _times(fn, i, product.c_row), v * self.lanes)
+                    offset = _plus(fn, _times(fn, i, product.c.row), v * self.lanes)
                     place = fn.at(fn.at(self.c, c_at), offset)
                     value = fn.load_some(types[v], place, count)
                     fn.store_some(activate(fn, product.activation, value), place, count)

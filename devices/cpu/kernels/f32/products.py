@@ -11,13 +11,17 @@ import numpy as np
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.f32.gemm import (
+    PACKED,
+    PACKED_EACH,
     MatmulShape,
+    Strides,
     cut_product,
     pack_panels,
     panel_bytes,
     product_kernel,
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
     TABLE,
@@ -68,9 +72,10 @@ def product_step(
 
 def _seconds(isa: Isa, product: MatmulShape) -> float:
     """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
-    b_items = product.depth * product.columns * product.batch
+    size = product.size
+    b_items = size.depth * size.columns * size.batch
     bandwidth = 8e10 if 4 * b_items <= isa.l2_bytes // 2 else 1.8e10
-    return max(2.0 * product.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
+    return max(2.0 * size.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
 
 
 def _extra(context: Context, node: Node) -> tuple[bool, bool, tuple[Operand, ...]]:
@@ -137,21 +142,15 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
     window = window_of(graph, node, w[1:-1], w[-1])
     bias, residual, extra = _extra(context, node)
     product = MatmulShape(
-        groups,
-        math.prod(y[:-1]),
-        columns,
-        depth,
-        w[-1],
-        window.channels,
-        1,
-        0,
-        columns,
-        w[0],
-        columns,
-        bias,
-        residual,
-        node.attrs["activation"],
-        None if window.is_dense else window,
+        Size(math.prod(y[:-1]), columns, depth, groups),
+        a=Strides(window.channels, w[-1]),
+        b=PACKED_EACH,
+        c=Strides(w[0], columns),
+        bias_batch=columns,
+        bias=bias,
+        residual=residual,
+        activation=node.attrs["activation"],
+        window=None if window.is_dense else window,
     )
 
     def pack(width: int) -> Operand:
@@ -179,20 +178,13 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
     rows = context.type(node.outputs[0]).elements // columns
     bias, residual, extra = _extra(context, node)
     product = MatmulShape(
-        1,
-        rows,
-        columns,
-        depth,
-        0,
-        depth,
-        0,
-        0,
-        0,
-        columns,
-        0,
-        bias,
-        residual,
-        node.attrs["activation"],
+        Size(rows, columns, depth),
+        a=Strides(depth),
+        b=PACKED,
+        c=Strides(columns),
+        bias=bias,
+        residual=residual,
+        activation=node.attrs["activation"],
     )
 
     def pack(width: int) -> Operand:
@@ -240,16 +232,10 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
         rows, batch, a_count = rows * batch, 1, 1
     constant = context.graph.values[right].data
     product = MatmulShape(
-        batch,
-        rows,
-        columns,
-        depth,
-        rows * depth if a_count > 1 else 0,
-        depth,
-        depth * columns if b_count > 1 else 0,
-        0 if constant is not None else columns,
-        rows * columns,
-        columns,
+        Size(rows, columns, depth, batch),
+        a=Strides(depth, rows * depth if a_count > 1 else 0),
+        b=Strides(0 if constant is not None else columns, depth * columns if b_count > 1 else 0),
+        c=Strides(columns, rows * columns),
     )
 
     def pack(width: int) -> Operand:
@@ -300,16 +286,10 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
         )
         extra = (row,)
     product = MatmulShape(
-        1,
-        rows,
-        columns,
-        depth,
-        0,
-        depth,
-        0,
-        0 if constant is not None else columns,
-        0,
-        columns,
+        Size(rows, columns, depth),
+        a=Strides(depth),
+        b=PACKED if constant is not None else Strides(columns),
+        c=Strides(columns),
         bias=bool(extra),
     )
     alpha = np.float32(attrs["alpha"])

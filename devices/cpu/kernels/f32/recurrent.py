@@ -14,10 +14,17 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.gemm import MatmulShape, pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.gemm import (
+    PACKED,
+    MatmulShape,
+    Strides,
+    pack_panels,
+    panel_bytes,
+)
 from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
 from trireme.devices.cpu.kernels.f32.recurrent_body import Layer, recurrent_kernel, vectors_of
 from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Activation, Cell
+from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
@@ -105,7 +112,9 @@ def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Ste
     weight, cell, units = node.used[1], layer.cell, layer.padded(context.isa)
     depth = context.type(weight).dims[2]
     rows, columns = layer.steps * layer.batch, layer.directions * cell.gates * units
-    product = MatmulShape(1, rows, columns, depth, 0, depth, 0, 0, 0, columns, 0, True)
+    product = MatmulShape(
+        Size(rows, columns, depth), a=Strides(depth), b=PACKED, c=Strides(columns), bias=True
+    )
 
     def pack(width: int) -> Operand:
         def make() -> Array:

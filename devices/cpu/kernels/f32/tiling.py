@@ -17,6 +17,16 @@ _WAY_BYTES = 4096
 
 
 @dataclass(frozen=True)
+class Size:
+    """The size of a batch of products of A [rows, depth] and B [depth, columns]."""
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int = 1
+
+
+@dataclass(frozen=True)
 class Tiling:
     """A cut of C[rows, columns] += A[rows, depth] B[depth, columns].
 
@@ -103,16 +113,7 @@ def choose_register_tile(isa: Isa, rows: int, columns: int, a_row: int = 0) -> t
 
 
 def choose_tiling(
-    isa: Isa,
-    batch: int,
-    rows: int,
-    columns: int,
-    depth: int,
-    *,
-    gathered: bool,
-    unit: int,
-    threads: int,
-    a_row: int = 0,
+    isa: Isa, size: Size, *, gathered: bool, unit: int, threads: int, a_row: int = 0
 ) -> Tiling:
     """Return the tiling of a product.
 
@@ -120,24 +121,23 @@ def choose_tiling(
     unit: depth slices are multiples of this
     a_row: as in choose_register_tile
     """
-    tile_rows, vectors = choose_register_tile(isa, rows, columns, a_row)
+    tile_rows, vectors = choose_register_tile(isa, size.rows, size.columns, a_row)
     width = vectors * isa.lanes
-    tiles, panels = -(-rows // tile_rows), -(-columns // width)
+    tiles, panels = -(-size.rows // tile_rows), -(-size.columns // width)
     best: tuple[float, Tiling] | None = None
     for block in _divisions(tiles):
         for group in _divisions(panels):
-            block_rows = min(block * tile_rows, rows)
-            slice_ = _depth_slice(isa, block_rows, width, depth, unit)
+            block_rows = min(block * tile_rows, size.rows)
+            slice_ = _depth_slice(isa, block_rows, width, size.depth, unit)
             cost = _makespan(
                 isa,
-                batch,
-                (rows, columns, depth),
-                (block_rows, min(group * width, columns)),
+                size,
+                (block_rows, min(group * width, size.columns)),
                 tile_cycles(isa, tile_rows, vectors) / (tile_rows * width),
                 gathered,
                 max(threads, 2),
             )
-            cost *= 1 + 0.02 * (-(-depth // slice_) - 1)
+            cost *= 1 + 0.02 * (-(-size.depth // slice_) - 1)
             if best is None or cost < best[0]:
                 best = (cost, Tiling(tile_rows, vectors, block, group, slice_))
     if best is None:
@@ -160,18 +160,17 @@ def _depth_slice(isa: Isa, rows: int, width: int, depth: int, unit: int) -> int:
 
 def _makespan(
     isa: Isa,
-    batch: int,
-    whole: tuple[int, int, int],
+    size: Size,
     part: tuple[int, int],
     cycles_per_product: float,
     gathered: bool,
     threads: int,
 ) -> float:
     """Modelled cycles of all chunks of part[0] rows and part[1] columns on that many threads."""
-    rows, columns, depth = whole
-    chunks = batch * -(-rows // part[0]) * -(-columns // part[1])
+    depth = size.depth
+    chunks = size.batch * -(-size.rows // part[0]) * -(-size.columns // part[1])
     work = part[0] * part[1] * depth * cycles_per_product
-    fits = columns * depth * 4 <= isa.l2_bytes // 2
+    fits = size.columns * depth * 4 <= isa.l2_bytes // 2
     work += part[1] * depth * 4 / (48 if fits else 8)  # B from L2 or from L3
     work += part[0] * depth * (2.5 / isa.lanes if gathered else 0.25)
     work += 400
