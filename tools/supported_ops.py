@@ -77,7 +77,7 @@ def kernel_lines() -> list[KernelLine]:
     with _with_kernels() as (opened, _):
         for name, table in ((n, d.kernel_table) for n, d in opened.items()):
             for entry in () if table is None else table.entries():
-                stages.setdefault((name, entry.op, entry.layout), []).append(entry.form)
+                stages.setdefault((name, entry.op, entry.layout), []).append(str(entry.form))
     return [KernelLine(*key, tuple(forms)) for key, forms in sorted(stages.items())]
 
 

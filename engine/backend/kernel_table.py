@@ -19,10 +19,32 @@ from trireme.ir.op import get_op, has_op
 
 K = TypeVar("K")
 
-ANY, PLAIN, QUANTISED = "any", "plain", "quantised"
-"""Instead of a form: all forms, those of values as they are, those of stored integers."""
-STORED_8 = ("quantised int8", "quantised uint8")
+ANY = "any"
+"""Instead of a layout or dtype: all of them."""
 _MOST_LISTED = 4
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of data: its dtype, and whether it is stored integers of a quantised type.
+
+    quantised: None stands for both
+    """
+
+    dtype: str = ANY
+    quantised: bool | None = None
+
+    def __str__(self) -> str:
+        if self.quantised is None:
+            return self.dtype
+        if self.dtype == ANY:
+            return "quantised" if self.quantised else "plain"
+        return f"quantised {self.dtype}" if self.quantised else self.dtype
+
+
+PLAIN, QUANTISED = Form(quantised=False), Form(quantised=True)
+"""Values as they are, and stored integers, of every dtype."""
+STORED_8 = (Form("int8", True), Form("uint8", True))
 
 
 @dataclass(frozen=True)
@@ -32,12 +54,12 @@ class Entry(Generic[K]):
     op: str
     device: str
     layout: str
-    form: str
+    form: Form
     kernel: K
 
     def __str__(self) -> str:
         layout = "" if self.layout == ANY else f" {self.layout}"
-        return f"{self.op}{layout} {'any dtype' if self.form == ANY else self.form}"
+        return f"{self.op}{layout} {'any dtype' if self.form == Form() else self.form}"
 
 
 def layout_of(node: Node) -> str:
@@ -45,16 +67,17 @@ def layout_of(node: Node) -> str:
     return str(node.attrs.get("layout") or ANY)
 
 
-def form_of(graph: Graph, node: Node) -> str:
-    """Return the form of a node's data: "float32", or "quantised int8" if it reads or makes stored
-    integers. The dtype is that of the op's main input, of an output where it has no inputs.
+def form_of(graph: Graph, node: Node) -> Form:
+    """Return the form of a node's data, quantised if it reads or makes stored integers.
+
+    The dtype is that of the op's main input, of an output where it has no inputs.
     """
     values = [*node.used[get_op(node.op).main_input :], *node.outputs]
     types = [graph.type(value) for value in values]
     if is_quantized(graph, node):
         stored = next((type for type in types if type.quant is not None), types[0])
-        return f"{QUANTISED} {stored.dtype}"
-    return types[0].dtype
+        return Form(stored.dtype, True)
+    return Form(types[0].dtype, False)
 
 
 class KernelTable(Generic[K]):
@@ -62,17 +85,25 @@ class KernelTable(Generic[K]):
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._stages: dict[tuple[str, str], dict[str, K]] = {}
-        self._nearest: dict[tuple[str, str, str], list[Entry[K]]] = {}
+        self._stages: dict[tuple[str, str], dict[Form, K]] = {}
+        self._nearest: dict[tuple[str, str, Form], list[Entry[K]]] = {}
 
     def add(
-        self, ops: str | Iterable[str], kernel: K, forms: Iterable[str] = (ANY,), layout: str = ANY
+        self,
+        ops: str | Iterable[str],
+        kernel: K,
+        forms: Iterable[str | Form] = (Form(),),
+        layout: str = ANY,
     ) -> None:
-        """Add a kernel for some ops, a line a form; a line that is there already is replaced."""
+        """Add a kernel for some ops, a line a form; a line that is there already is replaced.
+
+        forms: a dtype stands for its plain form
+        """
         self._nearest.clear()
+        named = [Form(one, False) if isinstance(one, str) else one for one in forms]
         for op in (ops,) if isinstance(ops, str) else ops:
             stage = self._stages.setdefault((op, layout), {})
-            stage.update(dict.fromkeys(forms, kernel))
+            stage.update(dict.fromkeys(named, kernel))
 
     def find(self, graph: Graph, node: Node) -> K | None:
         """Return the kernel for a node, None where there is none."""
@@ -81,10 +112,9 @@ class KernelTable(Generic[K]):
             stage = self._stages.get(key)
             if stage:
                 form = form_of(graph, node)
-                group = QUANTISED if form.startswith(QUANTISED) else PLAIN
-                for name in (form, group, ANY):
-                    if name in stage:
-                        return stage[name]
+                for one in (form, QUANTISED if form.quantised else PLAIN, Form()):
+                    if one in stage:
+                        return stage[one]
         return None
 
     def ops(self) -> tuple[str, ...]:
@@ -105,7 +135,7 @@ class KernelTable(Generic[K]):
         found = f"nearest: {nearest}" if nearest else f"{self.device} has no {node.op}"
         return f"no kernel for {wanted}; {found}"
 
-    def nearest(self, op: str, layout: str, form: str) -> list[Entry[K]]:
+    def nearest(self, op: str, layout: str, form: Form) -> list[Entry[K]]:
         """Return the entries nearest to one that is missing: of the op, else of ops like it.
 
         The same layout comes first, then the same kind of form; ops are alike that are of one
@@ -116,12 +146,11 @@ class KernelTable(Generic[K]):
             self._nearest[key] = self._search(op, layout, form)
         return self._nearest[key]
 
-    def _search(self, op: str, layout: str, form: str) -> list[Entry[K]]:
-        kind = form.split(" ")[0] if form.startswith(QUANTISED) else PLAIN
+    def _search(self, op: str, layout: str, form: Form) -> list[Entry[K]]:
 
         def distance(entry: Entry[K]) -> tuple[bool, bool, bool]:
-            mine = QUANTISED if entry.form.startswith(QUANTISED) else PLAIN
-            return entry.layout not in (layout, ANY), entry.form != form, mine != kind
+            other_kind = bool(entry.form.quantised) != bool(form.quantised)
+            return entry.layout not in (layout, ANY), entry.form != form, other_kind
 
         same = sorted((e for e in self.entries() if e.op == op), key=distance)
         if same:

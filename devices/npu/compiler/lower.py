@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trireme.backend.kernel_table import STORED_8, KernelTable
+from trireme.backend.kernel_table import STORED_8, Form, KernelTable
 from trireme.devices.npu.compiler.jobs import Constants, Job, Operand, Shared
 from trireme.devices.npu.compiler.layout import Axes, Layout, axes_of, fold, nhwc
 from trireme.devices.npu.spec import NpuSpec
@@ -146,7 +146,7 @@ class Lowered(NamedTuple):
 
     ops: tuple[str, ...]
     lower: Lower
-    forms: tuple[str, ...] = BOTH
+    forms: tuple[str | Form, ...] = BOTH
 
 
 def lower_node(state: Lowering, node: Node, table: KernelTable[Lower]) -> None:

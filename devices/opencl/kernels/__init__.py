@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trireme.backend.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, KernelTable
+from trireme.backend.kernel_table import ANY, PLAIN, QUANTISED, STORED_8, Form, KernelTable
 from trireme.backend.refusal import host_reason
 from trireme.devices.opencl.kernels import (
     convolution,
@@ -66,7 +66,7 @@ _STORED_REDUCTION = Kernel(
 )
 _Q, _F = (QUANTISED,), ("float32",)
 _TABLES = ops_with(lambda op: op.integer_form == "table")
-_LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str], str], ...] = (
+_LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str | Form], str], ...] = (
     (("conv",), Kernel(convolution.refuse_conv, convolution.lower_conv, fuses=True), _F, "NHWC"),
     (
         ("fully_connected",),

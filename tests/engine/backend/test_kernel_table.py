@@ -11,6 +11,7 @@ from trireme.backend.kernel_table import (
     PLAIN,
     QUANTISED,
     STORED_8,
+    Form,
     KernelTable,
     form_of,
     layout_of,
@@ -157,20 +158,20 @@ def test_eager_refuses_with_the_nearest_entries(opened):
 
 def test_form_and_layout():
     graph, node = node_of("max_pool", "int8", Q8, layout="NHWC", **WINDOW)
-    assert (layout_of(node), form_of(graph, node)) == ("NHWC", "quantised int8")
+    assert (layout_of(node), form_of(graph, node)) == ("NHWC", Form("int8", True))
     graph, node = node_of("relu")
-    assert (layout_of(node), form_of(graph, node)) == (ANY, "float32")
+    assert (layout_of(node), form_of(graph, node)) == (ANY, Form("float32", False))
     b = GraphBuilder("where")
     x = b.input("x", TensorType((3,), "float16"))
     graph = b.finish(b.add("where", b.input("c", TensorType((3,), "bool")), x, x))
-    assert form_of(graph, graph.nodes[0]) == "float16"
+    assert form_of(graph, graph.nodes[0]) == Form("float16", False)
 
 
 def test_the_command_prints_the_tables(capsys):
     assert main(["supported-ops", "--table", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["kernels"]
     conv = next(row for row in rows if (row["device"], row["op"]) == ("cpu", "conv"))
-    assert conv["layout"] == "NHWC" and set(conv["forms"]) == {"float32", *STORED_8}
+    assert conv["layout"] == "NHWC" and set(conv["forms"]) == {"float32", *map(str, STORED_8)}
     assert main(["supported-ops", "--table"]) == 0
     assert "quantised int8" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trireme.backend.kernel_table import STORED_8
+from trireme.backend.kernel_table import STORED_8, Form
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -170,5 +170,5 @@ def _lower_arg(context: Context, node: Node) -> list[Step]:
     ]
 
 
-FORMS = (*SCALARS, *STORED_8)
+FORMS: tuple[str | Form, ...] = (*SCALARS, *STORED_8)
 TABLE.add(("arg_max", "arg_min"), Rule(order_reason, _lower_arg), FORMS)
