@@ -235,9 +235,8 @@ _UNARY = (
     "erf",
     "square",
 )
-_TABLE_ONLY = tuple(
-    set(ops_with(lambda op: op.integer_form == "table")).difference(_UNARY, ["quantize"])
-)
+_TABLES = ops_with(lambda op: op.integer_form == "table")
+_TABLE_ONLY = tuple(op for op in _TABLES if op not in (*_UNARY, "quantize"))
 """Ops that are a table on stored integers, and no function of the vector engine."""
 MAP_OPS = (
     Lowered(tuple(_INTEGER_PARAMS), lower_binary),
