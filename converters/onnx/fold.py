@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import UNKNOWN, Dim, Graph, Value
+from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
 from trireme.support.dtypes import INTS, Array
@@ -34,9 +34,7 @@ def fold(
     definition = get_op(op)
     present = [value for value in values if value is not None]
     is_told = not (definition.effect or definition.random) and definition.bounded
-    if not is_told or op in _KEPT or not present:
-        return None
-    if any(isinstance(value, Graph) for value in attrs.values()):
+    if not is_told or definition.has_body or op in _KEPT or not present:
         return None
     if not all(v.data is not None and v.data.size <= MOST_ELEMENTS for v in present):
         return None

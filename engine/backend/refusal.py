@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Node
 from trireme.ir.op import get_op
 
 
@@ -32,7 +32,7 @@ def rule_of(reason: str) -> str:
 
 def host_reason(node: Node, device: str) -> str | None:
     """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
-    if any(isinstance(value, Graph) for value in node.attrs.values()):
+    if get_op(node.op).has_body:
         return f"{node.op} is control flow, which {device} does not compile"
     if get_op(node.op).effect:
         return f"{node.op} has an effect, which a compiled region cannot keep in order"

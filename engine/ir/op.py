@@ -234,7 +234,7 @@ class OpDef:
         """The names of the inputs without the marks of optional and repeated ones."""
         return tuple(name.rstrip("?*") for name in self.inputs.split())
 
-    @property
+    @cached_property
     def has_body(self) -> bool:
         """Whether an attribute holds a graph."""
         return any(attr.kind == "graph" for attr in self.attrs.values())

@@ -75,7 +75,7 @@ def _evaluated(g: GraphRewriter, node: Node, limit_bytes: int) -> tuple[int, ...
     arrays = [g.data(i) for i in node.inputs]
     if any(i is not None and a is None for i, a in zip(node.inputs, arrays, strict=True)):
         return None
-    if any(isinstance(value, Graph) for value in node.attrs.values()):
+    if get_op(node.op).has_body:
         return None
     types = [g.type(i) for i in node.outputs]
     budget = limit_bytes + sum(g.type(i).nbytes for i in dict.fromkeys(node.used))
