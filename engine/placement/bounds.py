@@ -283,7 +283,7 @@ class _ForestRun:
 
 
 class LoadBound:
-    """The load bound, and the assignments met on the way.
+    """The load bound.
 
     Weights grow with the load that their resource has where it is dear: multiplicative updates,
     whose steps shrink.
@@ -295,13 +295,11 @@ class LoadBound:
         ways = [int(s != t) for s in range(width) for t in range(width)]
         weights = [1.0 / groups] * groups + [0.2 / groups * used for used in ways]
         self.seconds = 0.0
-        self.met: list[tuple[int, ...]] = []
         for step in range(max(5, min(60, visits // max(problem.n, 1)))):
             norm = sum(weights)
             weights = [w / norm for w in weights]
             prices = time_prices(problem, weights[:groups], weights[groups:])
             bound, assigned = forest.solve(prices)
-            self.met.append(assigned)
             self.seconds = max(self.seconds, bound)
             loads = loads_s(problem, assigned, asap(problem, assigned))
             top = max(loads) or 1.0

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from trireme.backend.device import Resident
-from trireme.placement.bounds import Forest, LoadBound
 from trireme.placement.makespan import copies_of
-from trireme.placement.objective import LINEAR, Objective, Scorer
+from trireme.placement.objective import Objective, Scorer
 from trireme.placement.placement import Placement
 from trireme.placement.problem import CALLER, Assignment, Machine, Problem
 from trireme.placement.search import Search
@@ -142,10 +141,8 @@ class MoveEvaluator:
     ) -> tuple[float, Assignment, Tasks]:
         """Return the score, assignment and tasks of a search with other seconds for the nodes."""
         problem = self.problem.with_seconds(seconds)
-        forest = Forest(problem)
-        load = None if self.objective in LINEAR else LoadBound(forest)
-        search = Search(problem, self.objective, forest, load)
-        return search.candidates["search"], search.best, search.tasks
+        search = Search(problem, self.objective)
+        return search.value, search.best, search.tasks
 
 
 def _seconds(placement: Placement, node: int, device: str) -> float | None:

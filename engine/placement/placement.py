@@ -13,6 +13,7 @@ from trireme.backend.arena import MemoryUse
 from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node
+from trireme.placement.candidate import Candidate
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, energy_text, time_text
 
@@ -121,7 +122,7 @@ class Placement(Shown):
     stage_of: node id of `source` -> the number of its task; tasks run in this order
     makespan_s: predicted seconds of a run in virtual time
     score: what the objective it was placed for says of it, and the bound
-    candidates: the objective's value of the placements compared ("cpu only", "search", ...)
+    candidates: the placements that were compared ("cpu only", "search", ...)
     unused: for each device that got no node, why
     splits: what was split over devices in `source`, in the order in which it was done
     no_shard: why nothing, or nothing more, was; "" where that was not asked
@@ -151,7 +152,7 @@ class Placement(Shown):
     stage_of: Mapping[int, int]
     makespan_s: float
     score: Score
-    candidates: Mapping[str, float]
+    candidates: tuple[Candidate, ...]
     unused: Mapping[str, str]
     splits: tuple[Splitting, ...] = ()
     no_shard: str = ""
@@ -225,7 +226,7 @@ class Placement(Shown):
             "gap": self.gap,
             "gaps": vars(self.gaps),
             "sources": self.sources,
-            "candidates": dict(self.candidates),
+            "candidates": {one.name: one.value for one in self.candidates},
             "unused": dict(self.unused),
             "splits": [vars(one) for one in self.splits],
             "no_shard": self.no_shard,
@@ -277,13 +278,11 @@ class Placement(Shown):
         nbytes = self.graph.type(node.outputs[0]).nbytes
         return self.links.seconds(nbytes, *link_ends(self.device_of[node.id]))
 
-    def _notable(self) -> dict[str, float]:
+    def _notable(self) -> list[Candidate]:
         """Return the candidates worth a line: single devices, the best start, the answers."""
-        ends = (" only", " first", "search", "proof")
-        shown = {name: v for name, v in self.candidates.items() if name.endswith(ends)}
-        others = {name: v for name, v in self.candidates.items() if name not in shown}
-        best = min(others, key=lambda name: others[name], default=None)
-        return {**({best: others[best]} if best else {}), **shown}
+        others = [one for one in self.candidates if one.kind == "start"]
+        best = min(others, key=lambda one: one.value, default=None)
+        return [one for one in self.candidates if one.kind != "start" or one is best]
 
     def __str__(self) -> str:
         """Return a summary: one screen of lines of at most WIDTH columns."""
@@ -332,16 +331,16 @@ class Placement(Shown):
 
     def _candidate_lines(self) -> list[str]:
         """Return the candidates that were compared, the best first, the chosen one marked."""
-        rows = sorted(self._notable().items(), key=lambda row: row[1])
+        rows = sorted(((one.value, one.name) for one in self._notable()), key=lambda row: row[0])
         value = self.score.value
-        chosen = next((name for name, v in rows if abs(v - value) <= _SAME * value), "this one")
-        rows += [(chosen, value)] if chosen == "this one" else []
-        kept = [row for row in rows[:_MOST_LINES] if row[0] != chosen]
-        shown = sorted(kept + [row for row in rows if row[0] == chosen], key=lambda row: row[1])
-        width = max((len(name) for name, _ in shown), default=0)
+        chosen = next((name for v, name in rows if abs(v - value) <= _SAME * value), "this one")
+        rows += [(value, chosen)] if chosen == "this one" else []
+        kept = [row for row in rows[:_MOST_LINES] if row[1] != chosen]
+        shown = sorted(kept + [row for row in rows if row[1] == chosen], key=lambda row: row[0])
+        width = max((len(name) for _, name in shown), default=0)
         lines = [
             f"  {'*' if name == chosen else ' '} {name:<{width}}  {self.score.text(v)}"
-            for name, v in shown
+            for v, name in shown
         ]
         return ["  candidates, the chosen one marked:", *lines] if len(lines) > 1 else []
 

@@ -16,7 +16,7 @@ from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.budget import memory_uses, streamed_s
 from trireme.placement.copies import insert_copies
 from trireme.placement.makespan import simulated_s
-from trireme.placement.messages import Messages, price_bound
+from trireme.placement.messages import price_bound
 from trireme.placement.node_pricing import NodePricing, check_static, price_node
 from trireme.placement.objective import LINEAR, UNIT, Scorer
 from trireme.placement.placement import Choice, Placement, Score, largest_values
@@ -98,10 +98,8 @@ class Pricing:
         self,
         scorer: Scorer,
         assigned: Assignment,
-        search: Search | None = None,
-        forest: Forest | None = None,
-        load: LoadBound | None = None,
         tasks: Tasks | None = None,
+        search: Search | None = None,
     ) -> Placement:
         """Return the placement of an assignment, in these tasks or those of the best rule."""
         if tasks is None:
@@ -115,8 +113,7 @@ class Pricing:
         placed, device_of, memory_of = insert_copies(graph, where, specs)
         choices = {node.id: Choice(where[node.id], *self.nodes[node.id]) for node in graph.nodes}
         stage_of = {graph.nodes[i].id: t for t, (_, mine) in enumerate(tasks) for i in mine}
-        messages = search.messages if search else None
-        bound, origin = lower_bound(scorer, assigned, value, forest, load, messages)
+        bound, origin = lower_bound(scorer, assigned, value, search)
         score = Score(scorer.objective, UNIT[scorer.objective], value, bound, origin)
         streaming = streamed_s(problem, assigned, tasks)
         uses = least_uses(scorer, assigned, search.best_using if search else {})
@@ -132,7 +129,7 @@ class Pricing:
             stage_of,
             simulated_s(problem, assigned, tasks),
             score,
-            search.candidates if search else {},
+            search.candidates if search else (),
             self._unused(assigned, score, uses),
             issue_s=self.costs.issue_s(),
             memory=tuple(memory_uses(problem, assigned, tasks, packed=True)),
@@ -179,26 +176,21 @@ class Pricing:
 
 
 def lower_bound(
-    scorer: Scorer,
-    assigned: Assignment,
-    value: float,
-    forest: Forest | None,
-    load: LoadBound | None,
-    messages: Messages | None,
+    scorer: Scorer, assigned: Assignment, value: float, search: Search | None
 ) -> tuple[float, str]:
-    """Return what no assignment scores below, and which bound says so; value: of a known one."""
+    """Return what no assignment scores below, and which bound says so.
+
+    value: of the assignment; search: what has bounds of the problem already
+    """
     problem = scorer.problem
     if not problem.n:
         return 0.0, ""
-    if is_single_choice(problem):
+    if problem.has_one_place:
         return value, "the only device"
     if scorer.objective in LINEAR:
+        messages = search.messages if search else None
         return price_bound(problem, scorer.prices, assigned, value, messages)
+    load = search.load if search else None
     if scorer.objective == "throughput":
-        return (load or LoadBound(forest or Forest(problem))).seconds, "the load"
+        return (load or LoadBound(Forest(problem))).seconds, "the load"
     return makespan_bound(problem, value, load)
-
-
-def is_single_choice(problem: Problem) -> bool:
-    """Whether there is but one device, in host memory: one task of everything is the best."""
-    return problem.k == 1 and problem.spaces == 1

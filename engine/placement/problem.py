@@ -175,6 +175,11 @@ class Problem:
             self.resident,
         )
 
+    @property
+    def has_one_place(self) -> bool:
+        """Whether there is but one device, in host memory: one task of everything is the best."""
+        return self.k == 1 and self.spaces == 1
+
     @cached_property
     def work_s(self) -> list[list[float]]:
         """Of each device, the seconds of each node; 0.0 where it cannot run."""

@@ -7,6 +7,7 @@ from typing import cast
 
 from trireme.cost.model import CostModel
 from trireme.placement.bounds import makespan_bound
+from trireme.placement.candidate import Candidate
 from trireme.placement.exact_makespan import MakespanModel
 from trireme.placement.exact_price import PriceModel
 from trireme.placement.messages import price_bound
@@ -43,7 +44,7 @@ def prove(
     bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
     gained = placement.score.value - best.score.value
     score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
-    candidates = {**placement.candidates, "proof": proof.value}
+    candidates = (*placement.candidates, Candidate("proof", "proof", proof.value))
     best = replace(best, score=score, candidates=candidates)
     return replace(best, proof=_sentence(best, proof, gained))
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from trireme.placement.anneal import anneal
 from trireme.placement.bounds import Forest, LoadBound, makespan_bound, within
+from trireme.placement.candidate import Candidate
 from trireme.placement.messages import Messages, passes
 from trireme.placement.objective import LINEAR, Objective, Scorer
 from trireme.placement.problem import Assignment, Problem
-from trireme.placement.stages import asap
+from trireme.placement.stages import Tasks, asap
 from trireme.placement.starts import regions, starts
 
 _NODE_VISITS = 600_000
@@ -27,51 +28,47 @@ _ANNEALED, _STEPS = 400, 250
 """Nodes up to which tasks are annealed, and steps of that for each node squared, at most."""
 _SETTLED = 10
 """Node visits that settling an assignment counts as, by all rules, for each of its nodes."""
-_PROVEN = (1e-6, 5e-4)
-"""A bound this near ends the search: of problems that can be exchanged, and of larger ones."""
-_EXCHANGES = 60
-"""Nodes of a problem up to which pairs of them are exchanged."""
+_PROVEN, _SMALL = (1e-6, 5e-4), 60
+"""A bound this near ends the search: of problems of up to _SMALL nodes, and of larger ones."""
+_STARTS = 4
+"""Starts that are improved."""
 
 
 class Search:
-    """One search. `best` and `tasks` are its answer, `candidates` the scores of the starts by name,
-    `best_using` the best score met with each device in use, `messages` what bounds a price that is
-    a sum. With the answer to a similar problem
-    `known`, fewer starts are tried.
+    """One search.
+
+    best, tasks, value: its answer, and the score of that
+    candidates: what was compared; best_using: the best score met with each device in use
+    messages: what bounds a price that is a sum; forest, load: what bounds the rest
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        objective: Objective,
-        forest: Forest,
-        load: LoadBound | None,
-        known: Assignment | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, objective: Objective) -> None:
         self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
+        self.forest = Forest(problem)
+        needs_load = objective not in LINEAR and not problem.has_one_place
+        self.load = LoadBound(self.forest) if needs_load else None
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
-        self.most = 4 if known is None else 2
-        named = dict(starts(problem, self.scorer.prices, forest, load, known))
+        rows = list(starts(problem, self.scorer.prices, self.forest))
         self.messages: Messages | None = None
-        ranked = self._ranked(named.values())
+        ranked = self._ranked(start for _, _, start in rows)
         is_open = problem.n > 1 and any(len(able) > 1 for able in problem.able)
-        done = not is_open or self._proven(ranked[0], forest, load)
+        done = not is_open or self._proven(ranked[0])
         if objective in LINEAR and not done:
             self.messages = Messages(problem, self.scorer.prices)
             self.messages.run(passes(problem))
-            named["message passing"] = self._ranked(self.messages.met)[0]
-            ranked = self._ranked(named.values())
-            done = self._proven(ranked[0], forest, load)
-        self.candidates = {name: self.scorer.estimate(a) for name, a in named.items()}
+            rows.append(("message passing", "start", self._ranked(self.messages.met)[0]))
+            ranked = self._ranked(start for _, _, start in rows)
+            done = self._proven(ranked[0])
+        candidates = [Candidate(name, kind, self.scorer.estimate(a)) for name, kind, a in rows]
         found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
-        value, self.tasks = self.scorer.evaluate(self.best)
+        self.value, self.tasks = self.scorer.evaluate(self.best)
         if objective == "makespan" and not done:
-            value = self._annealed(value, load)
+            self._anneal()
         if not done:
-            value = self._revised(value)
-        self.candidates["search"] = value
+            self._revise()
+        self.candidates = (*candidates, Candidate("search", "search", self.value))
         self.best_using: dict[int, float] = {}
         for assigned, score in self.scorer.seen.items():
             for device in set(assigned):
@@ -81,18 +78,18 @@ class Search:
         """Return them without repetition, the best first."""
         return sorted(set(assignments), key=lambda a: (self.scorer.estimate(a), a))
 
-    def _proven(self, best: Assignment, forest: Forest, load: LoadBound | None) -> bool:
+    def _proven(self, best: Assignment) -> bool:
         """Whether a bound already says that nothing can be better than the best start."""
         value = self.scorer.estimate(best)
         if self.objective == "makespan":
-            bound, _ = makespan_bound(self.problem, value, load)
+            bound, _ = makespan_bound(self.problem, value, self.load)
         elif self.objective == "throughput":
-            bound = load.seconds if load is not None else 0.0
+            bound = self.load.seconds if self.load is not None else 0.0
         else:
-            bound = forest.solve(self.scorer.prices)[0]
+            bound = self.forest.solve(self.scorer.prices)[0]
             if self.messages is not None:
                 bound = max(bound, self.messages.bound)
-        return value <= bound * (1 + _PROVEN[self.problem.n > _EXCHANGES])
+        return value <= bound * (1 + _PROVEN[self.problem.n > _SMALL])
 
     def _improved(self, ranked: list[Assignment]) -> list[Assignment]:
         """Return local optima from the best starts, the last of all from the best of them; every
@@ -100,7 +97,7 @@ class Search:
         """
         problem, found, begun = self.problem, ranked[:1], self.scorer.visits
         smooth = Scorer(problem, self.objective, smooth=True)
-        for number, start in enumerate(ranked[: self.most], start=1):
+        for number, start in enumerate(ranked[:_STARTS], start=1):
             limit = self.visits * number // 6
             if self.objective == "throughput":
                 start = improve(smooth, start, limit)
@@ -111,37 +108,40 @@ class Search:
         found.append(improve(self.scorer, best, self.scorer.visits + self.visits // 3))
         return found
 
-    def _annealed(self, value: float, load: LoadBound | None) -> float:
+    def _anneal(self) -> None:
         """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
-        better; return its score.
+        better.
         """
-        n = self.problem.n
+        n, value = self.problem.n, self.value
         left = within(self.problem, value) if n <= _ANNEALED else None
         if left is not None:
             visits = min(self.visits * 3 // 2, _STEPS * n**3) // (3 if self.scorer.tight else 1)
-            least, _ = makespan_bound(self.problem, value, load)
-            score, assigned, tasks = anneal(self.scorer, self.tasks, left.able, visits, least)
-            if score < value * (1 - 1e-9):
-                value, self.best, self.tasks = score, assigned, tasks
-        return value
+            least, _ = makespan_bound(self.problem, value, self.load)
+            self._take(*anneal(self.scorer, self.tasks, left.able, visits, least))
 
-    def _revised(self, value: float) -> float:
+    def _take(self, value: float, assigned: Assignment, tasks: Tasks) -> bool:
+        """Keep a placement if it is better than the best; return whether it is."""
+        is_better = value < self.value * (1 - 1e-9)
+        if is_better:
+            self.value, self.best, self.tasks = value, assigned, tasks
+        return is_better
+
+    def _revise(self) -> None:
         """Take any better placement that `explain` would list, one node elsewhere, until there is
-        none; what is at a border first, for in a large graph not all are tried. Return its score.
+        none. What is at a border comes first, for in a large graph not all are tried.
         """
         left, found = self.visits // 6, True
         while found:
             found = False
             for i, device in _alternatives(self.problem, self.best):
-                assigned = _changed(self.problem, self.best, (((i,), device),))
+                assigned = _changed(self.problem, self.best, ((i,), device))
                 left -= _SETTLED * self.problem.n
                 if left < 0:
-                    return value
+                    return
                 score, tasks = self.scorer.evaluate(assigned)
-                if score < value * (1 - 1e-9):
-                    value, self.best, self.tasks, found = score, assigned, tasks, True
+                if self._take(score, assigned, tasks):
+                    found = True
                     break
-        return value
 
 
 def _alternatives(problem: Problem, assigned: Assignment) -> list[tuple[int, int]]:
@@ -158,7 +158,7 @@ def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:
     best, improved = start, True
     while improved and scorer.visits < visits:
         improved = False
-        for change in _moves(scorer.problem, best, scorer.objective):
+        for change in _moves(scorer.problem, best):
             moved = _changed(scorer.problem, best, change)
             if moved != best and scorer.estimate(moved) < scorer.estimate(best) * (1 - 1e-9):
                 best, improved = moved, True
@@ -167,35 +167,29 @@ def improve(scorer: Scorer, start: Assignment, visits: int) -> Assignment:
     return best
 
 
-Change = tuple[tuple[tuple[int, ...], int], ...]
-"""Sets of nodes, and the device that each goes to where it can."""
+Change = tuple[tuple[int, ...], int]
+"""A set of nodes, and the device that they go to where they can."""
 
 
 def _changed(problem: Problem, assigned: Assignment, change: Change) -> Assignment:
-    able, moved = problem.able, list(assigned)
-    for nodes, device in change:
-        for i in nodes:
-            if device in able[i]:
-                moved[i] = device
+    (nodes, device), able, moved = change, problem.able, list(assigned)
+    for i in nodes:
+        if device in able[i]:
+            moved[i] = device
     return tuple(moved)
 
 
-def _moves(problem: Problem, assigned: Assignment, objective: Objective) -> Iterator[Change]:
-    """Yield changes, each once, the boldest first; exchanges last, where balance matters."""
-    seen: set[tuple[tuple[int, ...], int]] = set()
+def _moves(problem: Problem, assigned: Assignment) -> Iterator[Change]:
+    """Yield changes, each once, the boldest first."""
+    seen: set[Change] = set()
     for nodes in _sets(problem, assigned):
         for device in problem.devices:
-            move = (nodes, device)
-            if move in seen:
+            change = (nodes, device)
+            if change in seen:
                 continue
             if any(assigned[i] != device and device in problem.able[i] for i in nodes):
-                seen.add(move)
-                yield (move,)
-    if objective == "serial" or problem.n > _EXCHANGES:
-        return
-    for i, j in itertools.combinations(range(problem.n), 2):
-        if assigned[i] != assigned[j]:
-            yield ((i,), assigned[j]), ((j,), assigned[i])
+                seen.add(change)
+                yield change
 
 
 def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:

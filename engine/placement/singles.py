@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
-from trireme.placement.bounds import Forest, LoadBound
-from trireme.placement.objective import LINEAR, Objective, Scorer, check_objective
+from trireme.placement.objective import Objective, Scorer, check_objective
 from trireme.placement.placement import Placement
-from trireme.placement.pricing import Pricing, is_single_choice
+from trireme.placement.pricing import Pricing
 from trireme.placement.problem import Assignment, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks
@@ -105,10 +104,8 @@ def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Ta
         assigned = tuple(able[0] for able in problem.able)
         value, tasks = Scorer(problem, objective).evaluate(assigned)
         return value, assigned, tasks
-    forest = Forest(problem)
-    load = None if objective in LINEAR or is_single_choice(problem) else LoadBound(forest)
-    search = Search(problem, objective, forest, load)
-    return search.candidates["search"], search.best, search.tasks
+    search = Search(problem, objective)
+    return search.value, search.best, search.tasks
 
 
 def is_single(problem: Problem, assigned: Assignment) -> bool:

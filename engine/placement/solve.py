@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned
-from trireme.placement.bounds import Forest, LoadBound
-from trireme.placement.objective import LINEAR, Objective, Scorer, check_objective
+from trireme.placement.objective import Objective, Scorer, check_objective
 from trireme.placement.placement import Placement
-from trireme.placement.pricing import FixedNodes, Pricing, is_single_choice
+from trireme.placement.pricing import FixedNodes, Pricing
 from trireme.placement.search import Search
 
 
@@ -69,10 +68,8 @@ def _solutions(
     pricing = Pricing.of(pinned(graph, pins), costs)
     problem = pricing.problem
     check_objective(problem.machine, objective)
-    forest = Forest(problem)
-    load = None if objective in LINEAR or is_single_choice(problem) else LoadBound(forest)
-    search = Search(problem, objective, forest, load)
-    yield pricing.placement_of(search.scorer, search.best, search, forest, load, search.tasks)
+    search = Search(problem, objective)
+    yield pricing.placement_of(search.scorer, search.best, search.tasks, search)
     given, least = [search.best], max(problem.n // 20, 1)
     seen = search.scorer.seen
     for assigned in sorted(seen, key=lambda a: (seen[a], a)):
@@ -80,4 +77,4 @@ def _solutions(
         tasks = search.scorer.evaluate(assigned)[1] if apart >= least else []
         if apart >= least and not search.scorer.overfull(assigned, tasks):
             given.append(assigned)
-            yield pricing.placement_of(search.scorer, assigned, search, forest, load, tasks)
+            yield pricing.placement_of(search.scorer, assigned, tasks, search)

@@ -405,7 +405,7 @@ def test_the_worked_example_of_the_docs():
     near = placed(5e-6)
     assert near.makespan_s == pytest.approx(58e-6)
     assert near.score.lower_bound == pytest.approx(58e-6)
-    assert near.candidates["cpu only"] == pytest.approx(200e-6)
+    assert {one.name: one.value for one in near.candidates}["cpu only"] == pytest.approx(200e-6)
     far = placed(100e-6)
     assert far.makespan_s == pytest.approx(200e-6)
     assert far.unused["npu"] == "the best run found with it takes 48.0 us more"

@@ -19,7 +19,7 @@ from sweep import sweep
 
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, Links
-from trireme.placement.bounds import Forest, LoadBound, makespan_bound
+from trireme.placement.bounds import makespan_bound
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import price_bound
 from trireme.placement.objective import Scorer
@@ -51,8 +51,8 @@ class Gap:
 
 
 def gap_serial(name, problem, limit_s=10.0):
-    search = Search(problem, "serial", Forest(problem), None)
-    value = search.candidates["search"]
+    search = Search(problem, "serial")
+    value = search.value
     for who, rule in BASELINES.items():
         theirs = min(search.scorer.evaluate(assigned)[0] for assigned in rule(problem))
         assert value <= theirs * (1 + 1e-9), f"{name}: {who} takes {theirs}, trireme {value}"
@@ -66,9 +66,8 @@ def gap_serial(name, problem, limit_s=10.0):
 
 
 def gap_makespan(name, problem, limit_s):
-    forest = Forest(problem)
-    search = Search(problem, "makespan", forest, LoadBound(forest))
-    value = search.candidates["search"]
+    search = Search(problem, "makespan")
+    value = search.value
     bound, _ = makespan_bound(problem, value)
     if value <= bound * (1 + 1e-6):
         return Gap(name, 0.0, 0.0)
@@ -119,7 +118,7 @@ def test_the_model_of_stages_has_every_placement(seed):
     kind = ("layered", "series-parallel")[seed % 2]
     sizes = (random_problem(kind, seed, n) for n in range(7, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 64)
-    scorer = Search(problem, "serial", Forest(problem), None).scorer
+    scorer = Search(problem, "serial").scorer
     rows = {assigned: scorer.evaluate(assigned) for assigned in itertools.product(*problem.able)}
     worst = max(rows, key=lambda assigned: rows[assigned][0])
     least, most = min(rows.values())[0], rows[worst][0]
@@ -138,13 +137,11 @@ def test_paths_bound_every_placement(seed):
     kind = ("layered", "series-parallel")[seed % 2]
     sizes = (random_problem(kind, seed, n) for n in range(9, 1, -1))
     problem = next(p for p in sizes if math.prod(map(len, p.able)) <= 1000)
-    search = Search(problem, "serial", Forest(problem), None)
+    search = Search(problem, "serial")
     prices, evaluate = search.scorer.prices, search.scorer.evaluate
     least = min(evaluate(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax(problem, prices, least, 10.0).bound <= least
-    fastest = Search(
-        problem, "makespan", Forest(problem), LoadBound(Forest(problem))
-    ).scorer.evaluate
+    fastest = Search(problem, "makespan").scorer.evaluate
     end = min(fastest(assigned)[0] for assigned in itertools.product(*problem.able))
     assert relax_makespan(problem, end, 10.0).bound <= end
     whole = from_start_of(problem, "makespan", 3.0)
@@ -280,7 +277,7 @@ def test_a_better_placement_is_found_from_a_bad_one():
     """From everything on the cpu the solver reaches what the search reaches, or better."""
     problem = random_problem("series-parallel", 3, 12)
     prices = time_prices(problem)
-    search = Search(problem, "serial", Forest(problem), None)
+    search = Search(problem, "serial")
     best = search.scorer.evaluate(search.best)[0]
     proof = from_start_of(problem, "serial", 20.0)
     assert proof.value <= best * (1 + 1e-4) and proof.bound <= proof.value

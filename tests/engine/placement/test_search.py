@@ -20,14 +20,14 @@ from toy_device import ToyDevice
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel, Link, Links
 from trireme.placement import anneal
-from trireme.placement.bounds import Forest, LoadBound, critical_s, makespan_bound, to_end
+from trireme.placement.bounds import critical_s, makespan_bound, to_end
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import Messages, price_bound
-from trireme.placement.objective import LINEAR, OBJECTIVES, Scorer
+from trireme.placement.objective import OBJECTIVES, Scorer
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.search import Search
-from trireme.placement.stages import asap, fewest_launches, rules
+from trireme.placement.stages import asap, rules
 from trireme.placement.starts import single_device
 from trireme.placement.unused_device import least_uses
 from trireme.placement.virtual_time import end_s, timeline
@@ -41,10 +41,8 @@ small_case = functools.cache(functools.partial(case, most=40))
 
 @functools.cache
 def searched(problem, objective):
-    forest = Forest(problem)
-    load = None if objective in LINEAR else LoadBound(forest)
-    search = Search(problem, objective, forest, load)
-    return search, search.candidates["search"], forest, load
+    search = Search(problem, objective)
+    return search, search.value, search.forest, search.load
 
 
 @small
@@ -148,8 +146,7 @@ def test_message_passing_bounds_every_placement(seed):
     ):
         known = {
             assigned: min(
-                dear.total(problem, assigned, tasks)
-                for tasks in rules(problem, assigned, launch=dear.launch)
+                dear.total(problem, assigned, tasks) for tasks in rules(problem, assigned)
             )
             for assigned in itertools.product(*problem.able)
         }
@@ -231,28 +228,6 @@ def test_nothing_that_explain_lists_is_better(seed):
                     assert search.scorer.evaluate(moved)[0] >= value * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_fewest_launches(seed):
-    """No order of the nodes, one at a time, has cheaper launches."""
-    print("seed", seed)
-    rng = random.Random(seed)
-    problem = random_problem(("layered", "series-parallel")[seed % 2], seed, 11, devices=3)
-    launch = [rng.choice((0.0, 1.0, 1.0, 5.0)) for _ in problem.devices]
-    assigned = tuple(rng.choice(able) for able in problem.able)
-
-    @functools.cache
-    def least(done, last):
-        ways = [
-            least(done | {i}, d) + (launch[d] if d != last else 0.0)
-            for i, d in enumerate(assigned)
-            if i not in done and done.issuperset(problem.before[i])
-        ]
-        return min(ways, default=0.0)
-
-    tasks = fewest_launches(problem, assigned, launch)
-    assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
-
-
 def test_walks_end_where_they_find_nothing(monkeypatch):
     """They take a few turns for each pair of nodes; none, where nothing can be better."""
     problem = random_problem("layered", 8, 14)
@@ -293,7 +268,7 @@ def test_memory_is_kept(seed):
         limited = type(problem)(
             tight, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
         )
-        scorer = Search(limited, "makespan", Forest(limited), LoadBound(Forest(limited))).scorer
+        scorer = Search(limited, "makespan").scorer
         best = min(scorer.seen, key=scorer.estimate)
         _, tasks = scorer.evaluate(best)
         if any(able != [1] for able in limited.able):

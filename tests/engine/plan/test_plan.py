@@ -163,7 +163,7 @@ def test_never_worse_than_the_best_single_device(seed):
     graph = random_graph(random.Random(seed), 40)
     unpinned = replace(graph, nodes=tuple(replace(n, pin=None) for n in graph.nodes))
     placement = place_plain(unpinned, CostModel(devices()))
-    singles = [s for name, s in placement.candidates.items() if name.endswith("only")]
+    singles = [one.value for one in placement.candidates if one.kind == "single"]
     assert len(singles) == 3
     assert placement.score.lower_bound <= placement.makespan_s <= min(singles) + 1e-12
 

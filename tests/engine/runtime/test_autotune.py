@@ -60,7 +60,7 @@ def test_what_is_slower_than_predicted_is_not_kept():
         assert sum(one.kept for one in placement.measured) == 1
         assert "slower when measured" in placement.unused["gpu"]
         assert all(str(one) in str(explain(placement)) for one in placement.measured)
-        assert placement.score.lower_bound <= min(placement.candidates.values())
+        assert placement.score.lower_bound <= min(one.value for one in placement.candidates)
         for name, array in session.run(feeds).items():
             assert array.tobytes() == run_reference(graph, feeds)[name].tobytes()
     with opened(graph, toys(), placement=placement) as session:
