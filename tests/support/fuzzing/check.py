@@ -22,6 +22,7 @@ from trireme.support.errors import TriremeError
 ALLOWED = {
     "ops are not supported": "unsupported op",
     "is not known before it runs": "unknown shape",
+    "on the open dimension": "unknown shape",
 }
 """Sentences that an allowed error holds -> its kind."""
 

@@ -214,12 +214,14 @@ class Grower:
             return tuple(sizes)
         return tuple(int(self.choose(SIZES)) for _ in range(rank))
 
-    def like(self, x: Tensor, broadcast: bool = True) -> Tensor:
+    def like(self, x: Tensor, broadcast: bool = True, one_way: bool = False) -> Tensor:
         """Return a second operand for x: a value there is, a scalar, or one of a shape that fits.
 
         The scalar is of shape [] or [1, ..]; others are x's shape with some axes 1 or left off.
         """
         same = [t for t in self.values if t.dtype == x.dtype and fits(t.shape, x.shape)]
+        if one_way:
+            same = [t for t in same if np.broadcast_shapes(t.shape, x.shape) == x.shape]
         if same and self.chance(0.4):
             return self.choose(same)
         shape: Sequence[int] = x.shape

@@ -42,6 +42,10 @@ ABSOLUTE = dict.fromkeys(
 """How far ONNX Runtime's results are moved at least: it has e^x - 1 from e^x, which is wrong by 3 %
 at -1e-6, recurrent ops from a tanh of some 2e-8, gelu from 1 + erf, which is wrong by 3 % at -5.
 """
+SUMS = ("ReduceMean", "ReduceSum", "GlobalAveragePool", "AveragePool", "MatMul", "Gemm", "Conv")
+"""Ops whose results may cancel to nothing: each is moved by LOST of its greatest input at least, so
+that a mean of 5e-9 may as well be the 0 that it is in exact arithmetic, and its quotient NaN."""
+LOST = 2.0**-23
 FIRST_ONLY = ("Resize", "Upsample", "OneHot", "Pad", "Clip")
 """Ops whose further float inputs are parameters that no rounding touches."""
 
@@ -160,7 +164,7 @@ def jittered(grown: Grown) -> tuple[onnx.ModelProto, dict[str, tuple[Any, Any]]]
             names[position] = f"moved_{len(factors)}"
             nodes.append(move(array, name, names[position]))
         nodes.append(changed)
-        least = own_error(node)
+        least = own_error(node, [grown.arrays.get(name) for name in node.input])
         for position, name in enumerate(node.output) if least is not None else ():
             array = grown.arrays.get(name)
             if array is not None and str(array.dtype) in UNIT and array.size:
@@ -175,12 +179,15 @@ def jittered(grown: Grown) -> tuple[onnx.ModelProto, dict[str, tuple[Any, Any]]]
     return model, factors
 
 
-def own_error(node: Any) -> float | None:
+def own_error(node: Any, inputs: Sequence[Any]) -> float | None:
     """Return how far a node's results are moved at least; None where they are not moved.
 
     A cubic Resize is off by up to 5e-6, by a number of its own in each pixel, however alike the
     pixels are that it reads.
     """
+    if node.op_type in SUMS:
+        floats = [a for a in inputs if a is not None and str(a.dtype) in UNIT and a.size]
+        return LOST * max((float(np.abs(a.astype(np.float64)).max()) for a in floats), default=0.0)
     cubic = any(a.name == "mode" and a.s == b"cubic" for a in node.attribute)
     return ABSOLUTE.get(node.op_type, 2.0**-18 if cubic else None)
 

@@ -92,9 +92,9 @@ def _one(g: Grower, dtypes: Sequence[str]) -> Sequence[str]:
     return dtypes if g.chance(0.5) else (g.choose(dtypes),)
 
 
-def like(broadcast: bool = True) -> Slot:
-    """Something of the first input's dtype that broadcasts with it."""
-    return lambda d: d.g.like(d.x, broadcast)
+def like(broadcast: bool = True, one_way: bool = False) -> Slot:
+    """Something of the first input's dtype that broadcasts with it; one_way: to its shape."""
+    return lambda d: d.g.like(d.x, broadcast, one_way)
 
 
 def maybe(slot: Slot, p: float = 0.5) -> Slot:

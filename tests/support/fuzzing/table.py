@@ -48,7 +48,7 @@ ROWS: tuple[Row, ...] = (
     row("ThresholdedRelu", value(REAL), attrs={"alpha": uniform(0, 1)}),
     row("HardSigmoid", value(REAL), attrs={"alpha": uniform(0.1, 0.5), "beta": uniform(0, 1)}),
     row("Shrink", value(), attrs={"lambd": uniform(0, 1), "bias": uniform(-1, 1)}),
-    row("PRelu", value(REAL), like()),
+    row("PRelu", value(REAL), like(one_way=True)),
     row("Clip", value(NUMBER), maybe(scalar(-1, 0)), maybe(scalar(0, 2)), rounds=False, weight=2),
     *(row(op, value(NUMBER), like(), weight=3) for op in ("Add", "Sub", "Mul", "Div")),
     row("Pow", value(("float32", "float32", "int32", "float64")), like()),
