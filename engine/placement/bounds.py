@@ -283,7 +283,7 @@ class _ForestRun:
 
 
 class LoadBound:
-    """The load bound.
+    """The load bound, and `balanced`, the assignment whose loads the last weights balance.
 
     Weights grow with the load that their resource has where it is dear: multiplicative updates,
     whose steps shrink.
@@ -295,13 +295,14 @@ class LoadBound:
         ways = [int(s != t) for s in range(width) for t in range(width)]
         weights = [1.0 / groups] * groups + [0.2 / groups * used for used in ways]
         self.seconds = 0.0
+        self.balanced: tuple[int, ...] = ()
         for step in range(max(5, min(60, visits // max(problem.n, 1)))):
             norm = sum(weights)
             weights = [w / norm for w in weights]
             prices = time_prices(problem, weights[:groups], weights[groups:])
-            bound, assigned = forest.solve(prices)
+            bound, self.balanced = forest.solve(prices)
             self.seconds = max(self.seconds, bound)
-            loads = loads_s(problem, assigned, asap(problem, assigned))
+            loads = loads_s(problem, self.balanced, asap(problem, self.balanced))
             top = max(loads) or 1.0
             rate = 1.5 / math.sqrt(1 + step)
             weights = [w * math.exp(rate * x / top) for w, x in zip(weights, loads, strict=True)]

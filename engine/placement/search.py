@@ -49,7 +49,7 @@ class Search:
         needs_load = objective not in LINEAR and not problem.has_one_place
         self.load = LoadBound(self.forest) if needs_load else None
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
-        rows = list(starts(problem, self.scorer.prices, self.forest))
+        rows = list(starts(problem, self.scorer.prices, self.forest, self.load))
         self.messages: Messages | None = None
         ranked = self._ranked(start for _, _, start in rows)
         is_open = problem.n > 1 and any(len(able) > 1 for able in problem.able)
@@ -64,7 +64,7 @@ class Search:
         found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
         self.value, self.tasks = self.scorer.evaluate(self.best)
-        if objective == "makespan" and not done:
+        if objective not in LINEAR and not done:
             self._anneal()
         if not done:
             self._revise()
@@ -112,11 +112,16 @@ class Search:
         """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
         better.
         """
-        n, value = self.problem.n, self.value
-        left = within(self.problem, value) if n <= _ANNEALED else None
-        if left is not None:
-            visits = min(self.visits * 3 // 2, _STEPS * n**3) // (3 if self.scorer.tight else 1)
-            least, _ = makespan_bound(self.problem, value, self.load)
+        problem, value = self.problem, self.value
+        left: Problem | None = problem
+        least = self.load.seconds if self.load is not None else 0.0
+        if self.objective == "makespan":
+            left = within(problem, value)
+            least, _ = makespan_bound(problem, value, self.load)
+        if left is not None and problem.n <= _ANNEALED:
+            steps = min(self.visits * 3 // 2, _STEPS * problem.n**3)
+            is_slow = self.scorer.tight or self.objective == "throughput"
+            visits = steps // (3 if is_slow else 1)
             self._take(*anneal(self.scorer, self.tasks, left.able, visits, least))
 
     def _take(self, value: float, assigned: Assignment, tasks: Tasks) -> bool:

@@ -1,14 +1,15 @@
 """Where the search begins: assignments worth improving, each by a rule with a name.
 
-Single devices, the fastest device of each node, and the dynamic programme over a forest of the
-graph. Others were tried and earned nothing (docs/experiments/placement.md).
+Single devices, the fastest device of each node, the dynamic programme over a forest of the graph,
+and the assignment that balances the resources' loads. Others were tried and earned nothing
+(docs/experiments/placement.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trireme.placement.bounds import Forest
+from trireme.placement.bounds import Forest, LoadBound
 from trireme.placement.candidate import CandidateKind
 from trireme.placement.prices import Prices
 from trireme.placement.problem import Assignment, Problem
@@ -41,7 +42,7 @@ def regions(problem: Problem, device: int) -> list[list[int]]:
 
 
 def starts(
-    problem: Problem, prices: Prices, forest: Forest
+    problem: Problem, prices: Prices, forest: Forest, load: LoadBound | None
 ) -> Iterator[tuple[str, CandidateKind, Assignment]]:
     """Yield (name, kind, assignment); each can run, and the order is the same every time."""
     names = problem.machine.names
@@ -60,3 +61,5 @@ def starts(
     )
     yield "each node at its fastest", "start", fastest
     yield "dynamic programme", "start", forest.solve(prices, every_launch=True)[1]
+    if load is not None:
+        yield "balanced", "start", load.balanced
