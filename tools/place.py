@@ -202,8 +202,8 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
     plan = make_plan(placement)
     flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
     held = options.placement or splits(options) not in ("auto", "off")
-    dealt = None if held else plan_round_robin(placement.source, costs.devices, costs.calibration)
-    return (dealt.flow_beside(flow) if dealt else None) or flow
+    in_turn = None if held else plan_round_robin(placement.source, costs.devices, costs.calibration)
+    return (in_turn.flow_beside(flow) if in_turn else None) or flow
 
 
 def _placed(

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -113,7 +114,7 @@ def time_programs(
     rounds: int,
     turn_s: float,
     seed: int = 0,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     limit_s: float = float("inf"),
 ) -> Clock:
     """Time every entrant in every round; `timing.interleave` has the rounds and their limit.
@@ -121,7 +122,7 @@ def time_programs(
     Returns which clock counts: virtual time for all of them, where one is simulated.
     """
     clock: Clock = "virtual" if any(one.is_simulated for one in entrants) else "wall"
-    for turn in interleave(entrants, rounds, random.Random(seed), told, limit_s):
+    for turn in interleave(entrants, rounds, random.Random(seed), progress, limit_s):
         entrant = turn.entrant
         wall_s, virtual_s = entrant.turn(feeds, turn_s if turn.in_time else 0.0, clock)
         if turn.counts:
@@ -195,10 +196,8 @@ def _fastest(
         if not entrants:
             return replace(placements[0], measured=tuple(lines))
 
-        def told(done: int, total: int) -> None:
-            progress("trying placements", done, total)
-
-        clock = time_programs(entrants, feeds, ROUNDS, TURN_S, told=told, limit_s=LIMIT_S)
+        rounds = partial(progress, "trying placements")
+        clock = time_programs(entrants, feeds, ROUNDS, TURN_S, progress=rounds, limit_s=LIMIT_S)
         best = _best(entrants, feeds, clock)
     rows = [
         Tried(
@@ -218,11 +217,11 @@ def _best(entrants: Sequence[Timed[Opened]], feeds: Mapping[str, Array], clock: 
     if not alone or not mixed:
         return _fastest_of(range(len(entrants)), entrants, clock)
     single, mixture = (_fastest_of(some, entrants, clock) for some in (alone, mixed))
-    if not _surely_faster(entrants[mixture], entrants[single], clock):
+    if not _significantly_faster(entrants[mixture], entrants[single], clock):
         return single
     one, other = Timed(entrants[mixture].session), Timed(entrants[single].session)
     time_programs([one, other], feeds, ROUNDS, TURN_S, seed=1, limit_s=LIMIT_S)
-    return mixture if _surely_faster(one, other, clock) else single
+    return mixture if _significantly_faster(one, other, clock) else single
 
 
 def _fastest_of(some: Iterable[int], entrants: Sequence[Timed[Opened]], clock: Clock) -> int:
@@ -233,7 +232,7 @@ def _fastest_of(some: Iterable[int], entrants: Sequence[Timed[Opened]], clock: C
     return best if gains.get(best, 1.0) < 1 - LEAST_GAIN else first
 
 
-def _surely_faster(mixture: Timed[S], single: Timed[S], clock: Clock) -> bool:
+def _significantly_faster(mixture: Timed[S], single: Timed[S], clock: Clock) -> bool:
     rounds = list(zip(mixture.seconds(clock), single.seconds(clock), strict=True))
     often = sum(a < b for a, b in rounds) >= OFTEN * len(rounds)
     return often and mixture.ratio(single, clock) < 1 - MIXTURE_GAIN

@@ -118,9 +118,9 @@ class Executors:
 
     def _try(self) -> None:
         """Run once and time it, in the other way than the last time; keep the faster in the end."""
-        way: Literal["serial", "parallel"] = "parallel" if self._tried % 2 else "serial"
-        run = self._overlapping if way == "parallel" else self._serially
-        self._best[way] = min(self._best[way], seconds_of(run))
+        mode: Literal["serial", "parallel"] = "parallel" if self._tried % 2 else "serial"
+        run = self._overlapping if mode == "parallel" else self._serially
+        self._best[mode] = min(self._best[mode], seconds_of(run))
         self._tried += 1
         if self._tried == 2 * TRIES:
             serial, parallel = self._best["serial"], self._best["parallel"]

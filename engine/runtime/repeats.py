@@ -20,7 +20,7 @@ from trireme.support.timing import Repeat, time_calls
 SETTLED_S = 0.05
 """After so long numpy's threads look for no more work: OpenBLAS takes about 25 ms."""
 
-_SETTLING = 40
+_CHOICE_RUNS = 40
 """Runs after which a choice of threads is made: the cpu tries 32 times."""
 
 
@@ -40,7 +40,7 @@ def seen_runs(
         wall = time_calls(run, Repeat(least=1 if repeats else warmup + runs))
         if repeats and runs > 1:
             time.sleep(SETTLED_S)
-            _settle(calls, run)
+            _choose_threads(calls, run)
         spans = []
         for _ in range(warmup + runs - repeats):
             if repeats:
@@ -51,14 +51,14 @@ def seen_runs(
     return spans[warmup:], wall if repeats else wall[warmup:]
 
 
-def _settle(calls: Sequence[BoundCall], run: Callable[[], object]) -> None:
+def _choose_threads(calls: Sequence[BoundCall], run: Callable[[], object]) -> None:
     """Run as a service at work does, one run right behind another, until devices that have a
     choice of threads have made it anew.
     """
     for call in calls:
         if isinstance(call, ThreadedCall):
             call.use_single_thread(None)
-    for _ in range(_SETTLING):
+    for _ in range(_CHOICE_RUNS):
         run()
 
 

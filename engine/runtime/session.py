@@ -226,7 +226,7 @@ class Session(Closing, Shown):
 
         A device works on the next run while another is at this one; the bits are those of one run
         after another, states included. The least depth that keeps the busiest device busy is
-        taken when None, or whole runs are dealt out to instances of a device
+        taken when None, or instances of a device take whole runs in turn
         (runtime/streams/round_robin.py) where the objective is throughput. One stream at a
         time; meanwhile `run` is free where there are no states.
         Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
@@ -234,12 +234,9 @@ class Session(Closing, Shown):
         with self._lock:
             self._check_open()
             asked = self.placement_options
-            deals = asked.is_free and asked.goal == "throughput"
-            make = (
-                partial(pipeline_or_round_robin, self.graph, self.program, self._calibration)
-                if deals
-                else partial(pipeline, self.program)
-            )
+            make = partial(pipeline, self.program)
+            if asked.is_free and asked.goal == "throughput":
+                make = partial(pipeline_or_round_robin, self.graph, self.program, self._calibration)
             return self._streams.begin(make, feeds, depth, self)
 
     @checked(RunError)
@@ -249,7 +246,7 @@ class Session(Closing, Shown):
         Errors: as `run`
         """
         with self._alone():
-            self._settle(feeds)
+            self._choose_executor(feeds)
             return self._watched(feeds)
 
     @checked(RunError)
@@ -292,7 +289,7 @@ class Session(Closing, Shown):
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         with self._alone():
-            self._settle(feeds)
+            self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
             run, watch = partial(self._run, feeds), partial(self._watched, feeds)
             seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup)
@@ -305,7 +302,7 @@ class Session(Closing, Shown):
         spans = self.runs.profiled()
         return self._binding.collect(results), spans
 
-    def _settle(self, feeds: Mapping[str, Any]) -> None:
+    def _choose_executor(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
         given = self._binding.bind(feeds)
         self.runs.choose_executor()

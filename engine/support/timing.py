@@ -87,18 +87,18 @@ def interleave(
     entrants: Sequence[T],
     rounds: int,
     rng: random.Random,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
     limit_s: float = float("inf"),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Turn[T]]:
     """Yield a turn of every entrant in every round, in a random order; one round more warms up.
 
-    told: which round begins, and how many there are
+    progress: called as a round begins, with its number and how many there are
     limit_s: after so many seconds the round that has begun is the last, and one at least counts
     """
     end = clock() + limit_s
     for number in range(rounds + 1):
-        told(number, rounds)
+        progress(number, rounds)
         order = list(entrants)
         rng.shuffle(order)
         for entrant in order:

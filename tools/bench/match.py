@@ -187,8 +187,8 @@ class PeerMatch:
         """Let every engine have its turns; the first round warms up and is not counted."""
         rounds = self.options.rounds
         turn_s = self.options.round_s or self.options.duration / rounds
-        told = partial(self.progress, f"{self.model}: {threads} threads, round")
-        for turn in interleave(entrants, rounds, self.random, told):
+        progress = partial(self.progress, f"{self.model}: {threads} threads, round")
+        for turn in interleave(entrants, rounds, self.random, progress):
             if not turn.entrant.run.reason:
                 others = [e for e in entrants if e is not turn.entrant and not e.run.reason]
                 self._turn(turn, others, turn_s)

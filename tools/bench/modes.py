@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.backend.device import Clock
+from trireme.backend.device import Clock, Progress
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.runtime.executors import Mode
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
+from trireme.tools.bench.turns import Entrant, Match, matches, text_table, time_match
 
 Modes = tuple[Mode, Subgraphs, Execution]
 DEFAULT: Modes = ("auto", "merged", "sunk")
@@ -69,10 +69,10 @@ class ModeRow:
 
 
 def bench_modes(
-    options: argparse.Namespace, counts: Sequence[int], told: Told
+    options: argparse.Namespace, counts: Sequence[int], progress: Progress
 ) -> Iterator[list[ModeRow]]:
     """Yield the rows of each model with each number of threads."""
-    yield from map(time_modes, matches(options, counts, told))
+    yield from map(time_modes, matches(options, counts, progress))
 
 
 def time_modes(match: Match) -> list[ModeRow]:

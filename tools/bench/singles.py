@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
-from trireme.backend.device import Clock
+from trireme.backend.device import Clock, Progress
 from trireme.cost.calibration import load_calibration
 from trireme.cost.model import CostModel
 from trireme.placement.objective import Objective
@@ -22,7 +22,7 @@ from trireme.placement.singles import solve_singles
 from trireme.runtime.autotune import is_same
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
-from trireme.tools.bench.turns import Entrant, Match, Told, matches, text_table, time_match
+from trireme.tools.bench.turns import Entrant, Match, matches, text_table, time_match
 
 CHOSEN = "as placed"
 
@@ -52,10 +52,10 @@ class SingleRow:
 
 
 def bench_singles(
-    options: argparse.Namespace, counts: Sequence[int], told: Told
+    options: argparse.Namespace, counts: Sequence[int], progress: Progress
 ) -> Iterator[list[SingleRow]]:
     """Yield the rows of each model with each number of threads."""
-    yield from map(time_singles, matches(options, counts, told))
+    yield from map(time_singles, matches(options, counts, progress))
 
 
 def time_singles(match: Match) -> list[SingleRow]:

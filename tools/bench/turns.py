@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from trireme.backend.device import HOST, Clock, Device
+from trireme.backend.device import HOST, Clock, Device, Progress, no_progress
 from trireme.cost.calibration import Calibration
 from trireme.runtime.autotune import Timed, time_programs
 from trireme.runtime.compare import gap
@@ -22,8 +23,6 @@ from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.tools.feeds import make_feeds
 from trireme.tools.options import session_arguments
-
-Told = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Match:
     turn_s: float
     seed: int = 0
     calibration: Calibration | Path | None = None
-    told: Told = lambda *what: None
+    progress: Progress = no_progress
 
     @property
     def shared(self) -> list[Device]:
@@ -77,28 +76,29 @@ def _apart(ours: Array, theirs: Array) -> float:
 
 def time_match(entrants: Sequence[Entrant], match: Match) -> Clock:
     """Time every entrant in every round; return which clock counts."""
-
-    def told(done: int, total: int) -> None:
-        match.told(f"{match.label}: round", done, total)
-
-    return time_programs(entrants, match.feeds, match.rounds, match.turn_s, match.seed, told)
+    progress = partial(match.progress, f"{match.label}: round")
+    return time_programs(entrants, match.feeds, match.rounds, match.turn_s, match.seed, progress)
 
 
-def matches(options: argparse.Namespace, counts: Sequence[int], told: Told) -> Iterator[Match]:
+def matches(
+    options: argparse.Namespace, counts: Sequence[int], progress: Progress
+) -> Iterator[Match]:
     """Yield what the options ask to compare, for each model with each number of threads."""
     for model, threads in itertools.product(options.models, counts):
-        with _match(options, model, threads, told) as match:
+        with _match(options, model, threads, progress) as match:
             yield match
 
 
 @contextmanager
-def _match(options: argparse.Namespace, model: str, threads: int, told: Told) -> Iterator[Match]:
+def _match(
+    options: argparse.Namespace, model: str, threads: int, progress: Progress
+) -> Iterator[Match]:
     given = session_arguments(argparse.Namespace(**{**vars(options), "threads": threads}))
     turn_s = options.round_s or options.duration / options.rounds
     label = f"{Path(model).name}, {options.devices}, {threads} threads"
     with Session(model, **given) as first:
         feeds = make_feeds(options, first.inputs)
-        yield Match(first, feeds, label, options.rounds, turn_s, options.seed, told=told)
+        yield Match(first, feeds, label, options.rounds, turn_s, options.seed, progress=progress)
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -1,8 +1,8 @@
 """Run the items of a stream: pipelines, round robin and replicas all go through here.
 
-An item is one run. A lane is a context and the steps of a run in that context. Every queue has a
+An item is one run. A context has the memory of one run and the steps of it. Every queue has a
 thread and runs one step at a time, the oldest item's first. Cheap steps run on the thread that made
-them ready, where their queue is free. A lane whose devices queue launches by themselves needs no
+them ready, where their queue is free. A context whose devices queue launches by themselves needs no
 thread: its items are launched whole. An item that fails says why; the others go on.
 """
 
@@ -39,15 +39,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A context of a stream, and how a run goes in it: by steps, or launched whole.
+class StreamContext:
+    """Memory for one run of a stream, and how the run goes in it: by steps, or launched whole.
 
     between: (a, b): step b waits for step a of the item before
     launch: where there are no steps: launches a run without waiting for any of it, and adds each
         event as soon as it is launched
     """
 
-    context: ExecutionContext
+    execution: ExecutionContext
     steps: Sequence[Step] = ()
     between: Sequence[tuple[int, int]] = ()
     launch: Callable[[list[Event]], None] | None = None
@@ -63,13 +63,13 @@ class Lane:
 
 
 class Item:
-    """One run: its number in the stream, its lane, and what is left to do.
+    """One run: its number in the stream, its context, and what is left to do.
 
-    begun: whether its inputs fitted, so that its lane is taken
+    begun: whether its inputs fitted, so that its context is taken
     """
 
-    def __init__(self, number: int, lane: Lane) -> None:
-        self.number, self.lane = number, lane
+    def __init__(self, number: int, context: StreamContext) -> None:
+        self.number, self.context = number, context
         self.begun = False
         self.left: list[int] = []
         self.over: set[int] = set()
@@ -81,21 +81,23 @@ class Item:
 
 
 class Dispatcher:
-    """Lanes, and the threads of their queues; used by one stream at a time.
+    """Contexts, and the threads of their queues; used by one stream at a time.
 
     flow: depth, memory and predicted steady state
-    queues: the names of the queues; none where every lane is launched
+    queues: the names of the queues; none where every context is launched
     """
 
-    def __init__(self, flow: Flow, lanes: Sequence[Lane], queues: Sequence[str]) -> None:
-        self.flow, self.lanes, self.queues = flow, lanes, queues
+    def __init__(
+        self, flow: Flow, contexts: Sequence[StreamContext], queues: Sequence[str]
+    ) -> None:
+        self.flow, self.contexts, self.queues = flow, contexts, queues
         self.reset_after_fork()
         register_at_fork(self)
 
     @cached_property
     def programs(self) -> list[Program]:
-        """The programs of the lanes: several where whole runs are dealt out."""
-        found = {id(lane.context.program): lane.context.program for lane in self.lanes}
+        """The programs of the contexts: several where programs take whole runs in turn."""
+        found = {id(one.execution.program): one.execution.program for one in self.contexts}
         return list(found.values())
 
     def reset_after_fork(self) -> None:
@@ -133,17 +135,17 @@ class Dispatcher:
 
     def submit(self, item: Item, before: Item | None) -> None:
         """Begin a run, whose inputs are in its context; `before` is the run before it."""
-        lane = item.lane
-        if lane.launch is not None:
+        context = item.context
+        if context.launch is not None:
             try:
-                lane.launch(item.events)
+                context.launch(item.events)
             except Exception as error:
                 item.error = error
             return
-        item.left = [len(step.waits) for step in lane.steps]
+        item.left = [len(step.waits) for step in context.steps]
         item.unfinished = len(item.left)
         with self.lock:
-            for a, b in lane.between:
+            for a, b in context.between:
                 if before is not None and a not in before.over:
                     item.left[b] += 1
                     before.later.setdefault(a, []).append((item, b))
@@ -164,7 +166,7 @@ class Dispatcher:
                 self.done.wait()
 
     def _push(self, item: Item, step: int) -> None:
-        queue = item.lane.steps[step].queue
+        queue = item.context.steps[step].queue
         heapq.heappush(self.ready[queue], (item.number, step, item))
         if not self.busy[queue]:
             self.calls[queue].notify()
@@ -183,25 +185,25 @@ class Dispatcher:
                 step, item = mine.popleft()
                 if item.error is None:
                     try:
-                        item.lane.steps[step].run()
+                        item.context.steps[step].run()
                     except BaseException as error:
                         item.error = item.error or error
                 self._finish(step, item, mine)
 
     def _finish(self, step: int, item: Item, mine: deque[tuple[int, Item]]) -> None:
         """Free the step's queue; claim the cheap steps that became ready where nothing waits."""
-        lane = item.lane
+        context = item.context
         with self.lock:
-            queue = lane.steps[step].queue
+            queue = context.steps[step].queue
             self.busy[queue] = False
             item.over.add(step)
             item.unfinished -= 1
-            waiting = [(item, follower) for follower in lane.followers[step]]
+            waiting = [(item, follower) for follower in context.followers[step]]
             for one, follower in waiting + item.later.pop(step, []):
                 one.left[follower] -= 1
                 if one.left[follower]:
                     continue
-                after = lane.steps[follower]
+                after = context.steps[follower]
                 if after.cheap and not self.busy[after.queue] and not self.ready[after.queue]:
                     self.busy[after.queue] = True
                     mine.append((follower, one))

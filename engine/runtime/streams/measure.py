@@ -82,10 +82,10 @@ def profile_stream(
     _drained_s(session.stream(repeat(feeds, runs // 4), depth))
     stream = session.stream(repeat(feeds, runs), depth)
     wall_s = _drained_s(stream) / runs
-    flow, is_dealt = stream.flow, len(stream.dispatcher.programs) > 1
+    flow, is_round_robin = stream.flow, len(stream.dispatcher.programs) > 1
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
-    virtual = flow_of(plan, task_s, None if is_dealt else flow.depth)
-    if is_dealt:  # every task on each of the instances, in turn
+    virtual = flow_of(plan, task_s, None if is_round_robin else flow.depth)
+    if is_round_robin:  # every task on each of the instances, in turn
         ways = flow.alone_s / flow.steady_s if flow.steady_s else 1.0
         virtual = replace(flow, alone_s=sum(task_s), steady_s=sum(task_s) / ways)
     return StreamProfile(plan.graph.name, runs, alone_s, wall_s, flow, virtual, simulated)

@@ -15,7 +15,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
-from trireme.runtime.streams.dispatcher import Dispatcher, Lane, Step
+from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
 
 
 def pipeline(program: Program, depth: int | None = None) -> Dispatcher:
@@ -29,8 +29,8 @@ def pipeline(program: Program, depth: int | None = None) -> Dispatcher:
     first = ExecutionContext(program)
     others = [ExecutionContext(program, first.scratch) for _ in range(1, flow.depth)]
     between = state_waits(plan)
-    lanes = [Lane(context, _steps(context, queues), between) for context in (first, *others)]
-    return Dispatcher(flow, lanes, queues)
+    contexts = [StreamContext(one, _steps(one, queues), between) for one in (first, *others)]
+    return Dispatcher(flow, contexts, queues)
 
 
 def _steps(context: ExecutionContext, queues: Sequence[str]) -> list[Step]:

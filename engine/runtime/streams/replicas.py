@@ -1,4 +1,4 @@
-"""Data parallelism over a stream: whole runs dealt out to sessions, each on a thread of its own.
+"""Data parallelism over a stream: sessions take whole runs in turn, each on a thread of its own.
 
 Where one run cannot keep all cores busy, a session of one thread a core does more runs a second
 than one session of all threads. Each replica has devices, code and packed weights of its own; the
@@ -14,7 +14,7 @@ from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.model_file.cache import Model
 from trireme.runtime.session import Session
-from trireme.runtime.streams.round_robin import dealt_flow, round_robin
+from trireme.runtime.streams.round_robin import round_robin, round_robin_flow
 from trireme.runtime.streams.stream import Feeds, Stream, Streams
 from trireme.support.arguments import checked
 from trireme.support.closing import Closing
@@ -22,7 +22,7 @@ from trireme.support.errors import RunError
 
 
 class Replicas(Closing):
-    """Sessions of one model, and a thread for each; `stream` deals runs out to them.
+    """Sessions of one model, and a thread for each; `stream` gives them runs in turn.
 
     count: how many; threads: of each one's cpu device
     devices: names, of which every replica opens its own; options: further ones of Session
@@ -59,7 +59,7 @@ class Replicas(Closing):
                         fix="Session(...).stream, which keeps their order",
                     )
             programs = [session.program for session in self.sessions]
-            flow = dealt_flow([program.plan for program in programs], f"{count} replicas")
+            flow = round_robin_flow([program.plan for program in programs], f"{count} replicas")
             self._dispatcher = round_robin(programs, flow)
         except BaseException:
             self.close()

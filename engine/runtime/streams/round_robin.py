@@ -1,4 +1,4 @@
-"""Whole runs of a stream dealt out to programs of one model, side by side.
+"""Whole runs of a stream on programs of one model in turn, side by side.
 
 Instances of one kind of device can each run the whole model: a stream then needs no stage to be as
 long as another. The instances are alike, so the bits are those of a run on any one of them.
@@ -24,7 +24,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program, compile_plan
-from trireme.runtime.streams.dispatcher import Dispatcher, Lane, Step
+from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
 from trireme.runtime.streams.pipeline import pipeline
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
@@ -51,7 +51,7 @@ def interchangeable(specs: Mapping[str, DeviceSpec]) -> list[str]:
 
 @dataclass(frozen=True)
 class RoundRobinPlan:
-    """How a stream would be dealt out to instances: a plan for each, by name, and their flow."""
+    """How instances would take whole runs in turn: a plan for each, by name, and their flow."""
 
     plans: Mapping[str, Plan]
     flow: Flow
@@ -67,7 +67,7 @@ class RoundRobinPlan:
 def plan_round_robin(
     graph: Graph, devices: Mapping[str, Device], calibration: Calibration | None
 ) -> RoundRobinPlan | None:
-    """Return how a stream would be dealt out.
+    """Return how instances of a device would take the runs of a stream in turn.
 
     None where there are no instances, runs share states, or one instance cannot run the model alone
     """
@@ -81,11 +81,11 @@ def plan_round_robin(
         }
     except PlacementError:
         return None
-    return RoundRobinPlan(plans, dealt_flow(list(plans.values()), ", ".join(names)))
+    return RoundRobinPlan(plans, round_robin_flow(list(plans.values()), ", ".join(names)))
 
 
-def dealt_flow(plans: Sequence[Plan], over: str) -> Flow:
-    """Return how whole runs flow that are dealt out to plans which share nothing."""
+def round_robin_flow(plans: Sequence[Plan], over: str) -> Flow:
+    """Return the flow of a stream whose runs are executed by plans in turn; they share nothing."""
     flows = [flow_of(plan, [task.estimate_s for task in plan.tasks], 1) for plan in plans]
     first, depth = flows[0], _AHEAD * len(plans)
     arenas: dict[str, int] = {}
@@ -99,23 +99,24 @@ def dealt_flow(plans: Sequence[Plan], over: str) -> Flow:
         first.busiest,
         first.busy_s / len(plans),
         arenas,
-        f"whole runs dealt out, {_AHEAD} for each of {over}",
+        f"whole runs in turn, {_AHEAD} for each of {over}",
     )
 
 
 def pipeline_or_round_robin(
     graph: Graph, program: Program, calibration: Calibration, depth: int | None
 ) -> Dispatcher:
-    """Return a pipeline of a program, or whole runs of its graph dealt out to instances of a device
-    where that is predicted to be faster. A depth is a pipeline's.
+    """Return a pipeline of a program, or instances of a device that take whole runs in turn.
+
+    The instances are taken where they are predicted to be faster. A depth is a pipeline's.
     """
     found, devices = pipeline(program, depth), program.devices
-    dealt = plan_round_robin(graph, devices, calibration) if depth is None else None
-    flow = dealt.flow_beside(found.flow) if dealt is not None else None
-    if dealt is None or flow is None:
+    planned = plan_round_robin(graph, devices, calibration) if depth is None else None
+    flow = planned.flow_beside(found.flow) if planned is not None else None
+    if planned is None or flow is None:
         return found
     return round_robin(
-        [compile_plan(plan, {name: devices[name]}) for name, plan in dealt.plans.items()], flow
+        [compile_plan(plan, {name: devices[name]}) for name, plan in planned.plans.items()], flow
     )
 
 
@@ -126,16 +127,17 @@ def round_robin(programs: Sequence[Program], flow: Flow) -> Dispatcher:
     a thread.
     flow: memory and predicted steady state, if the programs share nothing
     """
-    contexts = [ExecutionContext(program) for _ in range(_AHEAD) for program in programs]
-    if all(driver_queue_of(call) for context in contexts for call in context.calls):
-        lanes = [Lane(context, launch=partial(_launch, context)) for context in contexts]
-        return Dispatcher(flow, lanes, ())
-    runs = [serial_runner(context.program.plan, context.calls) for context in contexts]
-    lanes = [
-        Lane(context, [Step(number % len(programs), (), False, run)])
-        for number, (context, run) in enumerate(zip(contexts, runs, strict=True))
+    made = [ExecutionContext(program) for _ in range(_AHEAD) for program in programs]
+    if all(driver_queue_of(call) for one in made for call in one.calls):
+        return Dispatcher(
+            flow, [StreamContext(one, launch=partial(_launch, one)) for one in made], ()
+        )
+    runs = [serial_runner(one.program.plan, one.calls) for one in made]
+    contexts = [
+        StreamContext(one, [Step(number % len(programs), (), False, run)])
+        for number, (one, run) in enumerate(zip(made, runs, strict=True))
     ]
-    return Dispatcher(flow, lanes, [f"replica-{number}" for number in range(len(programs))])
+    return Dispatcher(flow, contexts, [f"replica-{number}" for number in range(len(programs))])
 
 
 def _launch(context: ExecutionContext, events: list[Event]) -> None:

@@ -1,7 +1,7 @@
 """A stream: inputs go in, outputs come out in the order of the inputs, several runs in flight.
 
 A session and replicas give streams; a `Dispatcher` runs the items. A stream takes inputs while a
-lane is free, names the item that fails, and ends what it began when it is closed.
+context is free, names the item that fails, and ends what it began when it is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
     ) -> None:
         self.dispatcher, self.flow, self._owner = dispatcher, dispatcher.flow, owner
         self._feeds = iter(feeds)
-        self._lanes = deque(dispatcher.lanes)
+        self._contexts = deque(dispatcher.contexts)
         self._flying: deque[Item] = deque()
         self._last: Item | None = None
         self._count = 0
@@ -83,9 +83,9 @@ class Stream(Closing, Iterator[dict[str, Array]]):
                 raise RunError("the stream was closed while it was read")
             self._flying.popleft()
             if item.begun:
-                self._lanes.append(item.lane)
+                self._contexts.append(item.context)
             if item.error is None:
-                outputs = item.lane.context.ports.collect(item.given)
+                outputs = item.context.execution.ports.collect(item.given)
         if item.error is not None:
             raise RunError(f"item {item.number} of the stream: {item.error}") from item.error
         self._fill()
@@ -93,7 +93,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
 
     def _fill(self) -> None:
         """Take inputs while a context is free."""
-        while self._lanes and not self._dry:
+        while self._contexts and not self._dry:
             try:
                 feeds = next(self._feeds)
             except StopIteration:
@@ -107,16 +107,16 @@ class Stream(Closing, Iterator[dict[str, Array]]):
                     self._begin(feeds)
 
     def _begin(self, feeds: Feeds) -> None:
-        item = Item(self._count, self._lanes[0])
+        item = Item(self._count, self._contexts[0])
         self._count += 1
         self._flying.append(item)
         try:
-            item.given = item.lane.context.ports.bind(feeds, in_place=False)
+            item.given = item.context.execution.ports.bind(feeds, in_place=False)
         except Exception as error:
             item.error = error
             return
         item.begun = True
-        self._lanes.popleft()
+        self._contexts.popleft()
         self.dispatcher.submit(item, self._last)
         self._last = item
 

@@ -1,4 +1,4 @@
-"""Replicas: runs dealt out to sessions on threads, in order and bit for bit."""
+"""Replicas: sessions on threads take runs in turn, in order and bit for bit."""
 
 import threading
 from dataclasses import replace
@@ -97,7 +97,7 @@ def test_what_cannot_be_replicated_is_said():
         Replicas(model(), 0)
 
 
-def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
+def test_whole_runs_are_taken_in_turn_where_a_pipeline_is_predicted_to_be_slower():
     """One long convolution: two stages cannot share it, two runs can be side by side."""
     if len(all_cores()) < 2 or not has_futex():
         pytest.skip("instances need Linux and two cores")
@@ -115,7 +115,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
         for _ in range(2):
             with session.stream(feeds) as stream:
                 assert len(stream.dispatcher.programs) == 2
-                assert "whole runs dealt out" in stream.flow.why and "a pipeline" in stream.flow.why
+                assert "whole runs in turn" in stream.flow.why and "a pipeline" in stream.flow.why
                 for got, expected in zip(stream, want, strict=True):
                     np.testing.assert_array_equal(got["y"], expected)
         bad = [*feeds[:3], {"x": np.zeros(3, np.float32)}, feeds[4]]
@@ -127,7 +127,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
                 else:
                     np.testing.assert_array_equal(next(stream)["y"], expected)
         report = str(profile_stream(session, feeds[0], 8))
-        assert "4 in flight (whole runs dealt out, 2 for each of cpu#1, cpu#2" in report
+        assert "4 in flight (whole runs in turn, 2 for each of cpu#1, cpu#2" in report
         with session.stream(feeds[:2], depth=2) as stream:
             assert len(stream.dispatcher.programs) == 1, "a depth is a pipeline's"
     for other in (PlacementOptions(), replace(THROUGHPUT, sharding=["y=cpu#1,cpu#2:rows"])):
@@ -136,7 +136,7 @@ def test_whole_runs_are_dealt_out_where_a_pipeline_is_predicted_to_be_slower():
             assert len(stream.dispatcher.programs) == 1
 
 
-def test_who_is_alike():
+def test_which_devices_are_interchangeable():
     def spec(name, description="1 threads", memory="host"):
         return DeviceSpec(name, description, {}, 1.0, 0.0, memory=memory)
 
@@ -152,7 +152,7 @@ def test_who_is_alike():
     assert interchangeable({"cpu#1": rows[0], "cpu": spec("cpu")}) == []
 
 
-def test_states_and_pins_are_not_dealt_out():
+def test_states_and_pins_mean_a_pipeline():
     if len(all_cores()) < 2 or not has_futex():
         pytest.skip("instances need Linux and two cores")
     builder = GraphBuilder("pinned")

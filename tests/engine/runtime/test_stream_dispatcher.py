@@ -1,4 +1,4 @@
-"""One dispatcher: order, backpressure, errors and close are the same for every kind of lane."""
+"""One dispatcher: order, backpressure, errors and close are the same for every kind of context."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trireme.runtime.streams.dispatcher import Dispatcher, Lane, Step
+from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
 from trireme.runtime.streams.stream import Stream, Streams
 from trireme.support.errors import RunError
 
@@ -15,7 +15,7 @@ KINDS = ("steps", "whole", "launched")
 PROGRAM = SimpleNamespace(devices={})
 
 
-class Context:
+class Execution:
     """Adds ten to what is fed, in two parts; -1 does not fit and 13 fails in the second part."""
 
     program = PROGRAM
@@ -38,28 +38,28 @@ class Context:
         self.value += 10 * number
 
 
-def lane_of(kind, context, cheap=False, between=()):
-    first, second = partial(context.part, 0), partial(context.part, 1)
+def context_of(kind, execution, cheap=False, between=()):
+    first, second = partial(execution.part, 0), partial(execution.part, 1)
     if kind == "steps":
         steps = [Step(0, (), False, first), Step(1, (0,), cheap, second)]
-        return Lane(context, steps, between)
+        return StreamContext(execution, steps, between)
     if kind == "whole":
-        return Lane(context, [Step(0, (), False, lambda: (first(), second()))])
+        return StreamContext(execution, [Step(0, (), False, lambda: (first(), second()))])
     event = SimpleNamespace(wait=second)
-    return Lane(context, launch=lambda events: (first(), events.append(event)))
+    return StreamContext(execution, launch=lambda events: (first(), events.append(event)))
 
 
-def dispatcher_of(kind, lanes=3, **options):
+def dispatcher_of(kind, contexts=3, **options):
     log = []
     queues = {"steps": ("one", "two"), "whole": ("one",), "launched": ()}[kind]
-    made = [lane_of(kind, Context(log), **options) for _ in range(lanes)]
-    return Dispatcher(SimpleNamespace(depth=lanes), made, queues), log
+    made = [context_of(kind, Execution(log), **options) for _ in range(contexts)]
+    return Dispatcher(SimpleNamespace(depth=contexts), made, queues), log
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lanes", [1, 2, 5])
-def test_outputs_come_in_the_order_of_the_inputs(kind, lanes):
-    dispatcher, log = dispatcher_of(kind, lanes)
+@pytest.mark.parametrize("contexts", [1, 2, 5])
+def test_outputs_come_in_the_order_of_the_inputs(kind, contexts):
+    dispatcher, log = dispatcher_of(kind, contexts)
     for _ in range(2):
         found = [one["y"] for one in Stream(dispatcher, ({"x": x} for x in range(10)))]
         assert found == [x + 10 for x in range(10)]
@@ -67,7 +67,7 @@ def test_outputs_come_in_the_order_of_the_inputs(kind, lanes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_more_inputs_are_taken_than_there_are_lanes(kind):
+def test_no_more_inputs_are_taken_than_there_are_contexts(kind):
     taken = []
 
     def feeds():
@@ -98,7 +98,7 @@ def test_an_item_that_fails_is_named_and_the_others_go_on(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_device_raises_is_the_cause_of_its_items_error(kind):
     dispatcher, _ = dispatcher_of(kind, 1)
-    dispatcher.lanes[0].context.log = None  # which has no `append`
+    dispatcher.contexts[0].execution.log = None  # which has no `append`
     with Stream(dispatcher, [{"x": 1}]) as stream:
         with pytest.raises(RunError, match="item 0 of the stream: 'NoneType'") as caught:
             next(stream)
@@ -129,8 +129,8 @@ def test_a_step_may_wait_for_the_item_before(between, most):
     """Step 0 of an item waits for step 1 of the item before, as states make it."""
     begun, over, seen = [], [], []
     dispatcher, _ = dispatcher_of("steps", 3, between=between)
-    for lane in dispatcher.lanes:
-        lane.context.log = SimpleNamespace(
+    for one in dispatcher.contexts:
+        one.execution.log = SimpleNamespace(
             append=lambda row: (
                 (begun, over)[row[1]].append(row) or seen.append(len(begun) - len(over))
             )
