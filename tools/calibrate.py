@@ -35,37 +35,46 @@ ARGUMENTS: tuple[Argument, ...] = (
     argument(
         "--threads",
         type=thread_list,
-        help="of the cpu device, measured in turns: 1,2 (default: all)",
+        metavar="1,2",
+        help="numbers of threads to measure the cpu device with (default: one a core)",
     ),
-    argument("--limit", type=seconds, default=LIMIT_S, help="seconds it may take"),
+    argument(
+        "--limit",
+        type=seconds,
+        default=LIMIT_S,
+        metavar="SECONDS",
+        help=f"time limit (default: {LIMIT_S:.0f} s)",
+    ),
     argument(
         "--check",
         nargs="+",
         default=[],
         dest="models",
         metavar="MODEL",
-        help="measure nothing: compare predictions with measurements on these models",
+        help="compare predictions with measurements on these models instead",
     ),
     argument(
         "--placements",
         type=whole(0),
         default=0,
         metavar="N",
-        help="with --check: rank N random placements of each model over the devices",
+        help="with --check: rank N random placements of each model",
     ),
     argument(
         "--repeat",
         type=whole(),
         default=1,
         metavar="N",
-        help="with --check: check N times, and say how well measurements tell one another",
+        help="with --check: check N times, and report how well measurements repeat",
     ),
     argument(
         "--cores",
         action="store_true",
-        help="measure only how far apart the cores are, and price by that what is known",
+        help="measure only the distance between cores, and adjust the calibration for it",
     ),
-    argument("-o", "--output", help="the calibration file (default: this user's)"),
+    argument(
+        "-o", "--output", metavar="FILE", help="calibration file (default: that of this user)"
+    ),
 )
 
 

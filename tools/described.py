@@ -44,14 +44,14 @@ def add_described(parser: argparse.ArgumentParser) -> None:
     """Add the choice of a described machine and of its figures."""
     group = option_group(parser, "machine")
     group.add_argument(
-        "--soc", metavar="NAME", help="a machine that comes with trireme, or a .toml file"
+        "--soc", metavar="NAME", help="place on a described machine: its name or a .toml file"
     )
     group.add_argument(
         "--vary",
         action="append",
         default=[],
         metavar="FIGURE=x1.5",
-        help="with --soc: a figure of the description times this, or =1e9 for a value",
+        help="with --soc: multiply a figure of the description, or set it with =1e9",
     )
 
 

@@ -17,11 +17,11 @@ from trireme.tools.options import argument
 from trireme.tools.output import emit
 
 ARGUMENTS = (
-    argument("--soc", metavar="FILE", help="a described machine: a name or a .toml file"),
+    argument("--soc", metavar="NAME", help="show a described machine: its name or a .toml file"),
     argument(
         "--models",
         metavar="DIR",
-        help="with --soc: the folder of the models that were measured there",
+        help="with --soc: folder of the models of its published runs",
     ),
 )
 

@@ -38,16 +38,16 @@ def option_group(parser: argparse.ArgumentParser, title: str) -> argparse._Argum
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model argument and the shapes of inputs it leaves open."""
     group = option_group(parser, "model")
-    group.add_argument("model", help="a .trm, .tflite or .onnx file")
+    group.add_argument("model", help="path of a .trm, .tflite or .onnx file")
     group.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="the shape of an input that the model leaves open",
+        help="shape of an input that the model leaves open",
     )
     group.add_argument(
-        "--signature", metavar="NAME", help="which graph of a .tflite file that holds several"
+        "--signature", metavar="NAME", help="name of one graph of a .tflite file with several"
     )
 
 
@@ -57,16 +57,17 @@ def add_devices(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads",
         type=whole(1, MOST_THREADS),
-        help="threads of the cpu device, or of each instance (default: all its cores)",
+        metavar="N",
+        help="number of threads of the cpu device, or of each instance (default: one a core)",
     )
     group.add_argument(
-        "--batch", type=whole(), help="make the inputs' first axis this, where it is 1"
+        "--batch", type=whole(), metavar="N", help="size of the inputs' first axis, where it is 1"
     )
     for form, what in (("ir", "LLVM IR"), ("asm", "machine code")):
         group.add_argument(
             f"--dump-{form}",
             metavar="DIR",
-            help=f"write the {what} of every kernel here, a file each",
+            help=f"write the {what} of each kernel to a file in this folder",
         )
     add_device_choice(parser)
     add_placing(parser)
@@ -80,15 +81,16 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
         "--devices",
         default=DEFAULT_DEVICE,
         action=_Given,
-        help="comma-separated: npu,opencl,cpu; cpu#1,cpu#2 are two devices, each "
-        "with its half of the cores",
+        metavar="NAMES",
+        help="devices to use: npu,opencl,cpu (default: cpu); cpu#1,cpu#2 are two devices, each "
+        "with half of the cores",
     )
     for kind, one in flagged_options():
         choice: dict[str, Any] = dict(action="store_true") if one.type is bool else {}
         what = f"do not {one.help}" if one.default is True else one.help
         group.add_argument(one.flag, help=f"{kind}: {what}", **choice)
     group.add_argument(
-        "--fallback", action="store_true", help="leave out devices that fail, and say so"
+        "--fallback", action="store_true", help="drop devices that fail, and report them"
     )
 
 
@@ -133,43 +135,43 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("auto", "parallel", "serial"),
         default="auto",
-        help="tasks when they can run, one by one, or the faster",
+        help="run tasks in parallel, one by one, or in the faster way (default: auto)",
     )
     group.add_argument(
         "--subgraphs",
         choices=("merged", "split"),
         default="merged",
-        help="one graph with early copies, or region after region",
+        help="run one graph with early copies (default: merged), or region after region",
     )
     group.add_argument(
         "--execution",
         choices=("sunk", "interactive"),
-        help="a task of each region (default), or of each node",
+        help="make each region a task (default: sunk), or each node",
     )
     group.add_argument(
         "--placement",
         metavar="FILE",
-        help="hold the placement of this lockfile, with the devices, objective, "
-        "batch, threads and pins that it was made with, where none are "
-        "given",
+        help="use the placement of this lockfile, and its options where none are given",
     )
     add_holding(parser)
     group.add_argument(
         "--multi-device",
         choices=("significant", "any"),
         default="significant",
-        help="when several devices are taken: if they gain more over the best single device than "
-        "estimates may be wrong by, or if they gain anything",
+        help="use several devices if their gain exceeds the uncertainty of the estimates (default: "
+        "significant), or for any predicted gain",
     )
     group.add_argument(
         "--measure",
         action="store_true",
-        help="try the best placements and each device alone on this machine, and keep the fastest",
+        help="measure the best placements and each device alone, and keep the fastest",
     )
     group.add_argument(
-        "--objective", choices=OBJECTIVES, help="what the placement makes small (default: makespan)"
+        "--objective", choices=OBJECTIVES, help="quantity to minimise (default: makespan)"
     )
-    group.add_argument("--passes-off", default="", help="comma-separated passes to leave out")
+    group.add_argument(
+        "--passes-off", default="", metavar="NAMES", help="optimiser passes to leave out: a,b"
+    )
 
 
 def add_holding(parser: argparse.ArgumentParser) -> None:
@@ -180,15 +182,15 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NODE=DEVICE",
-        help="hold nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
+        help="put nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
     )
     group.add_argument(
         "--split",
         action="append",
         default=[],
         metavar="NODE=cpu,npu:rows",
-        help="split nodes (also FIRST..LAST, or *) over devices by rows, channels "
-        "or batch, at :CUT; or `auto` (default), or `off`",
+        help="shard nodes (also FIRST..LAST, or *) over devices by rows, channels or batch, at "
+        ":CUT; or auto (default), or off",
     )
 
 
@@ -200,16 +202,23 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=x.npy|random|zeros",
-        help="an input; those not given are random",
+        help="value of an input; other inputs are random",
     )
-    group.add_argument("--image", help="an image file for the image input")
+    group.add_argument("--image", metavar="FILE", help="image file for the image input")
     group.add_argument(
         "--normalise",
         default="signed",
         choices=("signed", "unit", "imagenet", "none"),
-        help="how pixels become floats: -1..1, 0..1, ImageNet's mean and deviation, 0..255",
+        help="range of pixels as floats: -1..1 (default: signed), 0..1, ImageNet's mean and "
+        "deviation, 0..255",
     )
-    group.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of random inputs")
+    group.add_argument(
+        "--seed",
+        type=whole(0, MOST_SEED),
+        default=0,
+        metavar="N",
+        help="seed of random inputs (default: 0)",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,20 @@ from trireme.tools.output import emit, write_trace
 from trireme.tools.progress import Progress
 
 ARGUMENTS = (
-    argument("--runs", type=whole(), default=20, help="runs that count"),
-    argument("--warmup", type=whole(0), default=3, help="runs before them"),
+    argument(
+        "--runs",
+        type=whole(),
+        default=20,
+        metavar="N",
+        help="number of measured runs (default: 20)",
+    ),
+    argument(
+        "--warmup",
+        type=whole(0),
+        default=3,
+        metavar="N",
+        help="number of runs before them (default: 3)",
+    ),
     argument(
         "--trace",
         metavar="FILE",
@@ -35,16 +47,21 @@ ARGUMENTS = (
         type=whole(0),
         default=0,
         metavar="N",
-        help="then N runs as a stream, several in flight, beside one after another",
+        help="measure a stream of N runs too, beside N runs one after another",
     ),
     argument(
         "--replicas",
         type=whole(0, MOST_THREADS),
         default=0,
         metavar="K",
-        help="with --stream: also over K sessions of one thread each",
+        help="with --stream: measure K sessions of one thread each too",
     ),
-    argument("--depth", type=whole(), help="runs in flight of a stream (default: what is enough)"),
+    argument(
+        "--depth",
+        type=whole(),
+        metavar="N",
+        help="number of runs in flight (default: as many as help)",
+    ),
 )
 
 

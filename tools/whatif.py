@@ -32,23 +32,33 @@ from trireme.tools.variants import Flip, Variant, variants
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--soc",),
-        dict(required=True, metavar="FILE", help="the described machine: a name or a .toml file"),
+        dict(required=True, metavar="FILE", help="described machine: its name or a .toml file"),
     ),
-    (("--devices",), dict(help="comma-separated: those of its devices to use (default: all)")),
+    (("--devices",), dict(metavar="NAMES", help="devices of the machine to use (default: all)")),
     (
         ("--vary",),
         dict(
             action="append",
             default=[],
             metavar="FIGURE=A..B",
-            help="multiples of a figure, evenly in ratio; or =1e9,2e9: values of it, or "
-            "=x0.5,x2: multiples",
+            help="multiples of a figure, evenly in ratio; =x0.5,x2 for some multiples, =1e9,2e9 "
+            "for values",
         ),
     ),
-    (("--steps",), dict(type=whole(2), default=11, help="values of each A..B")),
+    (
+        ("--steps",),
+        dict(
+            type=whole(2),
+            default=11,
+            metavar="N",
+            help="number of values of each A..B (default: 11)",
+        ),
+    ),
     (
         ("--objective",),
-        dict(choices=OBJECTIVES, default="makespan", help="what the placement makes small"),
+        dict(
+            choices=OBJECTIVES, default="makespan", help="quantity to minimise (default: makespan)"
+        ),
     ),
 )
 

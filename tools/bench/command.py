@@ -25,36 +25,60 @@ from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 
 ARGUMENTS = (
-    argument("models", nargs="*", help=".onnx or .tflite files"),
-    argument("--against", default=",".join(PEERS), help="comma-separated peers"),
-    argument("--threads", default="1,2", help="comma-separated numbers of threads"),
-    argument("--duration", type=seconds, default=2.0, help="seconds each engine is timed"),
-    argument("--rounds", type=whole(), default=15, help="turns that those seconds are split into"),
-    argument("--round-s", type=seconds, help="seconds of a turn, instead of --duration"),
+    argument("models", nargs="*", help="paths of .onnx or .tflite files"),
+    argument(
+        "--against",
+        default=",".join(PEERS),
+        metavar="NAMES",
+        help="runtimes to compare with: a,b (default: all)",
+    ),
+    argument("--threads", default="1,2", metavar="1,2", help="numbers of threads (default: 1,2)"),
+    argument(
+        "--duration",
+        type=seconds,
+        default=2.0,
+        metavar="SECONDS",
+        help="time for each engine (default: 2)",
+    ),
+    argument(
+        "--rounds",
+        type=whole(),
+        default=15,
+        metavar="N",
+        help="number of turns in that time (default: 15)",
+    ),
+    argument(
+        "--round-s", type=seconds, metavar="SECONDS", help="time of a turn, instead of --duration"
+    ),
     argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="the shape of an input that the model leaves open",
+        help="shape of an input that the model leaves open",
     ),
-    argument("--batch", type=whole(), help="run the model with this batch"),
-    argument("--tolerance", type=relative, help="of float outputs, relative to the largest value"),
-    argument("--units", type=whole(0), help="of integer outputs, in units"),
+    argument("--batch", type=whole(), metavar="N", help="batch to run the model with"),
+    argument(
+        "--tolerance",
+        type=relative,
+        metavar="SHARE",
+        help="largest allowed difference of floats, as a share of the largest value",
+    ),
+    argument("--units", type=whole(0), metavar="N", help="largest allowed difference of integers"),
     argument(
         "--limit-peers",
         choices=("avx2", "generic"),
-        help="keep peers to an instruction set, where they can be kept",
+        help="limit peers to an instruction set, where they allow it",
     ),
     argument(
         "--modes",
         action="store_true",
-        help="no peers: each model here in every execution mode, on one placement",
+        help="compare the execution modes of one placement instead of peers",
     ),
     argument(
         "--singles",
         action="store_true",
-        help="no peers: each model as it is placed on --devices, against each device alone",
+        help="compare the placement on --devices with each device alone instead of peers",
     ),
     argument(
         "--from",
@@ -62,7 +86,7 @@ ARGUMENTS = (
         nargs="+",
         default=[],
         metavar="FILE",
-        help="print the tables of earlier --json files, pooled",
+        help="print the pooled tables of earlier --json files",
     ),
 )
 
