@@ -31,6 +31,7 @@ from trireme.tools import (
 )
 from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
+from trireme.tools.completion import complete, is_asked
 from trireme.tools.described import add_described
 from trireme.tools.number_options import relative, whole
 from trireme.tools.options import (
@@ -45,7 +46,7 @@ from trireme.tools.options import (
     use_lock,
 )
 from trireme.tools.options import argument as _arg
-from trireme.tools.streams import discard, flush_errors, prepare_streams, say
+from trireme.tools.streams import discard, flush_errors, prepare_streams, say, show_warnings
 
 EXIT_FAULT = 70
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         raise_on_interrupt()
         prepare_streams()
+        show_warnings()
         return _run(arguments)
     except KeyboardInterrupt:
         end_on_interrupt()  # a second one comes often
@@ -76,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    complete(parser)
+    options = parser.parse_args(arguments)
     try:
         use_lock(options)
         code = int(options.command(options))
@@ -114,7 +118,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Return the options and what is unknown; the base class calls back for each part."""
-        if self._subparsers is not None or not self._intermixes:
+        if self._subparsers is not None or not self._intermixes or is_asked():
             return super().parse_known_args(args, namespace)
         self._intermixes = False
         try:
@@ -189,7 +193,12 @@ COMMANDS: dict[str, Command] = {
         "write a model as a .trm file",
         (add_model,),
         (
-            _arg("-o", "--output", help="the .trm file (default: beside the model)"),
+            _arg(
+                "-o",
+                "--output",
+                metavar="FILE",
+                help="path of the .trm file (default: beside the model)",
+            ),
             _arg("--optimise", action="store_true", help="store the optimised graph"),
         ),
     ),
@@ -198,102 +207,121 @@ COMMANDS: dict[str, Command] = {
         "run a model once and show or store its outputs",
         (*_ON_DEVICES, add_inputs),
         (
-            _arg("--output", help="store the outputs in this .npz file"),
-            _arg("--labels", help="a text file of class names, a line each"),
-            _arg("--top", type=whole(), default=5, help="how many classes to show"),
-            _arg("--nodes", action="store_true", help="show what every task made, as it runs"),
+            _arg("--output", metavar="FILE", help="write the outputs to this .npz file"),
+            _arg("--labels", metavar="FILE", help="text file of class names, one a line"),
+            _arg(
+                "--top",
+                type=whole(),
+                default=5,
+                metavar="N",
+                help="number of classes to show (default: 5)",
+            ),
+            _arg("--nodes", action="store_true", help="show what each task made, as it runs"),
         ),
     ),
     "profile": Command(
         profile.profile,
-        "where every microsecond and byte went",
+        "show where the time and the bytes of a run go",
         (*_ON_DEVICES, add_described, add_inputs),
         profile.ARGUMENTS,
     ),
     "explain": Command(
         explain.explain,
-        "why every node is where it is",
+        "explain where each node runs, and what the other devices would cost",
         (*_ON_DEVICES, add_described),
         explain.ARGUMENTS,
     ),
     "place": Command(
         place.place_model,
-        "where every node would run: prove it, lock it, check it",
+        "place a model without running it; prove, lock or check the placement",
         (*_ON_DEVICES, add_described),
         place.ARGUMENTS,
     ),
     "whatif": Command(
         whatif.whatif,
-        "how a described machine would do if it were another",
+        "place a model on variants of a described machine",
         (add_model, add_holding),
         whatif.ARGUMENTS,
     ),
     "verify": Command(
         verify.verify,
-        "compare with a peer, or node by node with the references",
+        "compare results with another runtime, or node by node with the references",
         (*_ON_DEVICES, add_inputs),
         (
             _arg(
                 "--tolerance",
                 type=relative,
-                help="of floats, relative to the largest value (1e-4; per node: the op's own)",
+                metavar="SHARE",
+                help="largest allowed difference of floats, as a share of the largest value "
+                "(default: 1e-4; per node: that of the op)",
             ),
-            _arg("--units", type=whole(0), help="of integers, in units (1; per node: 0)"),
+            _arg(
+                "--units",
+                type=whole(0),
+                metavar="N",
+                help="largest allowed difference of integers (default: 1; per node: 0)",
+            ),
             _arg(
                 "--per-node",
                 action="store_true",
-                help="compare every intermediate with the numpy references",
+                help="compare every intermediate value with the numpy references",
             ),
-            _arg("--all", action="store_true", help="with --per-node: list what agrees as well"),
+            _arg(
+                "--all",
+                action="store_true",
+                help="with --per-node: list the values that agree as well",
+            ),
         ),
     ),
     "bench": Command(
         bench,
-        "time models side by side with other runtimes",
+        "time models beside other runtimes",
         (add_device_choice, add_placing, add_inputs),
         BENCH_ARGUMENTS,
     ),
     "replay": Command(
         replay.replay,
-        "record a run, or run one again bit for bit",
+        "record a run, or compare a run with a record bit for bit",
         (*_ON_DEVICES, add_inputs),
         (
-            _arg("bundle", help="the folder of the recorded run"),
-            _arg("--record", action="store_true", help="record a run into the folder"),
-            _arg("--against", metavar="BUNDLE", help="compare with this bundle, not with a rerun"),
+            _arg("bundle", help="folder of the recorded run"),
+            _arg("--record", action="store_true", help="record a run in the folder"),
+            _arg(
+                "--against", metavar="BUNDLE", help="compare with this bundle instead of a new run"
+            ),
         ),
     ),
     "info": Command(
         commands.info,
-        "what is in a model",
+        "show what a model contains",
         (add_model,),
         (_arg("--graph", action="store_true", help="print every node"),),
     ),
     "devices": Command(
         machines.devices,
-        "the devices of this machine, or a described one and its errors",
+        "show the devices of this machine, or of a described one",
         (),
         machines.ARGUMENTS,
     ),
     "supported-ops": Command(
         commands.supported_ops,
-        "which device has a kernel for which op",
+        "show which device has a kernel for which op",
         (),
         (
             _arg(
                 "--table",
                 action="store_true",
-                help="the tables that kernels are found in: op and layout, then the dtypes",
+                help="print the kernel tables: op and layout, then dtypes",
             ),
         ),
     ),
     "calibrate": Command(
         calibrate.calibrate,
-        "measure this machine, for better placements",
+        "measure this machine, for better predictions",
         (add_device_choice,),
         calibrate.ARGUMENTS,
     ),
-    "demo": Command(demo.demo, "a small classifier over three devices", (), demo.ARGUMENTS),
+    "demo": Command(demo.demo, "run a small classifier on three devices", (), demo.ARGUMENTS),
 }
 
 

@@ -37,7 +37,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     argument(
         "--write",
         metavar="DIR",
-        help="run nothing: write digits.onnx, images.npy and labels.npy to try other commands on",
+        help="write digits.onnx, images.npy and labels.npy to this folder, and run nothing",
     ),
 )
 _LEAST_WIDTH, _MOST_WIDTH = 60, 90
@@ -58,7 +58,9 @@ def demo(options: argparse.Namespace) -> int:
     """Convert, place, run, and print accuracy, placement and timeline."""
     images, labels = held_out()
     if options.write is not None:
-        return write(Path(options.write), images, labels)
+        rows = write(Path(options.write), images, labels)
+        emit(options, {"files": list(rows)}, "\n".join(f"{p}: {what}" for p, what in rows.items()))
+        return 0
     progress = Progress()
     graph = optimise(convert((_FOLDER / "digits.onnx").read_bytes()))
     outcomes = []
@@ -85,19 +87,17 @@ def held_out() -> tuple[Array, Array]:
         return (arrays["images"] / 16).astype(np.float32)[:, None], arrays["labels"]
 
 
-def write(folder: Path, images: Array, labels: Array) -> int:
-    """Write the model, the images and their digits into a folder, and print the paths."""
+def write(folder: Path, images: Array, labels: Array) -> dict[str, str]:
+    """Write the model, the images and their digits into a folder; return what each file holds."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "digits.onnx").write_bytes((_FOLDER / "digits.onnx").read_bytes())
     np.save(folder / "images.npy", images)
     np.save(folder / "labels.npy", labels)
-    for name, what in (
-        ("digits.onnx", "the model; its input is 'image', its output 'digit'"),
-        ("images.npy", f"{len(images)} images, float32{list(images.shape)}"),
-        ("labels.npy", f"their digits, {labels.dtype}{list(labels.shape)}"),
-    ):
-        print(f"{folder / name}: {what}")
-    return 0
+    return {
+        str(folder / "digits.onnx"): "the model; its input is 'image', its output 'digit'",
+        str(folder / "images.npy"): f"{len(images)} images, float32{list(images.shape)}",
+        str(folder / "labels.npy"): f"their digits, {labels.dtype}{list(labels.shape)}",
+    }
 
 
 def spread(graph: Graph) -> Graph:

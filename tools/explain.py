@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from trireme.tools.commands import prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.options import argument, plan_choices
 from trireme.tools.output import emit, write_trace
+from trireme.tools.streams import clipped_to, wrapped_to
 
 ARGUMENTS = (
     argument(
@@ -57,7 +59,8 @@ def _show(
     unmeasured: Sequence[str],
 ) -> None:
     text, data = _reasons(options, placement)
-    lines = [text, *(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
+    remarks = [*(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
+    lines = [text, *(wrapped_to(sys.stdout, one) for one in remarks)]
     if options.plan:
         lines.append(str(plan))
     write_trace(options, predict(plan, options.mode == "serial"))
@@ -77,4 +80,5 @@ def _reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, di
     if options.all:
         return "\n".join([str(explanation), *map(str, advice)]), data
     more = "  more: `trireme explain MODEL NODE` for one node, --all for every node and copy"
-    return "\n".join([explanation.summary([str(a) for a in advice[:_MOST_ADVICE]]), more]), data
+    summary = explanation.summary([str(one) for one in advice[:_MOST_ADVICE]])
+    return clipped_to(sys.stdout, f"{summary}\n{more}"), data

@@ -13,6 +13,7 @@ import numpy as np
 from trireme.profiling.prediction import Prediction
 from trireme.profiling.profile import Profile
 from trireme.profiling.trace import chrome_trace
+from trireme.tools.streams import forget_line
 
 SCHEMA_VERSION = 1
 """Of the JSON that commands write: it grows when a key goes or means something else."""
@@ -21,6 +22,7 @@ SCHEMA_VERSION = 1
 def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
     """Print the text, or the data as JSON where --json asks for it; a JSON file leaves the text."""
     written = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=1, default=_plain)
+    forget_line()
     if options.json == "-":
         print(written)
         return

@@ -7,6 +7,7 @@ before (--check, which ends with 1 if it would be another).
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -54,6 +55,7 @@ from trireme.tools.options import (
 )
 from trireme.tools.output import emit, write_trace
 from trireme.tools.progress import Progress
+from trireme.tools.streams import clipped_to, wrapped_to
 from trireme.version import __version__
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -64,8 +66,8 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             nargs="?",
             const=60.0,
             metavar="SECONDS",
-            help="prove or better it with an exact solver (default: 60 s); splits only "
-            "what --split says",
+            help="prove or improve the placement with an exact solver (default: 60 s); shard only "
+            "what --split names",
         ),
     ),
     (
@@ -75,25 +77,26 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             help="write the predicted timeline as a Chrome trace (open it in ui.perfetto.dev)",
         ),
     ),
-    (("--lock",), dict(metavar="FILE", help="write the placement, with its reasons")),
-    (("--check",), dict(metavar="FILE", help="exit with 1 if it is not the locked one")),
+    (("--lock",), dict(metavar="FILE", help="write the placement and its reasons to a lockfile")),
+    (
+        ("--check",),
+        dict(metavar="FILE", help="compare with a lockfile, and exit with 1 where they differ"),
+    ),
     (
         ("--tolerance",),
         dict(
             type=share,
             default=0.0,
             metavar="5%",
-            help="with --check: the locked placement still passes if it is "
-            "predicted to take no more than this above the placement of today, and "
-            "above what was predicted when it was locked",
+            help="with --check: accept the locked placement up to this much slower than the best "
+            "one of today and than its own prediction in the lockfile",
         ),
     ),
     (
         ("--measure-deciding",),
         dict(
             action="store_true",
-            help="time the few estimates whose error would change the "
-            "placement, in a second or two, and place again",
+            help="time the few nodes whose estimates decide the placement, and place again",
         ),
     ),
 )
@@ -125,7 +128,7 @@ def place_model(options: argparse.Namespace) -> int:
         progress.done()
         for device in devices.values():
             device.close()
-    lines, data = [str(placement)], dict(placement.to_json())
+    lines, data = [clipped_to(sys.stdout, str(placement))], dict(placement.to_json())
     if options.trace:
         plan = make_plan(placement, **plan_choices(options))
         write_trace(options, predict(plan, options.mode == "serial"))
@@ -146,7 +149,7 @@ def place_model(options: argparse.Namespace) -> int:
     if options.lock:
         save_lock(now, Path(options.lock))
         lines.append(f"locked in {options.lock}")
-    emit(options, data, "\n".join(lines))
+    emit(options, data, wrapped_to(sys.stdout, "\n".join(lines)))
     return int(checked is not None and not checked.passed)
 
 

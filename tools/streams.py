@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
+import textwrap
+from collections.abc import Callable
 from typing import TextIO
+
+from trireme.placement.placement import clipped
 
 
 def prepare_streams() -> None:
@@ -34,8 +39,71 @@ def _nowhere() -> TextIO:
     return open(os.devnull, "w")
 
 
+_wipes: list[Callable[[], None]] = []
+"""What wipes the line of progress that a terminal shows, if it shows one."""
+
+
+def keep_line(wipe: Callable[[], None]) -> None:
+    """Note what wipes the line that is shown now, for whatever is printed next."""
+    _wipes[:] = [wipe]
+
+
+def forget_line() -> None:
+    """Wipe the line of progress, so that what is printed next does not stick to it."""
+    wipes, _wipes[:] = list(_wipes), []
+    for wipe in wipes:
+        wipe()
+
+
+def terminal_width(stream: TextIO, default: int = 80) -> int:
+    """Return the columns of a stream's terminal, or COLUMNS where it is set."""
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("COLUMNS", ""))
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or default
+    except (OSError, ValueError):
+        return default
+
+
+def clipped_to(stream: TextIO, text: str) -> str:
+    """Return a text whose lines fit the stream's terminal; elsewhere the text as it is."""
+    if not stream.isatty():
+        return text
+    width = terminal_width(stream)
+    return "\n".join(clipped(line, width) for line in text.split("\n"))
+
+
+def wrapped_to(stream: TextIO, text: str) -> str:
+    """Return a text whose lines go on in the next where a terminal is too narrow for them."""
+    if not stream.isatty():
+        return text
+    width = terminal_width(stream)
+    lines = [
+        textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False) or [""]
+        if len(line) > width
+        else [line]
+        for line in text.split("\n")
+    ]
+    return "\n".join(one for wrapped in lines for one in wrapped)
+
+
+class _Logged(logging.Handler):
+    """Prints warnings as everything else on standard error: never behind a line of progress."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        say(self.format(record))
+
+
+def show_warnings() -> None:
+    """Have warnings that are logged printed, where nobody else does."""
+    if not logging.getLogger().handlers:
+        logging.lastResort = _Logged(logging.WARNING)
+
+
 def say(text: str, end: str = "\n") -> None:
     """Print on standard error, if anybody listens."""
+    forget_line()
     try:
         print(text, end=end, file=sys.stderr, flush=True)
     except (OSError, ValueError):
