@@ -13,6 +13,7 @@ class TaskSpan:
 
     batch: when the host launched it and when it was seen to be over, for a task of a driver queue,
         whose start and end are the driver's
+    worker: the host's thread that launched the task and waited for it
     """
 
     task: int
@@ -20,17 +21,26 @@ class TaskSpan:
     end_s: float
     nodes: tuple[NodeSpan, ...]
     batch: tuple[float, float] | None = None
+    worker: str = ""
+
+    @property
+    def held_s(self) -> tuple[float, float]:
+        """When the worker launched the task, and when it saw it to be over."""
+        return self.batch or (self.start_s, self.end_s)
 
 
-def span_of(index: int, event: Event, launched_s: float, seen_s: float, queued: bool) -> TaskSpan:
+def span_of(
+    index: int, event: Event, launched_s: float, seen_s: float, queued: bool, worker: str
+) -> TaskSpan:
     """Return when a task ran whose event is over: by the driver's own times, if it is queued.
 
     Asked for when the whole run is over, since it takes a driver some microseconds a kernel.
     """
     nodes = tuple(event.spans())
     if not queued or type(event) is Done:
-        return TaskSpan(index, launched_s, seen_s, nodes)
+        return TaskSpan(index, launched_s, seen_s, nodes, None, worker)
     batch = launched_s, seen_s
     if not nodes:
-        return TaskSpan(index, launched_s, seen_s, nodes, batch)
-    return TaskSpan(index, max(launched_s, nodes[0].start_s), nodes[-1].end_s, nodes, batch)
+        return TaskSpan(index, launched_s, seen_s, nodes, batch, worker)
+    start_s = max(launched_s, nodes[0].start_s)
+    return TaskSpan(index, start_s, nodes[-1].end_s, nodes, batch, worker)

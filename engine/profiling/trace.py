@@ -1,8 +1,9 @@
 """A profile or a prediction as a Chrome trace: what ui.perfetto.dev and chrome://tracing open.
 
 A process is a clock: the measured wall clock of the last run, virtual time with measured durations,
-virtual time as predicted. Each has a row a device, link or worker, and a counter an arena. Inside a
-task lie its nodes, by their names; arrows lead from what makes a value over its copy to its reader.
+virtual time as predicted. Each has a row a device or link, and a counter an arena. The wall clock
+has a row a worker too: the thread of the host that launches a task and waits for it. Inside a task
+lie its nodes, by their names; arrows lead from what makes a value over its copy to its reader.
 
 Source: the Trace Event Format: "X" (complete), "M" (metadata), "C" (counter), "s" and "f" (flow)
 """
@@ -10,7 +11,7 @@ Source: the Trace Event Format: "X" (complete), "M" (metadata), "C" (counter), "
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.placement.virtual_time import Slice
@@ -30,7 +31,8 @@ Times = tuple[float, float]
 class _Clock:
     """One process of a trace: when each task and node ran, in seconds from the start of the run.
 
-    nodes: a row, its start and end; workers: a row's name, a node, its start and end
+    nodes: a row, its start and end
+    workers: by task, the thread that held it, from when to when
     """
 
     number: int
@@ -38,6 +40,7 @@ class _Clock:
     tasks: Mapping[int, Times]
     nodes: Sequence[tuple[NodeRow, float, float]]
     is_measured: bool
+    workers: Mapping[int, tuple[str, float, float]] = field(default_factory=dict)
 
 
 def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
 
 def _wall(profile: Profile) -> _Clock:
     """Return the wall clock of the last run; what is simulated has its nodes on the virtual one."""
-    origin = min((span.start_s for span in profile.last_run), default=0.0)
+    origin = min((min(span.start_s, *span.held_s) for span in profile.last_run), default=0.0)
     rows = _nodes_of(profile.nodes)
     tasks: dict[int, Times] = {}
     nodes = []
@@ -71,7 +74,9 @@ def _wall(profile: Profile) -> _Clock:
             if node.clock == "wall":
                 begin = min(max(node.start_s - origin, start), end)
                 nodes.append((row, begin, min(max(node.end_s - origin, begin), end)))
-    return _Clock(1, "wall clock, measured", tasks, nodes, True)
+    held = {span.task: (span.worker, *span.held_s) for span in profile.last_run if span.worker}
+    workers = {task: (name, a - origin, b - origin) for task, (name, a, b) in held.items()}
+    return _Clock(1, "wall clock, measured", tasks, nodes, True, workers)
 
 
 def _laid(
@@ -105,10 +110,12 @@ def _nodes_of(rows: Sequence[NodeRow]) -> dict[int, list[NodeRow]]:
 
 def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) -> Iterator[Event]:
     """Yield the events of one clock."""
-    lane_of, names = _lanes(clock, rows)
+    lane_of, names = _lanes([(row.task, row.device, *clock.tasks[row.task]) for row in rows])
+    held = [(task, f"worker {worker[0]}", *worker[1:]) for task, worker in clock.workers.items()]
+    worker_lane_of, workers = _lanes(held, 1 + len(names))
     yield _meta("process_name", clock.number, 0, name=clock.name)
     yield _meta("process_sort_index", clock.number, 0, sort_index=clock.number)
-    for lane, name in names.items():
+    for lane, name in (names | workers).items():
         yield _meta("thread_name", clock.number, lane, name=name)
         yield _meta("thread_sort_index", clock.number, lane, sort_index=lane)
     for row in rows:
@@ -117,6 +124,10 @@ def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) 
             args["measured_us"] = row.seconds * 1e6
         lane, (start, end) = lane_of[row.task], clock.tasks[row.task]
         yield _slice(row.label, "task", clock.number, lane, start, end, args)
+    labels = {row.task: row.label for row in rows}
+    for task, _, start, end in held:
+        lane, args = worker_lane_of[task], {"task": task}
+        yield _slice(labels[task], "worker", clock.number, lane, start, end, args)
     for node, start, end in clock.nodes:
         name = " + ".join(node.names) or node.label
         args = _node_args(node, clock.is_measured)
@@ -125,21 +136,24 @@ def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) 
     yield from _counters(clock, values)
 
 
-def _lanes(clock: _Clock, rows: Sequence[TaskRow]) -> tuple[dict[int, int], dict[int, str]]:
-    """Return the row of each task, and the rows' names: one a device or link, more where its tasks
-    overlap, since slices of one row may only nest.
+def _lanes(
+    slices: Sequence[tuple[int, str, float, float]], first: int = 1
+) -> tuple[dict[int, int], dict[int, str]]:
+    """Return the row of each task, and the names of the rows: one for each name, more where its
+    slices overlap, since slices of one row may only nest.
+
+    slices: a task, the name of its row, start and end; first: the number of the first row
     """
-    ends: dict[str, list[float]] = {row.device: [] for row in rows}
+    ends: dict[str, list[float]] = {name: [] for _, name, _, _ in slices}
     where: dict[int, tuple[str, int]] = {}
-    for row in sorted(rows, key=lambda row: clock.tasks[row.task]):
-        start, end = clock.tasks[row.task]
-        mine = ends[row.device]
+    for task, name, start, end in sorted(slices, key=lambda one: (one[2], -one[3])):
+        mine = ends[name]
         free = next((k for k, until in enumerate(mine) if _us(until) <= _us(start)), len(mine))
         mine[free:] = [end, *mine[free + 1 :]]
-        where[row.task] = row.device, free
-    lanes = [(device, k) for device, mine in ends.items() for k in range(len(mine))]
-    number = {lane: index + 1 for index, lane in enumerate(lanes)}
-    names = {n: device if not k else f"{device} ({k + 1})" for (device, k), n in number.items()}
+        where[task] = name, free
+    lanes = [(name, k) for name, mine in ends.items() for k in range(len(mine))]
+    number = {lane: index + first for index, lane in enumerate(lanes)}
+    names = {n: name if not k else f"{name} ({k + 1})" for (name, k), n in number.items()}
     return {task: number[lane] for task, lane in where.items()}, names
 
 

@@ -66,7 +66,7 @@ class ParallelRunner:
         self.unfinished = self.dispatches = 0
         self.error: BaseException | None = None
         self.profiles = False
-        self.seen: list[tuple[int, Event, float, float]] = []
+        self.seen: list[tuple[int, Event, float, float, str]] = []
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -111,8 +111,8 @@ class ParallelRunner:
         if self.error is not None:
             raise self.error
         return [
-            span_of(index, event, launched_s, seen_s, self.driver_queues[index] is not None)
-            for index, event, launched_s, seen_s in sorted(self.seen, key=lambda one: one[0])
+            span_of(index, event, start_s, end_s, self.driver_queues[index] is not None, worker)
+            for index, event, start_s, end_s, worker in sorted(self.seen, key=lambda one: one[0])
         ]
 
     def _launch_all(self) -> None:
@@ -200,7 +200,8 @@ class ParallelRunner:
                 self.slow[index] += 1
                 self.cheap[index] = self.slow[index] < _SLOW_TIMES
             if self.profiles:
-                self.seen.append((index, event, start, end))
+                worker = threading.current_thread().name
+                self.seen.append((index, event, start, end, worker))
         except BaseException as error:
             self._fail(index, error)
 

@@ -6,6 +6,7 @@ Both respect the plan's waits and so give the same bits.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
@@ -149,7 +150,8 @@ def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -
             seen += _timed(calls, group)
         except Exception as error:
             raise_named(plan, group, error)
-    return [span_of(*one) for one in seen]
+    worker = threading.current_thread().name
+    return [span_of(*one, worker) for one in seen]
 
 
 def _timed(

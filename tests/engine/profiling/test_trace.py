@@ -73,6 +73,10 @@ def test_both_clocks_are_legal_and_every_event_is_a_node(devices, mode, executio
         nodes = [e for e in events if e["pid"] == clock and e.get("cat") == "node"]
         assert {name for e in nodes for name in e["name"].split(" + ")} == names
         assert all(e["args"]["op"] and e["args"]["shapes"] for e in nodes)
+    threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    assert "worker MainThread" in threads
+    held = [e for e in events if e.get("cat") == "worker"]
+    assert sorted(e["args"]["task"] for e in held) == list(range(len(plan.tasks)))
     kernels = [e for e in events if e["pid"] == 1 and e.get("cat") == "node"]
     assert kernels and all(e["args"]["kernel"] for e in kernels)
     assert_arenas(events, plan)
