@@ -20,15 +20,9 @@ from trireme.support.errors import ModelFileError, RunError
 from trireme.support.units import rate_text, time_text
 from trireme.tools.calibrate_check import check
 from trireme.tools.number_options import seconds, thread_list, whole
-from trireme.tools.options import (
-    Argument,
-    argument,
-    calibration_path,
-    device_list,
-    device_options,
-    thread_counts,
-)
+from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit
+from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 ARGUMENTS: tuple[Argument, ...] = (
@@ -118,7 +112,7 @@ def calibrate(options: argparse.Namespace) -> int:
         for one in empty
     ]
     lines.append(f"measured in {time_text(time.perf_counter() - start)}")
-    lines += [f"{name}: simulated, its own model is its clock" for name in skipped]
+    lines += [f"{name}: simulated, nothing to measure" for name in skipped]
     emit(options, {"file": str(target), "devices": sorted(result.devices)}, "\n".join(lines))
     return int(bool(empty))
 
@@ -146,7 +140,7 @@ def _cores(options: argparse.Namespace) -> int:
         lines.append("no device here has cores to tell apart; fix: --threads 2")
     elif data:
         known.save(target)
-        lines.append(f"{target} prices by that now")
+        lines.append(f"{target} uses this core latency now")
     emit(options, {"file": str(target), "cores": data}, "\n".join(lines))
     return int(missing > 0 or not data)
 
@@ -167,7 +161,7 @@ def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
     for name in names:
         if kind_of(name) != name:
             raise RunError(
-                f"{name} is priced by what was measured of {kind_of(name)} with as many threads",
+                f"{name} uses the calibration of {kind_of(name)} with as many threads",
                 fix=f"trireme calibrate --devices {kind_of(name)} --threads 1,2",
             )
     for name, count in [(n, c) for n in names for c in thread_counts(options, [n])]:
@@ -186,7 +180,7 @@ def _lines(one: DeviceCalibration) -> list[str]:
         + ("" if one.issue_s is None else f", behind another task {_microseconds(one.issue_s)}"),
     ]
     lines += [
-        f"  {'priced for when' if apart == one.apart else 'seen also while'} {cores}"
+        f"  {'in use:' if apart == one.apart else 'also measured:'} {cores}"
         for apart, cores in one.cores.items()
     ]
     for family, curve in sorted(one.curves.items()):

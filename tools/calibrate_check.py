@@ -19,7 +19,7 @@ from trireme.tools.calibrate_rank import (
     rank,
 )
 from trireme.tools.calibrate_rows import QUIET, CheckRow, measured_rows
-from trireme.tools.options import calibration_path, device_list, device_options, thread_counts
+from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
@@ -36,7 +36,7 @@ def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:
     runs, regions = _split(rows)
     lines = [
         f"{'model':30} {'devices':11} thr {'what':14} {'predicted':>9} (interval)  measured ms"
-        "   error  pace at pace",
+        "   error  pace  error at that pace",
         *map(str, rows),
     ]
     for what, mine in (("runs", runs), ("regions", regions)):
@@ -75,8 +75,8 @@ def verdict(runs: Sequence[CheckRow]) -> tuple[bool, str]:
     is_met = statistics.median(errors) <= MEDIAN and near(errors) >= SHARE
     return is_met, (
         f"{'met' if is_met else 'not met'}: of {len(quiet)} runs at the pace of the calibration,"
-        f" {near(errors):.0%} are within {NEAR:.0%} ({SHARE:.0%} are asked), and the median error"
-        f" is {statistics.median(errors):.1%} ({MEDIAN:.0%} is asked)"
+        f" {near(errors):.0%} are within {NEAR:.0%} ({SHARE:.0%} required), and the median error"
+        f" is {statistics.median(errors):.1%} ({MEDIAN:.0%} required)"
     )
 
 
@@ -97,7 +97,7 @@ def summary_of(what: str, rows: Sequence[CheckRow]) -> list[str]:
     lines = []
     for name, errors in (
         ("as measured", [abs(row.error) for row in rows]),
-        (f"of them, while the pace was within {QUIET:.0%}", quiet),
+        (f"while the pace was within {QUIET:.0%}", quiet),
         ("at the calibration's pace", paced),
     ):
         if errors:
@@ -109,7 +109,7 @@ def summary_of(what: str, rows: Sequence[CheckRow]) -> list[str]:
     filed = [abs(row.filed_s / row.measured_s - 1) for row in rows if row.filed_s]
     if any(row.filed_s != row.predicted_s for row in rows if row.filed_s):
         lines.append(
-            f"{what}, predicted for cores as far apart as the file has it: {len(filed)}, median"
+            f"{what}, predicted with the core latency of the file: {len(filed)}, median"
             f" error {statistics.median(filed):.1%}, {near(filed):.0%} within {NEAR:.0%}"
         )
     return lines
@@ -132,7 +132,7 @@ def repeated(what: str, rows: Sequence[CheckRow]) -> list[str]:
     if not off:
         return []
     return [
-        f"{what}, were each predicted by the median of its other checks: {len(off)}, median error"
+        f"{what}, each predicted by the median of its other checks: {len(off)}, median error"
         f" {statistics.median(off):.1%}, {near(off):.0%} within {NEAR:.0%}"
     ]
 

@@ -39,7 +39,7 @@ from trireme.tools.calibrate_rank import (
     run_seconds,
     watch_of,
 )
-from trireme.tools.options import calibration_path, device_list, device_options, thread_counts
+from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 QUIET = 0.05

@@ -43,9 +43,9 @@ from trireme.tools.options import (
     add_json,
     add_model,
     add_placing,
-    use_lock,
 )
 from trireme.tools.options import argument as _arg
+from trireme.tools.parsed import use_lock
 from trireme.tools.streams import discard, flush_errors, prepare_streams, say, show_warnings
 
 EXIT_FAULT = 70

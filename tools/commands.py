@@ -21,8 +21,8 @@ from trireme.support.errors import DeviceError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
-from trireme.tools.options import open_session, parse_shapes
 from trireme.tools.output import emit
+from trireme.tools.parsed import open_session, parse_shapes
 from trireme.tools.progress import Progress
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 

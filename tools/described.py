@@ -17,14 +17,8 @@ from trireme.placement.shards.batch import batched
 from trireme.support.errors import RunError
 from trireme.tools.commands import load
 from trireme.tools.figures import figures_set
-from trireme.tools.options import (
-    device_list,
-    flag_name,
-    flagged_options,
-    option_group,
-    passes_off,
-    placement_options,
-)
+from trireme.tools.options import flag_name, flagged_options, option_group
+from trireme.tools.parsed import device_list, passes_off, placement_options
 from trireme.tools.progress import Progress
 
 _REAL = (

@@ -15,8 +15,9 @@ from trireme.plan.plan import Plan, make_plan
 from trireme.profiling.prediction import predict
 from trireme.tools.commands import prepared_session
 from trireme.tools.described import described_placement, is_described
-from trireme.tools.options import argument, plan_choices
+from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
+from trireme.tools.parsed import plan_choices
 from trireme.tools.streams import clipped_to, wrapped_to
 
 ARGUMENTS = (

@@ -49,12 +49,12 @@ class LockCheck:
             held = "the locked placement cannot be held today"
             if self.excess < math.inf:
                 held = (
-                    f"held today, the locked placement is predicted {self.excess:+.1%} against "
-                    f"today's and {self.drifted:+.1%} against what was locked"
+                    f"the locked placement is predicted {self.excess:+.1%} against today's "
+                    f"placement and {self.drifted:+.1%} against its prediction in the lockfile"
                 )
             verdict = "within" if self.passed else "not within"
             found.append(f"  {held}: {verdict} the tolerance of {self.tolerance:.1%}")
-        return [*found, *(f"  (but {line})" for line in self.remarks)]
+        return [*found, *(f"  note: {line}" for line in self.remarks)]
 
 
 def check_lock(

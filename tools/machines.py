@@ -63,7 +63,7 @@ def _device_lines(soc: Soc) -> list[str]:
 def _run_lines(rows: Sequence[Compared], models: Path | None) -> list[str]:
     """Return the table of published runs, and how far the held-out ones are off."""
     if not rows:
-        return ["its description tells no published run"]
+        return ["the description has no published run"]
     width = max(len(row.run.model) for row in rows)
     lines = [f"  {'device':6} {'dtype':8} {'model':{width}} {'published':>12} {'predicted':>12}"]
     for row in rows:
@@ -83,7 +83,5 @@ def _run_lines(rows: Sequence[Compared], models: Path | None) -> list[str]:
     absent = sorted({row.run.model for row in rows if row.predicted_ms is None})
     if absent:
         where = f"in {models}" if models else "without --models DIR"
-        lines.append(
-            f"not predicted, for there is no {'|'.join(SUFFIXES)} {where} of: {', '.join(absent)}"
-        )
+        lines.append(f"not predicted (no {'|'.join(SUFFIXES)} {where}): {', '.join(absent)}")
     return lines

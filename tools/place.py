@@ -43,7 +43,8 @@ from trireme.tools.described import described_devices, is_described
 from trireme.tools.figures import figures_set
 from trireme.tools.lock_check import check_lock
 from trireme.tools.number_options import seconds, share
-from trireme.tools.options import (
+from trireme.tools.output import emit, write_trace
+from trireme.tools.parsed import (
     calibration_path,
     device_list,
     device_options,
@@ -53,7 +54,6 @@ from trireme.tools.options import (
     plan_choices,
     splits,
 )
-from trireme.tools.output import emit, write_trace
 from trireme.tools.progress import Progress
 from trireme.tools.streams import clipped_to, wrapped_to
 from trireme.version import __version__

@@ -18,8 +18,9 @@ from trireme.tools.commands import device_lines, prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.feeds import make_feeds
 from trireme.tools.number_options import whole
-from trireme.tools.options import argument, plan_choices, session_arguments
+from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
+from trireme.tools.parsed import plan_choices, session_arguments
 from trireme.tools.progress import Progress
 
 ARGUMENTS = (

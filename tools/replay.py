@@ -17,8 +17,8 @@ from trireme.runtime.replay import (
     save_bundle,
 )
 from trireme.tools.feeds import make_feeds
-from trireme.tools.options import fill_from_lock, open_session
 from trireme.tools.output import emit
+from trireme.tools.parsed import fill_from_lock, open_session
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -84,7 +84,7 @@ class Flip:
     after: Variant
 
     def to_json(self) -> dict[str, Any]:
-        """Return the flip as plain data; no gain where what was there cannot be any more."""
+        """Return the flip as plain data; no gain where the placement before is impossible there."""
         data = {key: value for key, value in vars(self).items() if key not in ("before", "after")}
         return {**data, "gain": self.gain if self.gain < math.inf else None}
 

@@ -11,8 +11,8 @@ from trireme.runtime.compare import NodeGap, compare_nodes, gap
 from trireme.support.dtypes import Array
 from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.feeds import make_feeds
-from trireme.tools.options import open_session
 from trireme.tools.output import emit
+from trireme.tools.parsed import open_session
 
 
 @dataclass(frozen=True)

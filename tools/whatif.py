@@ -24,8 +24,8 @@ from trireme.support.units import energy_text, time_text
 from trireme.tools.commands import load
 from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.number_options import whole
-from trireme.tools.options import device_list, parse_pins, splits
 from trireme.tools.output import emit
+from trireme.tools.parsed import device_list, parse_pins, splits
 from trireme.tools.progress import Progress
 from trireme.tools.variants import Flip, Variant, variants
 
@@ -131,7 +131,7 @@ def _flip_text(axes: Sequence[Axis], flip: Flip, text: Callable[[float], str]) -
     others = f" (at {', '.join(flip.others)})" if flip.others else ""
     gains = f"gains {text(flip.gain)} there"
     if flip.gain == math.inf:
-        gains = "what was there cannot be any more"
+        gains = "the placement before is impossible there"
     between = f"flip between {axis.text(flip.low)} and {axis.text(flip.high)}"
     if flip.crossing is not None:
         between += f", at {flip.crossing:.4g}"

@@ -168,7 +168,7 @@ def test_instances_of_a_device(model, capsys):
     code, _, err = call(capsys, "run", model, "--devices", "cpu,cpu#1")
     assert code != 0 and "cpu and cpu#1 share core" in err
     code, _, err = call(capsys, "calibrate", "--devices", "cpu#1")
-    assert code != 0 and "priced by what was measured of cpu" in err
+    assert code != 0 and "uses the calibration of cpu" in err
 
 
 def test_verify(tmp_path, capsys):

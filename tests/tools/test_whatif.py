@@ -182,7 +182,7 @@ def test_whatif_leaves_what_does_not_fit_any_more(tmp_path, capsys):
         data = json.loads(capsys.readouterr().out)
         assert data["variants"][1]["where"] == ["cpu"] and data["flips"][0]["gain"] is None
         assert main(rows) == 0
-        assert "what was there cannot be any more" in capsys.readouterr().out
+        assert "the placement before is impossible there" in capsys.readouterr().out
 
 
 def test_commands_take_some_devices_of_a_description(tmp_path, capsys):

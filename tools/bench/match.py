@@ -27,12 +27,7 @@ from trireme.tools.bench.peers import OURSELVES, Peer
 from trireme.tools.bench.process import WorkerFailed, WorkerProcess
 from trireme.tools.bench.result import BenchRow, EngineRun, thin
 from trireme.tools.feeds import make_feeds
-from trireme.tools.options import (
-    execution_fields,
-    parse_shapes,
-    placement_fields,
-    session_arguments,
-)
+from trireme.tools.parsed import execution_fields, parse_shapes, placement_fields, session_arguments
 from trireme.tools.progress import Progress
 
 LOAD_LIMIT_S = 600.0

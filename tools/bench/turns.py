@@ -22,7 +22,7 @@ from trireme.runtime.compare import gap
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.tools.feeds import make_feeds
-from trireme.tools.options import session_arguments
+from trireme.tools.parsed import session_arguments
 
 
 @dataclass(frozen=True)
