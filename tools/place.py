@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from trireme.placement.deciding import Deciding, deciding
 from trireme.placement.lock import Lock, LockedOptions, lock
 from trireme.placement.lockfile import load_lock, save_lock
 from trireme.placement.place import place
-from trireme.placement.placement import Placement
+from trireme.placement.placement import WIDTH, Placement
 from trireme.placement.shards.batch import batched
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
@@ -102,6 +103,10 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
+_MOST_DECIDING = 3
+"""How many of the estimates that decide are printed."""
+
+
 def place_model(options: argparse.Namespace) -> int:
     """Place a model, and prove, lock or check the placement."""
     progress = Progress()
@@ -135,7 +140,7 @@ def place_model(options: argparse.Namespace) -> int:
     if flow is not None:
         lines.append(flow_text(flow))
         data["stream"] = vars(flow)
-    lines += ["what decides:", *(f"  {one}" for one in found)] if found else []
+    lines += _deciding_lines(found)
     data["deciding"] = [vars(one) for one in found]
     lines += remark
     data["absent"] = dict(absent)
@@ -171,6 +176,15 @@ def _decided(
     lines = [_timed_text(one, placement.source, timed) for one in found]
     placement, remark = _placed(options, graph, timed, before)
     return timed, placement, [*remark, *lines]
+
+
+def _deciding_lines(found: Sequence[Deciding]) -> list[str]:
+    """Return the estimates that decide, the first few of many, as a screen has room."""
+    lines = ["what decides:"] if found else []
+    for one in found[:_MOST_DECIDING]:
+        lines += textwrap.wrap(str(one), WIDTH, initial_indent="  ", subsequent_indent="    ")
+    more = len(found) - _MOST_DECIDING
+    return lines + ([f"  and {more} more: --json has all"] if more > 0 else [])
 
 
 def _timed_text(one: Deciding, graph: Graph, costs: CostModel) -> str:
