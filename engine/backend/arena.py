@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trireme.support.errors import InternalError
+from trireme.support.units import bytes_text, time_text
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,18 @@ class MemoryUse:
             f"scratch {self.scratch}, code {self.code})"
         )
         if self.streamed:
-            text += f"; {self.streamed} of weights streamed a run, {self.streamed_s * 1e6:.1f} us"
+            text += f"; {self.streamed} of weights streamed a run, {time_text(self.streamed_s)}"
+        return text
+
+    def rounded(self) -> str:
+        """Return the same in rounded sizes, as a report has it; `str` has every byte for errors."""
+        limit = f" of {bytes_text(self.limit)}" if self.limit else ""
+        parts = ("arena", "weights", "scratch", "code")
+        sizes = ", ".join(f"{part} {bytes_text(getattr(self, part))}" for part in parts)
+        text = f"{self.memory}: {bytes_text(self.needed)}{limit} ({sizes})"
+        if self.streamed:
+            text += f"; {bytes_text(self.streamed)} of weights streamed a run, "
+            text += time_text(self.streamed_s)
         return text
 
 

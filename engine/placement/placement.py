@@ -290,7 +290,7 @@ class Placement(Shown):
 
     def full_text(self) -> str:
         """Return the summary with nothing cut, and what each memory is needed for."""
-        memory = [f"  memory of {use}" for use in self.memory if use.limit and use.needed]
+        memory = [f"  memory of {use.rounded()}" for use in self.memory if use.limit and use.needed]
         return "\n".join([*self._lines(), *memory])
 
     def _lines(self) -> list[str]:
