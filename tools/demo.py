@@ -182,6 +182,7 @@ def task_table(profile: Profile, width: int) -> Iterator[str]:
             width,
             initial_indent="    ",
             subsequent_indent="    ",
+            break_on_hyphens=False,
         )
 
 

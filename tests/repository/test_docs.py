@@ -120,6 +120,18 @@ def test_pages_named_in_the_code_are_there():
                 assert (CHECKOUT / page).exists(), f"{file}: {page}"
 
 
+def test_modules_named_in_comments_are_there():
+    tops = ("engine", "devices", "converters", "tools", "tests", "examples")
+    files = [path for top in tops for path in (CHECKOUT / top).rglob("*.py")]
+    known = [f"/{path.relative_to(CHECKOUT).as_posix()}" for path in files]
+    named = re.compile(r"(?<![\w/.*{}\"])([a-z][a-z0-9_]*(?:/[a-z0-9_]+)*\.py)\b")
+    for file, name in zip(files, known, strict=True):
+        for one in (
+            named.findall(file.read_text()) if not name.startswith(("/tests", "/examples")) else ()
+        ):
+            assert any(other.endswith(f"/{one}") for other in known), f"{name}: {one}"
+
+
 def test_the_index_has_every_page():
     index = (DOCS / "README.md").read_text()
     for page in DOCS.rglob("*.md"):

@@ -46,7 +46,7 @@ class Levels:
 
     images: how many parts of x have a range of their own
     readers: the ops that multiply levels
-    ways: how they do (int8/ways.py), by the op's id, once that is chosen
+    ways: how they do (int8/dot_variants.py), by the op's id, once that is chosen
     """
 
     nodes: tuple[Node, ...]
