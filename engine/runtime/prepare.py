@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from trireme.backend.device import HOST, Device, Executable, Progress
+from trireme.backend.device import HOST, Device, Progress
 from trireme.backend.registry import keep_states, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
@@ -29,7 +29,7 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.autotune import Opened, autotune, check_free
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.program import Program, compile_tasks, make_program
+from trireme.runtime.program import Program, compile_plan
 from trireme.runtime.session_defaults import MadeWith
 from trireme.support.errors import CompileError, DeviceError, PlanError
 
@@ -154,10 +154,7 @@ class Preparation:
             placement = autotune(placement, graph, costs, open_one, self.progress)
         how = self.execution_options
         plan = make_plan(placement, how.subgraphs, how.execution)
-        executables: dict[int, Executable] = {}
-        for name, device in devices.items():
-            executables.update(compile_tasks(plan, name, device, self.progress))
-        program = make_program(plan, devices, executables)
+        program = compile_plan(plan, devices, self.progress)
         return program, ExecutionContext(program)
 
     def _drop(self, name: str, error: Exception) -> None:

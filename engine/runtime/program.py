@@ -69,33 +69,25 @@ def memory_rows(program: Program) -> list[MemoryRow]:
     return rows
 
 
-def compile_plan(plan: Plan, devices: Mapping[str, Device]) -> Program:
-    """Return the program of a plan.
+def compile_plan(
+    plan: Plan, devices: Mapping[str, Device], progress: Progress | None = None
+) -> Program:
+    """Return the program of a plan: an executable for every task that is not a copy.
 
     Errors: CompileError, when a device cannot compile what it said it supports; PlanError, if what
     was compiled does not fit its memory
     """
     executables: dict[int, Executable] = {}
     for name, device in devices.items():
-        executables.update(compile_tasks(plan, name, device))
-    return make_program(plan, devices, executables)
-
-
-def make_program(
-    plan: Plan, devices: Mapping[str, Device], executables: Mapping[int, Executable]
-) -> Program:
-    """Return the program of a plan, given an executable for every task that is not a copy.
-
-    Errors: PlanError, if what was compiled does not fit a device's memory
-    """
+        executables.update(_compile_tasks(plan, name, device, progress))
     program = Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
     for use in program.memory_uses().values():
         check_fits(plan.placement, use, plan.arenas[use.memory].lower_bound)
     return program
 
 
-def compile_tasks(
-    plan: Plan, name: str, device: Device, progress: Progress | None = None
+def _compile_tasks(
+    plan: Plan, name: str, device: Device, progress: Progress | None
 ) -> dict[int, Executable]:
     """Return the executables of one device's tasks, by task index; tell `progress` how far it is.
 
