@@ -8,7 +8,8 @@ import numpy as np
 
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import window_of
-from trireme.devices.cpu.kernels.f32.winograd.kernel import WinogradConv, scheme_of, winograd_kernel
+from trireme.devices.cpu.kernels.f32.winograd.kernel import scheme_of, winograd_kernel
+from trireme.devices.cpu.kernels.f32.winograd.layout import WinogradConv
 from trireme.devices.cpu.kernels.f32.winograd.plan import (
     choose_size,
     cut_winograd,

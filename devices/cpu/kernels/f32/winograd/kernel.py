@@ -19,7 +19,6 @@ the model where they lie, by their strides, so no copy is kept; a tile's m * m o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -28,6 +27,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.gemm import multiply_tile
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.winograd.layout import Layout, WinogradConv, layout_of
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     Scheme,
@@ -40,63 +40,6 @@ from trireme.devices.cpu.kernels.lowering import begin, finish
 _DIVIDE = ("udiv", "urem")
 
 
-@dataclass(frozen=True)
-class WinogradConv:
-    """A convolution of one group with a square kernel and equal strides, with its epilogue."""
-
-    batch: int
-    window: ImageWindow
-    outputs: int
-    bias: bool
-    residual: bool
-    activation: str
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Byte offsets in the thread's memory, and strides in elements."""
-
-    zeros: int
-    dump: int
-    sources: int
-    """Addresses of the i * i input pixels of one tile."""
-    targets: int
-    """Addresses of the m * m outputs of every tile of the chunk."""
-    residuals: int
-    scratch: int
-    """A vector for each of the m * m outputs of a tile."""
-    v: int
-    v_row: int
-    v_point: int
-    m: int
-    m_point: int
-    nbytes: int
-
-
-def _layout(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> _Layout:
-    pixels, points = made.outputs**2, made.points**2
-    channels = -(-conv.window.channels // isa.lanes) * isa.lanes
-    most = -(-max(channels, conv.outputs) // isa.lanes) * isa.lanes + isa.lanes
-    v_row = -(-channels // 16) * 16 + 16  # rows of a power of two would share cache sets
-    sizes = {
-        "zeros": 4 * most,
-        "dump": 4 * most,
-        "sources": 8 * made.inputs**2,
-        "targets": 8 * pixels * cut.tiles,
-        "residuals": 8 * pixels * cut.tiles * conv.residual,
-        "scratch": 4 * isa.lanes * pixels,
-        "v": 4 * points * cut.tiles * v_row,
-        "m": 4 * points * cut.tiles * cut.width,
-    }
-    at, offsets = 0, {}
-    for name, nbytes in sizes.items():
-        offsets[name] = at
-        at += -(-nbytes // 64) * 64
-    return _Layout(
-        **offsets, v_row=v_row, v_point=cut.tiles * v_row, m_point=cut.tiles * cut.width, nbytes=at
-    )
-
-
 def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Code, int, int]:
     """Return the kernel, its chunks and the bytes each thread needs of its own.
 
@@ -106,7 +49,7 @@ def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Cod
     made = scheme_of(conv.window, cut.outputs)
     name = f"conv_f32_winograd{kernel_note(made)}_{cut.tile_rows}x{cut.vectors}"
     fn, operands, chunk, local = begin(name, isa, 5 + conv.bias + conv.residual)
-    layout = _layout(isa, conv, cut, made)
+    layout = layout_of(isa, conv, cut, made)
     _WinogradEmitter(fn, conv, cut, made, layout, operands, local).chunk(chunk)
     return finish(fn), cut.blocks * cut.groups, layout.nbytes
 
@@ -132,7 +75,7 @@ class _WinogradEmitter:
         conv: WinogradConv,
         cut: WinogradCut,
         made: Scheme,
-        layout: _Layout,
+        layout: Layout,
         operands: Sequence[Value],
         local: Value,
     ) -> None:
