@@ -25,8 +25,8 @@ def convert(
 ) -> Graph:
     """Return the graph of a text such as b"relu tanh".
 
-    `trireme.model_file.convert.register_converter("text", ".txt", "my_package:convert")` makes it
-    the converter of files that end so.
+    `register_converter(Format("text", ".txt", "my_package:convert"))` of
+    `trireme.model_file.convert` makes it the converter of files that end so.
     on_open: is told of every file that is read; a session keeps a graph until one changes
     Errors: ModelFileError, if the file cannot be read; ConvertError, if it is no text or an op is
     not known

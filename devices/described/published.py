@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trireme.backend.device import HOST
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.devices.described.checks import Published
@@ -86,7 +87,7 @@ def predicted_ms(soc: Soc, run: Published, graph: Graph) -> float:
         seconds = (device.estimate_s(graph, node) for node in graph.nodes)
         return 1e3 * sum(one for one in seconds if one is not None)
     devices = {run.device: device}
-    devices |= {name: one for name, one in every.items() if one.spec.memory == "host"}
+    devices |= {name: one for name, one in every.items() if one.spec.memory == HOST}
     ours = [node.id for node in graph.nodes if device.unsupported_reason(graph, node) is None]
     costs = CostModel(dict(devices), Calibration())
     options = replace(PLAIN, pins=dict.fromkeys(ours, run.device))

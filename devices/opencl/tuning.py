@@ -17,6 +17,7 @@ class Tuning:
     rows, columns: a tile of a matrix product is `rows` by `columns` vectors, kept in registers
     group: work items of a work-group in kernels where each item is on its own
     product_group: the same in matrix products: (tiles of rows, tiles of columns)
+    on_cores: whether the driver runs work-groups on the CPU's cores
     """
 
     name: str
@@ -25,10 +26,11 @@ class Tuning:
     columns: int
     group: int
     product_group: tuple[int, int]
+    on_cores: bool = False
 
 
 CLASSES: Mapping[str, Tuning] = {
-    "cpu": Tuning("cpu", 16, 12, 2, 16, (1, 1)),
+    "cpu": Tuning("cpu", 16, 12, 2, 16, (1, 1), on_cores=True),
     "desktop_gpu": Tuning("desktop_gpu", 4, 4, 1, 64, (8, 8)),
     "mobile_gpu": Tuning("mobile_gpu", 4, 4, 2, 64, (4, 8)),
 }
@@ -42,7 +44,7 @@ def tuning_for(found: FoundDevice, asked: str | None) -> Tuning:
     NEON, 4 by 2 the 16 of AVX2, where a float8 is one register.
     """
     base = CLASSES[asked or _class_of(found)]
-    if base.name != "cpu":
+    if not base.on_cores:
         return base
     width = int(found.handle.native_vector_width_float) or 4
     if width >= 16:

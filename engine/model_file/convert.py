@@ -1,7 +1,7 @@
 """Find the converter of a model by what its bytes say, and call it.
 
-Converters are listed as "module:function" strings, like devices, so that a format's libraries are
-imported only when a model of that format comes along.
+A format names its converter as a "module:function" string, so that the libraries of a format are
+imported only when a model of it comes along.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trireme.ir.bind_shapes import bind_shapes
@@ -19,26 +20,41 @@ from trireme.support.arguments import checked
 from trireme.support.errors import ConvertError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
-_CONVERTERS: dict[str, str] = {
-    "onnx": "trireme.converters.onnx:convert",
-    "tflite": "trireme.converters.tflite.walk:convert",
-}
-_OF_SEVERAL_GRAPHS = {"tflite"}
-"""Formats whose files may hold several graphs: their converters take `signature` and `on_note`."""
-_SUFFIXES = {".onnx": "onnx", ".tflite": "tflite", ".trm": "trm"}
-_TFLITE = b"TFL3"
-"""The FlatBuffers identifier of a TFLite file, from byte 4 on."""
+_TRM = "trm"
 
 
-def register_converter(name: str, suffix: str, function: str) -> None:
-    """Make "module:function" the converter of files with a suffix, for formats from outside.
+@dataclass(frozen=True)
+class Format:
+    """A format of models, and its converter.
 
-    It is called as function(source, shapes=shapes, use_mmap=mmap, on_open=on_open), which mean what
-    they mean to `convert`; a session keeps what it makes until a file that `on_open` was told of
-    changes.
+    suffix: of its files
+    function: "module:function" of the converter, which is called as function(source, shapes=shapes,
+        use_mmap=mmap, on_open=on_open): they mean what they mean to `convert`. A session keeps what
+        it makes until a file that `on_open` was told of changes.
+    identifier: bytes 4 to 8 of its files, where the format has such
+    has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
+        `on_note` too
     """
-    _CONVERTERS[name] = function
-    _SUFFIXES[suffix] = name
+
+    name: str
+    suffix: str
+    function: str
+    identifier: bytes = b""
+    has_signatures: bool = False
+
+
+_FORMATS: dict[str, Format] = {
+    one.name: one
+    for one in (
+        Format("onnx", ".onnx", "trireme.converters.onnx:convert"),
+        Format("tflite", ".tflite", "trireme.converters.tflite.walk:convert", b"TFL3", True),
+    )
+}
+
+
+def register_converter(format: Format) -> None:
+    """Let `convert` know a format from outside."""
+    _FORMATS[format.name] = format
 
 
 @checked(ConvertError)
@@ -63,20 +79,21 @@ def convert(
     op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
     kind = format or _format_of(source)
-    if signature is not None and kind not in _OF_SEVERAL_GRAPHS:
+    found = _FORMATS.get(kind)
+    if signature is not None and not (found and found.has_signatures):
         raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
-    if kind == "trm":
+    if kind == _TRM:
         if isinstance(source, bytes):
             return bind_shapes(loads(source), shapes or {})
         return bind_shapes(load(source, mmap=mmap, on_open=on_open), shapes or {})
-    if kind not in _CONVERTERS:
+    if found is None:
         raise ConvertError(
-            f"unknown model format {kind!r}", facts=[f"known: trm, {', '.join(_CONVERTERS)}"]
+            f"unknown model format {kind!r}", facts=[f"known: {_TRM}, {', '.join(_FORMATS)}"]
         )
-    module, _, function = _CONVERTERS[kind].partition(":")
+    module, _, function = found.function.partition(":")
     try:
         make = getattr(importlib.import_module(module), function)
-        more = {"signature": signature, "on_note": on_note} if kind in _OF_SEVERAL_GRAPHS else {}
+        more = {"signature": signature, "on_note": on_note} if found.has_signatures else {}
         graph: Graph = make(source, shapes=shapes, use_mmap=mmap, on_open=on_open, **more)
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
@@ -102,10 +119,12 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
     else:
         head, name, suffix = source[:8], "what is given", ".onnx"
     if is_model_file(head):
-        return "trm"
-    if head[4:8] == _TFLITE:
-        return "tflite"
-    if suffix not in _SUFFIXES:
-        known = ", ".join(_SUFFIXES)
+        return _TRM
+    formats = _FORMATS.values()
+    if said := [one.name for one in formats if one.identifier and head[4:8] == one.identifier]:
+        return said[0]
+    suffixes = {**{one.suffix: one.name for one in formats}, f".{_TRM}": _TRM}
+    if suffix not in suffixes:
+        known = ", ".join(suffixes)
         raise ModelFileError(f"{name} is of no known kind", facts=[f"known suffixes: {known}"])
-    return _SUFFIXES[suffix]
+    return suffixes[suffix]

@@ -16,7 +16,7 @@ from zoo import CHECKOUT
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.ir.verify import check
 from trireme.model_file import convert as converters
-from trireme.model_file.convert import convert, register_converter
+from trireme.model_file.convert import Format, convert, register_converter
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError
 
@@ -32,9 +32,8 @@ def with_null(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, spec.name, module)
-    for table in ("_CONVERTERS", "_SUFFIXES"):
-        monkeypatch.setattr(converters, table, dict(getattr(converters, table)))
-    register_converter("text", SUFFIX["text"], "example_null_converter:convert")
+    monkeypatch.setattr(converters, "_FORMATS", dict(converters._FORMATS))
+    register_converter(Format("text", SUFFIX["text"], f"{spec.name}:convert"))
 
 
 def onnx_model(op):

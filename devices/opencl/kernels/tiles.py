@@ -109,7 +109,7 @@ def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
     most_vectors = -(-columns // lanes.n)
     vectors = min(low.tuning.columns, most_vectors)
     most = min(low.tuning.rows * low.tuning.columns // vectors, 16)
-    if low.tuning.name == "cpu" and rows <= 4:
+    if low.tuning.on_cores and rows <= 4:
         vectors, most = max(min(8 // rows, most_vectors), 1), rows
     tiles = -(-rows // most)
     return Tile(-(-rows // tiles), vectors, lanes, columns)
@@ -174,7 +174,7 @@ def finish_lines(product: ProductOperands, tile: Tile) -> list[str]:
     must stay in registers, which have no index.
     """
     letter, ctype = ("t", "int") if product.chunk else ("s", "float")
-    if product.low.tuning.name != "cpu" or len(tile.sums) < 4:
+    if not product.low.tuning.on_cores or len(tile.sums) < 4:
         lines = []
         for name in sorted(tile.sums, key=lambda name: name.split("_")[1]):
             i, j = name.split("_")

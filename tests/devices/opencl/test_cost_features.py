@@ -10,12 +10,12 @@ from trireme.calibration.nets import NETS
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import KernelName, Lowering
-from trireme.devices.opencl.tuning import CLASSES, Tuning
+from trireme.devices.opencl.tuning import CLASSES
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.passes.pipeline import optimise
 
-CPU = Tuning("cpu", 16, 12, 2, 16, (1, 1))
+CPU = CLASSES["cpu"]
 
 
 def conv(size, inside, out, kernel=1, units=2, activation="", on_cores=False):
