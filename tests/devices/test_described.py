@@ -102,7 +102,7 @@ def test_the_command_tells_a_descriptions_errors(tmp_path, capsys):
     )
     words = ["devices", "--soc", str(tmp_path / "soc.toml")]
     code, out, _ = call(capsys, *words)
-    assert code == 0 and "no model" in out and "without --models DIR of: chain" in out
+    assert code == 0 and "no model" in out and "without --models DIR): chain" in out
     trireme.save(chain(), tmp_path / "chain.trm")
     code, out, _ = call(capsys, *words, "--models", str(tmp_path))
     assert code == 0 and "held out: predicted within a factor of" in out
