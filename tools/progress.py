@@ -132,7 +132,7 @@ class _Bar:
             self._bars.start()
             self._task = self._bars.add_task(what, total=None, count="")
         count = _text("", done, total, left).strip()
-        shown = dict(description=what, completed=done, total=total or None, count=count)
+        shown = dict(description=what, completed=done, total=total or 1, count=count)
         self._bars.update(self._task, **shown)
         self._bars.refresh()
         keep_line(self.wipe)

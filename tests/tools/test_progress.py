@@ -26,9 +26,9 @@ def in_terminal(*arguments, columns=100, **environment):
     if not process:
         size = struct.pack("HHHH", 30, columns, 0, 0)
         fcntl.ioctl(0, termios.TIOCSWINSZ, size)
-        os.environ.pop("COLUMNS", None)
-        os.environ.update(environment)
-        os.execv(sys.executable, [sys.executable, "-m", "trireme.tools.cli", *arguments])
+        given = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+        words = [sys.executable, "-m", "trireme.tools.cli", *arguments]
+        os.execve(sys.executable, words, given | environment)  # readline sets COLUMNS behind Python
     written = b""
     while True:
         try:
@@ -80,7 +80,7 @@ def test_colour_is_for_terminals_that_want_it(model):
 def test_a_screen_is_as_wide_as_the_terminal(model, columns):
     lines = shown(in_terminal("place", model, columns=columns, TERM="dumb"))
     assert any("device" in line for line in lines)
-    assert max(map(len, lines)) <= columns
+    assert max(map(len, lines)) <= columns, "\n".join(lines)
 
 
 def test_what_is_no_terminal_gets_plain_lines_when_it_takes_long(monkeypatch, capsys):
