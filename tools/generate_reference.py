@@ -40,7 +40,7 @@ _OTHER_CODES = {
     130: "interrupted",
 }
 MODULES = {
-    "Models and graphs": ("ir.graph", "model_file.convert"),
+    "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
     "Sessions": (
         "runtime.session",
         "runtime.options",
@@ -180,6 +180,10 @@ def api_page() -> str:
         "",
         f"`import trireme` gives {_codes(names)}. `trireme.ops` is the package of the ops; "
         "`trireme.__version__` is the version. Import the other names from their module.",
+        "",
+        "| part | modules |",
+        "|---|---|",
+        *(f"| {part} | {', '.join(map(_module_link, paths))} |" for part, paths in MODULES.items()),
     ]
     for heading, modules in MODULES.items():
         lines += ["", f"## {heading}"]
@@ -189,6 +193,11 @@ def api_page() -> str:
             for name, found in _public(module):
                 lines += ["", f"#### {name}", "", *_entry(name, found)]
     return "\n".join(lines) + "\n"
+
+
+def _module_link(path: str) -> str:
+    """Return the link to the heading of a module."""
+    return f"[`{path}`](#trireme{path.replace('.', '')})"
 
 
 def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 Lines and modules of each room, the longest functions, public names without a docstring, lines that
 keep the formatter off, ops that are named in more than one place outside the tables of converters
-and kernels, and lists of op names.
+and kernels, lists of op names, and long sentences of the docs.
 """
 
 import ast
@@ -18,6 +18,7 @@ from trireme.ir.op import all_ops
 
 TOPS = ("engine", "devices", "converters", "tools")
 LONGEST = 5
+MOST_WORDS = 25
 SKIP = "# fmt: " + "skip"
 
 
@@ -66,6 +67,15 @@ def ops_named() -> dict[str, list[str]]:
     return found
 
 
+def sentences(page: str) -> list[str]:
+    """The sentences of a page: blocks, tables and headings left out."""
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.S | re.M)
+    prose = re.sub(r"^(#|\|).*$", "", prose, flags=re.M)
+    prose = re.sub(r"\n *([*-]|\d+\.) ", "\n\n", re.sub(r"\]\([^)]*\)|`[^`]*`", "x", prose))
+    paragraphs = [" ".join(part.split()) for part in prose.split("\n\n")]
+    return [one for part in paragraphs for one in re.split(r"(?<=[.:;]) (?=[A-Zx[*])", part) if one]
+
+
 def main() -> None:
     print("room            modules   lines")
     for name, (count, lines) in rooms().items():
@@ -92,6 +102,10 @@ def main() -> None:
     print("  " + ", ".join(f"{name} in {len(where)} modules" for name, where in most))
     lists = [one for one in outside_tables(CHECKOUT) if (one.path, one.names) not in NOT_OPS]
     facts = [one for one in lists if (one.path, one.names) not in RULES]
+    pages = [path for path in (CHECKOUT / "docs").rglob("*.md") if path.name != "api.md"]
+    found = [one for page in pages for one in sentences(page.read_text())]
+    long_ones = sum(len(one.split()) > MOST_WORDS for one in found)
+    print(f"docs: {len(pages)} pages, {len(found)} sentences, {long_ones} over {MOST_WORDS} words")
     print(f"lists of op names outside ops/ and tables: {len(lists)}, {len(facts)} of them no rule")
 
 
