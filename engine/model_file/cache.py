@@ -9,9 +9,7 @@ constants).
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.util
 import json
 import logging
 import os
@@ -30,6 +28,7 @@ from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
 from trireme.model_file.notes import log_note
 from trireme.passes.pipeline import optimise
+from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, TriremeError
@@ -108,16 +107,6 @@ def _key(path: Path, options: Any) -> str:
     file = [str(path.resolve()), stamp_of(path)]
     text = json.dumps([file, options, code_version(), len(all_ops())])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-@functools.cache
-def code_version() -> str:
-    """Return a digest of when the code that makes graphs was changed, file by file."""
-    specs = map(importlib.util.find_spec, ("trireme", "trireme.converters"))
-    roots = [root for spec in specs if spec for root in spec.submodule_search_locations or ()]
-    files = sorted(file for root in roots for file in Path(root).rglob("*.py"))
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
 
 
 def _encode(graph: Graph, files: Sequence[OpenFile], notes: Sequence[str]) -> bytes:

@@ -26,7 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_identity
-from trireme.model_file.cache import code_version
+from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
 from trireme.support.errors import InternalError
 
