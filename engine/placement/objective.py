@@ -74,7 +74,7 @@ class Scorer:
     def evaluate(self, assigned: Assignment) -> tuple[float, Tasks]:
         """Return the score by the best of all rules, and the tasks; a function of its argument."""
         best, kept = float("inf"), asap(self.problem, assigned)
-        for tasks in rules(self.problem, assigned, self.orders):
+        for tasks in rules(self.problem, assigned, self.orders, self.prices.launch):
             score = self.score(assigned, tasks)
             if score < best:
                 best, kept = score, tasks

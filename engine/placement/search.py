@@ -64,7 +64,7 @@ class Search:
         found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
         self.value, self.tasks = self.scorer.evaluate(self.best)
-        if objective not in LINEAR and not done:
+        if not done:
             self._anneal()
         if not done:
             self._revise()
@@ -115,12 +115,14 @@ class Search:
         problem, value = self.problem, self.value
         left: Problem | None = problem
         least = self.load.seconds if self.load is not None else 0.0
+        if self.messages is not None:
+            least = self.messages.bound
         if self.objective == "makespan":
             left = within(problem, value)
             least, _ = makespan_bound(problem, value, self.load)
         if left is not None and problem.n <= _ANNEALED:
             steps = min(self.visits * 3 // 2, _STEPS * problem.n**3)
-            is_slow = self.scorer.tight or self.objective == "throughput"
+            is_slow = self.scorer.tight or self.objective != "makespan"
             visits = steps // (3 if is_slow else 1)
             self._take(*anneal(self.scorer, self.tasks, left.able, visits, least))
 

@@ -10,10 +10,13 @@ no cycle of tasks can come about, whatever the graph.
   end: what another device waits for comes first, so that it need not wait for the rest.
 * "device_major" runs all it can on one device, then all it can on another: fewer launches, later
   starts. Each order of the devices is a rule of its own.
+* "fewest_launches" does so in the order whose launches cost least, found by a search that is cut
+  short where it takes long.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 
@@ -126,12 +129,97 @@ def device_orders(problem: Problem, most: int = 6) -> list[tuple[int, ...]]:
     return [first, *(order for order in permutations(first) if order != first)][:most]
 
 
+_VISITS = 20_000
+"""Bound of a search for the fewest tasks: steps times nodes."""
+
+
+def fewest_launches(
+    problem: Problem, assigned: Sequence[int], launch: Sequence[float]
+) -> Tasks | None:
+    """Return the tasks whose launches cost least; None if they were not found in time.
+
+    A task that runs all it can leaves no less to do than one that does not, so only those are
+    looked at. What is left to launch is no less than what any path enters each device.
+    Source: A*: Hart, Nilsson, Raphael, "A formal basis for the heuristic determination of minimum
+    cost paths" (1968)
+    """
+    order = _Order(problem, assigned, launch)
+    whole = (1 << problem.n) - 1
+    spent = {0: 0.0}
+    came: dict[int, int] = {}
+    heap = [(0.0, 0, 0)]
+    for step in range(max(_VISITS // max(problem.n, 1), 10)):
+        _, _, done = heapq.heappop(heap)
+        if done == whole:
+            return _tasks_of(assigned, came, done)
+        for d in problem.devices:
+            after = order.run(done, d)
+            total = spent[done] + launch[d]
+            if after != done and total < spent.get(after, float("inf")):
+                spent[after], came[after] = total, done
+                heapq.heappush(heap, (total + order.least(after), -step, after))
+    return None
+
+
+def _tasks_of(assigned: Sequence[int], came: dict[int, int], done: int) -> Tasks:
+    tasks: Tasks = []
+    while done:
+        new = done & ~came[done]
+        members = [i for i in range(new.bit_length()) if new >> i & 1]
+        tasks.append((assigned[members[0]], members))
+        done = came[done]
+    return tasks[::-1]
+
+
+class _Order:
+    """What can run once some nodes (bits of a number) are done, and what is left to launch.
+
+    entries[i][d]: how often a path from node i to the end enters device d, at most, at i as well
+    """
+
+    def __init__(self, problem: Problem, assigned: Sequence[int], launch: Sequence[float]) -> None:
+        self.n, self.launch = problem.n, launch
+        self.needs = [sum([1 << j for j in earlier]) for earlier in problem.before]
+        self.on: list[list[int]] = [[] for _ in problem.devices]
+        for i, d in enumerate(assigned):
+            self.on[d].append(i)
+        self.entries = [[0] * problem.k for _ in assigned]
+        for i in range(problem.n - 1, -1, -1):
+            mine = self.entries[i]
+            for j in problem.next[i]:
+                same = assigned[j] == assigned[i]
+                for d, count in enumerate(self.entries[j]):
+                    mine[d] = max(mine[d], count - (same and d == assigned[i]))
+            mine[assigned[i]] += 1
+
+    def run(self, done: int, device: int) -> int:
+        """Return what is done after all that the device can do."""
+        for i in self.on[device]:
+            if not done >> i & 1 and not self.needs[i] & ~done:
+                done |= 1 << i
+        return done
+
+    def least(self, done: int) -> float:
+        """Return what the launches of all that is left cost at least."""
+        most = [0] * len(self.launch)
+        for i in range(self.n):
+            if not done >> i & 1 and not self.needs[i] & ~done:
+                most = [max(pair) for pair in zip(most, self.entries[i], strict=True)]
+        return sum([count * price for count, price in zip(most, self.launch, strict=True)])
+
+
 def rules(
-    problem: Problem, assigned: Sequence[int], orders: Sequence[Sequence[int]] | None = None
+    problem: Problem,
+    assigned: Sequence[int],
+    orders: Sequence[Sequence[int]] | None = None,
+    launch: Sequence[float] | None = None,
 ) -> Iterator[Tasks]:
-    """Yield the tasks of an assignment by every rule."""
+    """Yield the tasks of an assignment by every rule; launches cost seconds if not `launch`."""
     yield asap(problem, assigned)
     if problem.k > 1:
         yield critical_path_first(problem, assigned)
         for order in orders or device_orders(problem):
             yield device_major(problem, assigned, order)
+        found = fewest_launches(problem, assigned, launch or problem.machine.launch_s)
+        if found is not None:
+            yield found

@@ -27,7 +27,7 @@ from trireme.placement.objective import OBJECTIVES, Scorer
 from trireme.placement.prices import time_prices
 from trireme.placement.problem import CALLER, Machine, Problem
 from trireme.placement.search import Search
-from trireme.placement.stages import asap, rules
+from trireme.placement.stages import asap, fewest_launches, rules
 from trireme.placement.starts import single_device
 from trireme.placement.unused_device import least_uses
 from trireme.placement.virtual_time import end_s, timeline
@@ -146,7 +146,8 @@ def test_message_passing_bounds_every_placement(seed):
     ):
         known = {
             assigned: min(
-                dear.total(problem, assigned, tasks) for tasks in rules(problem, assigned)
+                dear.total(problem, assigned, tasks)
+                for tasks in rules(problem, assigned, launch=dear.launch)
             )
             for assigned in itertools.product(*problem.able)
         }
@@ -226,6 +227,28 @@ def test_nothing_that_explain_lists_is_better(seed):
                 for device in able:
                     moved = (*search.best[:i], device, *search.best[i + 1 :])
                     assert search.scorer.evaluate(moved)[0] >= value * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fewest_launches(seed):
+    """No order of the nodes, one at a time, has cheaper launches."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    problem = random_problem(("layered", "series-parallel")[seed % 2], seed, 11, devices=3)
+    launch = [rng.choice((0.0, 1.0, 1.0, 5.0)) for _ in problem.devices]
+    assigned = tuple(rng.choice(able) for able in problem.able)
+
+    @functools.cache
+    def least(done, last):
+        ways = [
+            least(done | {i}, d) + (launch[d] if d != last else 0.0)
+            for i, d in enumerate(assigned)
+            if i not in done and done.issuperset(problem.before[i])
+        ]
+        return min(ways, default=0.0)
+
+    tasks = fewest_launches(problem, assigned, launch)
+    assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
 
 
 def test_walks_end_where_they_find_nothing(monkeypatch):
