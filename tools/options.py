@@ -175,7 +175,7 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
         help="put nodes on a device: NODE (its name or #12), FIRST..LAST, * or op:softmax",
     )
     group.add_argument(
-        "--split",
+        "--shard",
         action="append",
         default=[],
         metavar="NODE=cpu,npu:rows",

@@ -113,9 +113,9 @@ def fill_from_lock(options: argparse.Namespace, locked: Lock) -> None:
     options.pin = [*(f"{name}={to}" for name, to in made_with.pins.items()), *options.pin]
 
 
-def splits(options: argparse.Namespace) -> Sharding:
-    """Return what --split asks for: its texts, or "auto" or "off" where it is one of these."""
-    given: list[str] = options.split or ["auto"]
+def sharding(options: argparse.Namespace) -> Sharding:
+    """Return what --shard asks for: its texts, or "auto" or "off" where it is one of these."""
+    given: list[str] = options.shard or ["auto"]
     return given[0] if given in (["auto"], ["off"]) else given
 
 
@@ -137,7 +137,7 @@ def placement_options(
         objective=options.objective,
         pins=parse_pins(options.pin),
         fixed=options.placement,
-        sharding=splits(options),
+        sharding=sharding(options),
         multi_device=options.multi_device,
         prove_s=prove_s,
     )
@@ -163,7 +163,7 @@ def placement_fields(options: argparse.Namespace) -> dict[str, Any]:
     return dict(
         objective=options.objective,
         pins=parse_pins(options.pin),
-        sharding=splits(options),
+        sharding=sharding(options),
         multi_device=options.multi_device,
     )
 

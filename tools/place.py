@@ -53,7 +53,7 @@ from trireme.tools.parsed import (
     passes_off,
     placement_options,
     plan_choices,
-    splits,
+    sharding,
 )
 from trireme.tools.progress import Progress
 from trireme.tools.streams import clipped_to, wrapped_to
@@ -68,7 +68,7 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             const=60.0,
             metavar="SECONDS",
             help="prove or improve the placement with an exact solver (default: 60 s); shard only "
-            "what --split names",
+            "what --shard names",
         ),
     ),
     (
@@ -218,7 +218,7 @@ def _flow(options: argparse.Namespace, placement: Placement, costs: CostModel) -
         return None
     plan = make_plan(placement)
     flow = flow_of(plan, [task.estimate_s for task in plan.tasks])
-    held = options.placement or splits(options) not in ("auto", "off")
+    held = options.placement or sharding(options) not in ("auto", "off")
     in_turn = None if held else plan_round_robin(placement.source, costs.devices, costs.calibration)
     return (in_turn.flow_beside(flow) if in_turn else None) or flow
 

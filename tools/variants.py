@@ -49,9 +49,9 @@ class Variant:
     found_at: tuple[float, ...]
 
     @property
-    def splits(self) -> list[str]:
-        """Return what is split, in the form that `--split` takes."""
-        return [one.text for one in self.placement.splits]
+    def shards(self) -> list[str]:
+        """Return what is sharded, in the form that `--shard` takes."""
+        return [one.text for one in self.placement.shards]
 
     def to_json(self) -> dict[str, Any]:
         """Return the variant as plain data."""
@@ -59,7 +59,7 @@ class Variant:
             "values": self.values,
             "score": self.score,
             "where": self.where,
-            "splits": self.splits,
+            "shards": self.shards,
         }
 
 
@@ -99,7 +99,7 @@ def variants(
 ) -> tuple[list[Variant], list[Flip]]:
     """Return the best placement for every combination of the axes' values, and the flips.
 
-    asked: what to split
+    asked: what to shard
     Errors: RunError, if there are too many, two axes vary one figure, or a figure cannot have a
     value; those of `place`
     """
@@ -215,7 +215,7 @@ def _before(at: tuple[int, ...], axis: int) -> tuple[int, ...]:
 def held_score(graph: Graph, costs: CostModel, objective: Objective, one: Variant) -> float:
     """Return what a variant's placement scores on another machine; infinite if it cannot be."""
     try:
-        if one.splits:
+        if one.shards:
             fixed = PlacementOptions(objective=objective, fixed=one.placement)
             return place(graph, costs, fixed).score.value
         pricing = Pricing.of(graph, costs)
@@ -231,7 +231,7 @@ def where_nodes_are(graph: Graph, placed: Placement) -> tuple[str, ...]:
     """Return the device of each node of a graph, or how devices share it: "cpu+npu by rows"."""
     where = {node: choice.device for node, choice in placed.choices.items()}
     made = graph
-    for one in placed.splits:
+    for one in placed.shards:
         request = parse(made, one.text, placed.specs)
         shared = f"{'+'.join(request.devices)} by {request.kind}"
         where.update(dict.fromkeys(request.nodes, shared))

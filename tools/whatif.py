@@ -25,7 +25,7 @@ from trireme.tools.commands import load
 from trireme.tools.figures import Axis, parse_axis
 from trireme.tools.number_options import whole
 from trireme.tools.output import emit
-from trireme.tools.parsed import device_list, parse_pins, splits
+from trireme.tools.parsed import device_list, parse_pins, sharding
 from trireme.tools.progress import Progress
 from trireme.tools.variants import Flip, Variant, variants
 
@@ -73,7 +73,7 @@ def whatif(options: argparse.Namespace) -> int:
         progress(f"preparing {options.model}")
         graph = optimise(load(options))
         graph = pinned(graph, pins_called(graph, parse_pins(options.pin), soc.devices()))
-        found, flips = variants(graph, soc, axes, options.objective, progress, splits(options))
+        found, flips = variants(graph, soc, axes, options.objective, progress, sharding(options))
     finally:
         progress.done()
     emit(options, _json(options, soc, axes, found, flips), _text(options, soc, axes, found, flips))
@@ -162,7 +162,7 @@ def _place_command(
     words += ["--devices", options.devices] if options.devices else []
     words += ["--objective", options.objective]
     words += [word for row in options.pin for word in ("--pin", row)]
-    words += [word for row in options.split for word in ("--split", row)]
+    words += [word for row in options.shard for word in ("--shard", row)]
     for axis, value in zip(axes, values, strict=True):
         words += ["--vary", f"{axis.figure}={'x' if axis.multiples else ''}{value!r}"]
     return shlex.join(words)

@@ -52,8 +52,8 @@ class LockedOptions:
 
 @dataclass(frozen=True)
 class Lock:
-    """A locked placement; devices: name -> description of the very device; splits: what several
-    devices share, in the form that `--split` takes; measured: whether it was chosen by trying it,
+    """A locked placement; devices: name -> description of the very device; shards: what several
+    devices share, in the form that `--shard` takes; measured: whether it was chosen by trying it,
     so that placing the model anew may well say otherwise; options: what it was made with.
     """
 
@@ -65,7 +65,7 @@ class Lock:
     unit: str
     devices: Mapping[str, str]
     nodes: tuple[LockedNode, ...]
-    splits: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
     measured: bool = False
     options: LockedOptions = LockedOptions()
 
@@ -126,7 +126,7 @@ def lock(placement: Placement, version: str = "", options: LockedOptions | None 
         score.unit,
         devices,
         tuple(nodes),
-        tuple(one.text for one in placement.splits),
+        tuple(one.text for one in placement.shards),
         any(one.kept for one in placement.measured),
         options or LockedOptions(),
     )

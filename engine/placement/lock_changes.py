@@ -17,9 +17,9 @@ def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -
     lines += [f"device {name} was not asked for" for name in sorted(gone)]
     if old.objective != new.objective:
         lines.append(f"the objective is {new.objective}, it was {old.objective}")
-    if old.splits != new.splits:
-        then, now = (" and ".join(one) or "nothing" for one in (old.splits, new.splits))
-        lines.append(f"split now: {now}; it was: {then}")
+    if old.shards != new.shards:
+        then, now = (" and ".join(one) or "nothing" for one in (old.shards, new.shards))
+        lines.append(f"shard now: {now}; it was: {then}")
     before, after = {n.name: n for n in old.nodes}, {n.name: n for n in new.nodes}
     lines += [f"- {n.name} ({n.op}) on {n.device}" for n in old.nodes if n.name not in after]
     for node in new.nodes:

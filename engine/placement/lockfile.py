@@ -13,7 +13,7 @@ from trireme.placement.lock import Lock, LockedNode, LockedOptions
 from trireme.support.atomic import write_atomic
 from trireme.support.errors import ModelFileError
 
-VERSION = 2
+VERSION = 3
 
 
 def lock_text(locked: Lock) -> str:
@@ -28,7 +28,7 @@ def lock_text(locked: Lock) -> str:
         f"predicted = {locked.predicted!r}",
         f"lower_bound = {locked.lower_bound!r}",
         f"unit = {_quoted(locked.unit)}",
-        f"splits = [{', '.join(map(_quoted, locked.splits))}]",
+        f"shards = [{', '.join(map(_quoted, locked.shards))}]",
         f"measured = {str(locked.measured).lower()}",
         "nodes = [",
     ]
@@ -102,7 +102,7 @@ def load_lock(file: str | os.PathLike[str]) -> Lock:
             str(data["unit"]),
             devices,
             nodes,
-            tuple(str(text) for text in data.get("splits", ())),
+            tuple(str(text) for text in data.get("shards", ())),
             bool(data.get("measured", False)),
             _options(data["options"]),
         )

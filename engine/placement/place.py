@@ -18,7 +18,7 @@ from trireme.ir.selectors import pinned, pins_called
 from trireme.placement.lock import Lock
 from trireme.placement.objective import Objective
 from trireme.placement.options import PlacementOptions
-from trireme.placement.placement import Placement, Splitting
+from trireme.placement.placement import Placement, Shard
 from trireme.placement.pricing import FixedNodes
 from trireme.placement.prove import prove
 from trireme.placement.shards.choose import shard_as, shard_as_asked, shard_where_it_gains
@@ -61,7 +61,7 @@ def _decided(placed: Placement, costs: CostModel, options: PlacementOptions) -> 
     """
     if options.prove_s is not None:
         placed = prove(placed, costs, options.prove_s)
-    if placed.splits or options.sharding not in ("auto", "off"):
+    if placed.shards or options.sharding not in ("auto", "off"):
         return placed
     if options.multi_device == "significant":
         placed = prefer_single_device(placed, costs)
@@ -83,15 +83,15 @@ def _fixed(
     """
     if isinstance(fixed, Placement):
         if {node.id for node in graph.nodes} != {node.id for node in fixed.source.nodes}:
-            graph = shard_as(graph, [one.text for one in fixed.splits], costs.devices)
+            graph = shard_as(graph, [one.text for one in fixed.shards], costs.devices)
         placed = solve_fixed(graph, costs, objective, fixed, pins)
-        return replace(placed, splits=fixed.splits)
+        return replace(placed, shards=fixed.shards)
     if isinstance(fixed, FixedNodes):
         return solve_fixed(graph, costs, objective, fixed, pins)
-    graph = shard_as(graph, fixed.splits, costs.devices)
+    graph = shard_as(graph, fixed.shards, costs.devices)
     placed = solve_fixed(graph, costs, objective, fixed.fixed_nodes(graph), pins)
-    done = tuple(Splitting(text, "it is in the lock") for text in fixed.splits)
-    return replace(placed, splits=done)
+    done = tuple(Shard(text, "it is in the lock") for text in fixed.shards)
+    return replace(placed, shards=done)
 
 
 def _price_pins(placed: Placement, costs: CostModel) -> Callable[[], float] | None:

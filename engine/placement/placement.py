@@ -104,8 +104,8 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Splitting:
-    """A region that several devices share: in the form that `--split` takes, and why it is so."""
+class Shard:
+    """A region that several devices share: in the form that `--shard` takes, and why it is so."""
 
     text: str
     why: str
@@ -124,9 +124,9 @@ class Placement(Shown):
     score: what the objective it was placed for says of it, and the bound
     candidates: the placements that were compared ("cpu only", "search", ...)
     unused: for each device that got no node, why
-    splits: what was split over devices in `source`, in the order in which it was done
+    shards: what was sharded over devices in `source`, in the order in which it was done
     no_shard: why nothing, or nothing more, was; "" where that was not asked
-    fallback: why one device, or what a split left, was kept although a mixture is predicted to be
+    fallback: why one device, or what a shard left, was kept although a mixture is predicted to be
         faster; "" where none is
     near_ties: which other device alone may as well be faster than the one that was kept to, as far
         as estimates tell; "" where none may
@@ -154,7 +154,7 @@ class Placement(Shown):
     score: Score
     candidates: tuple[Candidate, ...]
     unused: Mapping[str, str]
-    splits: tuple[Splitting, ...] = ()
+    shards: tuple[Shard, ...] = ()
     no_shard: str = ""
     issue_s: Mapping[str, float] = field(default_factory=dict)
     declined: float = 0.0
@@ -228,7 +228,7 @@ class Placement(Shown):
             "sources": self.sources,
             "candidates": {one.name: one.value for one in self.candidates},
             "unused": dict(self.unused),
-            "splits": [vars(one) for one in self.splits],
+            "shards": [vars(one) for one in self.shards],
             "no_shard": self.no_shard,
             "fallback": self.fallback,
             "near_ties": self.near_ties,
@@ -302,7 +302,7 @@ class Placement(Shown):
             *self._device_lines(),
             *self._candidate_lines(),
         ]
-        lines += [f"  split {one.text}: {one.why}" for one in self.splits[:_MOST_LINES]]
+        lines += [f"  shard {one.text}: {one.why}" for one in self.shards[:_MOST_LINES]]
         told = (self.proof, self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
         return lines + [f"  {text}" for text in told if text]
 
@@ -348,7 +348,7 @@ class Placement(Shown):
 WIDTH = 100
 """The most columns of a line of a summary."""
 _MOST_LINES = 3
-"""The most candidates, or splits, of a summary."""
+"""The most candidates, or shards, of a summary."""
 
 
 def clipped(line: str, width: int = WIDTH) -> str:

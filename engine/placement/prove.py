@@ -40,7 +40,7 @@ def prove(
     fits = not scorer.overfull(proof.assigned, proof.tasks)
     if fits and proof.value < placement.score.value * (1 - 1e-9):
         found = pricing.placement_of(scorer, proof.assigned, tasks=proof.tasks)
-        best = replace(found, splits=placement.splits, price_pins=placement.price_pins)
+        best = replace(found, shards=placement.shards, price_pins=placement.price_pins)
     bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
     gained = placement.score.value - best.score.value
     score = replace(best.score, lower_bound=bound, bound_from="the exact solver")

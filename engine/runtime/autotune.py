@@ -137,7 +137,7 @@ def check_free(options: PlacementOptions) -> None:
     Errors: PlacementError, if what was asked for leaves none, or a run's time does not matter
     """
     if not options.is_free:
-        what = "a placement is held" if options.fixed is not None else "the splits are asked for"
+        what = "a placement is held" if options.fixed is not None else "the shards are asked for"
         raise PlacementError(f"nothing is left to measure: {what}", fix="measure without it")
     if options.goal not in TIMED:
         raise PlacementError(

@@ -55,14 +55,14 @@ def test_profile_of_a_stream(model, capsys):
     assert code and "says nothing" in out + err
 
 
-def test_place_says_how_a_stream_would_run_and_what_is_split(model, capsys):
+def test_place_says_how_a_stream_would_run_and_what_is_sharded(model, capsys):
     code, out, _ = call(capsys, "place", model, "--objective", "throughput")
     assert code == 0 and "as a stream: " in out
-    assert "nothing is split: there is one device, cpu" in out
-    code, out, err = call(capsys, "place", model, "--split", "z=cpu,npu:rows")
+    assert "nothing is sharded: there is one device, cpu" in out
+    code, out, err = call(capsys, "place", model, "--shard", "z=cpu,npu:rows")
     assert code and "'npu' is not among the devices cpu" in out + err
-    code, out, _ = call(capsys, "place", model, "--split", "off", "--json")
-    assert code == 0 and json.loads(out)["splits"] == []
+    code, out, _ = call(capsys, "place", model, "--shard", "off", "--json")
+    assert code == 0 and json.loads(out)["shards"] == []
 
 
 def test_profile_trace(model, tmp_path, capsys):
@@ -163,7 +163,7 @@ def test_instances_of_a_device(model, capsys):
     if len(all_cores()) < 2 or not has_futex():
         pytest.skip("instances need Linux and two cores")
     pair = ("--devices", "cpu#1,cpu#2", "--threads", "1", "--batch", "4")
-    code, out, _ = call(capsys, "place", model, *pair, "--split", "*=cpu#1,cpu#2:batch")
+    code, out, _ = call(capsys, "place", model, *pair, "--shard", "*=cpu#1,cpu#2:batch")
     assert code == 0 and "=cpu#1,cpu#2:batch:2" in out
     code, _, err = call(capsys, "run", model, "--devices", "cpu,cpu#1")
     assert code != 0 and "cpu and cpu#1 share core" in err

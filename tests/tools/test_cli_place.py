@@ -131,7 +131,7 @@ def test_a_pin_of_a_held_placement_does_what_was_stated(tmp_path, capsys):
             capsys, "place", model, *devices, "--placement", path, "--pin", f"{name}=host", "--json"
         )
         assert code == 0 and json.loads(out)["score"] == stated["run_s"]
-        anew = ["--multi-device", "any", "--split", "off", "--json"]
+        anew = ["--multi-device", "any", "--shard", "off", "--json"]
         code, out, _ = call(capsys, "place", model, *devices, "--pin", f"{name}=host", *anew)
         assert code == 0 and json.loads(out)["score"] == stated["free_s"]
     code, out, _ = call(capsys, "explain", model, *devices, "#1")

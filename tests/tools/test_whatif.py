@@ -159,11 +159,11 @@ def test_whatif_says_what_place_says(tmp_path, objective):
         assert variant.score == pytest.approx(anew.score.value, rel=1e-3)
     if objective == "makespan":
         ways = [one.where[0].partition(" by ")[0] for one in (found[0], found[-1])]
-        assert ways == ["cpu+one+two", "one+two"] and found[-1].splits
+        assert ways == ["cpu+one+two", "one+two"] and found[-1].shards
         assert any("cpu+one+two by" in way for flip in flips for way in flip.moves)
         assert all(flip.gain > 0 for flip in flips)
         plain, _ = variants(wide(), soc, [axis], objective, Progress(), "off")
-        assert not any(one.splits for one in plain) and plain[-1].score > found[-1].score
+        assert not any(one.shards for one in plain) and plain[-1].score > found[-1].score
 
 
 def test_whatif_leaves_what_does_not_fit_any_more(tmp_path, capsys):
@@ -174,7 +174,7 @@ def test_whatif_leaves_what_does_not_fit_any_more(tmp_path, capsys):
     model, soc = str(tmp_path / "wide.trm"), str(tmp_path / "soc.toml")
     trireme.save(wide(), model)
     words = ["whatif", model, "--soc", soc, "--vary", "memory_bytes=x1,0.001"]
-    for more in ([], ["--split", "off"]):
+    for more in ([], ["--shard", "off"]):
         assert main([*words, *more]) == 2  # x1,0.001 is neither values nor multiples
         capsys.readouterr()
         rows = [*words[:-1], "memory_bytes=x1,x0.001", *more]

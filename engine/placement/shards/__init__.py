@@ -1,1 +1,1 @@
-"""Nodes split over several devices, and batches."""
+"""Nodes sharded over several devices, and batches."""

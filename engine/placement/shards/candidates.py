@@ -1,6 +1,6 @@
-"""What a split could gain at most: the candidates of which `choose` tries the most promising.
+"""What a shard could gain at most: the candidates of which `choose` tries the most promising.
 
-Regions between two nodes, of one node up to the whole graph, by every kind of split and every set
+Regions between two nodes, of one node up to the whole graph, by every kind of shard and every set
 of devices that do not share silicon.
 """
 
@@ -17,21 +17,21 @@ from trireme.ir.selectors import reach
 from trireme.placement.objective import UNIT, MultiDevice, Objective
 from trireme.placement.placement import Placement
 from trireme.placement.shards.evaluate import Evaluator
-from trireme.placement.shards.rules import splittable
+from trireme.placement.shards.rules import can_be_sharded
 from trireme.placement.shards.shard import KINDS, extent, leaving
 from trireme.placement.shards.spec import Request
 from trireme.placement.uncertainty import LEAST_GAIN
 from trireme.support.errors import PlacementError
 
 UNMEASURED_GAIN = 0.25
-"""LEAST_GAIN of a split where what its parts take is neither measured nor modelled, but read off
+"""LEAST_GAIN of a shard where what its parts take is neither measured nor modelled, but read off
 data sheets, which may be wrong by more."""
 LEAST_GAIN_S = 10e-6
 """And the seconds: what the host takes to start parts one after another is in no price."""
 
 
 def asked(is_measured: bool, value: float, objective: Objective) -> float:
-    """Return what a split must gain, in the objective's unit."""
+    """Return what a shard must gain, in the objective's unit."""
     share = value * (LEAST_GAIN if is_measured else UNMEASURED_GAIN)
     return max(share, LEAST_GAIN_S) if UNIT[objective] == "s" else share
 
@@ -96,7 +96,7 @@ def _is_gamble(
 
 @dataclass(frozen=True)
 class _Outline:
-    """A region as far as any split of it goes: from when its inputs are there to when what it makes
+    """A region as far as any shard of it goes: from when its inputs are there to when what it makes
     is where it is read.
 
     now_s: as it is, one node after another, with copies and launches inside
@@ -116,7 +116,7 @@ class _Outline:
 
     @classmethod
     def of(cls, tries: Evaluator, plain: Placement, nodes: Sequence[int]) -> _Outline:
-        """Return the outline of some nodes of the graph that is split."""
+        """Return the outline of some nodes of the graph that is sharded."""
         graph, inside = tries.graph, set(nodes)
         rows = [tries.known[node][0] for node in nodes]
         own_s = {
@@ -150,7 +150,7 @@ class _Outline:
         return cls(plain, now_s, here, own_s, inputs, outputs, frozenset(readers))
 
     def gain_s(self, devices: Sequence[str]) -> float:
-        """Return what a split could gain at most if all else waits for it: were slices, joins and
+        """Return what a shard could gain at most if all else waits for it: were slices, joins and
         halos free, and did nodes take their share of their time.
         """
         spaces = {self.plain.specs[device].memory for device in devices} | self.readers
@@ -201,7 +201,7 @@ def _device_sets(plain: Placement) -> Iterator[tuple[str, ...]]:
 
 def _regions(graph: Graph, fixed: set[int]) -> Iterator[tuple[int, ...]]:
     """Yield single nodes, and the nodes between two through which everything flows."""
-    able = {n.id for n in graph.nodes if splittable(n.op) and n.id not in fixed and not n.pin}
+    able = {n.id for n in graph.nodes if can_be_sharded(n.op) and n.id not in fixed and not n.pin}
     work = [node for node in graph.nodes if node.id in able]
     for node in work:
         yield (node.id,)

@@ -1,4 +1,4 @@
-"""Split what is worth splitting.
+"""Shard what is worth sharding.
 
 The most promising candidates (`candidates`) are tried by the cost model, copies, launches and joins
 included; the best is done, and the search goes on in the graph that it made. At the end everything
@@ -17,7 +17,7 @@ from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.placement.node_pricing import NodePricing
 from trireme.placement.objective import UNIT, MultiDevice, Objective
-from trireme.placement.placement import Placement, Score, Splitting
+from trireme.placement.placement import Placement, Score, Shard
 from trireme.placement.pricing import FixedNodes, Pricing
 from trireme.placement.shards.candidates import (
     LEAST_GAIN_S,
@@ -26,8 +26,8 @@ from trireme.placement.shards.candidates import (
     asked,
     shard_candidates,
 )
-from trireme.placement.shards.evaluate import Evaluator, Trial, balanced
-from trireme.placement.shards.shard import Split, split
+from trireme.placement.shards.evaluate import Evaluator, ShardTrial, balanced
+from trireme.placement.shards.shard import ShardSpec, shard
 from trireme.placement.shards.spec import parse, text_of
 from trireme.placement.solve import solve, solve_fixed
 from trireme.placement.uncertainty import (
@@ -39,7 +39,7 @@ from trireme.support.units import time_text
 
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
-"""A split that at shares by speed comes to more than this times what is asked of it is not balanced
+"""A shard that at shares by speed comes to more than this times what is asked of it is not balanced
 further: that gains a few percent."""
 
 
@@ -51,12 +51,12 @@ def shard_as_asked(plain: Placement, costs: CostModel, texts: Sequence[str]) -> 
     graph, objective = plain.source, cast(Objective, plain.score.objective)
     where = {node: choice.device for node, choice in plain.choices.items()}
     memo = dict[Hashable, NodePricing]()
-    done: list[Splitting] = []
+    done: list[Shard] = []
     parts: dict[int, str] = {}
     for text in texts:
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
         found = balanced(tries, parse(graph, text, costs.devices))
-        done.append(Splitting(text_of(graph, found.split), "it was asked for"))
+        done.append(Shard(text_of(graph, found.spec), "it was asked for"))
         graph, where = found.parts.graph, dict(found.devices)
         parts = {node: d for node, d in parts.items() if node in where}
         parts |= dict(found.parts.device_of)
@@ -64,15 +64,15 @@ def shard_as_asked(plain: Placement, costs: CostModel, texts: Sequence[str]) -> 
         return plain
     placed = _settled(graph, costs, objective, parts, where)
     gain = _gain(plain.score.value, placed.score.value, objective)
-    last = Splitting(done[-1].text, f"it was asked for; the run takes {gain} with all splits")
-    return replace(placed, splits=(*done[:-1], last), price_pins=plain.price_pins)
+    last = Shard(done[-1].text, f"it was asked for; the run takes {gain} with all shards")
+    return replace(placed, shards=(*done[:-1], last), price_pins=plain.price_pins)
 
 
 def shard_where_it_gains(
     plain: Placement, costs: CostModel, multi_device: MultiDevice = "any"
 ) -> Placement:
-    """Return a placement with regions split over devices, where that is predicted to gain
-    LEAST_GAIN or UNMEASURED_GAIN and more; `splits` says which and why, `no_shard` why no more.
+    """Return a placement with regions sharded over devices, where that is predicted to gain
+    LEAST_GAIN or UNMEASURED_GAIN and more; `shards` says which and why, `no_shard` why no more.
 
     multi_device: with "significant", a run that is known is not left for a device never measured,
         and around the parts nothing is placed anew unless the gain is significant
@@ -80,12 +80,12 @@ def shard_where_it_gains(
     objective: Objective = plain.score.objective  # type: ignore[assignment]
     reason = _hopeless(plain)
     if reason:
-        return replace(plain, no_shard=f"nothing is split: {reason}")
+        return replace(plain, no_shard=f"nothing is sharded: {reason}")
     graph, value = plain.source, plain.score.value
     where = {node: choice.device for node, choice in plain.choices.items()}
     parts, memo = dict[int, str](), dict[Hashable, NodePricing]()
     fixed: set[int] = set()
-    done: list[Splitting] = []
+    done: list[Shard] = []
     closest = ""
     for _ in range(_ROUNDS):
         tries = Evaluator(Pricing.of(graph, costs), where, objective, memo)
@@ -94,30 +94,30 @@ def shard_where_it_gains(
             closest = _closest(plain, graph, candidate, found, value)
             break
         gain = _gain(value, found.value, objective)
-        done.append(Splitting(text_of(graph, found.split), f"the run takes {gain}"))
+        done.append(Shard(text_of(graph, found.spec), f"the run takes {gain}"))
         graph, where, value = found.parts.graph, dict(found.devices), found.value
         fixed.update(found.parts.device_of, found.parts.slices, found.parts.joins)
         parts = {node: d for node, d in parts.items() if node in where}
         parts |= dict(found.parts.device_of)
     if not done:
-        return replace(plain, no_shard=f"nothing is split: {closest}")
+        return replace(plain, no_shard=f"nothing is sharded: {closest}")
     placed = _settled(graph, costs, objective, parts, where, multi_device)
     if placed.score.value > plain.score.value * (1 - LEAST_GAIN):
-        return replace(plain, no_shard="nothing is split: no split fits the devices' memory")
-    more = f"nothing more is split: {closest}" if closest else ""
-    return replace(placed, splits=tuple(done), no_shard=more, price_pins=plain.price_pins)
+        return replace(plain, no_shard="nothing is sharded: no shard fits the devices' memory")
+    more = f"nothing more is sharded: {closest}" if closest else ""
+    return replace(placed, shards=tuple(done), no_shard=more, price_pins=plain.price_pins)
 
 
 def shard_as(graph: Graph, texts: Sequence[str], devices: Collection[str]) -> Graph:
-    """Return the graph with splits of known cuts done: the same texts, the same ids.
+    """Return the graph with shards of known cuts done: the same texts, the same ids.
 
     Errors: PlacementError, if one cannot be made
     """
     for text in texts:
         one = parse(graph, text, devices)
         if not one.cuts:
-            raise PlacementError(f"split {text!r} does not say where to cut")
-        graph = split(graph, Split(one.nodes, one.kind, one.devices, one.cuts)).graph
+            raise PlacementError(f"shard {text!r} does not say where to cut")
+        graph = shard(graph, ShardSpec(one.nodes, one.kind, one.devices, one.cuts)).graph
     return graph
 
 
@@ -145,7 +145,7 @@ def _settled(
 
 
 def _hopeless(plain: Placement) -> str:
-    """Return why no split could gain anything, or ""."""
+    """Return why no shard could gain anything, or ""."""
     groups = {spec.resource_group or name for name, spec in plain.specs.items()}
     if len(groups) < 2:
         what = "device" if len(plain.specs) == 1 else "resource group"
@@ -155,7 +155,7 @@ def _hopeless(plain: Placement) -> str:
     if plain.score.objective in ("serial", "energy"):
         return f"parts on several devices cannot lower {plain.score.objective}"
     if len(plain.source.nodes) > _MOST_NODES:
-        return f"the graph has more than {_MOST_NODES} nodes; --split splits by hand"
+        return f"the graph has more than {_MOST_NODES} nodes; --shard REGION does so by hand"
     return ""
 
 
@@ -168,18 +168,18 @@ def _closest(
     plain: Placement,
     graph: Graph,
     candidate: ShardCandidate | None,
-    found: Trial | None,
+    found: ShardTrial | None,
     value: float,
 ) -> str:
-    """Return why nothing, or nothing more, is split: what the best that was tried comes to, or what
-    the most promising could, where none was worth a try."""
+    """Return why nothing, or nothing more, is sharded: what the best that was tried comes to, or
+    what the most promising could, where none was worth a try."""
     if candidate is None:
-        return "no region can be split so that a second device would help"
+        return "no region can be sharded so that a second device would help"
     after, wanted, objective = value - candidate.seconds, candidate.request, plain.score.objective
-    what = Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
+    what = ShardSpec(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts)
     said, is_measured = "the most promising", candidate.is_measured
     if found is not None:
-        after, what = found.value, found.split
+        after, what = found.value, found.spec
         said, is_measured = "the best tried", found.is_measured
     real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
     whose = "devices never measured: trireme calibrate" if real else "figures of a description"
@@ -195,21 +195,21 @@ def _closest(
     return f"{said} would take {gain}{most}: {text_of(graph, what)}{doubt}"
 
 
-def _pays(candidate: ShardCandidate, found: Trial, value: float, objective: Objective) -> bool:
+def _pays(candidate: ShardCandidate, found: ShardTrial, value: float, objective: Objective) -> bool:
     least = max(candidate.asked, asked(found.is_measured, value, objective))
     return value - found.value >= least
 
 
 def _best(
     tries: Evaluator, plain: Placement, value: float, fixed: set[int], multi_device: MultiDevice
-) -> tuple[ShardCandidate | None, Trial | None]:
+) -> tuple[ShardCandidate | None, ShardTrial | None]:
     """Return the best trial of the most promising candidates, one that pays before all others; or
     the most promising, if it could gain at all, where none could gain what is asked."""
     promising = sorted(
         shard_candidates(tries, plain, value, fixed, multi_device), key=lambda h: -h.seconds
     )
     promising = [candidate for candidate in promising if candidate.seconds >= value * LEAST_GAIN]
-    rows: list[tuple[ShardCandidate, Trial]] = []
+    rows: list[tuple[ShardCandidate, ShardTrial]] = []
     seen: dict[tuple[int, str], int] = {}
     for candidate in promising:
         alike = (len(candidate.request.nodes).bit_length(), candidate.request.kind)

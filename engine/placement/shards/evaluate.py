@@ -1,6 +1,6 @@
-"""What a split would come to: parts priced on their devices, everything else held where it is.
+"""What a shard would come to: parts priced on their devices, everything else held where it is.
 
-Prices of nodes that a split leaves alone are taken over, and those of parts are remembered by what
+Prices of nodes that a shard leaves alone are taken over, and those of parts are remembered by what
 they are, so that trying another cut costs a few estimates.
 """
 
@@ -13,7 +13,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.placement.node_pricing import NodePricing, price_node
 from trireme.placement.objective import Objective, Scorer
 from trireme.placement.pricing import Pricing
-from trireme.placement.shards.shard import Kind, Parts, Split, extent, split
+from trireme.placement.shards.shard import Kind, Parts, ShardSpec, extent, shard
 from trireme.placement.shards.spec import Request
 from trireme.support.errors import PlacementError
 
@@ -22,13 +22,13 @@ SURE = ("calibration", "device")
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A split that was tried: the objective's value, and where every node of its graph is.
+class ShardTrial:
+    """A shard that was tried: the objective's value, and where every node of its graph is.
 
     is_measured: whether what the parts take was measured or modelled, not read off a data sheet
     """
 
-    split: Split
+    spec: ShardSpec
     parts: Parts
     value: float
     devices: Mapping[int, str]
@@ -36,7 +36,7 @@ class Trial:
 
 
 class Evaluator:
-    """Tries splits of one graph, whose nodes are on the devices of `where`."""
+    """Tries shards of one graph, whose nodes are on the devices of `where`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Evaluator:
         self.known = dict(base.nodes)
         self.names = base.problem.machine.names
         self.memo: dict[Hashable, NodePricing] = {} if memo is None else memo
-        self.tried: dict[Split, Trial | PlacementError] = {}
+        self.tried: dict[ShardSpec, ShardTrial | PlacementError] = {}
 
     def is_measured(self, nodes: Sequence[int], devices: Sequence[str]) -> bool:
         """Whether what nodes take, on devices that all run them, is no data sheet's figure."""
@@ -62,8 +62,8 @@ class Evaluator:
             self.known[node][0][device].source in SURE for node in nodes for device in devices
         )
 
-    def trial(self, wanted: Split) -> Trial:
-        """Return what a split comes to.
+    def trial(self, wanted: ShardSpec) -> ShardTrial:
+        """Return what a shard comes to.
 
         Errors: PlacementError, if it cannot be made or a device refuses its part
         """
@@ -77,26 +77,26 @@ class Evaluator:
             raise found
         return found
 
-    def _tried(self, wanted: Split) -> Trial:
-        parts = split(self.graph, wanted)
+    def _tried(self, wanted: ShardSpec) -> ShardTrial:
+        parts = shard(self.graph, wanted)
         pricing = self.priced(parts)
         measured = all(
             pricing.nodes[node][0][device].source in SURE
             for node, device in parts.device_of.items()
         )
-        best: Trial | None = None
+        best: ShardTrial | None = None
         for glue in _glue(pricing, parts, self.where):
             devices = {**self.where, **parts.device_of, **glue}
             assigned = tuple(self.names.index(devices[node.id]) for node in parts.graph.nodes)
             value = Scorer(pricing.problem, self.objective).evaluate(assigned)[0]
             if best is None or value < best.value:
-                best = Trial(wanted, parts, value, devices, measured)
+                best = ShardTrial(wanted, parts, value, devices, measured)
         if best is None:
             raise PlacementError("no device can cut the inputs and join the parts")
         return best
 
     def priced(self, parts: Parts) -> Pricing:
-        """Return the prices of a split's graph.
+        """Return the prices of a shard's graph.
 
         Errors: PlacementError, if a device refuses its part
         """
@@ -169,19 +169,19 @@ def even_cuts(size: int, step: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(cut * step for cut in cuts)
 
 
-def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> Trial:
-    """Return the trial of a split whose cuts suit the objective best: a search by halving steps.
+def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> ShardTrial:
+    """Return the trial of a shard whose cuts suit the objective best: a search by halving steps.
 
     It starts from shares by the devices' speeds on the whole region, and goes no further where that
     comes to more than `worth`.
     Errors: PlacementError, if no cut that was tried can be made
     """
     if wanted.cuts:
-        return tries.trial(Split(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts))
+        return tries.trial(ShardSpec(wanted.nodes, wanted.kind, wanted.devices, wanted.cuts))
     size, step = extent(tries.graph, wanted.nodes, wanted.kind)
     step = _liked_step(size, step, wanted)
     cuts = even_cuts(size, step, speeds(tries, wanted))
-    best = tries.trial(Split(wanted.nodes, wanted.kind, wanted.devices, cuts))
+    best = tries.trial(ShardSpec(wanted.nodes, wanted.kind, wanted.devices, cuts))
     width = max(size // step // 4, 1) if best.value <= worth else 0
     while width:
         moved = _nearby(tries, best, size, width * step)
@@ -223,16 +223,16 @@ def speeds(tries: Evaluator, wanted: Request) -> list[float]:
     return found
 
 
-def _nearby(tries: Evaluator, best: Trial, size: int, width: int) -> Trial | None:
+def _nearby(tries: Evaluator, best: ShardTrial, size: int, width: int) -> ShardTrial | None:
     """Return a better trial with one cut moved by `width`; None if there is none."""
-    for i in range(len(best.split.cuts)):
+    for i in range(len(best.spec.cuts)):
         for change in (width, -width):
-            cuts = list(best.split.cuts)
+            cuts = list(best.spec.cuts)
             cuts[i] += change
             edges = (0, *cuts, size)
             if any(a >= b for a, b in zip(edges, edges[1:], strict=False)):
                 continue
-            one = Split(best.split.nodes, best.split.kind, best.split.devices, tuple(cuts))
+            one = ShardSpec(best.spec.nodes, best.spec.kind, best.spec.devices, tuple(cuts))
             try:
                 moved = tries.trial(one)
             except PlacementError:

@@ -48,7 +48,7 @@ Rule = Callable[[Graph, Node, Span], Piece]
 def piece(graph: Graph, node: Node, span: Span) -> Piece:
     """Return the node that makes the stretch `span` of every output of a node.
 
-    Errors: PlacementError, saying why the node cannot be split so
+    Errors: PlacementError, saying why the node cannot be sharded so
     """
     if (span.start, span.stop) == (0, graph.type(node.outputs[0]).dims[span.axis]):
         return Piece((None,) * len(node.inputs))
@@ -67,8 +67,8 @@ def stretched(graph: Graph, node: Node, span: Span) -> Piece:
 
 
 def refusal(node: Node, why: str) -> PlacementError:
-    """Return the error of a node that cannot be split as was asked."""
-    return PlacementError(f"{node.label} cannot be split: {why}")
+    """Return the error of a node that cannot be sharded as was asked."""
+    return PlacementError(f"{node.label} cannot be sharded: {why}")
 
 
 def alignment(graph: Graph, node: Node, axis: int) -> int:
@@ -358,7 +358,7 @@ def _rule_of(name: str) -> Rule | None:
     return _OWN.get(name) or (_ALONG.get(op.axes) if op.axes else None)
 
 
-def splittable(op: str) -> bool:
+def can_be_sharded(op: str) -> bool:
     """Whether some stretch of the op's output can be made by itself."""
     return _rule_of(op) is not None
 

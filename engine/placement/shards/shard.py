@@ -1,4 +1,4 @@
-"""Split nodes over devices: Graph -> Graph in which each device makes a stretch of the result.
+"""Shard nodes over devices: Graph -> Graph in which each device makes a stretch of the result.
 
 A region of nodes (one, a chain, the whole graph) is repeated once a device, each copy making its
 own stretch of what leaves the region, and the stretches are joined by a concat. Walking backwards,
@@ -28,7 +28,7 @@ Needed = dict[int, Span | None]
 
 
 @dataclass(frozen=True)
-class Split:
+class ShardSpec:
     """A region over devices.
 
     nodes: ids of the region, with every node on a path between two of them
@@ -45,7 +45,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Parts:
-    """A graph after a split.
+    """A graph after one of its regions was sharded.
 
     device_of: node id -> device of the nodes that make the parts
     slices, joins: ids of the nodes that cut inputs, with the part's device, and that join parts
@@ -58,7 +58,7 @@ class Parts:
 
 
 def axis_of(kind: Kind, type: TensorType) -> int:
-    """Return the axis that a kind of split cuts of a value; -1 where it has none."""
+    """Return the axis that a kind of shard cuts of a value; -1 where it has none."""
     rank = len(type.shape)
     axis = {"rows": 1 if rank >= 3 else -1, "channels": rank - 1, "batch": 0}[kind]
     return axis if 0 <= axis < rank else -1
@@ -78,7 +78,7 @@ def leaving(graph: Graph, region: Iterable[int]) -> list[int]:
 
 
 def extent(graph: Graph, nodes: Sequence[int], kind: Kind) -> tuple[int, int]:
-    """Return how long the axis is that a split of a region would cut, and what cuts are multiples
+    """Return how long the axis is that a shard of a region would cut, and what cuts are multiples
     of.
 
     Errors: PlacementError, if it has no such axis
@@ -86,7 +86,7 @@ def extent(graph: Graph, nodes: Sequence[int], kind: Kind) -> tuple[int, int]:
     values = leaving(graph, nodes)
     last = graph.producer(values[0]) if values else None
     if last is None:
-        raise PlacementError("nothing leaves the nodes that are to be split")
+        raise PlacementError("nothing leaves the nodes that are to be sharded")
     sizes = set()
     for value in values:
         axis = axis_of(kind, graph.type(value))
@@ -97,10 +97,10 @@ def extent(graph: Graph, nodes: Sequence[int], kind: Kind) -> tuple[int, int]:
     return sizes.pop(), alignment(graph, last, axis_of(kind, graph.type(values[0])))
 
 
-def split(graph: Graph, wanted: Split) -> Parts:
-    """Return the graph with a region split over devices; ids of all other nodes and values stay.
+def shard(graph: Graph, wanted: ShardSpec) -> Parts:
+    """Return the graph with a region sharded over devices; ids of all other nodes and values stay.
 
-    Errors: PlacementError, saying which node cannot be split so and why
+    Errors: PlacementError, saying which node cannot be sharded so and why
     """
     region = _region(graph, wanted)
     size, _ = extent(graph, wanted.nodes, wanted.kind)
@@ -115,8 +115,8 @@ def split(graph: Graph, wanted: Split) -> Parts:
     return making.finish()
 
 
-def _region(graph: Graph, wanted: Split) -> list[Node]:
-    """Return the nodes of a split in order; raise PlacementError if they cannot be one."""
+def _region(graph: Graph, wanted: ShardSpec) -> list[Node]:
+    """Return the nodes of a shard in order; raise PlacementError if they cannot be one."""
     inside = set(wanted.nodes)
     region = [node for node in graph.nodes if node.id in inside]
     waited = {other for node in graph.nodes for other in node.after}
@@ -138,7 +138,7 @@ def _region(graph: Graph, wanted: Split) -> list[Node]:
 class _Making:
     """The new graph while it is made: one part after another."""
 
-    def __init__(self, graph: Graph, wanted: Split, region: list[Node]) -> None:
+    def __init__(self, graph: Graph, wanted: ShardSpec, region: list[Node]) -> None:
         self.graph, self.wanted, self.region = graph, wanted, region
         self.values = dict(graph.values)
         self.next_value = max(graph.values, default=-1) + 1
@@ -231,7 +231,7 @@ class _Making:
             return self._value(name, type, old.data[tuple(index)])
         ends = [self._constant(name, np.array([n], np.int64)) for n in (span[1], span[2], span[0])]
         out = self._value(name, type)
-        self._node("slice", [value, *ends], [out], {}, "split", self.slices)
+        self._node("slice", [value, *ends], [out], {}, "shard", self.slices)
         return out
 
     def _constant(self, name: str, data: Array) -> int:

@@ -1,4 +1,4 @@
-"""Splits as text: `conv1=cpu,opencl:rows`, or a region `conv1..conv5=npu,cpu:channels:96`.
+"""Shards as text: `conv1=cpu,opencl:rows`, or a region `conv1..conv5=npu,cpu:channels:96`.
 
     REGION = DEVICE,DEVICE[,DEVICE] : KIND [: CUT,CUT]
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, node_names
 from trireme.ir.selectors import region_called
-from trireme.placement.shards.shard import KINDS, Kind, Split
+from trireme.placement.shards.shard import KINDS, Kind, ShardSpec
 from trireme.support.errors import PlacementError
 
 _FIX = "NODE=cpu,opencl:rows, FIRST..LAST=npu,cpu:channels:96 or *=npu,cpu:batch"
@@ -22,7 +22,7 @@ _FIX = "NODE=cpu,opencl:rows, FIRST..LAST=npu,cpu:channels:96 or *=npu,cpu:batch
 
 @dataclass(frozen=True)
 class Request:
-    """A split as it was asked for; cuts are empty where the cost model is to choose them."""
+    """A shard as it was asked for; cuts are empty where the cost model is to choose them."""
 
     nodes: tuple[int, ...]
     kind: Kind
@@ -41,28 +41,28 @@ def parse(graph: Graph, text: str, devices: Collection[str]) -> Request:
     wanted = tuple(name.strip() for name in names.split(","))
     if not region or kind not in KINDS or len(wanted) < 2 or len(set(wanted)) < len(wanted):
         raise PlacementError(
-            f"split {text!r} is not a region, devices and one of {', '.join(KINDS)}", fix=_FIX
+            f"shard {text!r} is not a region, devices and one of {', '.join(KINDS)}", fix=_FIX
         )
     for name in wanted:
         if name not in devices:
             raise PlacementError(
-                f"split {text!r}: {name!r} is not among the devices {', '.join(devices)}"
+                f"shard {text!r}: {name!r} is not among the devices {', '.join(devices)}"
             )
     try:
         cuts = tuple(int(number) for number in numbers.split(",") if number)
     except ValueError:
-        raise PlacementError(f"split {text!r}: the cuts must be numbers", fix=_FIX) from None
-    return Request(region_called(graph, region, f"split {text!r}"), kind, wanted, cuts)
+        raise PlacementError(f"shard {text!r}: the cuts must be numbers", fix=_FIX) from None
+    return Request(region_called(graph, region, f"shard {text!r}"), kind, wanted, cuts)
 
 
-def text_of(graph: Graph, split: Split) -> str:
-    """Return the text of a split of a graph; `parse` reads it."""
-    names, nodes = node_names(graph), split.nodes
+def text_of(graph: Graph, shard: ShardSpec) -> str:
+    """Return the text of a shard of a graph; `parse` reads it."""
+    names, nodes = node_names(graph), shard.nodes
     if len(nodes) == 1:
         region = names[nodes[0]]
     elif len(nodes) == len(graph.nodes):
         region = "*"
     else:
         region = f"{names[nodes[0]]}..{names[nodes[-1]]}"
-    cuts = ",".join(map(str, split.cuts))
-    return f"{region}={','.join(split.devices)}:{split.kind}{':' if cuts else ''}{cuts}"
+    cuts = ",".join(map(str, shard.cuts))
+    return f"{region}={','.join(shard.devices)}:{shard.kind}{':' if cuts else ''}{cuts}"

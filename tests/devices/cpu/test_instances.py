@@ -325,7 +325,7 @@ def test_the_predicted_run_overlaps_and_auto_splits_where_it_was_measured():
         Session(graph, threads=1, execution_options=AS_GIVEN, calibration=calibration) as one,
     ):
         feeds = {"x": np.random.default_rng(0).standard_normal((1, 64, 64, 32), np.float32)}
-        assert two.placement.splits, two.placement.no_shard
+        assert two.placement.shards, two.placement.no_shard
         assert two.placement.makespan_s < 0.65 * one.placement.makespan_s
         np.testing.assert_allclose(
             *(next(iter(s.run(feeds).values())) for s in (one, two)), rtol=1e-4, atol=1e-4

@@ -84,7 +84,7 @@ def test_a_batch_is_shared_out_where_that_gains():
     found = shard_where_it_gains(plain, costs)
     assert found.score.value < 0.65 * plain.score.value
     shards = place_plain(graph, costs, sharding=["*=cpu,gpu:batch"])
-    assert shards.splits[0].text == "*=cpu,gpu:batch:4"
+    assert shards.shards[0].text == "*=cpu,gpu:batch:4"
     assert shards.score.value < 0.65 * plain.score.value
     feeds = random_feeds(graph, 1)
     want = run_reference(graph, feeds)["y"]

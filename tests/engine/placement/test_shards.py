@@ -1,4 +1,4 @@
-"""Split graphs: the same bits as the graph they were, in the references and on the devices."""
+"""ShardSpec graphs: the same bits as the graph they were, in the references and on the devices."""
 
 import random
 from dataclasses import replace
@@ -28,7 +28,7 @@ from trireme.placement.lockfile import load_lock, save_lock
 from trireme.placement.options import PlacementOptions
 from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.placement.shards.evaluate import Evaluator
-from trireme.placement.shards.shard import KINDS, Split, axis_of, extent, split
+from trireme.placement.shards.shard import KINDS, ShardSpec, axis_of, extent, shard
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
 from trireme.plan.verify import check_plan
@@ -40,7 +40,7 @@ F32 = "float32"
 
 
 def random_split(graph, rng, devices):
-    """A split of a random stretch of nodes at random cuts; None where there is none so."""
+    """A shard of a random stretch of nodes at random cuts; None where there is none so."""
     first = rng.randrange(len(graph.nodes))
     nodes = graph.nodes[first : first + rng.choice([1, 1, 2, 3, 6])]
     kind, count = rng.choice(KINDS), rng.choice([2, 2, 3])
@@ -50,9 +50,9 @@ def random_split(graph, rng, devices):
             return None
         cuts = sorted(step * c for c in rng.sample(range(1, size // step), count - 1))
         ids = tuple(node.id for node in nodes)
-        return split(graph, Split(ids, kind, tuple(devices[:count]), tuple(cuts)))
+        return shard(graph, ShardSpec(ids, kind, tuple(devices[:count]), tuple(cuts)))
     except PlacementError as error:
-        assert "cannot be split" in str(error)
+        assert "cannot be sharded" in str(error)
         return None
 
 
@@ -159,8 +159,8 @@ def test_a_forced_split_runs_and_is_equal(text, groups):
         execution_options=AS_GIVEN,
     ) as session:
         assert session.run(feeds)["y"].tobytes() == want.tobytes()
-        assert len(session.placement.splits) == 1
-        assert "it was asked for" in session.placement.splits[0].why
+        assert len(session.placement.shards) == 1
+        assert "it was asked for" in session.placement.shards[0].why
     assert all(device.launches for device in made.values())
 
 
@@ -170,11 +170,11 @@ def test_a_split_is_chosen_where_it_gains_and_is_balanced():
     plain = place_plain(graph, costs)
     found = shard_where_it_gains(plain, costs)
     assert found.score.value < 0.6 * plain.score.value
-    (one,) = found.splits
+    (one,) = found.shards
     assert one.text.startswith("y=") and "half" not in one.text
     assert "less" in one.why
     with Session(graph, devices=list(made.values()), execution_options=AS_GIVEN) as session:
-        assert session.placement.splits == found.splits
+        assert session.placement.shards == found.shards
         feeds = random_feeds(graph, 1)
         assert session.run(feeds)["y"].tobytes() == run_reference(graph, feeds)["y"].tobytes()
 
@@ -184,17 +184,17 @@ def test_it_declines_with_a_sentence():
     del made["gpu"]
     costs = CostModel(made, Calibration())
     found = shard_where_it_gains(place_plain(graph, costs), costs)
-    assert not found.splits
-    assert found.no_shard == "nothing is split: there is one resource group, cores"
+    assert not found.shards
+    assert found.no_shard == "nothing is sharded: there is one resource group, cores"
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", launch_s=1.0)}
     costs = CostModel(made, Calibration())
     found = shard_where_it_gains(place_plain(graph, costs), costs)
-    assert not found.splits and "no region can be split" in found.no_shard
+    assert not found.shards and "no region can be sharded" in found.no_shard
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", link_bandwidth=2e6)}
     costs = CostModel(made, Calibration())
     plain = place_plain(graph, costs)
     found = shard_where_it_gains(plain, costs)
-    assert not found.splits and "at most: " in found.no_shard and "25% is asked" in found.no_shard
+    assert not found.shards and "at most: " in found.no_shard and "25% is asked" in found.no_shard
     assert found.score == plain.score
 
 
@@ -206,7 +206,7 @@ def test_it_declines_with_a_sentence():
         ("y=cpu,tpu:rows", "'tpu' is not among the devices"),
         ("z=cpu,gpu:rows", "no node is called 'z'"),
         ("y=cpu,gpu:batch", "1 in steps of 1 are too few for 2 devices"),
-        ("y=cpu,gpu:rows:40", "cannot be split: 40 rows over cpu, gpu at (40,)"),
+        ("y=cpu,gpu:rows:40", "cannot be sharded: 40 rows over cpu, gpu at (40,)"),
         ("y=cpu,gpu:rows:x", "the cuts must be numbers"),
     ],
 )
@@ -229,13 +229,13 @@ def test_a_lock_keeps_the_splits(tmp_path):
     found = place_plain(graph, costs, sharding=["y=cpu,gpu:rows:11"])
     save_lock(lock(found), tmp_path / "lock.toml")
     again = place_plain(graph, costs, fixed=load_lock(tmp_path / "lock.toml"))
-    assert [one.text for one in again.splits] == ["y=cpu,gpu:rows:11"]
+    assert [one.text for one in again.shards] == ["y=cpu,gpu:rows:11"]
     assert {n: c.device for n, c in again.choices.items()} == {
         n: c.device for n, c in found.choices.items()
     }
     assert again.score.value == found.score.value
     held = place_plain(graph, costs, fixed=found)
-    assert held.score.value == found.score.value and held.splits == found.splits
+    assert held.score.value == found.score.value and held.shards == found.shards
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_models_split_over_npu_and_cpu(devices, name):
             calibration=Calibration(),
             placement_options=PlacementOptions(sharding=text, objective="serial"),
         ) as session:
-            assert len(session.placement.splits) == len(text)
+            assert len(session.placement.shards) == len(text)
             for output, array in session.run(feeds).items():
                 assert array.tobytes() == want[output].tobytes(), text
 
@@ -282,7 +282,7 @@ def test_a_gain_of_a_few_microseconds_is_not_taken():
     plain = place_plain(wide_conv(), costs)
     found = shard_where_it_gains(plain, costs)
     assert 10e-6 < plain.score.value < 20e-6
-    assert not found.splits and "less" in found.no_shard
+    assert not found.shards and "less" in found.no_shard
 
 
 def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
@@ -291,7 +291,7 @@ def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
     made = {"cpu": ToyDevice("cpu"), "gpu": ToyDevice("gpu", flops=1e8, link_bandwidth=1e12)}
     plain = place_plain(graph, CostModel(made, Calibration()))
     found = shard_where_it_gains(plain, CostModel(made, Calibration()))
-    assert not found.splits
+    assert not found.shards
     assert "less" in found.no_shard and "25% is asked of devices never measured" in found.no_shard
     for device in made.values():
         spec = device.spec
@@ -299,7 +299,7 @@ def test_a_small_gain_is_not_taken_on_a_data_sheet_s_word():
         device.estimate_s = lambda g, n, spec=spec: roofline_s(work_of(g, n), spec)
     costs = CostModel(made, Calibration())
     found = shard_where_it_gains(place_plain(graph, costs), costs)
-    assert len(found.splits) == 1 and found.score.value < 0.95 * plain.score.value
+    assert len(found.shards) == 1 and found.score.value < 0.95 * plain.score.value
 
 
 @pytest.mark.parametrize("seed", sweep(range(30), always=range(0, 30, 4)))
@@ -322,13 +322,13 @@ def test_chosen_splits_are_never_predicted_worse(seed):
         plain = place_plain(graph, costs, objective)
         found = shard_where_it_gains(plain, costs)
         assert found.score.value <= plain.score.value
-        assert bool(found.splits) or found.no_shard
+        assert bool(found.shards) or found.no_shard
         plan = make_plan(found)
         check_plan(plan)
         if objective == "makespan":  # memory does not take away what was gained
             predicted = end_s(timeline(plan.tasks, [t.estimate_s for t in plan.tasks]))
             assert predicted == pytest.approx(found.score.value, rel=1e-6)
-    if found.splits:
+    if found.shards:
         feeds = random_feeds(graph, seed)
         want = run_reference(graph, feeds)
         with Session(
@@ -346,11 +346,11 @@ def test_a_device_that_fails_its_part_is_an_error_or_is_left_out(fault):
         pytest.raises(TriremeError, match="gpu was told to fail"),
         Session(graph, devices=made, execution_options=AS_GIVEN) as session,
     ):
-        assert session.placement.splits
+        assert session.placement.shards
         session.run(random_feeds(graph, 1))
     if fault == "fail_compile":
         with Session(graph, devices=made, execution_options=AS_GIVEN, fallback=True) as session:
-            assert not session.placement.splits and "gpu" in session.dropped
+            assert not session.placement.shards and "gpu" in session.dropped
             assert session.run(random_feeds(graph, 1))
 
 
@@ -359,7 +359,7 @@ def test_explain_prices_the_parts():
     costs = CostModel(made, Calibration())
     found = shard_where_it_gains(place_plain(graph, costs), costs)
     explanation = explain(found)
-    assert "split y=cpu,gpu" in str(explanation)
+    assert "shard y=cpu,gpu" in str(explanation)
     for node, (chosen, *others) in explanation.nodes:
         for other in others:
             if other.run_s is not None:
@@ -400,7 +400,7 @@ def test_what_is_known_is_not_left_for_a_device_never_measured():
     costs = CostModel(made, Calibration())
     plain = place_plain(graph, costs)
     assert plain.nodes_on("npu")
-    assert len(shard_where_it_gains(plain, costs).splits) == 1
+    assert len(shard_where_it_gains(plain, costs).shards) == 1
     found = shard_where_it_gains(plain, costs, multi_device="significant")
-    assert not found.splits and "less" in found.no_shard
+    assert not found.shards and "less" in found.no_shard
     assert "left for devices never measured: trireme calibrate" in found.no_shard

@@ -223,7 +223,7 @@ def test_around_a_split_nothing_moves_that_does_not_surely_gain(gpu_us, multi_de
     graph, costs = conv_and_lrn(gpu_us)
     plain = place_plain(graph, costs, fixed=FixedNodes({n.id: "cpu" for n in graph.nodes}, {}))
     found = shard_where_it_gains(plain, costs, multi_device=multi_device)
-    (one,) = found.splits
+    (one,) = found.shards
     assert one.text.startswith("y=cpu,gpu:")
     (lrn,) = (n for n in found.source.nodes if n.op == "lrn")
     assert found.choices[lrn.id].device == where

@@ -105,7 +105,7 @@ def test_states_are_left_alone():
     ("options", "what"),
     [
         (PlacementOptions(objective="throughput"), "nothing of throughput"),
-        (PlacementOptions(sharding=["exp_1=cpu,gpu:rows"]), "the splits are asked for"),
+        (PlacementOptions(sharding=["exp_1=cpu,gpu:rows"]), "the shards are asked for"),
     ],
 )
 def test_nothing_is_measured_against_what_was_asked_for(options, what):
