@@ -17,6 +17,7 @@ import trireme.ops  # noqa: F401 - fills the registry
 from trireme.backend import registry
 from trireme.backend.device import NodeSpan
 from trireme.backend.registry import device_names, kind_named, open_device, register_device
+from trireme.devices.described import load_soc
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops, get_op
 from trireme.support.errors import DeviceError, TriremeError
@@ -111,17 +112,31 @@ def test_what_is_found_can_be_opened(kind):
 
 
 def test_the_description_is_of_the_device(device):
-    spec = device.spec
-    assert spec.name == spec.kind in NAMES and spec.description
-    assert spec.flops and min(spec.flops.values()) > 0
+    assert device.spec.name == device.spec.kind in NAMES
+    check_description(device.spec)
+
+
+def check_description(spec):
+    assert spec.description and spec.flops and min(spec.flops.values()) > 0
     assert spec.bandwidth > 0 and spec.launch_s >= 0 and spec.alignment >= 1
     assert spec.clock in ("wall", "virtual")
 
 
 def test_a_refusal_is_one_sentence(device):
+    check_refusals(device)
+
+
+def check_refusals(device):
     for graph, _ in samples(all_ops()):
         reason = device.unsupported_reason(graph, graph.nodes[0])
         assert reason is None or (reason.strip() == reason != "" and "\n" not in reason)
+
+
+@pytest.mark.parametrize("machine", ["rk3588", "coral_dev_board"])
+def test_described_devices_say_what_they_are_too(machine):
+    for device in load_soc(machine).devices().values():
+        check_description(device.spec)
+        check_refusals(device)
 
 
 def test_a_demand_is_one_sentence(kind):
