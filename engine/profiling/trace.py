@@ -206,9 +206,10 @@ def _arrows(clock: _Clock, rows: Sequence[TaskRow], lane_of: Mapping[int, int]) 
             count += 1
             same = {"cat": "copy", "name": "copy", "pid": clock.number, "id": count}
             begin, end = map(_us, clock.tasks[maker])
-            inside = round(max(begin, end - _INSIDE_US), 3)
+            first, last = map(_us, clock.tasks[row.task])  # a measured reader may overlap its maker
+            inside = round(max(begin, min(end, last) - _INSIDE_US), 3)
             yield {**same, "ph": "s", "tid": lane_of[maker], "ts": inside}
-            start = max(_us(clock.tasks[row.task][0]), inside)
+            start = max(first, inside)
             yield {**same, "ph": "f", "bp": "e", "tid": lane_of[row.task], "ts": start}
 
 

@@ -123,3 +123,15 @@ def test_tasks_of_a_device_that_overlap_have_a_row_each():
     trace = chrome_trace(replace(prediction, slices=tuple(slices)))
     rows = slices_by_row(check_trace(trace))
     assert len(rows) == len({row.device for row in prediction.tasks}) + 1
+
+
+def test_an_arrow_ends_inside_a_reader_that_overlaps_its_maker():
+    """Spans are measured on two threads, so a reader may seem to end before its maker does."""
+    costs = CostModel(dict(load_soc("rk3588").devices()), Calibration())
+    prediction = predict(make_plan(place(branches(("cpu", "gpu")), costs, PLAIN)))
+    slices = list(prediction.slices)
+    reader = next(row for row in prediction.tasks if row.nbytes and row.makers)
+    (maker,) = reader.makers
+    end = slices[maker].end_s
+    slices[reader.task] = replace(slices[reader.task], start_s=end / 4, end_s=end / 2)
+    check_trace(chrome_trace(replace(prediction, slices=tuple(slices))))
