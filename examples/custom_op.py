@@ -7,7 +7,7 @@ import numpy as np
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.ir.op import Call, OpDef, Sample, define
+from trireme.ir.op import Call, Sample, define
 from trireme.ops.shapes import same_type
 from trireme.runtime import eager
 from trireme.support.dtypes import FLOATING, Array
@@ -29,23 +29,20 @@ def samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((rng.standard_normal((2, 5)).astype(np.float32),))
 
 
-OP = OpDef(
-    "squareplus",
-    "x",
-    "y = (x + sqrt(x^2 + 4)) / 2. Source: Barron 2021, arXiv:2112.11687",
-    same_type,
-    squareplus,
-    flops=flops,
-    samples=samples,
-    rtol=2e-6,
-    dtypes=(FLOATING,),
-    elementwise=True,
-)
-
-
 def main() -> None:
     """Define the op, call it, and run a graph with it."""
-    define(OP)
+    define(
+        "squareplus",
+        "x",
+        "y = (x + sqrt(x^2 + 4)) / 2. Source: Barron 2021, arXiv:2112.11687",
+        same_type,
+        squareplus,
+        flops=flops,
+        samples=samples,
+        rtol=2e-6,
+        dtypes=(FLOATING,),
+        elementwise=True,
+    )
     x = np.array([-1, 0, 1], np.float32)
     print(eager.run("squareplus", x))
     b = GraphBuilder("example")

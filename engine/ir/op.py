@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from trireme.support.errors import GraphError, InternalError
 
 Effect = Literal["", "reads", "writes", "any"]
 IntegerForm = Literal["", "table", "linear", "own", "same"]
+Fields = ParamSpec("Fields")
 REQUIRED: Any = object()
 """The default of an attribute that has none."""
 
@@ -280,12 +281,24 @@ def _arity(signature: str) -> tuple[int, int | None]:
 _OPS: dict[str, OpDef] = {}
 
 
-def define(op: OpDef) -> OpDef:
-    """Add an op to the registry; raise InternalError when the name is taken."""
-    if op.name in _OPS:
-        raise InternalError(f"op {op.name!r} is defined twice")
-    _OPS[op.name] = op
-    return op
+def _registering(make: Callable[Fields, OpDef]) -> Callable[Fields, OpDef]:
+    """Return `make`, which adds what it makes to the registry and keeps its typed arguments."""
+
+    def define(*fields: Fields.args, **options: Fields.kwargs) -> OpDef:
+        """Add an op to the registry, given the fields of its OpDef, and return it.
+
+        Errors: InternalError, if the name is taken
+        """
+        op = make(*fields, **options)
+        if op.name in _OPS:
+            raise InternalError(f"op {op.name!r} is defined twice")
+        _OPS[op.name] = op
+        return op
+
+    return define
+
+
+define = _registering(OpDef)
 
 
 def get_op(name: str) -> OpDef:

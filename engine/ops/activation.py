@@ -155,18 +155,16 @@ def _define(
     if integer_form:
         options["quantized"], samples = table(name), with_table(name, samples)
     return define(
-        OpDef(
-            name,
-            "x",
-            doc,
-            reference=reference,
-            flops=flops,
-            rtol=rtol,
-            samples=samples,
-            elementwise=True,
-            integer_form=integer_form,
-            **options,
-        )
+        name,
+        "x",
+        doc,
+        reference=reference,
+        flops=flops,
+        rtol=rtol,
+        samples=samples,
+        elementwise=True,
+        integer_form=integer_form,
+        **options,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Dim, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.movement import draw
 from trireme.ops.shapes import Shape, Types, broadcast, expect, one
 from trireme.support.dtypes import FLOATING, NUMBERS, Array
@@ -93,19 +93,17 @@ def _einsum_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "einsum",
-        "x xs*",
-        "y = sums of products as `equation` says, Einstein's convention. Source: ONNX Einsum-12",
-        _infer_einsum,
-        _einsum,
-        attrs={"equation": Attr("str")},
-        flops=_einsum_flops,
-        samples=_einsum_samples,
-        family="matmul",
-        rtol=1e-5,
-        dtypes=(NUMBERS, Like("x")),
-    )
+    "einsum",
+    "x xs*",
+    "y = sums of products as `equation` says, Einstein's convention. Source: ONNX Einsum-12",
+    _infer_einsum,
+    _einsum,
+    attrs={"equation": Attr("str")},
+    flops=_einsum_flops,
+    samples=_einsum_samples,
+    family="matmul",
+    rtol=1e-5,
+    dtypes=(NUMBERS, Like("x")),
 )
 
 
@@ -117,16 +115,14 @@ def _infer_det(x: Value) -> Types:
 
 
 define(
-    OpDef(
-        "det",
-        "x",
-        "y = the determinant of each matrix. Shapes: x [..,M,M] -> y [..]. Source: ONNX Det-22",
-        _infer_det,
-        lambda x: np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),
-        flops=lambda call: call.type(0).elements * call.type(0).dims[-1],
-        family="other",
-        samples=lambda rng: [Sample((draw(rng, 3, 4, 4),)), Sample((draw(rng, 5, 5),))],
-        rtol=1e-5,
-        dtypes=(FLOATING,),
-    )
+    "det",
+    "x",
+    "y = the determinant of each matrix. Shapes: x [..,M,M] -> y [..]. Source: ONNX Det-22",
+    _infer_det,
+    lambda x: np.asarray(np.linalg.det(x.astype(np.float64))).astype(x.dtype),
+    flops=lambda call: call.type(0).elements * call.type(0).dims[-1],
+    family="other",
+    samples=lambda rng: [Sample((draw(rng, 3, 4, 4),)), Sample((draw(rng, 5, 5),))],
+    rtol=1e-5,
+    dtypes=(FLOATING,),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Value
-from trireme.ir.op import Attr, OpDef, Sample, define
+from trireme.ir.op import Attr, Sample, define
 from trireme.ops.detection import suppress
 from trireme.ops.shapes import Types, expect, expect_rank, one
 from trireme.support.dtypes import FLOATING, INDICES, Array
@@ -64,18 +64,16 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "non_max_suppression",
-        "boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?",
-        "y = (image, class, box) of the boxes kept: by falling score, of score_threshold or more, "
-        "and overlapping no box kept before by more than iou_threshold. Shapes: boxes [N,M,4], "
-        "scores [N,C,M] -> y [kept,3]. Source: ONNX NonMaxSuppression-11",
-        _infer,
-        _non_max_suppression,
-        attrs={"center_point_box": Attr("int", 0)},
-        flops=lambda call: 20 * call.type(1).elements,
-        samples=_samples,
-        family="other",
-        dtypes=(FLOATING, Like("boxes"), INDICES, FLOATING, FLOATING),
-    )
+    "non_max_suppression",
+    "boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?",
+    "y = (image, class, box) of the boxes kept: by falling score, of score_threshold or more, "
+    "and overlapping no box kept before by more than iou_threshold. Shapes: boxes [N,M,4], "
+    "scores [N,C,M] -> y [kept,3]. Source: ONNX NonMaxSuppression-11",
+    _infer,
+    _non_max_suppression,
+    attrs={"center_point_box": Attr("int", 0)},
+    flops=lambda call: 20 * call.type(1).elements,
+    samples=_samples,
+    family="other",
+    dtypes=(FLOATING, Like("boxes"), INDICES, FLOATING, FLOATING),
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Value
-from trireme.ir.op import OpDef, Sample, define
+from trireme.ir.op import Sample, define
 from trireme.ops.elementwise import binary_samples
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -39,16 +39,14 @@ for _name, _sign, _compare, _dtypes in (
     ("greater_or_equal", ">=", np.greater_equal, _ORDERED),
 ):
     define(
-        OpDef(
-            _name,
-            "a b",
-            f"y = a {_sign} b, a and b broadcast. Source: ONNX",
-            _infer_compare,
-            _compare,
-            samples=with_quantized(_name, _compare_samples),
-            quantized=form(_name),
-            dtypes=(_dtypes, Like("a")),
-            elementwise=True,
-            commutes=_name in ("equal", "not_equal"),
-        )
+        _name,
+        "a b",
+        f"y = a {_sign} b, a and b broadcast. Source: ONNX",
+        _infer_compare,
+        _compare,
+        samples=with_quantized(_name, _compare_samples),
+        quantized=form(_name),
+        dtypes=(_dtypes, Like("a")),
+        elementwise=True,
+        commutes=_name in ("equal", "not_equal"),
     )

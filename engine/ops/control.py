@@ -12,7 +12,7 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
 from trireme.ir.interpreter import interpret
-from trireme.ir.op import Attr, Call, OpDef, define
+from trireme.ir.op import Attr, Call, define
 from trireme.ops.shapes import Types, axis_of, fit, to_ints
 from trireme.support.dtypes import ANY, BOOL, INDICES, Array
 from trireme.support.errors import ShapeError
@@ -71,18 +71,16 @@ def _no_cost(call: Call) -> int:
 
 
 define(
-    OpDef(
-        "if",
-        "condition captures*",
-        "ys = then_branch(captures) if condition, else else_branch(captures). Source: ONNX If-25",
-        _infer_if,
-        _if,
-        outputs="ys*",
-        flops=_no_cost,
-        family="control",
-        attrs={"then_branch": _GRAPH, "else_branch": _GRAPH},
-        dtypes=(BOOL, ANY),
-    )
+    "if",
+    "condition captures*",
+    "ys = then_branch(captures) if condition, else else_branch(captures). Source: ONNX If-25",
+    _infer_if,
+    _if,
+    outputs="ys*",
+    flops=_no_cost,
+    family="control",
+    attrs={"then_branch": _GRAPH, "else_branch": _GRAPH},
+    dtypes=(BOOL, ANY),
 )
 
 
@@ -151,20 +149,18 @@ def _stacked(body: Graph, position: int, parts: list[Array], axis: int) -> Array
 
 
 define(
-    OpDef(
-        "loop",
-        "trip_count? condition? values*",
-        "values are `carried` states and captures; each turn runs body(turn, condition, *states, "
-        "*captures) -> condition, *states, *scans until trip_count or a false condition; outputs "
-        "are the last states and the scans stacked along a new first axis. Source: ONNX Loop-25",
-        _infer_loop,
-        _loop,
-        outputs="ys*",
-        flops=_no_cost,
-        family="control",
-        attrs={"body": _GRAPH, "carried": Attr("int", 0)},
-        dtypes=(INDICES, BOOL, ANY),
-    )
+    "loop",
+    "trip_count? condition? values*",
+    "values are `carried` states and captures; each turn runs body(turn, condition, *states, "
+    "*captures) -> condition, *states, *scans until trip_count or a false condition; outputs "
+    "are the last states and the scans stacked along a new first axis. Source: ONNX Loop-25",
+    _infer_loop,
+    _loop,
+    outputs="ys*",
+    flops=_no_cost,
+    family="control",
+    attrs={"body": _GRAPH, "carried": Attr("int", 0)},
+    dtypes=(INDICES, BOOL, ANY),
 )
 
 _AXES = Attr("ints", None)
@@ -245,26 +241,24 @@ def _scan(
 
 
 define(
-    OpDef(
-        "scan",
-        "values*",
-        "values are `carried` states, num_scan_inputs tensors cut along their scan axes, and "
-        "captures; each step runs body(*states, *slices, *captures) -> *states, *made; outputs "
-        "are the last states and what was made, stacked. Source: ONNX Scan-25",
-        _infer_scan,
-        _scan,
-        outputs="ys*",
-        flops=_no_cost,
-        family="control",
-        attrs={
-            "body": _GRAPH,
-            "carried": Attr("int", 0),
-            "num_scan_inputs": Attr("int"),
-            "scan_input_axes": _AXES,
-            "scan_input_directions": _AXES,
-            "scan_output_axes": _AXES,
-            "scan_output_directions": _AXES,
-        },
-        dtypes=(ANY,),
-    )
+    "scan",
+    "values*",
+    "values are `carried` states, num_scan_inputs tensors cut along their scan axes, and "
+    "captures; each step runs body(*states, *slices, *captures) -> *states, *made; outputs "
+    "are the last states and what was made, stacked. Source: ONNX Scan-25",
+    _infer_scan,
+    _scan,
+    outputs="ys*",
+    flops=_no_cost,
+    family="control",
+    attrs={
+        "body": _GRAPH,
+        "carried": Attr("int", 0),
+        "num_scan_inputs": Attr("int"),
+        "scan_input_axes": _AXES,
+        "scan_input_directions": _AXES,
+        "scan_output_axes": _AXES,
+        "scan_output_directions": _AXES,
+    },
+    dtypes=(ANY,),
 )

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.op import Attr, Sample, define, no_flops
 from trireme.ops.shapes import Types, one, same_type
 from trireme.support.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
 from trireme.support.errors import ShapeError
@@ -139,31 +139,27 @@ _ROUNDING = {
     "round_mode": Attr("str", "up", ("up", "down", "nearest")),
 }
 define(
-    OpDef(
-        "cast",
-        "x",
-        "y = x as dtype `to`; floats to integers cut toward zero. Source: ONNX Cast",
-        _infer_cast,
-        cast,
-        attrs={"to": DTYPE, **_ROUNDING},
-        samples=_cast_samples,
-        dtypes=(ANY,),
-        elementwise=True,
-    )
+    "cast",
+    "x",
+    "y = x as dtype `to`; floats to integers cut toward zero. Source: ONNX Cast",
+    _infer_cast,
+    cast,
+    attrs={"to": DTYPE, **_ROUNDING},
+    samples=_cast_samples,
+    dtypes=(ANY,),
+    elementwise=True,
 )
 define(
-    OpDef(
-        "cast_like",
-        "x like",
-        "y = x as the dtype of `like`. Source: ONNX CastLike",
-        lambda x, like, **attrs: one(x.shape, like.dtype),
-        lambda x, like, saturate, round_mode: cast(x, dtype_name(like.dtype), saturate, round_mode),
-        attrs=_ROUNDING,
-        samples=lambda rng: [
-            Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
-        ],
-        dtypes=(ANY, ANY),
-    )
+    "cast_like",
+    "x like",
+    "y = x as the dtype of `like`. Source: ONNX CastLike",
+    lambda x, like, **attrs: one(x.shape, like.dtype),
+    lambda x, like, saturate, round_mode: cast(x, dtype_name(like.dtype), saturate, round_mode),
+    attrs=_ROUNDING,
+    samples=lambda rng: [
+        Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
+    ],
+    dtypes=(ANY, ANY),
 )
 
 
@@ -177,51 +173,45 @@ def _infer_bit_cast(x: Value, to: str) -> Types:
 
 
 define(
-    OpDef(
-        "bit_cast",
-        "x",
-        "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
-        _infer_bit_cast,
-        lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
-        attrs={"to": DTYPE},
-        flops=no_flops,
-        samples=lambda rng: [
-            Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"to": "int32"}),
-            Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
-        ],
-        dtypes=(ANY - TEXT,),
-        elementwise=True,
-        alias=True,
-    )
+    "bit_cast",
+    "x",
+    "y = the bits of x read as dtype `to`, of the same size. Source: ONNX",
+    _infer_bit_cast,
+    lambda x, to: np.asarray(x, order="C").view(numpy_dtype(to)),
+    attrs={"to": DTYPE},
+    flops=no_flops,
+    samples=lambda rng: [
+        Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"to": "int32"}),
+        Sample((np.array(7, np.uint8),), {"to": "int8"}, note="no axes"),
+    ],
+    dtypes=(ANY - TEXT,),
+    elementwise=True,
+    alias=True,
 )
 define(
-    OpDef(
-        "copy",
-        "x",
-        "y = x on the device `to`; only placement adds it. Source: trireme",
-        same_type,
-        lambda x, to: x,
-        attrs={"to": Attr("str", "")},
-        flops=no_flops,
-        family="move",
-        moves=True,
-        dtypes=(ANY,),
-    )
+    "copy",
+    "x",
+    "y = x on the device `to`; only placement adds it. Source: trireme",
+    same_type,
+    lambda x, to: x,
+    attrs={"to": Attr("str", "")},
+    flops=no_flops,
+    family="move",
+    moves=True,
+    dtypes=(ANY,),
 )
 define(
-    OpDef(
-        "identity",
-        "x",
-        "y = x. Source: ONNX Identity-25",
-        same_type,
-        lambda x: x,
-        flops=no_flops,
-        family="move",
-        moves=True,
-        samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
-        dtypes=(ANY,),
-        elementwise=True,
-        rearranges=True,
-        alias=True,
-    )
+    "identity",
+    "x",
+    "y = x. Source: ONNX Identity-25",
+    same_type,
+    lambda x: x,
+    flops=no_flops,
+    family="move",
+    moves=True,
+    samples=lambda rng: [Sample((rng.standard_normal((3, 5)).astype(np.float32),))],
+    dtypes=(ANY,),
+    elementwise=True,
+    rearranges=True,
+    alias=True,
 )

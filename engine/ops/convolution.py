@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -258,23 +258,21 @@ def conv_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "conv",
-        "x w bias? residual?",
-        "y = activation(cross-correlation of x with w + bias + residual). Shapes: NHWC: "
-        "x [N,H,W,C], w [O,KH,KW,C/groups], y and residual [N,OH,OW,O]; NCHW: x [N,C,H,W], "
-        "w [O,C/groups,KH,KW], y [N,O,OH,OW]; bias [O]; any spatial rank; depthwise when groups "
-        "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
-        _infer_conv,
-        _conv,
-        attrs={**WINDOW, "activation": ACTIVATION},
-        flops=conv_flops,
-        samples=with_quantized("conv", conv_samples),
-        family="conv",
-        rtol=1e-5,
-        quantized=form("conv"),
-        layout_inputs=(0, 1, 3),
-        integer_form="linear",
-        dtypes=(REALS, WEIGHT, BIAS, Like("x")),
-    )
+    "conv",
+    "x w bias? residual?",
+    "y = activation(cross-correlation of x with w + bias + residual). Shapes: NHWC: "
+    "x [N,H,W,C], w [O,KH,KW,C/groups], y and residual [N,OH,OW,O]; NCHW: x [N,C,H,W], "
+    "w [O,C/groups,KH,KW], y [N,O,OH,OW]; bias [O]; any spatial rank; depthwise when groups "
+    "is C. Pads are (top, left, .., bottom, right, ..). Source: ONNX Conv-22",
+    _infer_conv,
+    _conv,
+    attrs={**WINDOW, "activation": ACTIVATION},
+    flops=conv_flops,
+    samples=with_quantized("conv", conv_samples),
+    family="conv",
+    rtol=1e-5,
+    quantized=form("conv"),
+    layout_inputs=(0, 1, 3),
+    integer_form="linear",
+    dtypes=(REALS, WEIGHT, BIAS, Like("x")),
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.convolution import Index, grouped_product
 from trireme.ops.movement import draw
 from trireme.ops.sampling import interpolate
@@ -121,27 +121,25 @@ def _deform_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "deform_conv",
-        "x w offset bias? mask?",
-        "conv whose kernel positions are moved by `offset` and scaled by `mask`, x read linearly "
-        "between pixels. Shapes: x [N,C,H,W], w [O,C/group,KH,KW], offset "
-        "[N,offset_group*KH*KW*2,OH,OW], mask [N,offset_group*KH*KW,OH,OW] -> y [N,O,OH,OW]. "
-        "Source: ONNX DeformConv-22",
-        _infer_deform,
-        _deform_conv,
-        flops=_deform_flops,
-        family="conv",
-        rtol=2e-5,
-        samples=_deform_samples,
-        attrs={
-            "strides": Attr("ints", None),
-            "pads": Attr("ints", None),
-            "dilations": Attr("ints", None),
-            "group": Attr("int", 1),
-            "offset_group": Attr("int", 1),
-            "kernel_shape": Attr("ints", None),
-        },
-        dtypes=(FLOATING, Like("x"), Like("x"), Like("x"), Like("x")),
-    )
+    "deform_conv",
+    "x w offset bias? mask?",
+    "conv whose kernel positions are moved by `offset` and scaled by `mask`, x read linearly "
+    "between pixels. Shapes: x [N,C,H,W], w [O,C/group,KH,KW], offset "
+    "[N,offset_group*KH*KW*2,OH,OW], mask [N,offset_group*KH*KW,OH,OW] -> y [N,O,OH,OW]. "
+    "Source: ONNX DeformConv-22",
+    _infer_deform,
+    _deform_conv,
+    flops=_deform_flops,
+    family="conv",
+    rtol=2e-5,
+    samples=_deform_samples,
+    attrs={
+        "strides": Attr("ints", None),
+        "pads": Attr("ints", None),
+        "dilations": Attr("ints", None),
+        "group": Attr("int", 1),
+        "offset_group": Attr("int", 1),
+        "kernel_shape": Attr("ints", None),
+    },
+    dtypes=(FLOATING, Like("x"), Like("x"), Like("x"), Like("x")),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.support.dtypes import FLOATING, Array
 from trireme.support.errors import ShapeError
 
@@ -181,27 +181,25 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "detection_post_process",
-        "boxes scores anchors",
-        _DOC,
-        _infer,
-        detection_post_process,
-        outputs="detections classes scores count",
-        attrs={
-            "num_classes": Attr("int"),
-            "scales": Attr("floats"),
-            "max_detections": Attr("int"),
-            "max_classes_per_detection": Attr("int", 1),
-            "detections_per_class": Attr("int", 100, least=0),
-            "use_regular_nms": Attr("bool", False),
-            "score_threshold": Attr("float", 0.0, finite=False),
-            "iou_threshold": Attr("float", 0.5),
-        },
-        flops=_flops,
-        samples=_samples,
-        family="other",
-        rtol=1e-6,
-        dtypes=(FLOATING, Like("boxes"), Like("boxes")),
-    )
+    "detection_post_process",
+    "boxes scores anchors",
+    _DOC,
+    _infer,
+    detection_post_process,
+    outputs="detections classes scores count",
+    attrs={
+        "num_classes": Attr("int"),
+        "scales": Attr("floats"),
+        "max_detections": Attr("int"),
+        "max_classes_per_detection": Attr("int", 1),
+        "detections_per_class": Attr("int", 100, least=0),
+        "use_regular_nms": Attr("bool", False),
+        "score_threshold": Attr("float", 0.0, finite=False),
+        "iou_threshold": Attr("float", 0.5),
+    },
+    flops=_flops,
+    samples=_samples,
+    family="other",
+    rtol=1e-6,
+    dtypes=(FLOATING, Like("boxes"), Like("boxes")),
 )

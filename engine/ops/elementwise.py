@@ -80,20 +80,18 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
         return activate(activation, function(a, b))
 
     return define(
-        OpDef(
-            name,
-            "a b",
-            f"y = activation({doc}), a and b broadcast. Source: ONNX",
-            _infer_binary,
-            reference,
-            attrs={"activation": ACTIVATION},
-            dtypes=(NUMBERS, Like("a")),
-            samples=with_quantized(name, _activated_samples),
-            rtol=2e-6,
-            quantized=form(name),
-            elementwise=True,
-            **options,
-        )
+        name,
+        "a b",
+        f"y = activation({doc}), a and b broadcast. Source: ONNX",
+        _infer_binary,
+        reference,
+        attrs={"activation": ACTIVATION},
+        dtypes=(NUMBERS, Like("a")),
+        samples=with_quantized(name, _activated_samples),
+        rtol=2e-6,
+        quantized=form(name),
+        elementwise=True,
+        **options,
     )
 
 
@@ -120,7 +118,7 @@ def _binary(
     options.setdefault("quantized", form(name))
     rules = (dtypes, Like("a"))
     options["elementwise"] = True
-    return define(OpDef(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options))
+    return define(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options)
 
 
 def _modulo(a: Array, b: Array, fmod: int) -> Array:
@@ -229,20 +227,18 @@ def _pow_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "pow",
-        "a b",
-        "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
-        _infer_pow,
-        _pow,
-        samples=with_quantized("pow", _pow_samples),
-        rtol=4e-6,
-        quantized=form("pow"),
-        flops=lambda call: 20 * call.outputs[0].elements,
-        dtypes=(REALS, REALS),
-        elementwise=True,
-        neutral=1,
-    )
+    "pow",
+    "a b",
+    "y = a^b in a's dtype, a and b broadcast. Source: ONNX Pow-15",
+    _infer_pow,
+    _pow,
+    samples=with_quantized("pow", _pow_samples),
+    rtol=4e-6,
+    quantized=form("pow"),
+    flops=lambda call: 20 * call.outputs[0].elements,
+    dtypes=(REALS, REALS),
+    elementwise=True,
+    neutral=1,
 )
 
 
@@ -277,21 +273,19 @@ for _name, _combine, _doc, _dtypes in (
     ("mean", _mean, "their mean", NUMBERS),
 ):
     define(
-        OpDef(
-            _name,
-            "x xs*",
-            f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
-            _infer_many,
-            _combine,
-            samples=with_quantized(_name, _many_samples),
-            flops=_many_flops,
-            dtypes=(_dtypes, Like("x")),
-            rtol=0 if _name in ("max", "min") else 2e-6,
-            quantized=form(_name),
-            elementwise=True,
-            commutes=_name in ("max", "min"),
-            integer_form="same" if _name in ("max", "min") else "",
-        )
+        _name,
+        "x xs*",
+        f"y = {_doc}, all broadcast. Source: ONNX {_name.title()}",
+        _infer_many,
+        _combine,
+        samples=with_quantized(_name, _many_samples),
+        flops=_many_flops,
+        dtypes=(_dtypes, Like("x")),
+        rtol=0 if _name in ("max", "min") else 2e-6,
+        quantized=form(_name),
+        elementwise=True,
+        commutes=_name in ("max", "min"),
+        integer_form="same" if _name in ("max", "min") else "",
     )
 
 
@@ -317,18 +311,16 @@ def _clip_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "clip",
-        "x min? max?",
-        "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
-        _infer_clip,
-        _clip,
-        samples=with_quantized("clip", _clip_samples),
-        quantized=table("clip"),
-        dtypes=(REALS, LIMIT, LIMIT),
-        elementwise=True,
-        integer_form="table",
-    )
+    "clip",
+    "x min? max?",
+    "y = min(max(x, min), max); NaN stays. Source: ONNX Clip-13",
+    _infer_clip,
+    _clip,
+    samples=with_quantized("clip", _clip_samples),
+    quantized=table("clip"),
+    dtypes=(REALS, LIMIT, LIMIT),
+    elementwise=True,
+    integer_form="table",
 )
 
 
@@ -344,18 +336,16 @@ def _prelu_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "prelu",
-        "x slope",
-        "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
-        _infer_prelu,
-        lambda x, slope: np.where(x < 0, x * slope, x),
-        samples=with_quantized("prelu", _prelu_samples),
-        quantized=form("prelu"),
-        dtypes=(REALS, Like("x")),
-        elementwise=True,
-        integer_form="own",
-    )
+    "prelu",
+    "x slope",
+    "y = x where x >= 0, else slope * x, slope broadcast to x. Source: ONNX PRelu-16",
+    _infer_prelu,
+    lambda x, slope: np.where(x < 0, x * slope, x),
+    samples=with_quantized("prelu", _prelu_samples),
+    quantized=form("prelu"),
+    dtypes=(REALS, Like("x")),
+    elementwise=True,
+    integer_form="own",
 )
 
 
@@ -372,16 +362,14 @@ def _where_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "where",
-        "condition x y",
-        "out = x where condition, else y; all broadcast. Source: ONNX",
-        _infer_where,
-        np.where,
-        samples=_where_samples,
-        moves=True,
-        dtypes=(BOOL, ANY, Like("x")),
-        elementwise=True,
-        main_input=1,
-    )
+    "where",
+    "condition x y",
+    "out = x where condition, else y; all broadcast. Source: ONNX",
+    _infer_where,
+    np.where,
+    samples=_where_samples,
+    moves=True,
+    dtypes=(BOOL, ANY, Like("x")),
+    elementwise=True,
+    main_input=1,
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
 from trireme.ops.shapes import (
@@ -109,21 +109,19 @@ def _dft_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 _SIDES = {"onesided": Attr("int", 0)}
 define(
-    OpDef(
-        "dft",
-        "x dft_length? axis?",
-        "y[k] = sum over n of x[n] e^(-2 pi i k n / N) along `axis`, or the inverse; onesided "
-        "gives (or takes) only k <= N/2 of a real signal. Shapes: [..,1] is real, [..,2] complex. "
-        "Source: ONNX DFT-20",
-        _infer_dft,
-        _dft,
-        flops=_flops,
-        samples=_dft_samples,
-        family="other",
-        rtol=1e-5,
-        attrs={"inverse": Attr("int", 0), **_SIDES},
-        dtypes=(FLOATING, INDICES, INDICES),
-    )
+    "dft",
+    "x dft_length? axis?",
+    "y[k] = sum over n of x[n] e^(-2 pi i k n / N) along `axis`, or the inverse; onesided "
+    "gives (or takes) only k <= N/2 of a real signal. Shapes: [..,1] is real, [..,2] complex. "
+    "Source: ONNX DFT-20",
+    _infer_dft,
+    _dft,
+    flops=_flops,
+    samples=_dft_samples,
+    family="other",
+    rtol=1e-5,
+    attrs={"inverse": Attr("int", 0), **_SIDES},
+    dtypes=(FLOATING, INDICES, INDICES),
 )
 
 
@@ -183,18 +181,16 @@ def _stft_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "stft",
-        "signal frame_step window? frame_length?",
-        "y = the dft of each frame of the signal, times the window. Shapes: signal [B,L,1|2] -> "
-        "y [B,(L - length) // step + 1,bins,2]. Source: ONNX STFT-17",
-        _infer_stft,
-        _stft,
-        flops=_flops,
-        samples=_stft_samples,
-        family="other",
-        rtol=1e-5,
-        attrs={"onesided": Attr("int", 1)},
-        dtypes=(FLOATING, INDICES, Like("signal"), INDICES),
-    )
+    "stft",
+    "signal frame_step window? frame_length?",
+    "y = the dft of each frame of the signal, times the window. Shapes: signal [B,L,1|2] -> "
+    "y [B,(L - length) // step + 1,bins,2]. Source: ONNX STFT-17",
+    _infer_stft,
+    _stft,
+    flops=_flops,
+    samples=_stft_samples,
+    family="other",
+    rtol=1e-5,
+    attrs={"onesided": Attr("int", 1)},
+    dtypes=(FLOATING, INDICES, Like("signal"), INDICES),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.op import Attr, Sample, define, no_flops
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
@@ -241,17 +241,15 @@ def _mel_weights(
 
 
 define(
-    OpDef(
-        "mel_weight_matrix",
-        "num_mel_bins dft_length sample_rate lower_edge upper_edge",
-        "y[bin, band] = the height at a spectrum bin of triangle `band`, the bands' edges spaced "
-        "evenly in mel(f) = 2595 log10(1 + f/700). Source: ONNX MelWeightMatrix-17",
-        _infer_mel,
-        _mel_weights,
-        attrs={"output_datatype": Attr("str", "float32")},
-        flops=no_flops,
-        family="other",
-        rtol=2e-6,
-        dtypes=(INDICES, INDICES, INDICES, FLOATING, FLOATING),
-    )
+    "mel_weight_matrix",
+    "num_mel_bins dft_length sample_rate lower_edge upper_edge",
+    "y[bin, band] = the height at a spectrum bin of triangle `band`, the bands' edges spaced "
+    "evenly in mel(f) = 2595 log10(1 + f/700). Source: ONNX MelWeightMatrix-17",
+    _infer_mel,
+    _mel_weights,
+    attrs={"output_datatype": Attr("str", "float32")},
+    flops=no_flops,
+    family="other",
+    rtol=2e-6,
+    dtypes=(INDICES, INDICES, INDICES, FLOATING, FLOATING),
 )

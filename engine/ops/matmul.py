@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Dim, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -77,21 +77,19 @@ def _matmul_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "matmul",
-        "a b",
-        "y = a @ b as numpy does it. Shapes: a [..,M,K], b [..,K,N] -> y [..,M,N], leading axes "
-        "broadcast. Source: ONNX MatMul-13",
-        _infer_matmul,
-        _matmul,
-        flops=_matmul_flops,
-        family="matmul",
-        rtol=1e-5,
-        samples=with_quantized("matmul", _matmul_samples),
-        quantized=form("matmul"),
-        integer_form="linear",
-        dtypes=(REALS, Like("a")),
-    )
+    "matmul",
+    "a b",
+    "y = a @ b as numpy does it. Shapes: a [..,M,K], b [..,K,N] -> y [..,M,N], leading axes "
+    "broadcast. Source: ONNX MatMul-13",
+    _infer_matmul,
+    _matmul,
+    flops=_matmul_flops,
+    family="matmul",
+    rtol=1e-5,
+    samples=with_quantized("matmul", _matmul_samples),
+    quantized=form("matmul"),
+    integer_form="linear",
+    dtypes=(REALS, Like("a")),
 )
 
 
@@ -146,25 +144,23 @@ def _gemm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "gemm",
-        "a b c?",
-        "y = alpha * a' @ b' + beta * c, where a' and b' are transposed when asked. Shapes: "
-        "a' [M,K], b' [K,N], c broadcast to y [M,N]. Source: ONNX Gemm-13",
-        _infer_gemm,
-        _gemm,
-        flops=_gemm_flops,
-        samples=_gemm_samples,
-        family="matmul",
-        rtol=1e-5,
-        attrs={
-            "alpha": Attr("float", 1.0),
-            "beta": Attr("float", 1.0),
-            "trans_a": Attr("int", 0),
-            "trans_b": Attr("int", 0),
-        },
-        dtypes=(REALS, Like("a"), Like("a")),
-    )
+    "gemm",
+    "a b c?",
+    "y = alpha * a' @ b' + beta * c, where a' and b' are transposed when asked. Shapes: "
+    "a' [M,K], b' [K,N], c broadcast to y [M,N]. Source: ONNX Gemm-13",
+    _infer_gemm,
+    _gemm,
+    flops=_gemm_flops,
+    samples=_gemm_samples,
+    family="matmul",
+    rtol=1e-5,
+    attrs={
+        "alpha": Attr("float", 1.0),
+        "beta": Attr("float", 1.0),
+        "trans_a": Attr("int", 0),
+        "trans_b": Attr("int", 0),
+    },
+    dtypes=(REALS, Like("a"), Like("a")),
 )
 
 
@@ -214,20 +210,18 @@ def _fully_connected_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "fully_connected",
-        "x w bias? residual?",
-        "y = activation(x @ transpose(w) + bias + residual). Shapes: x [..,I], w [O,I], bias [O] "
-        "-> y [..,O]. Source: TFLite FULLY_CONNECTED",
-        _infer_fully_connected,
-        _fully_connected,
-        attrs={"activation": ACTIVATION},
-        flops=_fully_connected_flops,
-        family="matmul",
-        rtol=1e-5,
-        samples=with_quantized("fully_connected", _fully_connected_samples),
-        quantized=form("fully_connected"),
-        integer_form="linear",
-        dtypes=(REALS, WEIGHT, BIAS, Like("x")),
-    )
+    "fully_connected",
+    "x w bias? residual?",
+    "y = activation(x @ transpose(w) + bias + residual). Shapes: x [..,I], w [O,I], bias [O] "
+    "-> y [..,O]. Source: TFLite FULLY_CONNECTED",
+    _infer_fully_connected,
+    _fully_connected,
+    attrs={"activation": ACTIVATION},
+    flops=_fully_connected_flops,
+    family="matmul",
+    rtol=1e-5,
+    samples=with_quantized("fully_connected", _fully_connected_samples),
+    quantized=form("fully_connected"),
+    integer_form="linear",
+    dtypes=(REALS, WEIGHT, BIAS, Like("x")),
 )

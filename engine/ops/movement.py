@@ -55,9 +55,7 @@ def move(
 ) -> OpDef:
     """Define an op that only rearranges, selects or repeats elements."""
     options.setdefault("moves", True)
-    return define(
-        OpDef(name, inputs, doc, infer, reference, flops=no_flops, family="move", **options)
-    )
+    return define(name, inputs, doc, infer, reference, flops=no_flops, family="move", **options)
 
 
 def _order(rank: int, perm: Ints | None) -> Ints:

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Axes, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, Sample, define
 from trireme.ops.layouts import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.shapes import (
@@ -74,22 +74,20 @@ def _layer_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 _STASH = Attr("str", "float32")
 define(
-    OpDef(
-        "layer_normalization",
-        "x scale bias?",
-        "y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on; "
-        "mean and 1/sqrt(variance + epsilon) are outputs too. Source: ONNX LayerNormalization-17",
-        _infer_layer_norm,
-        _layer_norm,
-        outputs="y mean? inv_std_dev?",
-        attrs={"axis": AXIS, "epsilon": EPSILON, "stash_type": _STASH},
-        axes=Axes("axis and after", "normalises"),
-        flops=flops_each(8),
-        samples=_layer_samples,
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING, Like("x"), Like("x")),
-    )
+    "layer_normalization",
+    "x scale bias?",
+    "y = (x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on; "
+    "mean and 1/sqrt(variance + epsilon) are outputs too. Source: ONNX LayerNormalization-17",
+    _infer_layer_norm,
+    _layer_norm,
+    outputs="y mean? inv_std_dev?",
+    attrs={"axis": AXIS, "epsilon": EPSILON, "stash_type": _STASH},
+    axes=Axes("axis and after", "normalises"),
+    flops=flops_each(8),
+    samples=_layer_samples,
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING, Like("x"), Like("x")),
 )
 
 
@@ -106,25 +104,23 @@ def _rms_norm(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
 
 
 define(
-    OpDef(
-        "rms_normalization",
-        "x scale",
-        "y = x / sqrt(mean of x^2 + epsilon) * scale over the axes from `axis` on. "
-        "Source: ONNX RMSNormalization-23",
-        _infer_rms_norm,
-        _rms_norm,
-        attrs={"axis": AXIS, "epsilon": EPSILON},
-        axes=Axes("axis and after", "normalises"),
-        flops=flops_each(5),
-        samples=lambda rng: [
-            Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
-            Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
-            Sample((draw(rng, 3, 7), draw(rng, 7)), {"epsilon": 0.25}, frozenset({1})),
-        ],
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING, FLOATING),
-    )
+    "rms_normalization",
+    "x scale",
+    "y = x / sqrt(mean of x^2 + epsilon) * scale over the axes from `axis` on. "
+    "Source: ONNX RMSNormalization-23",
+    _infer_rms_norm,
+    _rms_norm,
+    attrs={"axis": AXIS, "epsilon": EPSILON},
+    axes=Axes("axis and after", "normalises"),
+    flops=flops_each(5),
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 7, 19), draw(rng, 19)), constants=frozenset({1})),
+        Sample((draw(rng, 2, 5, 7), draw(rng, 5, 7)), {"axis": 1}, frozenset({1})),
+        Sample((draw(rng, 3, 7), draw(rng, 7)), {"epsilon": 0.25}, frozenset({1})),
+    ],
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING, FLOATING),
 )
 
 
@@ -188,28 +184,26 @@ def _batch_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "batch_normalization",
-        "x scale bias mean var",
-        "y = (x - mean) / sqrt(var + epsilon) * scale + bias, one of each a channel; in "
-        "training_mode with the batch's own mean and var, returning the running ones. "
-        "Source: ONNX BatchNormalization-15",
-        _infer_batch_norm,
-        _batch_norm,
-        outputs="y running_mean? running_var?",
-        attrs={
-            "epsilon": EPSILON,
-            "momentum": Attr("float", 0.9),
-            "training_mode": Attr("int", 0),
-            "layout": LAYOUT,
-        },
-        layout_inputs=(0,),
-        flops=flops_each(2),
-        samples=_batch_norm_samples,
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING, FLOATING, FLOATING, FLOATING, FLOATING),
-    )
+    "batch_normalization",
+    "x scale bias mean var",
+    "y = (x - mean) / sqrt(var + epsilon) * scale + bias, one of each a channel; in "
+    "training_mode with the batch's own mean and var, returning the running ones. "
+    "Source: ONNX BatchNormalization-15",
+    _infer_batch_norm,
+    _batch_norm,
+    outputs="y running_mean? running_var?",
+    attrs={
+        "epsilon": EPSILON,
+        "momentum": Attr("float", 0.9),
+        "training_mode": Attr("int", 0),
+        "layout": LAYOUT,
+    },
+    layout_inputs=(0,),
+    flops=flops_each(2),
+    samples=_batch_norm_samples,
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING, FLOATING, FLOATING, FLOATING, FLOATING),
 )
 
 
@@ -250,40 +244,36 @@ def _group_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "instance_normalization",
-        "x scale bias",
-        "y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over the "
-        "image of each channel. Source: ONNX InstanceNormalization-22",
-        _infer_channel_norm,
-        lambda x, scale, bias, epsilon, layout: _group_norm(
-            x, scale, bias, num_groups=scale.size, epsilon=epsilon, layout=layout
-        ),
-        attrs={"epsilon": EPSILON, "layout": LAYOUT},
-        layout_inputs=(0,),
-        flops=flops_each(8),
-        samples=_channel_samples,
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING, Like("x"), Like("x")),
-    )
+    "instance_normalization",
+    "x scale bias",
+    "y = (x - mean) / sqrt(variance + epsilon) * scale + bias, mean and variance over the "
+    "image of each channel. Source: ONNX InstanceNormalization-22",
+    _infer_channel_norm,
+    lambda x, scale, bias, epsilon, layout: _group_norm(
+        x, scale, bias, num_groups=scale.size, epsilon=epsilon, layout=layout
+    ),
+    attrs={"epsilon": EPSILON, "layout": LAYOUT},
+    layout_inputs=(0,),
+    flops=flops_each(8),
+    samples=_channel_samples,
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING, Like("x"), Like("x")),
 )
 define(
-    OpDef(
-        "group_normalization",
-        "x scale bias",
-        "as instance_normalization, with mean and variance over each group of channels; scale and "
-        "bias [C]. Source: ONNX GroupNormalization-21",
-        _infer_channel_norm,
-        _group_norm,
-        attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT},
-        layout_inputs=(0,),
-        flops=flops_each(8),
-        samples=_group_samples,
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING, Like("x"), Like("x")),
-    )
+    "group_normalization",
+    "x scale bias",
+    "as instance_normalization, with mean and variance over each group of channels; scale and "
+    "bias [C]. Source: ONNX GroupNormalization-21",
+    _infer_channel_norm,
+    _group_norm,
+    attrs={"num_groups": Attr("int"), "epsilon": EPSILON, "layout": LAYOUT},
+    layout_inputs=(0,),
+    flops=flops_each(8),
+    samples=_group_samples,
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING, Like("x"), Like("x")),
 )
 
 
@@ -298,31 +288,29 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int, layout:
 
 
 define(
-    OpDef(
-        "lrn",
-        "x",
-        "y = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta. "
-        "Source: ONNX LRN-13",
-        same_type,
-        _lrn,
-        flops=flops_each(15),
-        family="normalize",
-        rtol=1e-5,
-        attrs={
-            "alpha": Attr("float", 1e-4),
-            "beta": Attr("float", 0.75),
-            "bias": Attr("float", 1.0),
-            "size": Attr("int", least=1),
-            "layout": LAYOUT,
-        },
-        layout_inputs=(0,),
-        samples=lambda rng: [
-            Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
-            Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
-            Sample((draw(rng, 1, 2, 3, 5),), {"size": 3, "alpha": 0.3, "beta": 0.5, "bias": 2.0}),
-        ],
-        dtypes=(FLOATING,),
-    )
+    "lrn",
+    "x",
+    "y = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta. "
+    "Source: ONNX LRN-13",
+    same_type,
+    _lrn,
+    flops=flops_each(15),
+    family="normalize",
+    rtol=1e-5,
+    attrs={
+        "alpha": Attr("float", 1e-4),
+        "beta": Attr("float", 0.75),
+        "bias": Attr("float", 1.0),
+        "size": Attr("int", least=1),
+        "layout": LAYOUT,
+    },
+    layout_inputs=(0,),
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 3, 4, 9),), {"size": 5, "alpha": 0.1}),
+        Sample((draw(rng, 1, 7, 3, 2),), {"size": 3, "alpha": 0.1, "layout": "NCHW"}),
+        Sample((draw(rng, 1, 2, 3, 5),), {"size": 3, "alpha": 0.3, "beta": 0.5, "bias": 2.0}),
+    ],
+    dtypes=(FLOATING,),
 )
 
 
@@ -339,21 +327,19 @@ def _mean_variance(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 define(
-    OpDef(
-        "mean_variance_normalization",
-        "x",
-        "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
-        _infer_mean_variance,
-        _mean_variance,
-        attrs={"axes": Attr("ints", (0, 2, 3))},
-        axes=Axes("axes", "normalises"),
-        flops=flops_each(6),
-        family="normalize",
-        rtol=1e-5,
-        dtypes=(FLOATING,),
-        samples=lambda rng: [
-            Sample((draw(rng, 2, 3, 4, 5),)),
-            Sample((draw(rng, 2, 3, 4),), {"axes": (1, 2)}),
-        ],
-    )
+    "mean_variance_normalization",
+    "x",
+    "y = (x - mean) / standard deviation over `axes`. Source: ONNX, opset 13",
+    _infer_mean_variance,
+    _mean_variance,
+    attrs={"axes": Attr("ints", (0, 2, 3))},
+    axes=Axes("axes", "normalises"),
+    flops=flops_each(6),
+    family="normalize",
+    rtol=1e-5,
+    dtypes=(FLOATING,),
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 3, 4, 5),)),
+        Sample((draw(rng, 2, 3, 4),), {"axes": (1, 2)}),
+    ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -237,57 +237,51 @@ def _average_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "max_pool",
-        "x",
-        "y = the greatest element of each window; indices are places in the tensor of that layout. "
-        "Shapes: x [N,H,W,C] (or NCHW) -> y, indices [N,OH,OW,C]. Source: ONNX MaxPool-22",
-        _infer,
-        _max_pool,
-        outputs="y indices?",
-        flops=_flops,
-        attrs={**_WINDOW, "storage_order": Attr("int", 0)},
-        family="pool",
-        samples=with_quantized("max_pool", _max_samples),
-        quantized=form("max_pool"),
-        layout_inputs=(0,),
-        integer_form="same",
-        dtypes=(REALS,),
-    )
+    "max_pool",
+    "x",
+    "y = the greatest element of each window; indices are places in the tensor of that layout. "
+    "Shapes: x [N,H,W,C] (or NCHW) -> y, indices [N,OH,OW,C]. Source: ONNX MaxPool-22",
+    _infer,
+    _max_pool,
+    outputs="y indices?",
+    flops=_flops,
+    attrs={**_WINDOW, "storage_order": Attr("int", 0)},
+    family="pool",
+    samples=with_quantized("max_pool", _max_samples),
+    quantized=form("max_pool"),
+    layout_inputs=(0,),
+    integer_form="same",
+    dtypes=(REALS,),
 )
 define(
-    OpDef(
-        "average_pool",
-        "x",
-        "y = the mean of each window, over the elements inside x (0 of none), or with the pads "
-        "when count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
-        "Source: ONNX AveragePool-22",
-        lambda x, **attrs: _infer(x, **attrs)[:1],
-        _average_pool,
-        flops=_flops,
-        attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
-        samples=with_quantized("average_pool", _average_samples),
-        quantized=form("average_pool"),
-        layout_inputs=(0,),
-        integer_form="same",
-        family="pool",
-        rtol=2e-6,
-        dtypes=(FLOATING,),
-    )
+    "average_pool",
+    "x",
+    "y = the mean of each window, over the elements inside x (0 of none), or with the pads "
+    "when count_include_pad. Shapes: x [N,H,W,C] (or NCHW) -> y [N,OH,OW,C]. "
+    "Source: ONNX AveragePool-22",
+    lambda x, **attrs: _infer(x, **attrs)[:1],
+    _average_pool,
+    flops=_flops,
+    attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
+    samples=with_quantized("average_pool", _average_samples),
+    quantized=form("average_pool"),
+    layout_inputs=(0,),
+    integer_form="same",
+    family="pool",
+    rtol=2e-6,
+    dtypes=(FLOATING,),
 )
 define(
-    OpDef(
-        "lp_pool",
-        "x",
-        "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
-        lambda x, **attrs: _infer(x, **attrs)[:1],
-        _lp_pool,
-        flops=_flops,
-        attrs={**_WINDOW, "p": Attr("int", 2, least=1)},
-        samples=_lp_samples,
-        layout_inputs=(0,),
-        family="pool",
-        rtol=4e-6,
-        dtypes=(FLOATING,),
-    )
+    "lp_pool",
+    "x",
+    "y = (sum of |x|^p over each window)^(1/p). Source: ONNX LpPool-22",
+    lambda x, **attrs: _infer(x, **attrs)[:1],
+    _lp_pool,
+    flops=_flops,
+    attrs={**_WINDOW, "p": Attr("int", 2, least=1)},
+    samples=_lp_samples,
+    layout_inputs=(0,),
+    family="pool",
+    rtol=4e-6,
+    dtypes=(FLOATING,),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, OpDef, Sample, define
+from trireme.ir.op import Attr, Sample, define
 from trireme.ops.conversion import cast
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
@@ -28,33 +28,29 @@ def _unquantized(x: Array, **attrs: object) -> Array:
 
 
 define(
-    OpDef(
-        "quantize",
-        "x",
-        "y = round(x / scale) + zero point in `dtype`, with the scale and zero point of y's type; "
-        "a quantised x is requantised. Source: TFLite QUANTIZE",
-        lambda x, dtype: one(x.shape, dtype),
-        _unquantized,
-        attrs={"dtype": Attr("str")},
-        quantized=form("quantize"),
-        samples=with_quantized("quantize", lambda rng: ()),
-        dtypes=(REALS,),
-        elementwise=True,
-        integer_form="table",
-    )
+    "quantize",
+    "x",
+    "y = round(x / scale) + zero point in `dtype`, with the scale and zero point of y's type; "
+    "a quantised x is requantised. Source: TFLite QUANTIZE",
+    lambda x, dtype: one(x.shape, dtype),
+    _unquantized,
+    attrs={"dtype": Attr("str")},
+    quantized=form("quantize"),
+    samples=with_quantized("quantize", lambda rng: ()),
+    dtypes=(REALS,),
+    elementwise=True,
+    integer_form="table",
 )
 define(
-    OpDef(
-        "dequantize",
-        "x",
-        "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
-        lambda x: one(x.shape, "float32"),
-        _unquantized,
-        quantized=form("dequantize"),
-        samples=with_quantized("dequantize", lambda rng: ()),
-        dtypes=(INTS,),
-        elementwise=True,
-    )
+    "dequantize",
+    "x",
+    "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
+    lambda x: one(x.shape, "float32"),
+    _unquantized,
+    quantized=form("dequantize"),
+    samples=with_quantized("dequantize", lambda rng: ()),
+    dtypes=(INTS,),
+    elementwise=True,
 )
 
 
@@ -182,32 +178,27 @@ _PLACE = {
     "output_dtype": Attr("str", None),
 }
 define(
-    OpDef(
-        "quantize_linear",
-        "x scale zero_point?",
-        "y = saturate(round(x / scale) + zero_point), halves to even; NaN gives the least integer. "
-        "Shapes: scale and zero_point [], [x's axis] or one a block of block_size along axis. "
-        "Source: ONNX QuantizeLinear-25",
-        _infer_quantize_linear,
-        _quantize_linear,
-        samples=_quantize_samples,
-        attrs={**_PLACE, "saturate": Attr("int", 1), "precision": Attr("str", None)},
-        dtypes=(FLOATING | {"int32"}, FLOATS | {"int32"}, FLOATS | INTS),
-    )
+    "quantize_linear",
+    "x scale zero_point?",
+    "y = saturate(round(x / scale) + zero_point), halves to even; NaN gives the least integer. "
+    "Shapes: scale and zero_point [], [x's axis] or one a block of block_size along axis. "
+    "Source: ONNX QuantizeLinear-25",
+    _infer_quantize_linear,
+    _quantize_linear,
+    samples=_quantize_samples,
+    attrs={**_PLACE, "saturate": Attr("int", 1), "precision": Attr("str", None)},
+    dtypes=(FLOATING | {"int32"}, FLOATS | {"int32"}, FLOATS | INTS),
 )
 define(
-    OpDef(
-        "dequantize_linear",
-        "x scale zero_point?",
-        "y = (x - zero_point) * scale; shapes as of quantize_linear. "
-        "Source: ONNX DequantizeLinear-25",
-        _infer_dequantize_linear,
-        _dequantize_linear,
-        attrs=_PLACE,
-        samples=_dequantize_samples,
-        rtol=2e-7,
-        dtypes=(FLOATS | INTS, FLOATS, Like("x")),
-    )
+    "dequantize_linear",
+    "x scale zero_point?",
+    "y = (x - zero_point) * scale; shapes as of quantize_linear. Source: ONNX DequantizeLinear-25",
+    _infer_dequantize_linear,
+    _dequantize_linear,
+    attrs=_PLACE,
+    samples=_dequantize_samples,
+    rtol=2e-7,
+    dtypes=(FLOATS | INTS, FLOATS, Like("x")),
 )
 
 
@@ -220,19 +211,17 @@ def _dynamic_quantize(x: Array) -> tuple[Array, Array, Array]:
 
 
 define(
-    OpDef(
-        "dynamic_quantize_linear",
-        "x",
-        "y = x quantised to uint8 over its own range, which always holds 0; the scale "
-        "(max - min) / 255 and zero point round(-min / scale) are outputs. Source: ONNX, opset 11",
-        lambda x: (
-            TensorType(x.shape, "uint8"),
-            TensorType((), "float32"),
-            TensorType((), "uint8"),
-        ),
-        _dynamic_quantize,
-        outputs="y scale zero_point",
-        samples=lambda rng: [Sample((draw(rng, 3, 19) + shift,)) for shift in (0, 5, -5)],
-        dtypes=(FLOATING,),
-    )
+    "dynamic_quantize_linear",
+    "x",
+    "y = x quantised to uint8 over its own range, which always holds 0; the scale "
+    "(max - min) / 255 and zero point round(-min / scale) are outputs. Source: ONNX, opset 11",
+    lambda x: (
+        TensorType(x.shape, "uint8"),
+        TensorType((), "float32"),
+        TensorType((), "uint8"),
+    ),
+    _dynamic_quantize,
+    outputs="y scale zero_point",
+    samples=lambda rng: [Sample((draw(rng, 3, 19) + shift,)) for shift in (0, 5, -5)],
+    dtypes=(FLOATING,),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Dim, TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
 from trireme.ops.recurrent_cells import GRU, LSTM, RNN, Function, Kind, State, functions_of
@@ -229,52 +229,46 @@ _SHAPES = (
     "[B], states [D,B,H] -> y [S,D,B,H]; D is 2 when bidirectional. "
 )
 define(
-    OpDef(
-        "rnn",
-        "x w r bias? sequence_lens? initial_h?",
-        f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
-        _infer(RNN),
-        _rnn,
-        outputs="y y_h?",
-        attrs=_ATTRS,
-        flops=_flops,
-        samples=_samples(RNN),
-        family="matmul",
-        rtol=1e-5,
-        dtypes=_DTYPES,
-    )
+    "rnn",
+    "x w r bias? sequence_lens? initial_h?",
+    f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
+    _infer(RNN),
+    _rnn,
+    outputs="y y_h?",
+    attrs=_ATTRS,
+    flops=_flops,
+    samples=_samples(RNN),
+    family="matmul",
+    rtol=1e-5,
+    dtypes=_DTYPES,
 )
 define(
-    OpDef(
-        "gru",
-        "x w r bias? sequence_lens? initial_h?",
-        f"z, r = f(gates); h = (1 - z) g(x W' + (r h) R' + b) + z h, gates z, r, h. {_SHAPES}"
-        "Source: ONNX GRU-22",
-        _infer(GRU),
-        _gru,
-        outputs="y y_h?",
-        flops=_flops,
-        samples=_samples(GRU),
-        attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)},
-        family="matmul",
-        rtol=1e-5,
-        dtypes=_DTYPES,
-    )
+    "gru",
+    "x w r bias? sequence_lens? initial_h?",
+    f"z, r = f(gates); h = (1 - z) g(x W' + (r h) R' + b) + z h, gates z, r, h. {_SHAPES}"
+    "Source: ONNX GRU-22",
+    _infer(GRU),
+    _gru,
+    outputs="y y_h?",
+    flops=_flops,
+    samples=_samples(GRU),
+    attrs={**_ATTRS, "linear_before_reset": Attr("int", 0)},
+    family="matmul",
+    rtol=1e-5,
+    dtypes=_DTYPES,
 )
 define(
-    OpDef(
-        "lstm",
-        "x w r bias? sequence_lens? initial_h? initial_c? peepholes?",
-        f"i, o, f = f(gates); c = f c + i g(x W' + h R' + b); h = o h(c), gates i, o, f, c. "
-        f"{_SHAPES}Source: ONNX LSTM-22",
-        _infer(LSTM),
-        _lstm,
-        outputs="y y_h? y_c?",
-        flops=_flops,
-        samples=_samples(LSTM),
-        attrs={**_ATTRS, "input_forget": Attr("int", 0)},
-        family="matmul",
-        rtol=1e-5,
-        dtypes=_DTYPES + (Like("x"),) * 2,
-    )
+    "lstm",
+    "x w r bias? sequence_lens? initial_h? initial_c? peepholes?",
+    f"i, o, f = f(gates); c = f c + i g(x W' + h R' + b); h = o h(c), gates i, o, f, c. "
+    f"{_SHAPES}Source: ONNX LSTM-22",
+    _infer(LSTM),
+    _lstm,
+    outputs="y y_h? y_c?",
+    flops=_flops,
+    samples=_samples(LSTM),
+    attrs={**_ATTRS, "input_forget": Attr("int", 0)},
+    family="matmul",
+    rtol=1e-5,
+    dtypes=_DTYPES + (Like("x"),) * 2,
 )

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Value
-from trireme.ir.op import Attr, Axes, Call, IntegerForm, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, Call, IntegerForm, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
@@ -145,22 +145,20 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
 
     samples = _integer_samples if name in ("sum", "mean", "max", "min", "prod") else _samples
     define(
-        OpDef(
-            f"reduce_{name}",
-            "x axes?",
-            f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
-            infer_reduce,
-            reference,
-            attrs=_ATTRS,
-            flops=_flops,
-            family="reduce",
-            samples=with_quantized(f"reduce_{name}", samples),
-            rtol=rtol,
-            quantized=form(f"reduce_{name}"),
-            axes=Axes("input", "reduces"),
-            integer_form=_INTEGER_FORMS.get(name, ""),
-            dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
-        )
+        f"reduce_{name}",
+        "x axes?",
+        f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
+        infer_reduce,
+        reference,
+        attrs=_ATTRS,
+        flops=_flops,
+        family="reduce",
+        samples=with_quantized(f"reduce_{name}", samples),
+        rtol=rtol,
+        quantized=form(f"reduce_{name}"),
+        axes=Axes("input", "reduces"),
+        integer_form=_INTEGER_FORMS.get(name, ""),
+        dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
     )
 
 
@@ -182,19 +180,17 @@ def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
         return np.asarray(function(x, axis=chosen, keepdims=bool(keepdims)))
 
     define(
-        OpDef(
-            f"reduce_{name}",
-            "x axes?",
-            f"y = whether {doc} of x is true. Source: TFLite",
-            infer_reduce,
-            reference,
-            attrs=_ATTRS,
-            flops=_flops,
-            family="reduce",
-            samples=_truth_samples,
-            axes=Axes("input", "reduces"),
-            dtypes=(BOOL, INDICES),
-        )
+        f"reduce_{name}",
+        "x axes?",
+        f"y = whether {doc} of x is true. Source: TFLite",
+        infer_reduce,
+        reference,
+        attrs=_ATTRS,
+        flops=_flops,
+        family="reduce",
+        samples=_truth_samples,
+        axes=Axes("input", "reduces"),
+        dtypes=(BOOL, INDICES),
     )
 
 
@@ -234,25 +230,23 @@ def _arg_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
     define(
-        OpDef(
-            f"arg_{_name}",
-            "x",
-            f"y = the index of the {_name} along `axis`, the first of ties (or the last). "
-            "Source: ONNX ArgMax-13",
-            _infer_arg,
-            _arg(_arg_function),
-            flops=_flops,
-            samples=_arg_samples,
-            family="reduce",
-            moves=True,
-            axes=Axes("axis", "reduces"),
-            dtypes=(REALS | BOOL,),
-            attrs={
-                "axis": Attr("int", 0),
-                "keepdims": Attr("int", 1),
-                "select_last_index": Attr("int", 0),
-            },
-        )
+        f"arg_{_name}",
+        "x",
+        f"y = the index of the {_name} along `axis`, the first of ties (or the last). "
+        "Source: ONNX ArgMax-13",
+        _infer_arg,
+        _arg(_arg_function),
+        flops=_flops,
+        samples=_arg_samples,
+        family="reduce",
+        moves=True,
+        axes=Axes("axis", "reduces"),
+        dtypes=(REALS | BOOL,),
+        attrs={
+            "axis": Attr("int", 0),
+            "keepdims": Attr("int", 1),
+            "select_last_index": Attr("int", 0),
+        },
     )
 
 
@@ -285,18 +279,16 @@ def _running_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
     define(
-        OpDef(
-            f"cum_{_name}",
-            "x axis",
-            f"y = the running {_name} along `axis`, without the element itself when exclusive, "
-            f"from the end when reverse. Source: ONNX Cum{_name.title()}",
-            _infer_running,
-            _running(_run, _first),
-            samples=_running_samples,
-            family="reduce",
-            axes=Axes("input", "accumulates"),
-            attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)},
-            rtol=4e-6,
-            dtypes=(REALS, INDICES),
-        )
+        f"cum_{_name}",
+        "x axis",
+        f"y = the running {_name} along `axis`, without the element itself when exclusive, "
+        f"from the end when reverse. Source: ONNX Cum{_name.title()}",
+        _infer_running,
+        _running(_run, _first),
+        samples=_running_samples,
+        family="reduce",
+        axes=Axes("input", "accumulates"),
+        attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)},
+        rtol=4e-6,
+        dtypes=(REALS, INDICES),
     )

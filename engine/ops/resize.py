@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -311,32 +311,30 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "resize",
-        "x roi? scales? sizes?",
-        "y = x sampled at other sizes along `axes`: nearest, linear or cubic (Keys, with "
-        "cubic_coeff_a), antialiased when asked. Source: ONNX Resize-19",
-        _infer_resize,
-        _resize,
-        flops=_flops,
-        family="image",
-        rtol=1e-5,
-        samples=with_quantized("resize", _samples),
-        quantized=form("resize"),
-        integer_form="same",
-        attrs={
-            "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),
-            "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),
-            "nearest_mode": Attr("str", "round_prefer_floor", ROUNDINGS),
-            "cubic_coeff_a": Attr("float", -0.75),
-            "exclude_outside": Attr("int", 0),
-            "extrapolation_value": Attr("float", 0.0, finite=False),
-            "antialias": Attr("int", 0),
-            "axes": Attr("ints", None),
-            "keep_aspect_ratio_policy": Attr(
-                "str", "stretch", ("stretch", "not_larger", "not_smaller")
-            ),
-        },
-        dtypes=(REALS | BOOL, FLOATING, FLOATING, INDICES),
-    )
+    "resize",
+    "x roi? scales? sizes?",
+    "y = x sampled at other sizes along `axes`: nearest, linear or cubic (Keys, with "
+    "cubic_coeff_a), antialiased when asked. Source: ONNX Resize-19",
+    _infer_resize,
+    _resize,
+    flops=_flops,
+    family="image",
+    rtol=1e-5,
+    samples=with_quantized("resize", _samples),
+    quantized=form("resize"),
+    integer_form="same",
+    attrs={
+        "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),
+        "coordinate_transformation_mode": Attr("str", "half_pixel", COORDINATES),
+        "nearest_mode": Attr("str", "round_prefer_floor", ROUNDINGS),
+        "cubic_coeff_a": Attr("float", -0.75),
+        "exclude_outside": Attr("int", 0),
+        "extrapolation_value": Attr("float", 0.0, finite=False),
+        "antialias": Attr("int", 0),
+        "axes": Attr("ints", None),
+        "keep_aspect_ratio_policy": Attr(
+            "str", "stretch", ("stretch", "not_larger", "not_smaller")
+        ),
+    },
+    dtypes=(REALS | BOOL, FLOATING, FLOATING, INDICES),
 )

@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Value
-from trireme.ir.op import Attr, OpDef, Sample, define
+from trireme.ir.op import Attr, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints
 from trireme.ops.resize import cubic_kernel
@@ -114,25 +114,23 @@ def _grid_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "grid_sample",
-        "x grid",
-        "y = x at the places of grid, where -1 and 1 are the ends of each axis, x's last axis "
-        "first. Shapes: x [N,C,D1..Dr], grid [N,O1..Or,r] -> y [N,C,O1..Or]. "
-        "Source: ONNX GridSample-22",
-        _infer_grid_sample,
-        _grid_sample,
-        family="image",
-        rtol=2e-5,
-        samples=_grid_samples,
-        flops=lambda call: 30 * call.outputs[0].elements,
-        attrs={
-            "align_corners": Attr("int", 0),
-            "padding_mode": Attr("str", "zeros", ("zeros", "border", "reflection")),
-            "mode": Attr("str", "linear", ("linear", "nearest", "cubic")),
-        },
-        dtypes=(REALS | BOOL, FLOATING),
-    )
+    "grid_sample",
+    "x grid",
+    "y = x at the places of grid, where -1 and 1 are the ends of each axis, x's last axis "
+    "first. Shapes: x [N,C,D1..Dr], grid [N,O1..Or,r] -> y [N,C,O1..Or]. "
+    "Source: ONNX GridSample-22",
+    _infer_grid_sample,
+    _grid_sample,
+    family="image",
+    rtol=2e-5,
+    samples=_grid_samples,
+    flops=lambda call: 30 * call.outputs[0].elements,
+    attrs={
+        "align_corners": Attr("int", 0),
+        "padding_mode": Attr("str", "zeros", ("zeros", "border", "reflection")),
+        "mode": Attr("str", "linear", ("linear", "nearest", "cubic")),
+    },
+    dtypes=(REALS | BOOL, FLOATING),
 )
 
 
@@ -229,30 +227,28 @@ def _roi_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "roi_align",
-        "x rois batch_indices",
-        "y = the mean (or max) of points sampled linearly in each bin of each region. Shapes: "
-        "x [N,C,H,W], rois [R,4] as x1,y1,x2,y2, batch_indices [R] -> y [R,C,OH,OW]. "
-        "Source: ONNX RoiAlign-22",
-        _infer_roi_align,
-        _roi_align,
-        family="image",
-        rtol=1e-5,
-        samples=_roi_samples,
-        flops=lambda call: 40 * call.outputs[0].elements,
-        attrs={
-            "coordinate_transformation_mode": Attr(
-                "str", "half_pixel", ("half_pixel", "output_half_pixel")
-            ),
-            "mode": Attr("str", "avg", ("avg", "max")),
-            "output_height": Attr("int", 1),
-            "output_width": Attr("int", 1),
-            "sampling_ratio": Attr("int", 0),
-            "spatial_scale": Attr("float", 1.0),
-        },
-        dtypes=(FLOATING, Like("x"), INDICES),
-    )
+    "roi_align",
+    "x rois batch_indices",
+    "y = the mean (or max) of points sampled linearly in each bin of each region. Shapes: "
+    "x [N,C,H,W], rois [R,4] as x1,y1,x2,y2, batch_indices [R] -> y [R,C,OH,OW]. "
+    "Source: ONNX RoiAlign-22",
+    _infer_roi_align,
+    _roi_align,
+    family="image",
+    rtol=1e-5,
+    samples=_roi_samples,
+    flops=lambda call: 40 * call.outputs[0].elements,
+    attrs={
+        "coordinate_transformation_mode": Attr(
+            "str", "half_pixel", ("half_pixel", "output_half_pixel")
+        ),
+        "mode": Attr("str", "avg", ("avg", "max")),
+        "output_height": Attr("int", 1),
+        "output_width": Attr("int", 1),
+        "sampling_ratio": Attr("int", 0),
+        "spatial_scale": Attr("float", 1.0),
+    },
+    dtypes=(FLOATING, Like("x"), INDICES),
 )
 
 
@@ -282,22 +278,20 @@ def _affine_grid(theta: Array, size: Array, *, align_corners: int) -> Array:
 
 
 define(
-    OpDef(
-        "affine_grid",
-        "theta size",
-        "y = theta applied to the places of an image of `size`, -1 and 1 being its ends, for "
-        "grid_sample. Shapes: theta [N,r,r+1], size [r+2] -> y [N,D1..Dr,r]. "
-        "Source: ONNX AffineGrid-20",
-        _infer_affine_grid,
-        _affine_grid,
-        attrs={"align_corners": Attr("int", 0)},
-        family="image",
-        flops=lambda call: 8 * call.outputs[0].elements,
-        rtol=1e-5,
-        samples=lambda rng: [
-            Sample((draw(rng, 2, 2, 3), ints(2, 3, 4, 5)), {"align_corners": align}, frozenset({1}))
-            for align in (0, 1)
-        ],
-        dtypes=(FLOATING, INDICES),
-    )
+    "affine_grid",
+    "theta size",
+    "y = theta applied to the places of an image of `size`, -1 and 1 being its ends, for "
+    "grid_sample. Shapes: theta [N,r,r+1], size [r+2] -> y [N,D1..Dr,r]. "
+    "Source: ONNX AffineGrid-20",
+    _infer_affine_grid,
+    _affine_grid,
+    attrs={"align_corners": Attr("int", 0)},
+    family="image",
+    flops=lambda call: 8 * call.outputs[0].elements,
+    rtol=1e-5,
+    samples=lambda rng: [
+        Sample((draw(rng, 2, 2, 3), ints(2, 3, 4, 5)), {"align_corners": align}, frozenset({1}))
+        for align in (0, 1)
+    ],
+    dtypes=(FLOATING, INDICES),
 )

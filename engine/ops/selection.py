@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.ir.op import Attr, OpDef, Sample, define
+from trireme.ir.op import Attr, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
@@ -64,21 +64,19 @@ def _top_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "top_k",
-        "x k",
-        "y, indices = the k greatest (or least) elements along `axis`, in order, the first of "
-        "ties first. Source: ONNX TopK-24",
-        _infer_top_k,
-        _top_k,
-        outputs="y indices?",
-        samples=_top_samples,
-        family="other",
-        attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
-        flops=lambda call: 10 * call.type(0).elements,
-        moves=True,
-        dtypes=(REALS, INDICES),
-    )
+    "top_k",
+    "x k",
+    "y, indices = the k greatest (or least) elements along `axis`, in order, the first of "
+    "ties first. Source: ONNX TopK-24",
+    _infer_top_k,
+    _top_k,
+    outputs="y indices?",
+    samples=_top_samples,
+    family="other",
+    attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
+    flops=lambda call: 10 * call.type(0).elements,
+    moves=True,
+    dtypes=(REALS, INDICES),
 )
 move(
     "non_zero",
@@ -120,23 +118,21 @@ def _unique(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
 
 
 define(
-    OpDef(
-        "unique",
-        "x",
-        "y, first, inverse, counts = the distinct elements (or slices along `axis`), ascending or "
-        "in order of appearance. Source: ONNX Unique-28",
-        _infer_unique,
-        _unique,
-        outputs="y indices? inverse_indices? counts?",
-        family="other",
-        attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)},
-        moves=True,
-        flops=lambda call: 10 * call.type(0).elements,
-        samples=lambda rng: [
-            Sample((rng.integers(0, 5, (4, 5)).astype(np.float32),), {"sorted": s}) for s in (0, 1)
-        ],
-        dtypes=(ANY,),
-    )
+    "unique",
+    "x",
+    "y, first, inverse, counts = the distinct elements (or slices along `axis`), ascending or "
+    "in order of appearance. Source: ONNX Unique-28",
+    _infer_unique,
+    _unique,
+    outputs="y indices? inverse_indices? counts?",
+    family="other",
+    attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)},
+    moves=True,
+    flops=lambda call: 10 * call.type(0).elements,
+    samples=lambda rng: [
+        Sample((rng.integers(0, 5, (4, 5)).astype(np.float32),), {"sorted": s}) for s in (0, 1)
+    ],
+    dtypes=(ANY,),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Axes, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Axes, Call, Sample, define
 from trireme.ops.movement import draw
 from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
@@ -72,53 +72,47 @@ def _softmax_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 AXIS = Attr("int", -1)
 define(
-    OpDef(
-        "softmax",
-        "x",
-        "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
-        _infer_axis,
-        lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
-        attrs={"axis": AXIS, "beta": Attr("float", 1.0, least=0)},
-        flops=flops_each(15),
-        samples=with_quantized("softmax", _softmax_samples),
-        family="normalize",
-        rtol=4e-6,
-        quantized=form("softmax"),
-        axes=Axes("axis", "normalises"),
-        integer_form="own",
-        dtypes=(FLOATING,),
-    )
+    "softmax",
+    "x",
+    "y = e^(beta x) / sum of e^(beta x) along `axis`. Source: ONNX, TFLite",
+    _infer_axis,
+    lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
+    attrs={"axis": AXIS, "beta": Attr("float", 1.0, least=0)},
+    flops=flops_each(15),
+    samples=with_quantized("softmax", _softmax_samples),
+    family="normalize",
+    rtol=4e-6,
+    quantized=form("softmax"),
+    axes=Axes("axis", "normalises"),
+    integer_form="own",
+    dtypes=(FLOATING,),
 )
 define(
-    OpDef(
-        "log_softmax",
-        "x",
-        "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
-        _infer_axis,
-        lambda x, axis: log_softmax(x, axis).astype(x.dtype),
-        attrs={"axis": AXIS},
-        flops=flops_each(15),
-        samples=with_quantized("log_softmax", _axis_samples),
-        family="normalize",
-        rtol=4e-6,
-        quantized=form("log_softmax"),
-        axes=Axes("axis", "normalises"),
-        dtypes=(FLOATING,),
-    )
+    "log_softmax",
+    "x",
+    "y = x - log(sum of e^x) along `axis`. Source: ONNX LogSoftmax-13",
+    _infer_axis,
+    lambda x, axis: log_softmax(x, axis).astype(x.dtype),
+    attrs={"axis": AXIS},
+    flops=flops_each(15),
+    samples=with_quantized("log_softmax", _axis_samples),
+    family="normalize",
+    rtol=4e-6,
+    quantized=form("log_softmax"),
+    axes=Axes("axis", "normalises"),
+    dtypes=(FLOATING,),
 )
 define(
-    OpDef(
-        "hardmax",
-        "x",
-        "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
-        _infer_axis,
-        _hardmax,
-        attrs={"axis": AXIS},
-        family="normalize",
-        axes=Axes("axis", "normalises"),
-        samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
-        dtypes=(FLOATING,),
-    )
+    "hardmax",
+    "x",
+    "y = 1 at the first greatest element along `axis`, else 0. Source: ONNX",
+    _infer_axis,
+    _hardmax,
+    attrs={"axis": AXIS},
+    family="normalize",
+    axes=Axes("axis", "normalises"),
+    samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
+    dtypes=(FLOATING,),
 )
 
 
@@ -129,21 +123,18 @@ def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
 
 
 define(
-    OpDef(
-        "lp_normalization",
-        "x",
-        "y = x / (sum of |x|^p along `axis`)^(1/p), 0 where that is 0. Source: ONNX, opset 22",
-        _infer_axis,
-        _lp_norm,
-        attrs={"axis": AXIS, "p": Attr("int", 2, (1, 2))},
-        axes=Axes("axis", "normalises"),
-        flops=flops_each(4),
-        family="normalize",
-        rtol=4e-6,
-        samples=lambda rng: [
-            Sample((draw(rng, 3, 7),), {"p": p, "axis": axis})
-            for p, axis in ((1, -1), (2, -1), (2, 0))
-        ],
-        dtypes=(FLOATING,),
-    )
+    "lp_normalization",
+    "x",
+    "y = x / (sum of |x|^p along `axis`)^(1/p), 0 where that is 0. Source: ONNX, opset 22",
+    _infer_axis,
+    _lp_norm,
+    attrs={"axis": AXIS, "p": Attr("int", 2, (1, 2))},
+    axes=Axes("axis", "normalises"),
+    flops=flops_each(4),
+    family="normalize",
+    rtol=4e-6,
+    samples=lambda rng: [
+        Sample((draw(rng, 3, 7),), {"p": p, "axis": axis}) for p, axis in ((1, -1), (2, -1), (2, 0))
+    ],
+    dtypes=(FLOATING,),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.support.dtypes import Array
 from trireme.support.errors import ShapeError
 
@@ -50,35 +50,31 @@ def _abs_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "rfft2d",
-        "x",
-        """y = the discrete Fourier transform of the last two axes, one-sided along the last.
+    "rfft2d",
+    "x",
+    """y = the discrete Fourier transform of the last two axes, one-sided along the last.
 
         Shapes: x float32 [...,H,W] -> complex64 [...,rows,columns // 2 + 1], where x is cut or
                 padded with zeros to fft_length = (rows, columns)
         Source: TensorFlow Lite RFFT2D
         """,
-        _infer_rfft2d,
-        rfft2d,
-        attrs={"fft_length": Attr("ints")},
-        flops=_rfft2d_flops,
-        samples=_rfft2d_samples,
-        family="other",
-        rtol=1e-5,
-        dtypes=(frozenset({"float32"}),),
-    )
+    _infer_rfft2d,
+    rfft2d,
+    attrs={"fft_length": Attr("ints")},
+    flops=_rfft2d_flops,
+    samples=_rfft2d_samples,
+    family="other",
+    rtol=1e-5,
+    dtypes=(frozenset({"float32"}),),
 )
 define(
-    OpDef(
-        "complex_abs",
-        "x",
-        "y = sqrt(re(x)^2 + im(x)^2), complex64 to float32. Source: TensorFlow Lite COMPLEX_ABS",
-        _infer_abs,
-        np.abs,
-        samples=_abs_samples,
-        elementwise=True,
-        rtol=1e-6,
-        dtypes=(frozenset({"complex64"}),),
-    )
+    "complex_abs",
+    "x",
+    "y = sqrt(re(x)^2 + im(x)^2), complex64 to float32. Source: TensorFlow Lite COMPLEX_ABS",
+    _infer_abs,
+    np.abs,
+    samples=_abs_samples,
+    elementwise=True,
+    rtol=1e-6,
+    dtypes=(frozenset({"complex64"}),),
 )

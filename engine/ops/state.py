@@ -10,7 +10,7 @@ from collections.abc import Iterable, MutableMapping
 
 import numpy as np
 
-from trireme.ir.op import Attr, OpDef, Sample, define, no_flops
+from trireme.ir.op import Attr, Sample, define, no_flops
 from trireme.ops.shapes import same_type
 from trireme.support.dtypes import ANY, Array
 
@@ -36,35 +36,31 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "variable",
-        "initial",
-        "y = the state named `state` as the effects before this node left it, `initial` before "
-        "the first. Source: TFLite READ_VARIABLE",
-        same_type,
-        _variable,
-        attrs=_STATE,
-        flops=no_flops,
-        samples=_samples,
-        family="move",
-        moves=True,
-        effect="reads",
-        dtypes=(ANY,),
-    )
+    "variable",
+    "initial",
+    "y = the state named `state` as the effects before this node left it, `initial` before "
+    "the first. Source: TFLite READ_VARIABLE",
+    same_type,
+    _variable,
+    attrs=_STATE,
+    flops=no_flops,
+    samples=_samples,
+    family="move",
+    moves=True,
+    effect="reads",
+    dtypes=(ANY,),
 )
 define(
-    OpDef(
-        "assign",
-        "value",
-        "the state named `state` becomes value; y = value. Source: TFLite ASSIGN_VARIABLE",
-        same_type,
-        _assign,
-        attrs=_STATE,
-        flops=no_flops,
-        samples=_samples,
-        family="move",
-        moves=True,
-        effect="writes",
-        dtypes=(ANY,),
-    )
+    "assign",
+    "value",
+    "the state named `state` becomes value; y = value. Source: TFLite ASSIGN_VARIABLE",
+    same_type,
+    _assign,
+    attrs=_STATE,
+    flops=no_flops,
+    samples=_samples,
+    family="move",
+    moves=True,
+    effect="writes",
+    dtypes=(ANY,),
 )

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.ir.op import Attr, Call, OpDef, define
+from trireme.ir.op import Attr, Call, define
 from trireme.ops.shapes import Types, broadcast, expect_rank, one
 from trireme.support.dtypes import INDICES, TEXT, Array
 from trireme.support.errors import GraphError, ShapeError
@@ -27,16 +27,14 @@ def _infer_concat(a: Value, b: Value) -> Types:
 
 
 define(
-    OpDef(
-        "string_concat",
-        "a b",
-        "y = a followed by b, broadcast. Source: ONNX StringConcat-20",
-        _infer_concat,
-        lambda a, b: np.asarray(a.astype(object) + b.astype(object), object),
-        flops=_cost,
-        family="other",
-        dtypes=(TEXT, TEXT),
-    )
+    "string_concat",
+    "a b",
+    "y = a followed by b, broadcast. Source: ONNX StringConcat-20",
+    _infer_concat,
+    lambda a, b: np.asarray(a.astype(object) + b.astype(object), object),
+    flops=_cost,
+    family="other",
+    dtypes=(TEXT, TEXT),
 )
 
 
@@ -56,19 +54,17 @@ def _split(x: Array, *, delimiter: str, maxsplit: int | None) -> tuple[Array, Ar
 
 
 define(
-    OpDef(
-        "string_split",
-        "x",
-        "y, count = the parts of each string between delimiters (or runs of blanks), padded with "
-        "empty strings. Shapes: x [..] -> y [..,most parts], count [..]. Source: ONNX, opset 20",
-        _infer_split,
-        _split,
-        outputs="y count?",
-        flops=_cost,
-        family="other",
-        attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)},
-        dtypes=(TEXT,),
-    )
+    "string_split",
+    "x",
+    "y, count = the parts of each string between delimiters (or runs of blanks), padded with "
+    "empty strings. Shapes: x [..] -> y [..,most parts], count [..]. Source: ONNX, opset 20",
+    _infer_split,
+    _split,
+    outputs="y count?",
+    flops=_cost,
+    family="other",
+    attrs={"delimiter": Attr("str", ""), "maxsplit": Attr("int", None)},
+    dtypes=(TEXT,),
 )
 
 
@@ -87,19 +83,17 @@ def _match(x: Array, *, pattern: str) -> Array:
 
 
 define(
-    OpDef(
-        "regex_full_match",
-        "x",
-        "y = whether `pattern` matches all of x; the syntax that RE2 and Python's re share. "
-        "Source: ONNX RegexFullMatch-20",
-        _infer_match,
-        _match,
-        flops=_cost,
-        family="other",
-        attrs={"pattern": Attr("str", "")},
-        dtypes=(TEXT,),
-        bounded=False,
-    )
+    "regex_full_match",
+    "x",
+    "y = whether `pattern` matches all of x; the syntax that RE2 and Python's re share. "
+    "Source: ONNX RegexFullMatch-20",
+    _infer_match,
+    _match,
+    flops=_cost,
+    family="other",
+    attrs={"pattern": Attr("str", "")},
+    dtypes=(TEXT,),
+    bounded=False,
 )
 
 
@@ -120,23 +114,21 @@ def _normalizer(
 
 
 define(
-    OpDef(
-        "string_normalizer",
-        "x",
-        "y = x without the stop words, in small or capital letters; one empty string when "
-        "nothing is left. Shapes: x [C] or [1,C]. Source: ONNX StringNormalizer-10",
-        _infer_normalizer,
-        _normalizer,
-        flops=_cost,
-        family="other",
-        attrs={
-            "case_change_action": Attr("str", "NONE", ("NONE", "LOWER", "UPPER")),
-            "is_case_sensitive": Attr("int", 0),
-            "stopwords": Attr("strs", ()),
-            "locale": Attr("str", ""),
-        },
-        dtypes=(TEXT,),
-    )
+    "string_normalizer",
+    "x",
+    "y = x without the stop words, in small or capital letters; one empty string when "
+    "nothing is left. Shapes: x [C] or [1,C]. Source: ONNX StringNormalizer-10",
+    _infer_normalizer,
+    _normalizer,
+    flops=_cost,
+    family="other",
+    attrs={
+        "case_change_action": Attr("str", "NONE", ("NONE", "LOWER", "UPPER")),
+        "is_case_sensitive": Attr("int", 0),
+        "stopwords": Attr("strs", ()),
+        "locale": Attr("str", ""),
+    },
+    dtypes=(TEXT,),
 )
 
 
@@ -212,27 +204,25 @@ def _found(line: list[object], least: int, most: int, skips: int) -> Iterable[tu
 
 
 define(
-    OpDef(
-        "tf_idf_vectorizer",
-        "x",
-        "y[i] = how often the n-grams with index i occur in x, elements of a gram lying 1 to "
-        "max_skip_count + 1 apart (TF), whether they do times their weight (IDF), or the count "
-        "times it (TFIDF). Shapes: x [C] or [N,C] -> y [..,indexes]. Source: ONNX, opset 9",
-        _infer_tf_idf,
-        _tf_idf,
-        flops=_cost,
-        family="other",
-        attrs={
-            "ngram_indexes": Attr("ints", least=0),
-            "ngram_counts": Attr("ints"),
-            "weights": Attr("floats", None),
-            "pool_int64s": Attr("ints", None),
-            "pool_strings": Attr("strs", None),
-            "min_gram_length": Attr("int"),
-            "max_gram_length": Attr("int"),
-            "max_skip_count": Attr("int"),
-            "mode": Attr("str", choices=("TF", "IDF", "TFIDF")),
-        },
-        dtypes=(INDICES | TEXT,),
-    )
+    "tf_idf_vectorizer",
+    "x",
+    "y[i] = how often the n-grams with index i occur in x, elements of a gram lying 1 to "
+    "max_skip_count + 1 apart (TF), whether they do times their weight (IDF), or the count "
+    "times it (TFIDF). Shapes: x [C] or [N,C] -> y [..,indexes]. Source: ONNX, opset 9",
+    _infer_tf_idf,
+    _tf_idf,
+    flops=_cost,
+    family="other",
+    attrs={
+        "ngram_indexes": Attr("ints", least=0),
+        "ngram_counts": Attr("ints"),
+        "weights": Attr("floats", None),
+        "pool_int64s": Attr("ints", None),
+        "pool_strings": Attr("strs", None),
+        "min_gram_length": Attr("int"),
+        "max_gram_length": Attr("int"),
+        "max_skip_count": Attr("int"),
+        "mode": Attr("str", choices=("TF", "IDF", "TFIDF")),
+    },
+    dtypes=(INDICES | TEXT,),
 )

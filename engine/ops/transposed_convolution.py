@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import BIAS, WEIGHT
 from trireme.ir.graph import UNKNOWN, Dim, Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.convolution import WINDOW, Index, Ints, check_parts, grouped_product, with_bias
 from trireme.ops.layouts import channels, channels_last, from_channels_last, image_shape, spatial
@@ -136,23 +136,21 @@ def _transpose_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 define(
-    OpDef(
-        "conv_transpose",
-        "x w bias?",
-        "y = the transpose (gradient) of conv: every input element adds its product with the "
-        "kernel to the output. Shapes: NHWC: x [N,H,W,C], w [C,KH,KW,M/groups]; NCHW: "
-        "x [N,C,H,W], w [C,M/groups,KH,KW]; bias [M]; OH = stride (H-1) + dilation (KH-1) + 1 + "
-        "output_padding - pads. Source: ONNX ConvTranspose-22",
-        _infer_conv_transpose,
-        _conv_transpose,
-        attrs={**WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
-        flops=_transpose_flops,
-        family="conv",
-        rtol=1e-5,
-        samples=with_quantized("conv_transpose", _transpose_samples),
-        quantized=form("conv_transpose"),
-        layout_inputs=(0, 1),
-        integer_form="linear",
-        dtypes=(REALS, WEIGHT, BIAS),
-    )
+    "conv_transpose",
+    "x w bias?",
+    "y = the transpose (gradient) of conv: every input element adds its product with the "
+    "kernel to the output. Shapes: NHWC: x [N,H,W,C], w [C,KH,KW,M/groups]; NCHW: "
+    "x [N,C,H,W], w [C,M/groups,KH,KW]; bias [M]; OH = stride (H-1) + dilation (KH-1) + 1 + "
+    "output_padding - pads. Source: ONNX ConvTranspose-22",
+    _infer_conv_transpose,
+    _conv_transpose,
+    attrs={**WINDOW, "output_padding": Attr("ints", None), "activation": ACTIVATION},
+    flops=_transpose_flops,
+    family="conv",
+    rtol=1e-5,
+    samples=with_quantized("conv_transpose", _transpose_samples),
+    quantized=form("conv_transpose"),
+    layout_inputs=(0, 1),
+    integer_form="linear",
+    dtypes=(REALS, WEIGHT, BIAS),
 )

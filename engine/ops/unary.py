@@ -36,19 +36,17 @@ def _unary(
         options |= {"quantized": table(name), "samples": with_table(name, float_samples)}
     options.setdefault("samples", float_samples)
     return define(
-        OpDef(
-            name,
-            "x",
-            doc,
-            same_type,
-            reference,
-            flops=flops,
-            rtol=rtol,
-            dtypes=(dtypes,),
-            elementwise=True,
-            integer_form=integer_form,
-            **options,
-        )
+        name,
+        "x",
+        doc,
+        same_type,
+        reference,
+        flops=flops,
+        rtol=rtol,
+        dtypes=(dtypes,),
+        elementwise=True,
+        integer_form=integer_form,
+        **options,
     )
 
 
@@ -113,17 +111,15 @@ def _flag(name: str, doc: str, reference: Function, attrs: dict[str, Attr] | Non
             yield Sample((edge_values(),), {key: 0}, note=f"not {key}")
 
     return define(
-        OpDef(
-            name,
-            "x",
-            doc,
-            infer,
-            reference,
-            samples=samples,
-            attrs=attrs or {},
-            dtypes=(FLOATS,),
-            elementwise=True,
-        )
+        name,
+        "x",
+        doc,
+        infer,
+        reference,
+        samples=samples,
+        attrs=attrs or {},
+        dtypes=(FLOATS,),
+        elementwise=True,
     )
 
 
