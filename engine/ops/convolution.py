@@ -16,6 +16,7 @@ import numpy as np
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -25,16 +26,8 @@ from trireme.ops.layouts import (
     image_shape,
     spatial,
 )
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import (
-    Types,
-    expect,
-    known_dims,
-    one,
-    spatial_attrs,
-    windows,
-)
+from trireme.ops.shapes import Types, expect, known_dims, one, spatial_attrs, windows
 from trireme.support.dtypes import REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -271,7 +264,7 @@ define(
     samples=with_quantized("conv", conv_samples),
     family="conv",
     rtol=1e-5,
-    quantized=form("conv"),
+    quantized=quantized.conv,
     layout_inputs=(0, 1, 3),
     integer_form="linear",
     dtypes=(REALS, WEIGHT, BIAS, Like("x")),

@@ -10,17 +10,12 @@ import numpy as np
 
 from trireme.ir.dtype_rules import LIMIT, Like
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, OpDef, Sample, define
+from trireme.ir.op import Attr, Call, IntegerForm, OpDef, Sample, define
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate, edge_values
 from trireme.ops.conversion import cast
-from trireme.ops.quantized import form, table
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import (
-    Types,
-    broadcast,
-    one,
-    same_type,
-)
+from trireme.ops.shapes import Types, broadcast, one, same_type
 from trireme.support.dtypes import ANY, BOOL, FLOATING, INTEGERS, NUMBERS, REALS, Array, dtype_name
 
 Function = Callable[..., Array]
@@ -75,7 +70,14 @@ def _activated_samples(rng: np.random.Generator) -> Iterable[Sample]:
             yield Sample((a, np.sign(b) + b), {"activation": name}, note=name)
 
 
-def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDef:
+def _arithmetic(
+    name: str,
+    doc: str,
+    function: Function,
+    stored: quantized.Quantized,
+    integer_form: IntegerForm = "own",
+    **options: Any,
+) -> OpDef:
     def reference(a: Array, b: Array, activation: str) -> Array:
         return activate(activation, function(a, b))
 
@@ -89,7 +91,8 @@ def _arithmetic(name: str, doc: str, function: Function, **options: Any) -> OpDe
         dtypes=(NUMBERS, Like("a")),
         samples=with_quantized(name, _activated_samples),
         rtol=2e-6,
-        quantized=form(name),
+        quantized=stored,
+        integer_form=integer_form,
         elementwise=True,
         **options,
     )
@@ -105,17 +108,18 @@ def divide(a: Array, b: Array) -> Array:
     return np.where(b == 0, np.zeros((), a.dtype), quotient + cut).astype(a.dtype)
 
 
-_arithmetic("add", "a + b", np.add, commutes=True, neutral=0, integer_form="own")
-_arithmetic("sub", "a - b", np.subtract, neutral=0, integer_form="own")
-_arithmetic("mul", "a * b", np.multiply, commutes=True, neutral=1, integer_form="own")
-_arithmetic("div", "a / b, integers cut toward zero", divide, neutral=1)
+_arithmetic("add", "a + b", np.add, quantized.add, commutes=True, neutral=0)
+_arithmetic("sub", "a - b", np.subtract, quantized.sub, neutral=0)
+_arithmetic("mul", "a * b", np.multiply, quantized.mul, commutes=True, neutral=1)
+_arithmetic(
+    "div", "a / b, integers cut toward zero", divide, quantized.through_float("div"), "", neutral=1
+)
 
 
 def _binary(
     name: str, doc: str, reference: Function, dtypes: frozenset[str] = REALS, **options: Any
 ) -> OpDef:
     options.setdefault("samples", with_quantized(name, binary_samples))
-    options.setdefault("quantized", form(name))
     rules = (dtypes, Like("a"))
     options["elementwise"] = True
     return define(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options)
@@ -152,6 +156,7 @@ _binary(
     "squared_difference",
     "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
     lambda a, b: np.square(a - b),
+    quantized=quantized.through_float("squared_difference"),
     rtol=2e-6,
     commutes=True,
 )
@@ -234,7 +239,7 @@ define(
     _pow,
     samples=with_quantized("pow", _pow_samples),
     rtol=4e-6,
-    quantized=form("pow"),
+    quantized=quantized.through_float("pow"),
     flops=lambda call: 20 * call.outputs[0].elements,
     dtypes=(REALS, REALS),
     elementwise=True,
@@ -282,7 +287,7 @@ for _name, _combine, _doc, _dtypes in (
         flops=_many_flops,
         dtypes=(_dtypes, Like("x")),
         rtol=0 if _name in ("max", "min") else 2e-6,
-        quantized=form(_name),
+        quantized=quantized.on_stored(_name) if _name in ("max", "min") else None,
         elementwise=True,
         commutes=_name in ("max", "min"),
         integer_form="same" if _name in ("max", "min") else "",
@@ -317,7 +322,7 @@ define(
     _infer_clip,
     _clip,
     samples=with_quantized("clip", _clip_samples),
-    quantized=table("clip"),
+    quantized=quantized.table("clip"),
     dtypes=(REALS, LIMIT, LIMIT),
     elementwise=True,
     integer_form="table",
@@ -342,7 +347,7 @@ define(
     _infer_prelu,
     lambda x, slope: np.where(x < 0, x * slope, x),
     samples=with_quantized("prelu", _prelu_samples),
-    quantized=form("prelu"),
+    quantized=quantized.prelu,
     dtypes=(REALS, Like("x")),
     elementwise=True,
     integer_form="own",

@@ -11,15 +11,7 @@ from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw
-from trireme.ops.shapes import (
-    Types,
-    axis_of,
-    expect_dims,
-    expect_rank,
-    expect_single,
-    ints_of,
-    one,
-)
+from trireme.ops.shapes import Types, axis_of, expect_dims, expect_rank, expect_single, ints_of, one
 from trireme.support.dtypes import FLOATING, INDICES, Array
 from trireme.support.errors import ShapeError
 from trireme.support.limits import MOST_SAMPLES

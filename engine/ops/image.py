@@ -9,7 +9,14 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
-from trireme.ops.layouts import LAYOUT, channels_last, from_channels_last, image_shape, spatial
+from trireme.ops.layouts import (
+    LAYOUT,
+    channels,
+    channels_last,
+    from_channels_last,
+    image_shape,
+    spatial,
+)
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, expect_dims, expect_rank, ints_of, one, to_ints
 from trireme.support.dtypes import ANY, INDICES, TEXT, Array
@@ -32,10 +39,8 @@ def _times(dim: Dim, by: int) -> Dim:
 
 def _infer_to_space(x: Value, *, blocksize: int, mode: str, layout: str) -> Types:
     expect_rank("x", x, 4)
-    height, width = spatial(x.shape, layout)
-    depth = x.shape[3] if layout == "NHWC" else x.shape[1]
-    space = (_times(height, blocksize), _times(width, blocksize))
-    each = _shares("channel count", depth, blocksize * blocksize)
+    space = tuple(_times(dim, blocksize) for dim in spatial(x.shape, layout))
+    each = _shares("channel count", channels(x.shape, layout), blocksize * blocksize)
     return one(image_shape(x.shape[0], space, each, layout), x.dtype)
 
 
@@ -52,9 +57,8 @@ def _to_space(x: Array, *, blocksize: int, mode: str, layout: str) -> Array:
 def _infer_to_depth(x: Value, *, blocksize: int, mode: str, layout: str) -> Types:
     expect_rank("x", x, 4)
     height, width = spatial(x.shape, layout)
-    depth = x.shape[3] if layout == "NHWC" else x.shape[1]
     space = (_shares("height", height, blocksize), _shares("width", width, blocksize))
-    made = _times(depth, blocksize * blocksize)
+    made = _times(channels(x.shape, layout), blocksize * blocksize)
     return one(image_shape(x.shape[0], space, made, layout), x.dtype)
 
 

@@ -6,9 +6,7 @@ import numpy as np
 
 from trireme.ir.graph import Dim
 from trireme.ir.op import Attr
-from trireme.ops.shapes import (
-    Shape,
-)
+from trireme.ops.shapes import Shape
 from trireme.support.dtypes import Array
 
 LAYOUT = Attr("str", "NHWC", ("NHWC", "NCHW"))

@@ -10,18 +10,10 @@ import numpy as np
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import (
-    Shape,
-    Types,
-    broadcast,
-    expect,
-    expect_rank,
-    expect_spread,
-    one,
-)
+from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, expect_spread, one
 from trireme.support.dtypes import REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -87,7 +79,7 @@ define(
     family="matmul",
     rtol=1e-5,
     samples=with_quantized("matmul", _matmul_samples),
-    quantized=form("matmul"),
+    quantized=quantized.matmul,
     integer_form="linear",
     dtypes=(REALS, Like("a")),
 )
@@ -221,7 +213,7 @@ define(
     family="matmul",
     rtol=1e-5,
     samples=with_quantized("fully_connected", _fully_connected_samples),
-    quantized=form("fully_connected"),
+    quantized=quantized.fully_connected,
     integer_form="linear",
     dtypes=(REALS, WEIGHT, BIAS, Like("x")),
 )

@@ -10,8 +10,8 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, TensorType, Value
 from trireme.ir.op import Attr, Axes, OpDef, Sample, define, no_flops
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, activate
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     MOST_PARTS,
@@ -125,7 +125,7 @@ move(
     attrs={"axis": Attr("int"), "activation": ACTIVATION},
     samples=with_quantized("concat", _concat_samples),
     moves=False,
-    quantized=form("concat"),
+    quantized=quantized.concat,
     axes=Axes("axis", "joins"),
     integer_form="own",
     dtypes=(ANY, Like("x")),

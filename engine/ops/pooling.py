@@ -11,6 +11,7 @@ import numpy as np
 
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -20,7 +21,6 @@ from trireme.ops.layouts import (
     image_shape,
     spatial,
 )
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, cropped_kernel, spatial_attrs, windows
 from trireme.support.dtypes import FLOATING, REALS, Array
@@ -248,7 +248,7 @@ define(
     attrs={**_WINDOW, "storage_order": Attr("int", 0)},
     family="pool",
     samples=with_quantized("max_pool", _max_samples),
-    quantized=form("max_pool"),
+    quantized=quantized.max_pool,
     layout_inputs=(0,),
     integer_form="same",
     dtypes=(REALS,),
@@ -264,7 +264,7 @@ define(
     flops=_flops,
     attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
     samples=with_quantized("average_pool", _average_samples),
-    quantized=form("average_pool"),
+    quantized=quantized.average_pool,
     layout_inputs=(0,),
     integer_form="same",
     family="pool",

@@ -14,9 +14,9 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Sample, define
+from trireme.ops import quantized
 from trireme.ops.conversion import cast
 from trireme.ops.movement import draw
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one
 from trireme.support.dtypes import FLOATING, FLOATS, INTS, REALS, Array, dtype_name, numpy_dtype
@@ -35,7 +35,7 @@ define(
     lambda x, dtype: one(x.shape, dtype),
     _unquantized,
     attrs={"dtype": Attr("str")},
-    quantized=form("quantize"),
+    quantized=quantized.quantize,
     samples=with_quantized("quantize", lambda rng: ()),
     dtypes=(REALS,),
     elementwise=True,
@@ -47,7 +47,7 @@ define(
     "y = scale * (x - zero point), float32. Source: TFLite DEQUANTIZE",
     lambda x: one(x.shape, "float32"),
     _unquantized,
-    quantized=form("dequantize"),
+    quantized=quantized.dequantize,
     samples=with_quantized("dequantize", lambda rng: ()),
     dtypes=(INTS,),
     elementwise=True,

@@ -142,15 +142,6 @@ def on_stored(op: str) -> Quantized:
     return run
 
 
-def arg_of(op: str) -> Quantized:
-    """Return the quantised form of arg_max or arg_min: the order of stored integers is theirs."""
-
-    def run(call: Call, x: Array) -> Any:
-        return get_op(op).reference(x, **call.attrs)
-
-    return run
-
-
 def through_float(op: str) -> Quantized:
     """Return the quantised form of an op that has no integer one: float32 inside, rounded once."""
 
@@ -224,52 +215,3 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
     mixed = lower * (1024 - f) + upper * f
     total = mixed[:, :, columns.lower] * (1024 - g) + mixed[:, :, columns.upper] * g
     return np.sign(total) * ((np.abs(total) + (1 << 19)) >> 20)
-
-
-_FORMS: dict[str, Quantized] = {
-    "add": add,
-    "average_pool": average_pool,
-    "concat": concat,
-    "conv": conv,
-    "conv_transpose": conv_transpose,
-    "dequantize": dequantize,
-    "fully_connected": fully_connected,
-    "matmul": matmul,
-    "max_pool": max_pool,
-    "mul": mul,
-    "pad": pad,
-    "prelu": prelu,
-    "quantize": quantize,
-    "reduce_mean": reduce_mean,
-    "reduce_sum": reduce_sum,
-    "resize": resize,
-    "softmax": softmax,
-    "sub": sub,
-}
-_ON_STORED = frozenset({"max", "min", "reduce_max", "reduce_min"})
-_THROUGH_FLOAT = frozenset(
-    {
-        "div",
-        "equal",
-        "greater",
-        "greater_or_equal",
-        "less",
-        "less_or_equal",
-        "log_softmax",
-        "not_equal",
-        "pow",
-        "squared_difference",
-    }
-)
-
-
-def form(op: str) -> Quantized | None:
-    """Return what the op means on stored integers; None if it has no form here.
-
-    An op of one input has the form `table`, which needs nothing but the op's reference.
-    """
-    if op in _FORMS:
-        return _FORMS[op]
-    if op in _ON_STORED:
-        return on_stored(op)
-    return through_float(op) if op in _THROUGH_FLOAT else None

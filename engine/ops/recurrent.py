@@ -175,52 +175,23 @@ def _samples(kind: Kind) -> Callable[[np.random.Generator], Iterable[Sample]]:
     return samples
 
 
-def _rnn(
-    x: Array,
-    w: Array,
-    r: Array,
-    bias: Array | None = None,
-    lengths: Array | None = None,
-    h: Array | None = None,
-    *,
-    hidden_size: int | None,
-    **attrs: Any,
-) -> tuple[Array, ...]:
-    return _run(RNN, x, w, r, bias, lengths, [h], None, attrs)
+def _reference(kind: Kind, option: str = "", name: str = "") -> Callable[..., tuple[Array, ...]]:
+    """Return the reference of a kind of layer; its attribute `option` is `name` to its cells."""
 
+    def reference(
+        x: Array,
+        w: Array,
+        r: Array,
+        bias: Array | None = None,
+        lengths: Array | None = None,
+        *rest: Array | None,
+        **attrs: Any,
+    ) -> tuple[Array, ...]:
+        *states, peepholes = (*rest, *[None] * (kind.states + 1))[: kind.states + 1]
+        options = {name: bool(attrs[option])} if option else {}
+        return _run(kind, x, w, r, bias, lengths, states, peepholes, attrs, **options)
 
-def _gru(
-    x: Array,
-    w: Array,
-    r: Array,
-    bias: Array | None = None,
-    lengths: Array | None = None,
-    h: Array | None = None,
-    *,
-    hidden_size: int | None,
-    linear_before_reset: int,
-    **attrs: Any,
-) -> tuple[Array, ...]:
-    linear = bool(linear_before_reset)
-    return _run(GRU, x, w, r, bias, lengths, [h], None, attrs, linear=linear)
-
-
-def _lstm(
-    x: Array,
-    w: Array,
-    r: Array,
-    bias: Array | None = None,
-    lengths: Array | None = None,
-    h: Array | None = None,
-    c: Array | None = None,
-    peepholes: Array | None = None,
-    *,
-    hidden_size: int | None,
-    input_forget: int,
-    **attrs: Any,
-) -> tuple[Array, ...]:
-    coupled = bool(input_forget)
-    return _run(LSTM, x, w, r, bias, lengths, [h, c], peepholes, attrs, coupled=coupled)
+    return reference
 
 
 _DTYPES = (FLOATING, Like("x"), Like("x"), Like("x"), INDICES, Like("x"))
@@ -233,7 +204,7 @@ define(
     "x w r bias? sequence_lens? initial_h?",
     f"h = f(x W' + h R' + b) at each step. {_SHAPES}Source: ONNX RNN-22",
     _infer(RNN),
-    _rnn,
+    _reference(RNN),
     outputs="y y_h?",
     attrs=_ATTRS,
     flops=_flops,
@@ -248,7 +219,7 @@ define(
     f"z, r = f(gates); h = (1 - z) g(x W' + (r h) R' + b) + z h, gates z, r, h. {_SHAPES}"
     "Source: ONNX GRU-22",
     _infer(GRU),
-    _gru,
+    _reference(GRU, "linear_before_reset", "linear"),
     outputs="y y_h?",
     flops=_flops,
     samples=_samples(GRU),
@@ -263,7 +234,7 @@ define(
     f"i, o, f = f(gates); c = f c + i g(x W' + h R' + b); h = o h(c), gates i, o, f, c. "
     f"{_SHAPES}Source: ONNX LSTM-22",
     _infer(LSTM),
-    _lstm,
+    _reference(LSTM, "input_forget", "coupled"),
     outputs="y y_h? y_c?",
     flops=_flops,
     samples=_samples(LSTM),

@@ -10,10 +10,10 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Value
 from trireme.ir.op import Attr, Axes, Call, IntegerForm, Sample, define
+from trireme.ops import quantized
 from trireme.ops.bounds import check_range
 from trireme.ops.elementwise import divide
 from trireme.ops.movement import draw, ints
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
     Types,
@@ -132,10 +132,16 @@ def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x, ints(1)), constants=frozenset({1}), note="integers")
 
 
-_INTEGER_FORMS: dict[str, IntegerForm] = {"sum": "own", "mean": "own", "max": "same", "min": "same"}
+_STORED: dict[str, tuple[IntegerForm, quantized.Quantized]] = {
+    "sum": ("own", quantized.reduce_sum),
+    "mean": ("own", quantized.reduce_mean),
+    "max": ("same", quantized.on_stored("reduce_max")),
+    "min": ("same", quantized.on_stored("reduce_min")),
+}
+"""The forms on stored integers."""
 
 
-def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: float) -> None:
+def _reduction(name: str, doc: str, function: Callable[..., Any], **options: Any) -> None:
     def reference(
         x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
     ) -> Array:
@@ -143,27 +149,33 @@ def _define_reduction(name: str, doc: str, function: Callable[..., Any], rtol: f
         y = function(x, axis=chosen, keepdims=bool(keepdims))
         return np.asarray(y).astype(x.dtype)
 
-    samples = _integer_samples if name in ("sum", "mean", "max", "min", "prod") else _samples
     define(
         f"reduce_{name}",
         "x axes?",
-        f"y = {doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
+        f"y = {doc}",
         infer_reduce,
         reference,
         attrs=_ATTRS,
         flops=_flops,
         family="reduce",
-        samples=with_quantized(f"reduce_{name}", samples),
-        rtol=rtol,
-        quantized=form(f"reduce_{name}"),
         axes=Axes("input", "reduces"),
-        integer_form=_INTEGER_FORMS.get(name, ""),
-        dtypes=(REALS | BOOL if name in ("max", "min") else REALS, INDICES),
+        **options,
     )
 
 
 for _name, (_doc, _function, _rtol) in _KINDS.items():
-    _define_reduction(_name, _doc, _function, _rtol)
+    _integer_form, _quantized = _STORED.get(_name, ("", None))
+    _drawn = _integer_samples if _name in (*_STORED, "prod") else _samples
+    _reduction(
+        _name,
+        f"{_doc} along axes, all when none is given. Source: ONNX Reduce ops, opset 20",
+        _function,
+        samples=with_quantized(f"reduce_{_name}", _drawn),
+        rtol=_rtol,
+        quantized=_quantized,
+        integer_form=_integer_form,
+        dtypes=(REALS | BOOL if _name in ("max", "min") else REALS, INDICES),
+    )
 
 
 def _truth_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -172,30 +184,14 @@ def _truth_samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield Sample((x, ints(axis)), {"keepdims": keep}, frozenset({1}))
 
 
-def _truth(name: str, doc: str, function: Callable[..., Any]) -> None:
-    def reference(
-        x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
-    ) -> Array:
-        chosen = _chosen(x.ndim, None if axes is None else to_ints(axes), noop_with_empty_axes)
-        return np.asarray(function(x, axis=chosen, keepdims=bool(keepdims)))
-
-    define(
-        f"reduce_{name}",
-        "x axes?",
-        f"y = whether {doc} of x is true. Source: TFLite",
-        infer_reduce,
-        reference,
-        attrs=_ATTRS,
-        flops=_flops,
-        family="reduce",
+for _name, _truth in (("any", np.any), ("all", np.all)):
+    _reduction(
+        _name,
+        f"whether {_name} of x is true. Source: TFLite",
+        _truth,
         samples=_truth_samples,
-        axes=Axes("input", "reduces"),
         dtypes=(BOOL, INDICES),
     )
-
-
-_truth("any", "any", np.any)
-_truth("all", "all", np.all)
 
 
 def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:

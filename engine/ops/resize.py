@@ -15,8 +15,8 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.movement import draw, ints
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
 from trireme.support.dtypes import BOOL, FLOATING, INDICES, REALS, Array
@@ -321,7 +321,7 @@ define(
     family="image",
     rtol=1e-5,
     samples=with_quantized("resize", _samples),
-    quantized=form("resize"),
+    quantized=quantized.resize,
     integer_form="same",
     attrs={
         "mode": Attr("str", "nearest", ("nearest", "linear", "cubic")),

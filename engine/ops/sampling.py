@@ -14,16 +14,7 @@ from trireme.ir.op import Attr, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints
 from trireme.ops.resize import cubic_kernel
-from trireme.ops.shapes import (
-    Shape,
-    Types,
-    expect,
-    expect_dims,
-    expect_rank,
-    ints_of,
-    one,
-    to_ints,
-)
+from trireme.ops.shapes import Shape, Types, expect, expect_dims, expect_rank, ints_of, one, to_ints
 from trireme.support.dtypes import BOOL, FLOATING, INDICES, REALS, Array
 from trireme.support.errors import RunError, ShapeError
 from trireme.support.limits import MOST_SAMPLES

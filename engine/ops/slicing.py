@@ -9,8 +9,8 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
+from trireme.ops import quantized
 from trireme.ops.movement import draw, ints, move
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
 from trireme.support.dtypes import ANY, INDICES, Array
@@ -181,7 +181,7 @@ move(
     pad,
     samples=with_quantized("pad", _pad_samples),
     moves=False,
-    quantized=form("pad"),
+    quantized=quantized.pad,
     integer_form="same",
     attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
     dtypes=(ANY, INDICES, Like("x"), INDICES),

@@ -8,14 +8,10 @@ import numpy as np
 
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Axes, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.movement import draw
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import (
-    Types,
-    axis_of,
-    same_type,
-)
+from trireme.ops.shapes import Types, axis_of, same_type
 from trireme.support.dtypes import FLOATING, Array
 
 
@@ -82,7 +78,7 @@ define(
     samples=with_quantized("softmax", _softmax_samples),
     family="normalize",
     rtol=4e-6,
-    quantized=form("softmax"),
+    quantized=quantized.softmax,
     axes=Axes("axis", "normalises"),
     integer_form="own",
     dtypes=(FLOATING,),
@@ -98,7 +94,7 @@ define(
     samples=with_quantized("log_softmax", _axis_samples),
     family="normalize",
     rtol=4e-6,
-    quantized=form("log_softmax"),
+    quantized=quantized.through_float("log_softmax"),
     axes=Axes("axis", "normalises"),
     dtypes=(FLOATING,),
 )

@@ -11,17 +11,12 @@ import numpy as np
 from trireme.ir.dtype_rules import BIAS, WEIGHT
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import quantized
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.convolution import WINDOW, Index, Ints, check_parts, grouped_product, with_bias
 from trireme.ops.layouts import channels, channels_last, from_channels_last, image_shape, spatial
-from trireme.ops.quantized import form
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import (
-    Types,
-    expect,
-    known_dims,
-    one,
-)
+from trireme.ops.shapes import Types, expect, known_dims, one
 from trireme.support.dtypes import REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -149,7 +144,7 @@ define(
     family="conv",
     rtol=1e-5,
     samples=with_quantized("conv_transpose", _transpose_samples),
-    quantized=form("conv_transpose"),
+    quantized=quantized.conv_transpose,
     layout_inputs=(0, 1),
     integer_form="linear",
     dtypes=(REALS, WEIGHT, BIAS),
