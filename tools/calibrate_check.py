@@ -15,9 +15,7 @@ from trireme.backend.registry import open_devices
 from trireme.cost.calibration import load_calibration
 from trireme.model_file.cache import optimised
 from trireme.support.errors import RunError
-from trireme.tools.calibrate_rank import (
-    rank,
-)
+from trireme.tools.calibrate_rank import rank
 from trireme.tools.calibrate_rows import QUIET, CheckRow, measured_rows
 from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress

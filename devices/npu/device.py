@@ -12,13 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trireme.backend.device import (
-    Buffer,
-    Device,
-    DeviceSpec,
-    Executable,
-    Resident,
-)
+from trireme.backend.device import Buffer, Device, DeviceSpec, Executable, Resident
 from trireme.backend.device_kind import Instance
 from trireme.devices.npu.chip import Chip
 from trireme.devices.npu.compiler.compile import TABLE, compile_graph

@@ -18,12 +18,7 @@ from trireme.ir.verify import check
 from trireme.model_file import attributes
 from trireme.model_file.constants import Constants
 from trireme.model_file.flat import Fault, Table, decode
-from trireme.model_file.layout import (
-    HEADER_SIZE,
-    MAX_NESTING,
-    read_header,
-    require_little_endian,
-)
+from trireme.model_file.layout import HEADER_SIZE, MAX_NESTING, read_header, require_little_endian
 from trireme.model_file.types import read_symbols, read_type
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError, TriremeError

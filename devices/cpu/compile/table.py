@@ -16,21 +16,11 @@ from trireme.devices.cpu.kernels.f32 import (
     resize,
     top_k,
 )
-from trireme.devices.cpu.kernels.f32 import (
-    cumulative as running,
-)
-from trireme.devices.cpu.kernels.f32 import (
-    depthwise_pool as window,
-)
-from trireme.devices.cpu.kernels.f32 import (
-    direct_conv as direct,
-)
-from trireme.devices.cpu.kernels.f32 import (
-    lrn as channels,
-)
-from trireme.devices.cpu.kernels.f32 import (
-    reductions as rows,
-)
+from trireme.devices.cpu.kernels.f32 import cumulative as running
+from trireme.devices.cpu.kernels.f32 import depthwise_pool as window
+from trireme.devices.cpu.kernels.f32 import direct_conv as direct
+from trireme.devices.cpu.kernels.f32 import lrn as channels
+from trireme.devices.cpu.kernels.f32 import reductions as rows
 from trireme.devices.cpu.kernels.int8 import conv_transpose as int8_conv_transpose
 from trireme.devices.cpu.kernels.int8 import elementwise as int8_elementwise
 from trireme.devices.cpu.kernels.int8 import linear as int8_linear

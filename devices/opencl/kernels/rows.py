@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trireme.devices.opencl.kernels.elementwise import (
-    row_group,
-)
+from trireme.devices.opencl.kernels.elementwise import row_group
 from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
