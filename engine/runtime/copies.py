@@ -4,7 +4,7 @@ where the device can."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trireme.backend.capabilities import QueuedEvent
 from trireme.backend.device import (
@@ -29,47 +29,42 @@ def copy_call(
     """Return the bound call of a copy task between two places of the arenas."""
     owner = {device.spec.memory: device for device in devices.values()}
     node = task.nodes[0].id
+
+    def write(array: Array) -> _Copy:
+        device = owner[target.memory]
+        return _Copy(device, device.start_write, target, array, node)
+
+    def read(array: Array) -> _Copy:
+        device = owner[source.memory]
+        return _Copy(device, device.start_read, source, array, node)
+
     if source.memory == HOST:
-        return _HostToDevice(owner[target.memory], host_view(source, type), target, node)
+        return write(host_view(source, type))
     if target.memory == HOST:
-        return _DeviceToHost(owner[source.memory], source, host_view(target, type), node)
+        return read(host_view(target, type))
     staging = host_view(host_alloc(max(type.nbytes, 1)), type)
-    return _DeviceToDevice(
-        _DeviceToHost(owner[source.memory], source, staging, node),
-        _HostToDevice(owner[target.memory], staging, target, node),
-    )
+    return _DeviceToDevice(read(staging), write(staging))
 
 
-class _HostToDevice:
-    """A copy from host memory, in which the array already lies."""
+class _Copy:
+    """A copy between host memory, where the array lies, and a device's: begun by `start`."""
 
-    def __init__(self, device: Device, source: Array, target: Buffer, node: int) -> None:
-        self.device, self.source, self.target, self.node = device, source, target, node
+    def __init__(
+        self, device: Device, start: Callable[..., Event], place: Buffer, array: Array, node: int
+    ) -> None:
+        self.start, self.place, self.array, self.node = start, place, array, node
         self.driver_queue = device.driver_queue
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        start = time.perf_counter()
-        event = self.device.start_write(self.target, self.source, profile, after)
-        return _timed(event, self.node, start) if profile else event
-
-
-class _DeviceToHost:
-    """A copy into host memory, where the array will lie."""
-
-    def __init__(self, device: Device, source: Buffer, target: Array, node: int) -> None:
-        self.device, self.source, self.target, self.node = device, source, target, node
-        self.driver_queue = device.driver_queue
-
-    def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
-        start = time.perf_counter()
-        event = self.device.start_read(self.source, self.target, profile, after)
-        return _timed(event, self.node, start) if profile else event
+        begin = time.perf_counter()
+        event = self.start(self.place, self.array, profile, after)
+        return _timed(event, self.node, begin) if profile else event
 
 
 class _DeviceToDevice:
     """A copy between two devices' memories by way of a host array of its own."""
 
-    def __init__(self, first: _DeviceToHost, second: _HostToDevice) -> None:
+    def __init__(self, first: _Copy, second: _Copy) -> None:
         self.first, self.second = first, second
 
     def launch(self, profile: bool = False) -> Event:
