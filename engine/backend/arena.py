@@ -36,11 +36,6 @@ class Packing:
     lower_bound: int
     order: str
 
-    @property
-    def gap(self) -> float:
-        """How much larger the arena is than the lower bound: 0.0 is proven optimal."""
-        return self.nbytes / self.lower_bound - 1 if self.lower_bound else 0.0
-
 
 @dataclass(frozen=True)
 class MemoryUse:

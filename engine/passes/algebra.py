@@ -34,11 +34,6 @@ class Polynomial:
         mine = {power: c for power, c in self.coefs.items() if c}
         return mine.keys() == coefs.keys() and all(close(mine[n], coefs[n]) for n in coefs)
 
-    @property
-    def constant(self) -> float | None:
-        """The value of a polynomial without a base."""
-        return self.coefs.get(0, 0.0) if self.base is None else None
-
 
 def close(a: float, b: float) -> bool:
     """Whether a model's constant is meant to be b."""
