@@ -7,9 +7,9 @@ passes reach the graphs inside nodes (bodies of loops, branches) too.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from trireme.ir.graph import Graph
 from trireme.ir.rewriter import Rewritten
@@ -30,41 +30,24 @@ from trireme.support.units import time_text
 MAX_ROUNDS = 6
 """Times that the list of passes is gone through at most; two or three are usual."""
 
-
-@dataclass(frozen=True)
-class Pass:
-    """A pass: its name, one line on what it does, and whether it runs unless asked for."""
-
-    name: str
-    run: Callable[[Graph], Rewritten]
-    doc: str
-    on: bool = True
-
-
-def _pass(run: Callable[[Graph], Rewritten], on: bool = True) -> Pass:
-    return Pass(run.__name__, run, (run.__doc__ or "").partition("\n")[0], on)
-
-
-PASSES: Mapping[str, Pass] = {
-    one.name: one
-    for one in map(
-        _pass,
-        (
-            dead_code,
-            known_branches,
-            simplify,
-            constant_folding,
-            quantize_folding,
-            common_subexpressions,
-            patterns,
-            batch_norm,
-            canonicalise,
-            fuse_pad,
-            layout,
-            move_chains,
-            fuse_residual,
-            fuse_activation,
-        ),
+Run = Callable[[Graph], Rewritten]
+PASSES: Mapping[str, Run] = {
+    run.__name__: run
+    for run in (
+        dead_code,
+        known_branches,
+        simplify,
+        constant_folding,
+        quantize_folding,
+        common_subexpressions,
+        patterns,
+        batch_norm,
+        canonicalise,
+        fuse_pad,
+        layout,
+        move_chains,
+        fuse_residual,
+        fuse_activation,
     )
 }
 """The passes by name, in the order in which they run."""
@@ -75,7 +58,6 @@ class PassReport:
     """What one pass did in one round: nodes before and after, rules that fired, seconds."""
 
     name: str
-    round: int
     nodes_before: int
     nodes_after: int
     counts: Mapping[str, int]
@@ -88,14 +70,6 @@ class Report:
 
     graph: Graph
     passes: tuple[PassReport, ...] = field(default=())
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How often each rule fired in all."""
-        total: Counter[str] = Counter()
-        for one in self.passes:
-            total.update(one.counts)
-        return total
 
     def __str__(self) -> str:
         lines = []
@@ -135,17 +109,17 @@ def optimise_report(
 ) -> Report:
     """Return the graph that `optimise` returns, with what each pass did to it."""
     chosen = _chosen(passes, disable, fold_limit_bytes, most_bytes(graph))
-    names = [one.name for one in chosen]
+    names = [name for name, _ in chosen]
 
     def inner(body: Graph) -> Graph:
         return optimise(body, passes=names, fold_limit_bytes=fold_limit_bytes)
 
     graph = _with_bodies(graph, inner)
     done: list[PassReport] = []
-    for round in range(1, MAX_ROUNDS + 1):
+    for _ in range(MAX_ROUNDS):
         reports = []
-        for one in chosen:
-            graph, report = _run(one, graph, round)
+        for name, run in chosen:
+            graph, report = _run(name, run, graph)
             reports.append(report)
         done += reports
         if not any(report.counts for report in reports):
@@ -155,37 +129,33 @@ def optimise_report(
 
 def _chosen(
     passes: Sequence[str] | None, disable: Collection[str], fold_limit_bytes: int, total_bytes: int
-) -> list[Pass]:
+) -> list[tuple[str, Run]]:
     unknown = sorted({*(passes or ()), *disable} - set(PASSES))
     if unknown:
         raise GraphError(
             f"unknown pass {', '.join(unknown)}", facts=[f"known: {', '.join(PASSES)}"]
         )
-    names = [one.name for one in PASSES.values() if one.on] if passes is None else passes
-
-    def limited(graph: Graph) -> Rewritten:
-        return constant_folding(graph, fold_limit_bytes, total_bytes)
-
-    return [
-        replace(PASSES[name], run=limited) if name == constant_folding.__name__ else PASSES[name]
-        for name in names
-        if name not in disable
-    ]
+    runs = {
+        **PASSES,
+        constant_folding.__name__: partial(
+            constant_folding, limit_bytes=fold_limit_bytes, total_bytes=total_bytes
+        ),
+    }
+    names = PASSES if passes is None else passes
+    return [(name, runs[name]) for name in names if name not in disable]
 
 
-def _run(one: Pass, graph: Graph, round: int) -> tuple[Graph, PassReport]:
+def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
     start = time.perf_counter()
     try:
-        made = one.run(graph)
+        made = run(graph)
     except GraphError as error:
         raise GraphError(
-            f"pass {one.name}: {error.summary}", facts=error.facts, fix=error.fix
+            f"pass {name}: {error.summary}", facts=error.facts, fix=error.fix
         ) from error
     spent = time.perf_counter() - start
-    report = PassReport(
-        one.name, round, len(graph.nodes), len(made.graph.nodes), dict(made.counts), spent
-    )
-    return made.graph, report
+    counts = len(graph.nodes), len(made.graph.nodes)
+    return made.graph, PassReport(name, *counts, dict(made.counts), spent)
 
 
 def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:

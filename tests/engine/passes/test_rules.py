@@ -410,7 +410,7 @@ def test_unknown_passes_are_refused():
 
 def test_the_report_says_what_was_done():
     report = optimise_report(every_kind())
-    assert report.counts["pad into"] == 1
+    assert sum(one.counts.get("pad into", 0) for one in report.passes) == 1
     assert "fuse_pad" in str(report) and "1 x pad into" in str(report)
     assert report.passes[0].nodes_before == len(every_kind().nodes)
 
