@@ -6,11 +6,14 @@ about it lives in side tables keyed by node or value id, never in these classes.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from trireme.support.dtypes import Array, itemsize
 
@@ -251,3 +254,23 @@ def _operand(graph: Graph, value: int) -> str:
 
 def _attr_text(value: Any) -> str:
     return f"graph:{value.name}" if isinstance(value, Graph) else repr(value).replace(" ", "")
+
+
+def digest(data: Array) -> Hashable:
+    """Return what tells the elements of one array from those of another of its type."""
+    if data.dtype == object:
+        return tuple(data.ravel().tolist())
+    return hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=16).digest()
+
+
+def hashable(value: Any) -> Hashable:
+    """Return a hashable stand-in for an attribute; a graph is equal to itself only."""
+    if isinstance(value, Mapping):
+        return tuple((key, hashable(value[key])) for key in sorted(value))
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, digest(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(map(hashable, value))
+    if isinstance(value, float):  # -0.0 == 0.0, but they are not the same attribute
+        return ("float", value.hex())
+    return value if isinstance(value, Hashable) else id(value)

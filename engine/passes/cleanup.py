@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable
 
 import numpy as np
 
-from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node, Value, digest, hashable
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
 from trireme.passes.constants import is_repeatable
@@ -37,7 +35,7 @@ def common_subexpressions(graph: Graph) -> Rewritten:
             return None
         inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
         types = tuple(g.type(i) for i in node.outputs)
-        key = (node.op, inputs, _frozen(node.attrs), types, node.pin)
+        key = (node.op, inputs, hashable(node.attrs), types, node.pin)
         first = seen.setdefault(key, node.outputs)
         return None if first == node.outputs else first
 
@@ -63,27 +61,8 @@ def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
         return value.id
     if value.id not in keys:
         large = value.data.nbytes > LARGE_BYTES
-        keys[value.id] = (value.type, id(value.data) if large else _digest(value.data))
+        keys[value.id] = (value.type, id(value.data) if large else digest(value.data))
     return keys[value.id]
-
-
-def _digest(data: np.ndarray[Any, Any]) -> Hashable:
-    if data.dtype == object:
-        return tuple(data.ravel().tolist())
-    return hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=16).digest()
-
-
-def _frozen(value: Any) -> Hashable:
-    """Return a hashable stand-in for an attribute; a graph is equal to itself only."""
-    if isinstance(value, Mapping):
-        return tuple((key, _frozen(value[key])) for key in sorted(value))
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, _digest(value))
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_frozen, value))
-    if isinstance(value, float):  # -0.0 == 0.0, but they are not the same attribute
-        return ("float", value.hex())
-    return value if isinstance(value, Hashable) else id(value)
 
 
 def simplify(graph: Graph) -> Rewritten:

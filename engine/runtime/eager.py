@@ -11,7 +11,6 @@ is compiled is kept by device, op, types and attributes, so the second call of a
 from __future__ import annotations
 
 import atexit
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,7 +24,7 @@ import trireme.ops  # noqa: F401 - fills the registry
 from trireme.backend.device import HOST, Buffer, Device
 from trireme.backend.registry import DEFAULT_DEVICE, open_device, options_of
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, Quant, TensorType, Value
+from trireme.ir.graph import Graph, Quant, TensorType, Value, digest, hashable
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, all_ops, get_op, has_op
 from trireme.runtime.interactive import summary
@@ -125,15 +124,7 @@ class _Use:
 
     def key(self, operands: Sequence[Operand]) -> Hashable:
         types = tuple(None if each is None else each.type for each in operands)
-        attrs = tuple((name, _frozen(self.attrs[name])) for name in sorted(self.attrs))
-        return self.op.name, types, attrs, self.outputs, self.quants
-
-
-def _frozen(value: Any) -> Hashable:
-    """Return a hashable stand-in for an attribute; a graph is equal to itself only."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+        return self.op.name, types, hashable(self.attrs), self.outputs, self.quants
 
 
 class Eager:
@@ -217,7 +208,7 @@ class Eager:
             self._constants[kind] = _choose_constants(use, operands, device)
         constants = self._constants[kind]
         data = tuple(
-            _digest(each.data) if each is not None and position in constants else None
+            digest(each.data) if each is not None and position in constants else None
             for position, each in enumerate(operands)
         )
         key = (kind, data)
@@ -228,10 +219,6 @@ class Eager:
                 self._calls.popitem(last=False)
         self._calls.move_to_end(key)
         return self._calls[key]
-
-
-def _digest(array: Array) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 
 
 def _choose_constants(use: _Use, operands: Sequence[Operand], device: Device) -> frozenset[int]:

@@ -95,6 +95,12 @@ def test_shapes_and_weights_are_compiled_in(run):
     assert run("reshape", x, [2, -1]).data.shape == (2, 6)
 
 
+def test_attributes_that_differ_by_a_sign_are_compiled_apart(run):
+    x = np.array([-1], np.float32)
+    plus, minus = (run("leaky_relu", x, alpha=alpha).numpy() for alpha in (0.0, -0.0))
+    assert np.signbit(plus) and not np.signbit(minus)
+
+
 def test_values_print():
     y = eager.add([1.0, 2.0], 1.5)
     assert "float32[2] on cpu" in repr(y) and "2.5" in repr(y)
