@@ -135,7 +135,7 @@ def _chosen(
         raise GraphError(
             f"unknown pass {', '.join(unknown)}", facts=[f"known: {', '.join(PASSES)}"]
         )
-    runs = {
+    runs: dict[str, Run] = {
         **PASSES,
         constant_folding.__name__: partial(
             constant_folding, limit_bytes=fold_limit_bytes, total_bytes=total_bytes
