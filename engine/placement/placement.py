@@ -5,6 +5,7 @@ After this stage a value lives in exactly one memory space; a tensor crosses a p
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -286,12 +287,23 @@ class Placement(Shown):
 
     def __str__(self) -> str:
         """Return a summary: one screen of lines of at most WIDTH columns."""
-        return "\n".join(map(clipped, self._lines()))
+        lines = self._lines()
+        for text in self._remarks():
+            lines += textwrap.wrap(
+                text,
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        return "\n".join(map(clipped, lines))
 
     def full_text(self) -> str:
         """Return the summary with nothing cut, and what each memory is needed for."""
         memory = [f"  memory of {use.rounded()}" for use in self.memory if use.limit and use.needed]
-        return "\n".join([*self._lines(), *memory])
+        remarks = [f"  {text}" for text in self._remarks()]
+        return "\n".join([*self._lines(), *remarks, *memory])
 
     def _lines(self) -> list[str]:
         lines = [
@@ -302,9 +314,12 @@ class Placement(Shown):
             *self._device_lines(),
             *self._candidate_lines(),
         ]
-        lines += [f"  shard {one.text}: {one.why}" for one in self.shards[:_MOST_LINES]]
-        told = (self.proof, self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
-        return lines + [f"  {text}" for text in told if text]
+        return lines + [f"  shard {one.text}: {one.why}" for one in self.shards[:_MOST_LINES]]
+
+    def _remarks(self) -> list[str]:
+        """Return what decided beside the search: proof, shards, single devices, measurements."""
+        texts = (self.proof, self.no_shard, self.fallback, self.near_ties, *map(str, self.measured))
+        return [text for text in texts if text]
 
     def _device_lines(self) -> list[str]:
         """Return the table of devices: nodes, tasks, predicted seconds, share and memory."""
