@@ -1,11 +1,11 @@
-"""Measure what kernels, launches and copies take on this machine's real devices.
+"""Measure kernels, launches and copies on this machine's real devices.
 
-Small networks (`nets`) are compiled, bound and launched as real runs are, and every
-kernel in them is timed where it stands, with the caches as they are within a model. A family of
-kernels makes a curve. Simulated devices are not measured: their own model is their clock.
+Small networks (`nets`) are compiled, bound and launched as real runs are. Every kernel is timed
+inside its network, with the caches in the state of a model's run. Each family of kernels gets one
+curve. Simulated devices are not measured: their own model is their clock.
 
-All devices, and the cpu with each number of threads, take turns over the whole time, so that one
-calibration sees one machine: its pace drifts by a tenth within a minute.
+A machine's speed drifts by a tenth within a minute. So the measurements of all devices, and of the
+cpu with each number of threads, interleave over the whole time.
 """
 
 from __future__ import annotations
@@ -42,18 +42,24 @@ from trireme.support.timing import warm_median
 _log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
-"""Seconds that all devices together may take; what is then not measured is left out."""
+"""Time limit for all devices together. Networks without a measurement by then are left out."""
 _ROUNDS = 15
-"""How often every network is visited, if there is time: in turns, as machines have phases."""
-_PREPARING, _FIRST, _CROSSING, _MEASURING = 0.5, 0.65, 0.78, 0.9
-"""Of the time, when no more networks are compiled; when the first round ends, if there are turns
-to measure; when no more turns are prepared; when measuring ends. The rest is for fits, and for what
-the caller does."""
+"""Rounds of measurement, if there is time. A machine has slow and fast phases, so networks
+interleave."""
+_PREPARING = 0.5
+"""No further network is compiled after this share of the time limit."""
+_FIRST = 0.65
+"""The first round ends after this share of the time limit, to leave time for device pairs."""
+_CROSSING = 0.78
+"""No further device pair is prepared after this share of the time limit."""
+_MEASURING = 0.9
+"""Measuring ends after this share of the time limit. The rest is for the fits and the caller."""
 _EVERY = 2
-"""Transfers between devices are measured in every so-manyth round only."""
-_SHORT, _SCALES = 0.1, (0.85, 1.2)
-"""The share of launching above which a network does not tell what its kernels take in all, and how
-far that may be from their sum."""
+"""Transfers between devices are measured in every second round only."""
+_SHORT = 0.1
+"""A launch above this share of a network's time hides the total of its kernels."""
+_SCALES = (0.85, 1.2)
+"""Limits of the total of a network's kernels, relative to their sum."""
 _EMPTY = Net("empty", "float32", (1, 8), [("map", "relu")])
 _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted", 24), ("mean",)])
 
@@ -62,10 +68,10 @@ _TURNS = Net("turns", "float32", (1, 64, 64, 16), [("inverted", 24), ("inverted"
 def calibrate(
     devices: Sequence[Device], progress: Progress | None = None, limit_s: float = LIMIT_S
 ) -> Calibration:
-    """Return the measured calibration of the open devices, among them the cpu device with several
-    numbers of threads, and what turns of two of them cost.
+    """Return the measured calibration of the open devices.
 
-    `progress(what, done, total)` is called as networks are compiled and rounds measured.
+    It covers the cpu device with several numbers of threads, and the transfers of device pairs.
+    `progress(step, done, total)` is called as networks are compiled and rounds measured.
     """
     begin, tell = time.perf_counter(), progress or (lambda what, done, total: None)
     end = begin + _MEASURING * limit_s
@@ -90,11 +96,12 @@ def calibrate(
 
 @dataclass
 class _OneDevice:
-    """A device that is measured: its networks, how far apart its cores were, and its launches.
+    """A measured device: its networks, its core latencies, and its launches.
 
-    session: measures what a session adds to a launch; session_s: what it found
-    issue_s: see `transfer_probe`; None where a device does not start one task after another
-        by itself
+    session: measures the seconds that a session adds to a launch
+    session_s: the measurements of `session`
+    issue_s: see `transfer_probe`; None where a device does not start one task after another by
+        itself
     """
 
     device: Device
@@ -107,7 +114,7 @@ class _OneDevice:
         self.watch = Watch(self.device.core_latency)
 
     def compile(self, graph: Graph) -> None:
-        """Compile a network, to be measured in each way in which it can run."""
+        """Compile a network, to measure each of its variants (alone or threaded)."""
         graph = supported_part(graph, self.device)
         if graph.nodes:
             cost_features = self.device.cost_features(graph)
@@ -122,13 +129,13 @@ class _OneDevice:
             )
 
     def prepare_launches(self, stack: ExitStack) -> None:
-        """Measure launches behind others, and be ready to measure what a session adds to one."""
+        """Measure `issue_s`, and prepare the measurement of a session's launches."""
         if self.nets:
             self.session = _session_on(self.device, stack)
             self.issue_s = measure_issue(self.device)
 
     def calibration(self, crossings: Sequence[_Turns]) -> DeviceCalibration:
-        """Return what the visits say; no curves where there were none."""
+        """Return the fitted figures; without measurements there are no curves."""
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
         found = [one for net in self.nets for way in net for one in way.found(cores)]
         fitted = _fitted(found, cores, self.device)
@@ -166,9 +173,9 @@ class _OneDevice:
 
 @dataclass(frozen=True)
 class _Turns:
-    """Two devices that take turns, or one that takes them with the host: `here` is None.
+    """Two devices that take turns, or one device and the host: then `here` is None.
 
-    overlap: what both at once take, of one after the other
+    overlap: seconds of both at once, relative to one after the other
     """
 
     there: Device
@@ -177,8 +184,10 @@ class _Turns:
     overlap: float = 1.0
 
     def link(self, judged: list[Judgement]) -> Sharing | None:
-        """Return what a copy costs, a figure that is not used replaced by the description's; None
-        where the latency is not used. Adds the verdicts on the figures to `judged`.
+        """Return the figures of a copy; None where the measured latency is not used.
+
+        The description's bandwidth replaces a measured one that is not used. The verdicts on the
+        figures are added to `judged`.
         """
         found, spec = self.crossings.figures, self.there.spec
         known = found.sharing(self.overlap)
@@ -197,9 +206,9 @@ class _Turns:
 
 
 def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
-    """Compile the networks for all devices; those of one kind share code, and kinds the time.
+    """Compile the networks for all devices. Devices of one kind share code; kinds share the time.
 
-    some: whether the first is compiled in any case
+    some: whether to compile the first network even without time
     """
     kinds: dict[str, list[_OneDevice]] = {}
     for one in mine:
@@ -226,9 +235,7 @@ def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress)
 
 
 def _visit(mine: Sequence[_OneDevice], end: float) -> None:
-    """Visit every network once on every device, network by network, while there is time: the first
-    in any case.
-    """
+    """Measure every network once on every device while there is time; the first network always."""
     for done, same in enumerate(zip_longest(*(one.nets for one in mine), fillvalue=())):
         for one, ways in zip(mine, same, strict=True):
             for way in ways:
@@ -237,9 +244,7 @@ def _visit(mine: Sequence[_OneDevice], end: float) -> None:
 
 
 def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end: float) -> None:
-    """Visit what is not a network, while there is time, each once in any case: what sessions add to
-    launches, and turns of two devices.
-    """
+    """Measure sessions' launches and device pairs while there is time; each at least once."""
     for one in mine:
         if one.session and (not one.session_s or time.perf_counter() < end):
             one.session_s.append(one.session())
@@ -249,9 +254,9 @@ def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end
 
 
 def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Iterator[_Turns]:
-    """Yield the devices that take turns, ready to be measured, until the stack closes.
+    """Yield the device pairs, ready for measurement until the stack closes.
 
-    end: when no more are prepared; each pair has its share of the time
+    end: no pair is prepared after this time; each pair gets its share of the time
     """
     pairs = [*_pairs([one.device for one in mine])]
     for number, (there, here) in enumerate(pairs):
@@ -270,8 +275,9 @@ def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Itera
 
 
 def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
-    """Yield the devices with memory of their own, each alone and with each device on host memory
-    that shares its silicon."""
+    """Yield each device with memory of its own: alone, and with each host-memory device on its
+    silicon.
+    """
     for there in (one for one in devices if one.spec.memory != HOST):
         yield there, None
         for here in (one for one in devices if one.spec.memory == HOST):
@@ -280,8 +286,9 @@ def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
 
 
 def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
-    """Return what measures the seconds that a session adds to a launch where values are passed by
-    address: on the host; None elsewhere.
+    """Return a function that measures the seconds that a session adds to a launch.
+
+    None for devices off the host: only the host passes values by address.
     """
     graph = supported_part(build(_EMPTY), device)
     if device.spec.memory != HOST or not graph.nodes:
@@ -295,8 +302,10 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
 
 
 def _scale(one: Sample, launch: Curve) -> float:
-    """Return what a network's kernels take in a launch that nobody watches, of what they take in
-    one that is: medians of kernels add up to less than the median of all.
+    """Return the total of a network's kernels in an unprofiled launch, relative to their profiled
+    sum.
+
+    Medians of single kernels add up to less than the median of the whole.
     """
     own_s = one.whole_s - launch.fixed_s - launch.per.get("kernels", 0.0) * len(one.seconds)
     if launch.fixed_s > _SHORT * one.whole_s:
@@ -306,7 +315,7 @@ def _scale(one: Sample, launch: Curve) -> float:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What the networks say of a device; None for a launch that is not used."""
+    """The fitted figures of a device; None for a launch that is not used."""
 
     launch_s: float | None = None
     kernel_s: float = 0.0
@@ -315,7 +324,7 @@ class _Fitted:
 
 
 def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: Device) -> _Fitted:
-    """Return the curve of a launch, of its kernels, and those of the families of kernels."""
+    """Return the fitted launch, seconds between kernels, and curves of the kernel families."""
     known = [one for one in found if one.seconds]
     if not known:
         return _Fitted()
@@ -355,7 +364,7 @@ def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: D
 
 @dataclass(frozen=True)
 class _Row:
-    """A kernel of a network: its amounts, what it took, and how often that was measured."""
+    """A kernel of a network: its amounts, its median seconds, and the number of measurements."""
 
     terms: Mapping[str, float]
     seconds: float

@@ -1,6 +1,6 @@
 """Time the few estimates that decide a placement, on this machine, in a second or two.
 
-Each node is compiled alone for its device and launched as a run launches it. What was measured
+Each node is compiled alone for its device and launched as a run launches it. The measurement
 replaces the estimate of every node of the same op, types and attributes.
 """
 
@@ -19,16 +19,16 @@ from trireme.support.errors import TriremeError
 
 _log = logging.getLogger(__name__)
 LIMIT_S = 2.0
-"""After so many seconds no further node is timed."""
+"""No further node is timed after so many seconds."""
 SPREAD = (0.85, 1.15)
-"""Factors between which a node's time in a run lies, of what it takes by itself."""
+"""Factors of the interval: a node's time in a run, relative to its time alone."""
 
 
 def measure_deciding(graph: Graph, costs: CostModel, found: Sequence[Deciding]) -> CostModel:
-    """Return the cost model with the nodes that decide timed on their devices.
+    """Return the cost model with measured times of the nodes that decide the placement.
 
-    found: the estimates that decide, the likeliest first; what there is no time for keeps its
-        estimate, and so do devices whose clock is virtual
+    found: the deciding estimates, the likeliest first. An estimate stays where the time is over or
+        the device's clock is virtual.
     """
     known = dict(costs.timed)
     end = time.perf_counter() + LIMIT_S
@@ -43,14 +43,14 @@ def measure_deciding(graph: Graph, costs: CostModel, found: Sequence[Deciding]) 
 
 
 def _nodes(graph: Graph, costs: CostModel, found: Sequence[Deciding]) -> Iterator[tuple[str, Node]]:
-    """Yield the nodes that decide with the device that each is to be timed on."""
+    """Yield each deciding node, with the device that times it."""
     for one in found:
         if costs.devices[one.device].spec.clock == "wall":
             yield from ((one.device, graph.node(node)) for node in one.nodes)
 
 
 def _time(device: Device, graph: Graph, node: Node, launch_s: float) -> float | None:
-    """Return the seconds of one node's work on a device; None where it does not run alone."""
+    """Return the seconds of one node's work on a device; None where the node does not run alone."""
     try:
         return max(timed(bind(device, _alone(graph, node))) - launch_s, 1e-7)
     except (TriremeError, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Fit a curve of non-negative terms to measurements, and say how far it was off.
+"""Fit a curve of non-negative terms to measurements, and give its error.
 
-`calibrate` calls it for every family of kernels, for launches and for copies.
+`calibrate` fits every family of kernels, and launches; `transfer_probe` fits copies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from trireme.support.dtypes import Array
 
 _ROUNDS = 6
 _OUTLIER = 0.2
-"""Weighted errors above it count as they are, not squared, after the rounds of reweighting."""
+"""Relative errors above this limit count linearly instead of squared (Huber's loss)."""
 _COVERED = 0.9
-"""Of the samples, how many the interval holds; one more for each factor, which may fit its sample
-and say nothing of the next kernel, lies where a kernel is expected of which nothing is known."""
+"""Target coverage of the interval. One prior sample (a calibrated estimate's spread) per fitted
+factor guards against overconfidence."""
 _LEAST = 0.05
-"""Of the seconds: the interval is never narrower, to either side."""
+"""The least half-width of the interval, relative to the prediction."""
 _SHRINK = 0.1
-"""How strongly factors are held: so much, of what a change of them would add, is a residual. What
-measurements do not tell apart then stays as usual."""
+"""Strength of the pull towards the usual factors, relative to the columns' length. Factors that the
+measurements cannot tell apart stay usual."""
 _USUAL = {
     "model_s": 1.0,
     "stores_s": 1.0,
@@ -31,13 +31,15 @@ _USUAL = {
     "handed_bytes": 0.3,
     "joins": 4.0,
 }
-"""What a factor is where measurements say nothing: of seconds 1, of other amounts 0. Of the bytes,
-three tenths pass between cores, and four flags (of many networks, with cores near and far)."""
+"""Factors without evidence: 1 for seconds, 0 for other amounts. In many networks 0.3 of the bytes
+and four flags passed between cores."""
 _MOST = {"model_s": 8.0, "stores_s": 8.0}
-"""The most that factors of seconds can be: up to 3.1 and 4.5 were found. A kernel that is alone in
-its family, and was measured while something else ran, else makes larger ones take milliseconds."""
-_PIVOTS, _PATIENCE = 500, 3
-"""The most solutions of a fit, and how often unknowns change together that are not fewer."""
+"""Upper limits of factors; the largest measured are 3.1 and 4.5. Without a limit, one disturbed
+kernel alone in its family makes predictions of larger kernels take milliseconds."""
+_PIVOTS = 500
+"""The most linear systems that one fit solves."""
+_PATIENCE = 3
+"""Rounds in which all wrong unknowns change together although their number does not fall."""
 
 
 def fit(
@@ -50,10 +52,9 @@ def fit(
     """Return the curve fixed_s + sum of per[term] * term, none negative, that fits best.
 
     samples: the terms of each measurement, all of the same names
-    floor_s: added to the seconds that errors are relative to, so that kernels far shorter do not
-        outweigh those that matter
-    least_s: what a kernel of no work takes, where that is known: one sample more
-    most: the most that factors can be, by term, so that terms that grow together are told apart
+    floor_s: added to the seconds in relative errors, so that very short kernels weigh less
+    least_s: the seconds of a kernel without work, where known; they count as one more sample
+    most: the upper limits of factors, by term; they separate terms that grow together
     """
     names = list(samples[0])
     measured = np.asarray(seconds, np.float64)
@@ -81,10 +82,11 @@ def fit(
 
 
 def least_squares(terms: Array, target: Array, weight: Array, usual: Array, limits: Array) -> Array:
-    """Return the factors within limits of least weighted squares that stay near the usual ones,
-    outliers weighted down.
+    """Return the factors of least weighted squares, within limits and near the usual ones.
 
-    terms: a row a measurement; weight: of each row's error, which makes it a relative one
+    Outliers count linearly.
+    terms: a row a measurement
+    weight: of each row's error, which makes the error relative
     Source: Huber, "Robust estimation of a location parameter" (1964)
     """
     factors, robust = usual, np.ones(len(target))
@@ -96,7 +98,7 @@ def least_squares(terms: Array, target: Array, weight: Array, usual: Array, limi
 
 
 def _squares(terms: Array, target: Array, weight: Array, usual: Array, limits: Array) -> Array:
-    """Return those of least weighted squares: normal equations, columns scaled to length 1."""
+    """Return the least-squares factors by the normal equations, with columns scaled to length 1."""
     scaled, wanted = terms * weight[:, None], target * weight
     size = np.maximum(np.sqrt((scaled**2).sum(axis=0)), 1e-300)
     scaled = scaled / size
@@ -106,12 +108,12 @@ def _squares(terms: Array, target: Array, weight: Array, usual: Array, limits: A
 
 
 def _within(square: Array, right: Array, most: Array) -> Array:
-    """Return the x from 0 to the most that makes x' square x / 2 - right' x least.
+    """Return the x, from 0 to `most`, that minimises x' square x / 2 - right' x.
 
-    Unknowns are free or held at an end; those on the wrong side change, all at once while that
-    makes them fewer, else the last one alone, which ends.
+    Each unknown is free or fixed at a limit. All wrong unknowns change together while their number
+    falls. Otherwise only the last one changes, which guarantees an end.
     Source: Judice and Pires, "A block principal pivoting algorithm for large-scale strictly
-    monotone linear complementarity problems" (1994)
+        monotone linear complementarity problems" (1994)
     """
     held = np.zeros(len(right), np.int8)  # -1 at 0, 1 at the most, 0 free
     found, fewest, patience = np.zeros(len(right)), len(right) + 1, _PATIENCE
@@ -139,7 +141,7 @@ def _within(square: Array, right: Array, most: Array) -> Array:
 def _interval(
     predicted: Array, measured: Array, floor_s: float, factors: int
 ) -> tuple[float, float]:
-    """Return the factors of the prediction between which most measurements lie."""
+    """Return the low and high factors of the prediction that cover `_COVERED` of the samples."""
     ratio = (measured + floor_s) / np.maximum(predicted + floor_s, 1e-300)
     unseen = np.geomspace(*SPREAD["calibration"], factors)
     low, high = np.quantile([*ratio, *unseen], [(1 - _COVERED) / 2, (1 + _COVERED) / 2])

@@ -1,7 +1,4 @@
-"""How fast the machine is now, beside when it was calibrated: a few networks again.
-
-`calibrate --check` tells errors of predictions beside it.
-"""
+""".0 if nothing is known."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from trireme.cost.model import supported_part
 from trireme.passes.pipeline import optimise
 
 _PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
-"""The networks that tell how fast the machine is: of several kinds, and short."""
+"""The networks that are timed: short ones, of several kinds."""
 
 
 class MachineSpeed:
-    """How fast the machine is, beside when it was calibrated: a few of the networks again.
+    """The machine's speed relative to calibration, from a few networks that are timed again.
 
-    They are visited in turns with what is to be compared, so that both see the same machine, and
-    compared with what they took with the cores as far apart; where the device has but one, with
-    what they took; where that was not seen, alone, which does not depend on it.
+    They interleave with the compared runs, so that both see the same machine. A network's reference
+    is its calibrated time in the same state of the cores, else in an unknown state. Without either,
+    the network runs on one thread, whose time does not depend on the cores.
     """
 
     def __init__(self, device: Device, measured: DeviceCalibration) -> None:
@@ -37,7 +34,7 @@ class MachineSpeed:
                 self._rows.append((bind(device, graph), net.name, []))
 
     def visit(self, apart: str = UNKNOWN) -> None:
-        """Measure each network once more, with the cores so far apart."""
+        """Measure each network once more, in this state of the cores."""
         for call, name, ratios in self._rows:
             then = (self._nets.get(apart) or self._nets.get(UNKNOWN, {})).get(name)
             is_alone = then is None
@@ -49,13 +46,14 @@ class MachineSpeed:
                 ratios.append(timed(call) / then)
 
     def forget(self) -> None:
-        """Take back the last visit: the machine was another one meanwhile."""
+        """Discard the last measurement, because the machine changed meanwhile."""
         for _, _, ratios in self._rows:
             del ratios[-1:]
 
     def since(self) -> float:
-        """Return the seconds of the visits since the last time, of those of the calibration: 1.1
-        is a tenth slower; 1.0 if nothing is known.
+        """Return the measured seconds, relative to the calibration's: 1.1 is a tenth slower.
+
+        1.0 if nothing is known. The measurements are cleared.
         """
         found = [statistics.median(ratios) for _, _, ratios in self._rows if ratios]
         for _, _, ratios in self._rows:

@@ -1,6 +1,6 @@
-"""Networks built layer upon layer, of the blocks that real models are made of.
+"""Build networks layer upon layer, from the blocks of real models.
 
-Values are random, seeded.
+Values are random and seeded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Net:
 class NetBuilder:
     """Builds a network layer upon layer; images are [1,H,W,C], sequences [T,C].
 
-    Errors: GraphError, ShapeError: a layer that does not fit what is below it
+    Errors: GraphError, ShapeError: a layer does not fit the one below
     """
 
     def __init__(self, net: Net) -> None:
@@ -48,11 +48,13 @@ class NetBuilder:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape that the network has reached."""
+        """The shape of the newest layer's output."""
         return self.b.type(self.x).dims
 
     def add(self, op: str, *inputs: int | None, **attrs: Any) -> int:
-        """Add a node whose output is quantised as all values are; it becomes the current one."""
+        """Add a node whose output has the common quantisation; its output becomes the current
+        value.
+        """
         self.x = self.b.add(op, *inputs, quants=[self._quant()], source="calibrate", **attrs)
         return self.x
 
@@ -83,7 +85,7 @@ class NetBuilder:
         groups: int = 1,
         residual: int | None = None,
     ) -> int:
-        """Add a convolution that pads to the same size."""
+        """Add a convolution with padding to the same size."""
         w, bias = self._weights(out, kernel, kernel, self.dims[-1] // groups)
         more = () if residual is None or self.dtype != "float32" else (residual,)
         clamps = not act or get_op(act).clamp is not None
@@ -108,13 +110,13 @@ class NetBuilder:
         return self.conv(channels, kernel, stride, act, channels)
 
     def pool(self, op: str, kernel: int, stride: int) -> int:
-        """Add a pool of the same size but for its stride."""
+        """Add a pool with padding to the same size, divided by the stride."""
         pads = ((kernel - 1) // 2,) * 4
         sizes = {"kernel": (kernel, kernel), "strides": (stride, stride), "pads": pads}
         return self.add(op, self.x, dilations=(1, 1), layout="NHWC", **sizes)
 
     def inverted(self, out: int, stride: int = 1, act: str = "relu6", kernel: int = 3) -> int:
-        """Add MobileNetV2's block: six times the channels, depthwise, and back."""
+        """Add MobileNetV2's block: expand the channels six times, depthwise, project."""
         below, channels = self.x, self.dims[-1]
         self.conv(6 * channels, act=act)
         self.depthwise(kernel, stride, act)
@@ -126,7 +128,7 @@ class NetBuilder:
         return self.conv(out)
 
     def bottleneck(self, inner: int, stride: int = 1) -> int:
-        """Add ResNet-50's block, with a shortcut of its own where the size changes."""
+        """Add ResNet-50's block; its shortcut has a convolution where the size changes."""
         below, out = self.x, 4 * inner
         if stride > 1 or self.dims[-1] != out:
             shortcut = self.conv(out, 1, stride, "")
@@ -160,7 +162,7 @@ class NetBuilder:
         return self.add("concat", *parts, axis=-1)
 
     def dense(self, growth: int, inner: int = 128) -> int:
-        """Add DenseNet's layer: normalised, narrowed, convolved, joined to what is below."""
+        """Add DenseNet's layer: normalise, narrow, convolve, join to its input."""
         below = self.x
         self.scaled()
         self.conv(inner)
@@ -168,7 +170,7 @@ class NetBuilder:
         return self.add("concat", below, self.x, axis=-1)
 
     def scaled(self) -> int:
-        """Add what is left of a batch normalisation: a factor, a summand and a relu."""
+        """Add a folded batch normalisation: a factor, a summand and a relu."""
         channels = self.dims[-1]
         factor, summand = (self._constant(np.ones(channels, np.float32)) for _ in range(2))
         self.add("mul", self.x, factor)
@@ -183,27 +185,27 @@ class NetBuilder:
         return self.add("mul", below, self.x)
 
     def shuffle(self, groups: int) -> int:
-        """Mix the channels of groups."""
+        """Shuffle the channels of groups."""
         n, h, w, c = self.dims
         self.reshape(n, h, w, groups, c // groups)
         self.add("transpose", self.x, perm=(0, 1, 2, 4, 3))
         return self.reshape(n, h, w, c)
 
     def reshape(self, *dims: int) -> int:
-        """Give the same elements another shape."""
+        """Add a reshape."""
         return self.add("reshape", self.x, self._constant(np.array(dims, np.int64)))
 
     def transpose(self, *perm: int) -> int:
-        """Move the axes."""
+        """Add a transpose."""
         return self.add("transpose", self.x, perm=perm)
 
     def grow(self, factor: int) -> int:
-        """Resize an image up, linearly."""
+        """Add a linear resize to a larger image."""
         scales = self._constant(np.array([1, factor, factor, 1], np.float32))
         return self.add("resize", self.x, None, scales, mode="linear")
 
     def mean(self, keep: bool = False) -> int:
-        """Average over the image."""
+        """Add the mean over the image."""
         axes = self._constant(np.array([1, 2], np.int64))
         return self.add("reduce_mean", self.x, axes, keepdims=int(keep))
 
@@ -223,7 +225,7 @@ class NetBuilder:
         return self.add("layer_normalization", self.x, *ones, axis=-1)
 
     def encoder(self, heads: int, inner: int, act: str = "gelu") -> int:
-        """Add a transformer's layer on [T,C]: attention, then two products."""
+        """Add a transformer's layer on [T,C]: attention, then two matrix products."""
         below, (rows, width) = self.x, self.dims
         turned = []
         normal = self.normalise()
@@ -277,7 +279,7 @@ class NetBuilder:
         return self.reshape(steps, batch, hidden)
 
     def spectrum(self) -> int:
-        """Add the magnitudes of the spectra of rows."""
+        """Add the magnitudes of the spectrum of each row."""
         rows, length = self.dims
         self.reshape(rows, 1, length)
         self.map("rfft2d", fft_length=(1, length))
@@ -285,13 +287,13 @@ class NetBuilder:
         return self.reshape(rows, length // 2 + 1)
 
     def lookup(self, width: int) -> int:
-        """Take the rows of a table that the largest elements of rows name."""
+        """Gather rows of a table; the index is the arg_max of each row."""
         depth = self.dims[-1]
         table = self._constant(self.rng.standard_normal((depth, width), np.float32))
         return self.add("gather", table, self.map("arg_max", axis=-1, keepdims=0), axis=0)
 
     def frames(self, length: int, step: int) -> int:
-        """Take rows of a sequence, window upon window; they overlap."""
+        """Cut a sequence into overlapping windows."""
         rows, width = self.dims
         starts = np.arange(0, rows - length + 1, step)
         places = self._constant((starts[:, None] + np.arange(length)).astype(np.int64))
@@ -299,22 +301,22 @@ class NetBuilder:
         return self.reshape(len(starts) * length, width)
 
     def scattered(self) -> int:
-        """Write the rows back in another order, over those of zeros."""
+        """Scatter the rows in another order, into zeros."""
         rows, _ = self.dims
         zeros = self._constant(np.zeros(self.dims, np.float32))
         order = self._constant(self.rng.permutation(rows).astype(np.int64).reshape(rows, 1))
         return self.add("scatter_nd", zeros, order, self.x)
 
     def summed(self, axis: int) -> int:
-        """Add the sums of all before, along an axis."""
+        """Add the cumulative sum along an axis."""
         return self.add("cum_sum", self.x, self._constant(np.array(axis, np.int64)))
 
     def best(self, count: int) -> int:
-        """Keep the largest elements of rows."""
+        """Add the largest elements of each row."""
         return self.add("top_k", self.x, self._constant(np.array([count], np.int64)))
 
     def again(self, op: str) -> int:
-        """Combine what is there with the network's input, of the same shape."""
+        """Combine the current value with the network's input, of the same shape."""
         return self.add(op, self.x, self.b.inputs[0])
 
 

@@ -1,7 +1,7 @@
-"""The networks that `calibrate` measures: small ones of the blocks that real models are made of.
+"""The networks that `calibrate` measures: small ones, from the blocks of real models.
 
-Kernels are measured inside them, where weights and values lie in the caches and the memory that
-they would lie in within a model. None is a model that anybody uses. Values are random, seeded.
+Kernels are measured inside the networks, so weights and values lie in the caches and memory as in a
+real model. No network is a published model. Values are random and seeded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POINTWISE = [("conv", 48, 3, 2), ("separable", 96), ("separable", 112, 2), ("se
 _DEEP = [("conv", 48, 3, 2), ("separable", 96, 2), ("separable", 192), ("separable", 384, 2),
          ("separable", 384), ("separable", 640, 2), ("separable", 640), ("separable", 640),
          ("separable", 1152, 2), ("separable", 1152), ("mean",), ("dense_to", 600)]  # fmt: skip
-"""Its weights, 4 MB of int8, do not stay in an L2 cache."""
+"""A net of 4 MB of int8 weights, which do not stay in an L2 cache."""
 _SMALL = [("conv", 16, 3), ("basic", 16), ("basic", 24, 2), ("basic", 48, 2), ("separable", 96),
           ("mean",), ("dense_to", 12), ("map", "softmax")]  # fmt: skip
 _TINY = [("separable", 24), ("separable", 56), ("separable", 56, 2), ("separable", 72),
@@ -139,4 +139,4 @@ NETS: tuple[Net, ...] = (
         ("map", "tanh"), ("transpose", 0, 3, 1, 2)]),
     Net("small maps uint8", "uint8", (1, 12, 12, 24), [("map", "tanh"), ("map", "sigmoid")]),
 )  # fmt: skip
-"""In the order of their worth, should the time not suffice for all."""
+"""The networks by importance; a short time limit leaves out the last ones."""

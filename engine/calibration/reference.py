@@ -1,7 +1,7 @@
-"""Measure the numpy reference of every op: what a node without a native kernel takes.
+"""Measure the numpy reference of every op: the time of a node without a native kernel.
 
-Each op's samples are timed as they are and enlarged. An op with enough measurements has a curve of
-its own; the others share the curve of their family.
+Each op's samples are timed at their own size and enlarged. An op with enough measurements has a
+curve of its own; the others share the curve of their family.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from trireme.support.errors import TriremeError
 from trireme.support.timing import Repeat, time_calls
 
 _LARGE = 1 << 16
-"""About how many elements the first input of an enlarged sample has."""
+"""Approximate elements in the first input of an enlarged sample."""
 _CALLS = Repeat(duration_s=5e-3, most=3)
-"""How often a sample is timed; once, where a call takes longer."""
+"""How often a sample is timed; a call longer than the duration runs once."""
 _SAMPLES = 4
 """The most samples of an op that are timed."""
 
 
 @dataclass(frozen=True)
 class _Timed:
-    """A node that was timed: the classes it belongs to, its amounts, and what it took.
+    """A timed node: its classes, its amounts, and its seconds.
 
     seconds: the least of its runs, since a busy machine interrupts some
     """
@@ -48,7 +48,7 @@ class _Timed:
 
 
 def measure_reference(end: float) -> DeviceCalibration:
-    """Return the curves of the references; of what was measured before `end` (perf_counter)."""
+    """Return the curves of the references measured before `end` (perf_counter)."""
     timed = list(_timed(end))
     curves: dict[str, Curve] = {}
     judged: list[Judgement] = []
@@ -64,10 +64,10 @@ def measure_reference(end: float) -> DeviceCalibration:
 
 
 def _curve(rows: Sequence[_Timed]) -> Curve | None:
-    """Return fixed seconds, those of small calls, and seconds a byte or an operation of large ones.
+    """Return the median seconds of small calls, and the median rate of large ones.
 
-    Medians, and the amount whose rates scatter less: ops of a family differ by a factor of ten, and
-    least squares of relative errors would then predict too little.
+    The rate is a byte's or an operation's: the amount with the smaller scatter. Ops of a family
+    differ by a factor of ten, so least squares of relative errors would predict too little.
     """
     small = [one.seconds for one in rows if not one.is_enlarged]
     large = [one for one in rows if one.is_enlarged]
@@ -93,13 +93,13 @@ def _curve(rows: Sequence[_Timed]) -> Curve | None:
 
 
 def _scatter(rates: Sequence[float]) -> float:
-    """Return how far apart rates are: the ratio of the third quartile to the first."""
+    """Return the scatter of rates: the ratio of the third quartile to the first."""
     low, high = np.quantile(rates, [0.25, 0.75])
     return float(high / low) if low > 0 else math.inf
 
 
 def _timed(end: float) -> Iterator[_Timed]:
-    """Yield what samples take, an op after another, then each op's next sample."""
+    """Yield timed samples: the first sample of every op, then each op's next sample."""
     rng = np.random.default_rng(0)
     with np.errstate(all="ignore"):
         samples = [(op, [*itertools.islice(op.samples(rng), _SAMPLES)]) for op in _measurable()]
@@ -140,7 +140,9 @@ def _sizes(sample: Sample) -> Iterator[Sample]:
 
 
 def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
-    """Return what one call takes; None if the op refuses the inputs, as it may enlarged ones."""
+    """Return the seconds of one call; None if the op refuses the inputs, as some refuse enlarged
+    ones.
+    """
     try:
         graph = _graph(op, sample)
         (node,) = graph.nodes
@@ -155,7 +157,7 @@ def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
 
 
 def _is_planned(type: TensorType) -> bool:
-    """Whether a plan can hold values of a type, so that a placement prices them."""
+    """Whether a plan can hold values of a type, so that a placement prices the op."""
     return type.is_static and type.dtype != "string"
 
 

@@ -1,7 +1,6 @@
-"""A network on a device, measured again and again where models run: whole, and kernel by kernel.
+"""Time a network on a device, repeatedly, in the memory of a run: whole, and kernel by kernel.
 
-`calibrate` visits networks in turns; `MachineSpeed` and turns with other devices use the same
-clock.
+`calibrate` interleaves the networks; `MachineSpeed` and `transfer_probe` use the same timing.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from trireme.support.dtypes import numpy_dtype
 from trireme.support.timing import Repeat, collect, medians, warm_median
 
 LAUNCHES = Repeat(duration_s=0.01, least=3)
-"""How often a launch is timed in a visit."""
+"""Launches of one measurement."""
 _PROFILED = replace(LAUNCHES, most=60)
-"""How often a launch is profiled in a visit."""
+"""Profiled launches of one measurement."""
 
 
 @dataclass
 class Measured:
-    """A network that is measured: its name, kernels and call, and what every visit found.
+    """A measured network: its name, its kernels, its bound call, and its measurements.
 
-    alone: which way the call is to run, where it has the choice (`ThreadedCall`)
-    visits: the seconds of a launch with its wait, profiling nothing; of each kernel; and how far
-        apart the cores were (core_latency.py)
+    alone: whether the call runs on one thread, where it has the choice (`ThreadedCall`)
+    visits: of each measurement: unprofiled seconds of launch and wait, seconds of each kernel, and
+        the state of the cores (core_latency.py)
     """
 
     name: str
@@ -51,7 +50,9 @@ class Measured:
         self.visits.append((whole_s, found, watch.end()))
 
     def found(self, apart: Iterable[str]) -> list[Sample]:
-        """Return what was found with the cores so far apart; all together where none were."""
+        """Return the medians in each of these states of the cores; of all together where none was
+        seen.
+        """
         groups = {one: [v for v in self.visits if v[2] == one] for one in apart}
         groups = {one: visits for one, visits in groups.items() if visits}
         if not self.visits:
@@ -70,10 +71,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """Medians of a network's visits while the cores were so far apart.
+    """Medians of a network's measurements in one state of the cores.
 
-    seconds: of each kernel; nothing where the device does not tell them
-    visits: how many visits these are medians of
+    seconds: of each kernel; empty where the device does not report kernels
+    visits: the number of measurements behind the medians
     """
 
     net: Measured
@@ -84,12 +85,14 @@ class Sample:
 
 
 def use_single_thread(call: BoundCall, alone: bool) -> bool:
-    """Let a call run alone or with its device's other threads; whether it has the choice."""
+    """Let a call run on one thread or on all; return whether the call has the choice."""
     return isinstance(call, ThreadedCall) and call.use_single_thread(alone)
 
 
 def bind(device: Device, graph: Graph) -> BoundCall:
-    """Return a graph compiled for a device, on memory with random inputs, always the same."""
+    """Return a graph compiled for a device and bound to memory, with random inputs from a fixed
+    seed.
+    """
     (executable,) = device.compile([graph])
     args = [device.alloc(max(graph.type(v).nbytes, 1)) for v in (*graph.inputs, *graph.outputs)]
     rng = np.random.default_rng(0)
@@ -102,8 +105,10 @@ def bind(device: Device, graph: Graph) -> BoundCall:
 
 
 def _kernel_seconds(call: BoundCall, cost_features: Sequence[KernelCost]) -> list[float]:
-    """Return the median seconds of each kernel, until the next one begins: between two kernels of a
-    driver lies what the first left to wake up; nothing where the device does not tell them.
+    """Return the median seconds of each kernel, from its start to the start of the next.
+
+    Work that a kernel leaves to wake up thus counts as the kernel's. Empty where the device does
+    not report kernels.
     """
 
     def profiled() -> list[float]:
@@ -119,7 +124,7 @@ def _kernel_seconds(call: BoundCall, cost_features: Sequence[KernelCost]) -> lis
 def _matched(
     cost_features: Sequence[KernelCost], spans: Iterable[tuple[tuple[int, ...], float]]
 ) -> list[float]:
-    """Return the seconds of each kernel; a kernel may have run in pieces. Empty if they differ."""
+    """Return the seconds of each kernel, its pieces added up; empty if the kernels differ."""
     rows, seconds = iter(spans), []
     row = next(rows, None)
     for position, work in enumerate(cost_features):

@@ -1,7 +1,7 @@
-"""What it takes to pass from one device to another: copies, and turns on silicon that both share.
+"""Measure the transfer from one device to another: copies, and turns on shared silicon.
 
-`calibrate` measures runs of a session over small chains that cross again and again, so that what a
-session overlaps or launches ahead is in the figures, and takes off what the tasks take alone.
+`calibrate` runs sessions over small networks that change the device again and again. So the figures
+include the session's overlap and launches ahead. The seconds of the tasks alone are subtracted.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from trireme.support.dtypes import numpy_dtype
 from trireme.support.timing import Repeat, medians, warm_median
 
 Bind = Callable[[Device, Graph], BoundCall]
-"""What compiles a graph for a device and puts it on memory."""
+"""Compiles a graph for a device and binds it to memory."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """What a copy takes: seconds, and bytes a second, as `calibration.Sharing` has them.
+    """The cost of a copy: seconds, and bytes a second, as in `calibration.Sharing`.
 
-    flags, handed: what the copy takes more, in flags and in bytes that pass between cores
-    samples, error: how many runs it was fitted to, and their median error, relative to the run
+    flags: additional flags that pass between cores, a copy
+    handed: additional bytes that pass between cores, a byte of the copy
+    samples: number of runs behind the fit
+    error: median error, relative to the run
     """
 
     latency_s: float
@@ -52,7 +54,7 @@ class Crossing:
     error: float
 
     def sharing(self, overlap: float) -> Sharing:
-        """Return the figures as a calibration keeps them."""
+        """Return the figures in the calibration's form."""
         return Sharing(self.latency_s, self.bandwidth, self.flags, self.handed, overlap)
 
 
@@ -70,30 +72,31 @@ _CUTS: Mapping[str, tuple[int, ...]] = {
     "separable": (4,),
     "inverted": (4,),
 }
-"""The networks whose crossings are measured, and in how many stretches: the longer a driver's
-threads have slept meanwhile, the longer they take to wake (20 us after 10, 150 after 60 and more on
-a virtual machine), so stretches are as long as small models' are."""
+"""Networks that are cut between two devices, and the numbers of parts. A driver's threads wake
+slower after a longer sleep: in 20 us after 10 us, and 150 us after 60 us on a virtual machine. So
+the parts are as long as those of small models."""
 _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
-"""Those that run on one device, their inputs and outputs on the host."""
+"""Networks that run on one device, with inputs and outputs on the host."""
 _VISIT = Repeat(duration_s=0.004, least=3)
-"""How often each thing is run in a visit."""
+"""How often one measurement repeats a run or a task."""
 _LEAST_S_PER_BYTE = 1e-12
 _USUAL = (15e-6, 1e-10, 130.0, 0.2)
-"""About what was found with the cores near and far: which part depends on them cannot be told where
-one state alone was seen."""
+"""Usual seconds a copy, seconds a byte, flags and handed bytes, measured in both states of the
+cores. Measurements in one state cannot separate the part that depends on the cores."""
 _MOST = (np.inf, np.inf, 300.0, 2.0)
-"""A byte of a copy passes between cores once on its way in and once on its way out, at the most."""
+"""Upper limits of the same figures. A byte of a copy passes between cores at most twice:
+in and out."""
 
 
 class TransferCosts:
-    """Runs that cross between devices, measured in turns with what else is measured.
+    """Measured runs that change the device, interleaved with other measurements.
 
-    there: a device with memory of its own; here: one on host memory that takes turns with it;
-        without it, the whole network runs there
-    stack: what the runs' sessions are open until
-    end: when no more runs are prepared (time.perf_counter); compiling them may take long
+    there: a device with memory of its own
+    here: a device on host memory that takes turns with it; None runs the whole network there
+    stack: closes the runs' sessions
+    end: no run is prepared after this time (time.perf_counter), since compiling may take long
     """
 
     def __init__(
@@ -113,15 +116,15 @@ class TransferCosts:
 
     @property
     def is_visited(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether every run has a measurement."""
         return bool(self.runs) and all(run.visits for run in self.runs)
 
     @property
     def figures(self) -> Crossing:
-        """What a copy to the device with memory of its own, or from it, adds to a run.
+        """The seconds that a copy to or from the device with its own memory adds to a run.
 
-        What is added to the tasks' own time: waking and telling of the end, what the host does
-        meanwhile, and caches that then hold another core's values.
+        They exclude the tasks' own time. They include waking up, signalling the end, the host's
+        work meanwhile, and caches that hold another core's values.
         """
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
         rows = [row for run in self.runs for row in run.rows(cores)]
@@ -129,12 +132,12 @@ class TransferCosts:
 
 
 Row = tuple[float, float, float, float, CoreLatency | None]
-"""Of a run the copies, their bytes, the seconds more than the tasks take, the whole seconds, of
-which errors are parts; and how far apart the cores were, None where nobody can tell."""
+"""A run: copies, bytes copied, seconds beyond its tasks, whole seconds, core latency (None where
+unknown). Errors are relative to the whole seconds."""
 
 
 def crossing_of(rows: Sequence[Row]) -> Crossing:
-    """Return the figures that fit runs best, none negative."""
+    """Return the figures that fit the runs best, none negative."""
     cores = [row[4] or CoreLatency(0.0, 0.0) for row in rows]
     table = np.array([row[:4] for row in rows], np.float64)
     flags, handed = np.array([(one.flag_s, one.byte_s) for one in cores]).T
@@ -150,10 +153,10 @@ def crossing_of(rows: Sequence[Row]) -> Crossing:
 
 @dataclass
 class _Crossing:
-    """A session on a network over one or two devices, and its tasks to run by themselves.
+    """A session on a network over one or two devices, and its tasks for runs alone.
 
-    context: the memory of those tasks
-    visits: of each, the seconds of a run, of its tasks alone, and how far apart the cores were
+    context: the memory of the tasks
+    visits: of each measurement: seconds of a run, of its tasks alone, and the state of the cores
     """
 
     run: Callable[[], object]
@@ -165,9 +168,9 @@ class _Crossing:
 
     @classmethod
     def of(cls, graph: Graph, there: Device, here: Device | None, stack: ExitStack) -> _Crossing:
-        """Return it on memory, until the stack closes.
+        """Return the session and the tasks on memory, until the stack closes.
 
-        By themselves tasks are not parked: that workers have to be woken is a part of crossing.
+        The workers stay awake for tasks alone, because waking is a part of the transfer.
         """
         devices = [one for one in (here, there) if one is not None]
         session = stack.enter_context(
@@ -193,7 +196,7 @@ class _Crossing:
         self.visits.append((whole_s, own_s, watch.end()))
 
     def rows(self, cores: Mapping[str, CoreLatency | None]) -> Iterator[Row]:
-        """Yield what the visits found, for each of the states of the cores."""
+        """Yield the medians of the measurements in each state of the cores."""
         for apart, core_latency in cores.items():
             mine = [visit[:2] for visit in self.visits if visit[2] == apart or apart == UNKNOWN]
             if mine:
@@ -202,7 +205,7 @@ class _Crossing:
 
 
 def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
-    """Yield networks, in stretches, that the devices run; chains of maps, if there are none."""
+    """Yield networks that all the devices run, in parts; chains of maps if there are none."""
     devices = [one for one in (here, there) if one is not None]
     names = [one.spec.name for one in devices]
     graphs = [
@@ -219,7 +222,7 @@ def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
 
 
 def in_stretches(graph: Graph, devices: Sequence[str], parts: int) -> Graph:
-    """Return the graph with its nodes pinned, in so many stretches, to the devices in turn."""
+    """Return the graph in `parts` contiguous parts, pinned to the devices in turn."""
     if len(devices) < 2:
         return graph
     size = -(-len(graph.nodes) // parts)
@@ -232,7 +235,7 @@ def measure_issue(device: Device) -> float | None:
     """Return the seconds in which a session launches a task behind another of the device.
 
     None for a device that does not start one after another by itself. The tasks are so short that
-    it is the host that limits how many run.
+    the host limits their rate.
     """
     name, took = device.spec.name, []
     if device.driver_queue is None:
@@ -262,12 +265,12 @@ def chain(elements: int, devices: Sequence[str]) -> Graph:
 
 
 def measure_overlap(first: BoundCall, second: BoundCall) -> float:
-    """Return what two networks at once take, of one after the other."""
+    """Return the seconds of two networks at once, relative to one after the other."""
     alone = sum(warm_median(runner_of(call), _ROUNDS) for call in (first, second))
     return warm_median(partial(_together, first, second), _ROUNDS) / alone
 
 
 def _together(first: BoundCall, second: BoundCall) -> None:
-    """Launch the second, which returns before it is over, then the first; wait for both."""
+    """Launch the second, which returns before its end, then the first; wait for both."""
     for event in (second.launch(), first.launch()):
         event.wait()

@@ -1,8 +1,8 @@
 """Cost curves measured on this machine, as data: a readable JSON file a machine.
 
-`calibrate` measures them, `fit` fits them, `model` reads them. A curve belongs to one device as its
-spec describes it (driver, threads, instruction set), so a changed machine is never priced by
-another's figures.
+`calibrate` measures, `fit` fits, `model` reads the curves. A curve belongs to one device as its
+spec describes the device (driver, threads, instruction set). So a changed machine is never priced
+by another's figures.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from trireme.support.user_files import calibration_file
 _log = logging.getLogger(__name__)
 VERSION = 10
 REFERENCE = "reference"
-"""The name under which a calibration keeps the curves of the numpy references."""
+"""The name of the numpy references' curves in a calibration."""
 
 
 def reference_description() -> str:
-    """Return what the curves of the numpy references belong to."""
+    """Return the description of the numpy references, which their curves belong to."""
     return f"numpy {np.__version__}"
 
 
@@ -41,8 +41,9 @@ def reference_description() -> str:
 class Curve:
     """Seconds of a kernel: fixed_s + the sum of per[term] * term.
 
-    low, high: factors between which nine of ten measurements lay
-    samples, error: how many measurements it was fitted to, and their median error, relative
+    low, high: factors that cover nine of ten measurements
+    samples: the number of measurements behind the fit
+    error: their median relative error
     """
 
     fixed_s: float
@@ -53,19 +54,19 @@ class Curve:
     error: float = 0.0
 
     def seconds(self, terms: Mapping[str, float]) -> float:
-        """Return the predicted seconds; never falls when a term grows."""
+        """Return the predicted seconds, which never fall when a term grows."""
         return self.fixed_s + sum(each * terms.get(name, 0.0) for name, each in self.per.items())
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What it costs two devices to take turns on silicon that they share, measured.
+    """The measured cost of turns between two devices on shared silicon.
 
-    latency_s, bandwidth: of a copy between them in a run over both, in place of one of the device
-        alone: (seconds, bytes a second), where cores hand nothing over
-    flags, handed: what each copy, and each byte of it, take more, in flags and in bytes that pass
-        between cores (core_latency.py)
-    overlap: seconds of both at once, of the sum of the seconds of each alone: 1.0 is taking turns
+    latency_s, bandwidth: of a copy between the two, without the cost of passing data between cores.
+        The figures compare a run over both devices with a run on one (seconds, bytes a second).
+    flags, handed: additional flags a copy, and bytes a copied byte, that pass between cores
+        (core_latency.py)
+    overlap: seconds of both at once, relative to one after the other; 1.0 is taking turns
     """
 
     latency_s: float
@@ -75,7 +76,7 @@ class Sharing:
     overlap: float
 
     def link(self, cores: CoreLatency | None) -> tuple[float, float]:
-        """Return the latency, and the bytes a second, of a copy while cores are so far apart."""
+        """Return the latency and the bytes a second of a copy at this core latency."""
         known = cores or USUAL
         latency_s = self.latency_s + self.flags * known.flag_s
         return latency_s, 1 / (1 / self.bandwidth + self.handed * known.byte_s)
@@ -86,17 +87,18 @@ class DeviceCalibration:
     """The measured figures of one device.
 
     description: of the spec: driver, threads, instruction set
-    launch_s: of a task, beside its kernels; None where the description's figure is kept
-    kernel_s: of a kernel, beside its own time: what lies between two of them
-    issue_s: seconds in which the host launches a task behind another of the device, which starts it
-        by itself; None where the host must wait between them
-    curves: by family of kernels; copies: "read" and "write", (latency in s, bytes a second)
-    sharing: of a device on host memory, by the name of another of the same resource group
-    nets: seconds of the networks that were measured, by how far apart the cores were ("" where
-        that is not known) and name, to tell the machine's pace by
-    cores: what passing data between the device's threads cost, by how far apart they were
-    apart: of these, what it is priced by; "" where nothing is known
-    judged: the verdict on every figure that was measured (quality.py), used or not
+    launch_s: of a task, beside its kernels; None uses the description's figure
+    kernel_s: the gap between two kernels of a task
+    issue_s: seconds in which the host launches a task behind another that the device starts by
+        itself; None where the host must wait between the two
+    curves: by family of kernels
+    copies: "read" and "write", (latency in s, bytes a second)
+    sharing: of a device on host memory, by the name of another device of its resource group
+    nets: seconds of the measured networks, by state of the cores ("" where unknown) and name; the
+        reference for the machine's speed
+    cores: core latency between the device's threads, by state of the cores
+    apart: the state of the cores that prices use; "" where nothing is known
+    judged: the verdict on every measured figure (quality.py), used or not
     """
 
     name: str
@@ -114,18 +116,17 @@ class DeviceCalibration:
 
     @property
     def core_latency(self) -> CoreLatency | None:
-        """What passing data between cores is priced by; None where it was not measured."""
+        """The core latency that prices use; None where it was not measured."""
         return self.cores.get(self.apart)
 
     def seconds(self, kernel: KernelCost) -> float:
-        """Return the predicted seconds of a kernel of a family that was measured."""
+        """Return the predicted seconds of a kernel of a measured family."""
         return self.curves[kernel.family].seconds(priced(kernel.terms, self.core_latency))
 
     def merged(self, newer: DeviceCalibration) -> DeviceCalibration:
-        """Return the figures of a newer measurement, and of this one where the newer has none.
+        """Return the figures of a newer measurement, and older ones where the newer has none.
 
-        A figure that was not used, or not measured in the time there was, does not replace one
-        that was used before.
+        A missing or unused figure does not replace a used one.
         """
         used = {one.figure: one for one in self.judged if one.used}
         judged = {one.figure: one for one in self.judged} | {
@@ -150,15 +151,15 @@ class DeviceCalibration:
         )
 
     def at(self, cores: CoreLatency) -> DeviceCalibration:
-        """Return the figures with data passed between cores at the price given."""
+        """Return the figures with core latency priced at the one given."""
         return replace(self, cores={**self.cores, cores.apart: cores}, apart=cores.apart)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of one machine, by "name: description"; empty when nothing was measured.
+    """The calibration of one machine, by "name: description"; empty before any measurement.
 
-    stale: where the file is another version's, a sentence that says so; then nothing is known
+    stale: a sentence where the file is of another version; such a calibration is empty
     """
 
     devices: Mapping[str, DeviceCalibration] = field(default_factory=dict)
@@ -170,12 +171,12 @@ class Calibration:
         return cls({f"{one.name}: {one.description}": one for one in devices})
 
     def of(self, spec: DeviceSpec) -> DeviceCalibration | None:
-        """Return what was measured of just this kind of device, None if it was another."""
+        """Return the figures of this kind of device, None if only others were measured."""
         return self.devices.get(f"{spec.kind}: {spec.description}")
 
     @property
     def reference(self) -> DeviceCalibration | None:
-        """What was measured of the numpy references with this numpy, None if nothing was."""
+        """The figures of the numpy references with this numpy, None without a measurement."""
         return self.devices.get(f"{REFERENCE}: {reference_description()}")
 
     def with_(self, other: Calibration) -> Calibration:
@@ -187,10 +188,10 @@ class Calibration:
         return Calibration({**self.devices, **merged})
 
     def at(self, spec: DeviceSpec, cores: CoreLatency | None) -> Calibration:
-        """Return this calibration with a device priced for how far apart its cores are now.
+        """Return this calibration with a device priced at its core latency of now.
 
-        It stays as it is where nothing is known, and where threads share a core: what they take
-        from each other then was not measured.
+        It stays unchanged where nothing is known, and where threads share a core: calibration does
+        not measure shared cores.
         """
         known = self.of(spec)
         if not known or not known.core_latency or not cores or cores.apart == "shared":
@@ -200,8 +201,9 @@ class Calibration:
         )
 
     def cores_of(self, devices: Iterable[Device]) -> tuple[Cores, ...]:
-        """Return how far apart the cores of devices are now, beside what they are priced by; it
-        takes a millisecond of a device, and those without cores to tell apart are left out.
+        """Return the core latency of each device now, beside the one that prices use.
+
+        It takes a millisecond a device. Devices without core latency are left out.
         """
         found = []
         for device in devices:
@@ -211,8 +213,8 @@ class Calibration:
         return tuple(found)
 
     def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
-        """Return a sentence on the devices whose time is measured and that were not: their prices
-        are read off their descriptions. None where there is no such device.
+        """Return a sentence on the unmeasured real devices, priced by their descriptions; None if
+        none.
         """
         names = [
             spec.name
@@ -235,7 +237,7 @@ class Calibration:
         return found.issue_s if found else None
 
     def copy(self, spec: DeviceSpec, direction: str) -> tuple[float, float] | None:
-        """Return latency and bandwidth of "read" (to the host) or "write" (from it)."""
+        """Return the latency and bandwidth of "read" (to the host) or "write" (from it)."""
         found = self.of(spec)
         return found.copies.get(direction) if found else None
 
@@ -258,9 +260,8 @@ class Calibration:
 def load_calibration(given: Calibration | str | os.PathLike[str] | None = None) -> Calibration:
     """Return the calibration in a file, this user's when None; an empty one if there is no file.
 
-    A file of another version holds other figures: it is left unused, with a warning, until devices
-    are measured again.
-    given: the file; a calibration is returned as it is
+    A file of another version is left unused, with a warning, until devices are measured again.
+    given: the file; a calibration is returned unchanged
     Errors: ModelFileError, if the file is damaged
     """
     if isinstance(given, Calibration):

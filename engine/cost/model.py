@@ -1,11 +1,11 @@
-"""Seconds from work: what a node or a copy is predicted to take on each device.
+"""Seconds from work: the predicted time of a node or a copy on each device.
 
-Three sources, best first: curves measured on this machine (`calibration`), the device's own model
-(the simulated NPU counts cycles), and the roofline of the device's spec. What has no kernel is
-priced as the numpy reference. Every estimate says which of these it is, and how far off it may be.
+There are three sources, best first. They are curves measured on this machine (`calibration`), the
+device's own model (the simulated NPU counts cycles), and the roofline of the device's spec. A node
+without a kernel is priced as the numpy reference. Every estimate names its source and interval.
 
-A measured device says which kernels it would make of the whole graph (`Device.works`); a kernel of
-several nodes is shared out among them, so that nodes' seconds add up to their region's.
+A measured device describes the kernels of the whole graph (`Device.cost_features`). The seconds of
+a kernel of several nodes are shared out, so that the nodes' seconds add up to their region's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Source = Literal["calibration", "device", "roofline", "reference"]
 
 
 REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
-"""What a node costs without a kernel, on the numpy reference: an order of magnitude, so that the
-placement prefers any device that has a kernel."""
+"""Unmeasured cost of a node on the numpy reference: an order of magnitude. The placement thus
+prefers any device that has a kernel."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a node does, whoever does it: arithmetic operations and bytes read and written."""
+    """The work of a node on any device: arithmetic operations and bytes read and written."""
 
     kind: str
     dtype: str
@@ -40,7 +40,7 @@ class Work:
 
     @property
     def terms(self) -> dict[str, float]:
-        """The amounts, as a curve takes them."""
+        """The amounts, by the names of a curve's terms."""
         return {"flops": float(self.flops), "bytes": float(self.nbytes)}
 
 
@@ -50,14 +50,14 @@ SPREAD: Mapping[Source, tuple[float, float]] = {
     "roofline": (0.3, 3.0),
     "reference": (0.1, 10.0),
 }
-"""Factors of an estimate between which the truth is taken to lie, where nothing measured says."""
+"""Interval factors of estimates without a measurement, by source."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """Predicted seconds of a node's own work, without launch and copies.
 
-    low_s, high_s: between which the seconds are expected; by the source where not given
+    low_s, high_s: the interval; by default the source's factors
     """
 
     seconds: float
@@ -74,8 +74,8 @@ class Estimate:
 
 
 _SHARED = 0.3
-"""Of a relative error, how much kernels have in common (a phase of the machine, say): that part
-adds up over the nodes of a region, the rest evens out."""
+"""The share of a relative error that kernels have in common (a phase of the machine, say). This
+share adds up over the nodes of a region; the rest averages out."""
 
 
 def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float,
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two memory spaces: seconds = latency_s + bytes / bandwidth."""
+    """A link between two memory spaces: seconds = latency_s + bytes / bandwidth."""
 
     latency_s: float
     bandwidth: float
@@ -106,7 +106,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """Copy costs between memory spaces; two devices' spaces are joined by way of the host's."""
+    """Copy costs between memory spaces; a copy between two devices goes through the host's
+    memory.
+    """
 
     to_host: Mapping[str, Link] = field(default_factory=dict)
     from_host: Mapping[str, Link] = field(default_factory=dict)
@@ -131,7 +133,7 @@ def work_of(graph: Graph, node: Node) -> Work:
 
 
 def node_signature(graph: Graph, node: Node) -> Hashable:
-    """Return what nodes have in common that take the same time: op, types and attributes."""
+    """Return a key for nodes that take the same time: op, types and attributes."""
     types = tuple(str(graph.type(value)) for value in (*node.used, *node.outputs))
     return node.op, types, repr(sorted(node.attrs.items()))
 
@@ -139,7 +141,8 @@ def node_signature(graph: Graph, node: Node) -> Hashable:
 def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
     """Return the classes of a node on the numpy reference, the narrower first: its op, its family.
 
-    Quantised arithmetic is a class apart; ops that only move data take any integers alike.
+    Quantised arithmetic is a class of its own. For ops that only move data, all integers share a
+    class.
     """
     op = get_op(node.op)
     form = " quantised" if is_quantized(graph, node) and not op.moves else ""
@@ -147,7 +150,9 @@ def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
 
 
 def _kind(graph: Graph, node: Node, family: str) -> str:
-    """Return the op family, with depthwise convolution a kind of its own: it is bandwidth-bound."""
+    """Return the op family; depthwise convolution is a kind of its own, because it is
+    bandwidth-bound.
+    """
     if node.op == "conv" and node.attrs["groups"] > 1:
         return "depthwise"
     return family
@@ -173,7 +178,7 @@ class CostModel:
     ) -> None:
         self.devices = devices
         self.timed = timed or {}
-        """Estimates that were timed one by one, by device and `node_signature`."""
+        """Estimates of nodes that were timed alone, by device and `node_signature`."""
         self.calibration = calibration or Calibration()
         self._known: dict[str, tuple[Graph, dict[int, Estimate]]] = {}
         self.links = self._links()
@@ -181,7 +186,7 @@ class CostModel:
     def node(self, graph: Graph, node: Node, device: str, note: str | None = None) -> Estimate:
         """Return the estimate of a node that the device supports.
 
-        note: the device's kernel note on the node, where the caller has asked for it
+        note: the device's kernel note on the node, where the caller has it already
         """
         spec = self.devices[device].spec
         if self.timed and (known := self.timed.get((device, node_signature(graph, node)))):
@@ -209,14 +214,18 @@ class CostModel:
         return Estimate(REFERENCE.seconds(work.terms), "reference")
 
     def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
-        """Return the estimates of all nodes that a measured device supports; kept for the graph."""
+        """Return the estimates of all nodes that a measured device supports; cached for the
+        graph.
+        """
         known = self._known.get(device)
         if known is None or known[0] is not graph:
             known = self._known[device] = (graph, self._by_kernel(graph, device))
         return known[1]
 
     def _by_kernel(self, graph: Graph, device: str) -> dict[int, Estimate]:
-        """Price the kernels of a graph, and share each out among its nodes by the roofline."""
+        """Price the kernels of a graph; share each kernel's seconds among its nodes by the
+        roofline.
+        """
         part = supported_part(graph, self.devices[device])
         spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
         kernels = self.devices[device].cost_features(part)
@@ -238,13 +247,15 @@ class CostModel:
         return {node: _sum(parts) for node, parts in found.items()}
 
     def launch_s(self, device: str) -> float:
-        """Return the seconds a task costs beyond its nodes."""
+        """Return the seconds of a task beyond its nodes."""
         spec = self.devices[device].spec
         measured = self.calibration.launch_s(spec)
         return spec.launch_s if measured is None else measured + spec.handover_s
 
     def issue_s(self) -> dict[str, float]:
-        """Return the seconds in which a task is launched behind another, of devices that can."""
+        """Return the seconds of launching a task behind another, by device, for the devices that
+        can.
+        """
         found = {name: self.calibration.issue_s(d.spec) for name, d in self.devices.items()}
         return {name: seconds for name, seconds in found.items() if seconds is not None}
 
@@ -265,8 +276,10 @@ class CostModel:
         return Links(to_host, from_host)
 
     def _turns(self, spec: DeviceSpec) -> Sharing | None:
-        """Return what turns cost a device with a host device on the same silicon, if there is one;
-        of several, where copies take longest.
+        """Return the cost of turns with a host device on the same silicon, None without such a
+        device.
+
+        Of several host devices, the one with the slowest copies counts.
         """
         if spec.memory == HOST:
             return None
@@ -276,7 +289,7 @@ class CostModel:
 
 
 def ways_of(cost_features: Sequence[KernelCost]) -> dict[bool, list[KernelCost]]:
-    """Return the kernels of a region by whether they run alone, for each way that there is."""
+    """Return the kernels of a region for each variant: alone on one thread, or with all threads."""
     apart = [work.alone for work in cost_features if work.alone]
     return {False: list(cost_features)} | (
         {True: apart} if cost_features and len(apart) == len(cost_features) else {}
@@ -286,7 +299,7 @@ def ways_of(cost_features: Sequence[KernelCost]) -> dict[bool, list[KernelCost]]
 def _fastest(
     kernels: Sequence[KernelCost], measured: DeviceCalibration | None
 ) -> Sequence[KernelCost]:
-    """Return the kernels of the faster of the ways that were measured."""
+    """Return the kernels of the fastest measured variant."""
     if measured is None:
         return kernels
     ways = [
@@ -296,7 +309,7 @@ def _fastest(
 
 
 def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
-    """Return the estimate of a node from its parts: seconds, low, high, whether measured."""
+    """Return a node's estimate from its parts: seconds, low, high, whether measured."""
     rows = list(parts)
     source: Source = "calibration" if all(row[3] for row in rows) else "roofline"
     seconds, low_s, high_s = (sum(row[k] for row in rows) for k in range(3))
@@ -304,7 +317,7 @@ def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
 
 
 def generic_works(graph: Graph) -> list[KernelCost]:
-    """Return each node as a kernel of its own, for a device that does not tell its kernels."""
+    """Return each node as a kernel of its own, for a device that does not describe its kernels."""
     rows = [(node, work_of(graph, node)) for node in graph.nodes]
     return [KernelCost((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
 
@@ -312,7 +325,7 @@ def generic_works(graph: Graph) -> list[KernelCost]:
 def supported_part(graph: Graph, device: Device) -> Graph:
     """Return the nodes that a device runs with kernels, as a graph; the graph itself if all.
 
-    What others make is an input of it, what others read an output.
+    Values of other nodes are inputs of the part, and values that other nodes read are outputs.
     """
     mine = [
         node

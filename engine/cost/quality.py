@@ -1,7 +1,7 @@
 """Decide which measured figures are good enough to price with.
 
-`calibrate` asks for every figure that it fitted. A figure with too few samples, outside physical
-limits or with too large a residual is not used: the device's description prices it, and the
+`calibrate` judges every figure that it fits. A figure is not used with too few samples, outside
+physical limits, or with too large a residual. The device's description then prices it, and the
 calibration says so.
 """
 
@@ -22,10 +22,11 @@ Quantity = Literal[
 
 @dataclass(frozen=True)
 class Limits:
-    """What a figure needs to be used.
+    """The requirements on a figure.
 
-    samples: the fewest measurements; low, high: of its value, in `unit`
-    error: the largest median error of the fit, relative to what was measured
+    samples: the fewest measurements
+    low, high: limits of the value, in `unit`
+    error: the largest median error of the fit, relative to the measurement
     """
 
     samples: int
@@ -39,12 +40,12 @@ LIMITS: Mapping[Quantity, Limits] = {
     # A driver that takes more than 2 ms to launch a task was disturbed: slow ones take 50 us.
     "launch": Limits(3, 0.0, 2e-3, "s"),
     "issue": Limits(1, 0.0, 1e-3, "s"),
-    # Seconds of a kernel of no work.
+    # The fixed seconds of a kernel.
     "kernels": Limits(3, 0.0, 2e-3, "s"),
-    # Curves of a family are of ops that differ: their interval says by how much.
+    # Ops of one family differ in speed; the interval covers the difference.
     "reference": Limits(3, 0.0, 1e-2, "s", error=1.0),
     "copy latency": Limits(3, 0.0, 5e-3, "s"),
-    # No bus and no memory of one socket is faster; a fit that sees no bytes says 1,000 GB/s.
+    # No bus and no memory of one socket is faster; a fit without large copies gives 1,000 GB/s.
     "copy bandwidth": Limits(3, 1e6, 4e11, "B/s"),
     # Two devices at once cannot take less than half of one after the other.
     "overlap": Limits(1, 0.45, 2.5, ""),
@@ -52,16 +53,18 @@ LIMITS: Mapping[Quantity, Limits] = {
 
 
 FAR_OFF = 30.0
-"""A launch that takes this many times what the description says was measured while others ran."""
+"""A launch above this many times the description's was disturbed by other work."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of one measured figure.
+    """The verdict on one measured figure.
 
-    figure: what it is, and of what: "launch", "copy bandwidth to opencl", "kernels gemm/float32"
-    value: as measured, in `unit`; samples: measurements behind it
-    error: median error of its fit, relative; low, high: the limits of the value
+    figure: its kind and owner: "launch", "copy bandwidth to opencl", "kernels gemm/float32"
+    value: as measured, in `unit`
+    samples: the number of measurements
+    error: median relative error of the fit
+    low, high: the limits of the value
     """
 
     figure: str
@@ -73,7 +76,7 @@ class Judgement:
 
     @property
     def used(self) -> bool:
-        """Whether estimates are priced by the figure; by the description otherwise."""
+        """Whether estimates use the figure; otherwise they use the description."""
         return self.verdict == "used"
 
     def __str__(self) -> str:
@@ -94,8 +97,8 @@ def judge(
 ) -> Judgement:
     """Return the verdict on a figure.
 
-    of: what the figure belongs to: a family of kernels or a device
-    described: the description's figure; what is more than FAR_OFF times as large was disturbed
+    of: the owner of the figure: a family of kernels or a device
+    described: the description's figure; a value above FAR_OFF times it was disturbed
     """
     limits = LIMITS[quantity]
     high = min(limits.high, FAR_OFF * described)
@@ -110,7 +113,7 @@ def judge(
 
 
 def _text(value: float, unit: str) -> str:
-    """Return a value as people read it."""
+    """Return a value with a unit that a person reads."""
     if unit == "s":
         return time_text(value) if math.isfinite(value) else "no time"
     return rate_text(value, "B/s") if unit == "B/s" else f"{value:.0%}"

@@ -1,1 +1,1 @@
-"""A placement as tasks: what runs when, what it waits for, where values live."""
+"""A placement as tasks: their order, their waits, and the memory of their values."""

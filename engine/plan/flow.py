@@ -1,6 +1,6 @@
-"""Many runs of a plan in flight at once, in virtual time: how fast, how deep, in how much memory.
+"""Many runs of a plan in flight at once, in virtual time: speed, depth and memory.
 
-Each run in flight has a context of its own, a copy of the arenas: only devices, links and states
+Each run in flight has a context of its own, a copy of the arenas. Only devices, links and states
 tie runs together. `virtual_time` has the rules of a stream; `Pipeline` follows them for real.
 """
 
@@ -16,12 +16,13 @@ from trireme.support.errors import PlanError
 
 MOST_DEPTH = 8
 _ENOUGH = 1.02
-"""A depth whose steady state is this near that of MOST_DEPTH is deep enough."""
+"""A depth is enough when its steady state takes at most this many times that of MOST_DEPTH."""
 
 
 def state_waits(plan: Plan) -> list[tuple[int, int]]:
-    """Return (a, b) where task b of a run must wait for task a of the run before: one of the two
-    writes a state that the other uses.
+    """Return (a, b) where task b of a run must wait for task a of the run before.
+
+    One of the two writes a state that the other uses.
     """
     users: dict[str, list[tuple[int, bool]]] = {}
     for task in plan.tasks:
@@ -39,8 +40,9 @@ def state_waits(plan: Plan) -> list[tuple[int, int]]:
 
 
 def steady_s(plan: Plan, seconds: Sequence[float], depth: int) -> float:
-    """Return the seconds from one run's end to the next one's, once the pipeline is full, if task i
-    takes seconds[i].
+    """Return the seconds between the ends of two runs, once the pipeline is full.
+
+    seconds: of each task, by index
     """
     if not plan.tasks:
         return 0.0
@@ -53,9 +55,11 @@ def steady_s(plan: Plan, seconds: Sequence[float], depth: int) -> float:
 class Flow:
     """How a plan runs as a pipeline.
 
-    depth: runs in flight at most
-    steady_s: predicted seconds a run in the steady state; alone_s: of a run by itself
-    busiest: the resource that limits it, busy_s: its predicted seconds a run
+    depth: the most runs in flight
+    steady_s: predicted seconds a run in the steady state
+    alone_s: predicted seconds of a run by itself
+    busiest: the resource that limits the pipeline
+    busy_s: predicted seconds a run of that resource
     arena_bytes: of each memory space, all contexts together
     why: a sentence on the depth
     """
@@ -70,7 +74,8 @@ class Flow:
 
 
 def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> Flow:
-    """Return how a plan flows if task i takes seconds[i]; the least depth that is enough when None.
+    """Return how a plan flows if task i takes seconds[i]; depth None finds the least that is
+    enough.
 
     Errors: PlanError, if the depth is not a number above 0, or its contexts fit no device's memory
     """
@@ -97,7 +102,7 @@ def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> F
 
 
 def _room(plan: Plan) -> tuple[int, str]:
-    """Return how many contexts fit the devices' memory, and the sentence of what limits them."""
+    """Return how many contexts fit the devices' memory, and the sentence that names the limit."""
     room, limit = 1 << 30, ""
     for spec in plan.placement.specs.values():
         use, each = plan.memory[spec.memory], plan.arenas[spec.memory].nbytes

@@ -1,6 +1,7 @@
-"""What a plan needs of a memory space beside its arena: weights, code, and scratch inside tasks.
+"""Memory that a plan needs beside its arenas: weights, code, and scratch inside tasks.
 
-`plan` asks with what devices say of single nodes, `program` again with what their code takes.
+`plan` calls this module with the devices' figures of single nodes, `program` with the compiled
+code's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from trireme.placement.placement import Placement, largest_values
 from trireme.support.errors import PlanError
 
 Region = tuple[str, Sequence[Node], Sequence[int]]
-"""A task: its device, nodes, and the values that it makes for others."""
+"""A task: its device, its nodes, and the values that other tasks or the caller read."""
 
 
 def beside_arena(placement: Placement, regions: Iterable[Region], memory: str) -> MemoryUse:
-    """Return what is predicted to be needed of a memory space, without the arena."""
+    """Return the predicted need of a memory space, without the arena."""
     specs = {name: spec for name, spec in placement.specs.items() if spec.memory == memory}
     limit = min((s.memory_bytes for s in specs.values() if s.memory_bytes), default=0)
     weights, code, scratch = 0, 0, dict.fromkeys(specs, 0)
@@ -48,7 +49,7 @@ def beside_arena(placement: Placement, regions: Iterable[Region], memory: str) -
 def _inside_bytes(
     graph: Graph, nodes: Sequence[Node], leaving: Sequence[int], alignment: int
 ) -> int:
-    """Return the most bytes that live at once of what lives and dies inside a task."""
+    """Return the most bytes that live at once, of the values that live and die inside a task."""
     first = {v: step for step, node in enumerate(nodes) for v in node.outputs if v not in leaving}
     last = dict(first)
     for step, node in enumerate(nodes):
@@ -61,7 +62,11 @@ def _inside_bytes(
 def compiled_use(
     use: MemoryUse, executables: Mapping[int, Executable], devices: Mapping[int, str]
 ) -> MemoryUse:
-    """Return what is needed of a memory space by executables, by task; devices: of each task."""
+    """Return the need of a memory space by compiled tasks.
+
+    executables: by task
+    devices: of each task
+    """
     scratch: dict[str, int] = {}
     for task, made in executables.items():
         scratch[devices[task]] = max(scratch.get(devices[task], 0), made.scratch_bytes)
@@ -79,9 +84,9 @@ def compiled_use(
 
 
 def check_fits(placement: Placement, use: MemoryUse, least_arena: int) -> None:
-    """Raise PlanError, naming the three largest values, if a memory space does not suffice.
+    """Raise PlanError, naming the three largest values, if a memory space is too small.
 
-    least_arena: bytes below which no packing of the arena is
+    least_arena: a lower bound of the arena's bytes, for any packing
     """
     specs = [spec for spec in placement.specs.values() if spec.memory == use.memory]
     piece = min((spec.buffer_bytes for spec in specs if spec.buffer_bytes), default=0)

@@ -1,8 +1,8 @@
-"""Turn a placement into tasks and memory: what runs when, what it waits for, where values live.
+"""Turn a placement into a plan: tasks in order, their waits, and the memory of their values.
 
-A task is one copy, or the nodes that the placement put in one. It waits for the data it reads, for
-every earlier task that touches bytes it writes, and for effects; any order that respects the waits
-gives the same result, bit for bit.
+A task is one copy, or the nodes of one task of the placement. A task waits for the data that it
+reads, for every earlier task that touches bytes it writes, and for effects. Any order that respects
+the waits gives the same result, bit for bit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trireme.support.units import bytes_text
 class Task:
     """One launch. `device` runs it; for a copy it is "from>to". `waits` are earlier task indices.
 
-    resource: what it occupies in virtual time: the device's silicon, or the link
-    effects: those of `waits` that are for the order of effects, whatever else they are for
+    resource: the device's silicon, or the link, that the task occupies in virtual time
+    effects: the part of `waits` that keeps the order of effects
     inputs / outputs: value ids read and made for others, constants and internals left out
     estimate_s: predicted seconds, launch included
-    subgraph: the region it is, is a part of, or copies for
+    subgraph: the number of the region that the task runs, belongs to, or copies for
     """
 
     index: int
@@ -54,14 +54,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a value lives: a memory space, an offset and a size in bytes."""
+    """The place of a value: a memory space, an offset and a size in bytes."""
 
     memory: str
     offset: int
     nbytes: int
 
     def overlaps(self, other: Slot) -> bool:
-        """Whether the two share a byte."""
+        """Whether the two slots share a byte."""
         return (
             self.memory == other.memory
             and self.offset < other.offset + other.nbytes
@@ -73,7 +73,7 @@ class Slot:
 class Plan:
     """Tasks in an order in which they can run, a slot for every value, an arena a memory space.
 
-    memory: what is needed of each memory space, beside the arena as predicted
+    memory: predicted need of each memory space
     """
 
     placement: Placement
@@ -115,7 +115,7 @@ def _ops_text(nodes: Sequence[Node]) -> str:
 def make_plan(
     placement: Placement, subgraphs: Subgraphs = "merged", execution: Execution = "sunk"
 ) -> Plan:
-    """Return the plan of a placement; `subgraphs` explains the two choices of how to cut it.
+    """Return the plan of a placement; the module `subgraphs` explains the two options.
 
     Errors: PlanError, if a device's memory is too small for arena, scratch, weights and code
     """
@@ -176,8 +176,9 @@ def _estimate(placement: Placement, device: str, nodes: Sequence[Node]) -> float
 
 
 def _with_hidden_launches(placement: Placement, tasks: Sequence[Task]) -> list[Task]:
-    """Take off the launches of tasks that wait for tasks of their own device and nothing else, if
-    the device starts its tasks by itself: a rule of `virtual_time`.
+    """Take the launch off the estimate of each task that waits for tasks of its own device alone.
+
+    This applies to devices that start their tasks by themselves: a rule of `virtual_time`.
     """
     given = set(placement.graph.inputs)
     done = []
@@ -194,10 +195,10 @@ def _with_hidden_launches(placement: Placement, tasks: Sequence[Task]) -> list[T
 def _pack(
     placement: Placement, tasks: Sequence[Task], overlaps: bool
 ) -> tuple[dict[str, Packing], dict[int, Slot], dict[str, MemoryUse]]:
-    """Return an arena a memory space, the slots in it, and what is needed of each space.
+    """Return an arena a memory space, the slots in it, and the predicted need of each space.
 
-    overlaps: whether tasks may run at the same time: then bytes are shared only by values that do
-    not live at the same time in the predicted run either, where there is memory for that
+    overlaps: whether tasks may run at the same time. Then two values share bytes only if they also
+        live at different times in the predicted run, where there is memory for that.
     """
     graph, memory_of = placement.graph, placement.memory_of
     first = dict.fromkeys(graph.inputs, 0)
@@ -230,10 +231,10 @@ def _pack(
 
 
 def _held_longer(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[int, int]:
-    """Return, for each value, the last task that may begin, in the predicted run, while it lives.
+    """Return, for each value, the last task that begins in the predicted run while the value lives.
 
-    Without it a value could get the bytes of one that lies before it in the order of the tasks and
-    is still read when it could be made: two devices would take turns for want of memory.
+    Without this rule two values could share bytes although both live at once in the predicted run.
+    Their two devices would then take turns for want of memory.
     """
     slices = timeline(tasks, [task.estimate_s for task in tasks])
     start = [piece.start_s for piece in slices]
@@ -251,8 +252,8 @@ def _held_longer(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[int, in
 
 
 def _with_byte_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
-    """Add the waits for bytes: every earlier task that touches what a task writes, but those that
-    one of the others waits for already.
+    """Add the waits for bytes: each task waits for the earlier users of the bytes that it
+    writes.
     """
     done: list[Task] = []
     memories: defaultdict[str, _Users] = defaultdict(_Users)
@@ -268,10 +269,10 @@ def _with_byte_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[
 
 
 class _Users:
-    """Which tasks used the bytes of a memory since they were written last, that one included.
+    """Which tasks used each byte of a memory since its last write, the writer included.
 
-    Spans that begin at `starts` and end where the next begins; who wrote over older users waits for
-    them, so that they need not be known any more.
+    Spans begin at `starts` and end where the next begins. A writer waits for all older users of its
+    bytes, so later tasks need only wait for the writer.
     """
 
     def __init__(self) -> None:
@@ -285,14 +286,16 @@ class _Users:
             self._users[k].append(task)
 
     def written(self, slot: Slot, task: int) -> set[int]:
-        """Note that a task writes a slot; return the users of its bytes before."""
+        """Note that a task writes a slot; return the earlier users of its bytes."""
         first, end = self._cut(slot)
         users = {user for k in range(first, end) for user in self._users[k]}
         self._starts[first:end], self._users[first:end] = [slot.offset], [[task]]
         return users
 
     def _cut(self, slot: Slot) -> tuple[int, int]:
-        """Make a slot some whole spans: the first, and the first after it."""
+        """Split spans so that a slot covers whole ones; return the first, and the first after the
+        slot.
+        """
         return self._border(slot.offset), self._border(slot.offset + max(slot.nbytes, 1))
 
     def _border(self, offset: int) -> int:
@@ -304,7 +307,9 @@ class _Users:
 
 
 def _in_turns(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """Make every subgraph wait for the one before it: its first tasks for the other's last."""
+    """Make every subgraph wait for the one before: its first tasks wait for the other's
+    last tasks.
+    """
     members: dict[int, list[Task]] = {}
     for task in tasks:
         members.setdefault(task.subgraph, []).append(task)

@@ -1,9 +1,9 @@
-"""Group the nodes of a placement into tasks: what runs as one launch, and in which order.
+"""Group the nodes of a placement into tasks: one launch each, in an order in which they can run.
 
-Two choices, each with the same values in the end. `execution`: "sunk" makes a task of each
-of the placement's, "interactive" a task of every node. `subgraphs`: "merged" is one graph
-whose copies start as early as they can; in "split" the regions take turns, the copies that a region
-needs right before it and those of the graph's outputs right after.
+There are two options, and every choice gives the same values. `execution`: "sunk" makes one task of
+each task of the placement, "interactive" one task of each node. `subgraphs`: "merged" is one graph
+whose copies start as early as they can. In "split" the regions run one after another. A region's
+input copies come right before it, and the copies of the graph's outputs right after it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Execution = Literal["sunk", "interactive"]
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that run as one task. `subgraph` numbers the regions in plan order, and is that of a
-    copy's region too.
+    """Nodes that run as one task. `subgraph` numbers the regions in plan order; a copy has its
+    region's number.
     """
 
     device: str
@@ -34,7 +34,7 @@ class Group:
 def group_nodes(placement: Placement, subgraphs: Subgraphs, execution: Execution) -> list[Group]:
     """Return the groups in an order in which they can run.
 
-    A region is a task of the placement, its level the task's number there.
+    A region is a task of the placement; its level is the task's number there.
     """
     levels = placement.stage_of
     regions = _regions(placement, levels)
@@ -69,7 +69,9 @@ def _merged(
     levels: Mapping[int, int],
     execution: Execution,
 ) -> list[Group]:
-    """Each copy by itself, right after what makes its value."""
+    """Return the regions' groups; each copy is a group, right after the group that makes
+    its value.
+    """
     graph = placement.graph
     copies: dict[int | None, list[Node]] = {}
     for node in graph.nodes:
@@ -91,7 +93,9 @@ def _merged(
 
 
 def _split(placement: Placement, regions: Sequence[_Region], execution: Execution) -> list[Group]:
-    """The copies that a region reads, the region, and the copies of outputs that it made."""
+    """Return each region's groups: the copies that it reads, its nodes, the copies of its
+    outputs.
+    """
     graph = placement.graph
     ordered: list[Group] = []
     copied: set[int] = set()

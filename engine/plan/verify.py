@@ -1,9 +1,9 @@
 """Prove a plan: an independent check of any plan, whatever algorithm made it.
 
-For every pair of tasks that touch a common byte, at least one writing, the waits must order them,
-and in the order in which the values need it. The order of effects is found anew from the ops, and
-must hold by data and the waits for effects alone: that two tasks happen to share memory is no
-promise. Nothing here is shared with `plan`.
+For every pair of tasks that touch a common byte, at least one writing, the waits must order the two
+as the values need. The check finds the order of effects anew from the ops. Data and the waits for
+effects alone must keep that order, because shared memory may change. The check shares no code with
+`plan`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from trireme.support.errors import PlanError
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise PlanError naming the tasks and values if some order the waits allow could go wrong."""
+    """Raise PlanError naming the tasks and values if some order that the waits allow could go
+    wrong.
+    """
     before = _closure(plan)
     _check_nodes(plan, before)
     _check_effects(plan)
@@ -26,7 +28,9 @@ def check_plan(plan: Plan) -> None:
 
 
 def _closure(plan: Plan) -> list[int]:
-    """Return, for each task, the set of tasks that must be over when it starts, as bits."""
+    """Return, for each task, the tasks that must be over when it starts, as the bits of a
+    number.
+    """
     before: list[int] = []
     for position, task in enumerate(plan.tasks):
         if task.index != position:
@@ -41,7 +45,9 @@ def _closure(plan: Plan) -> list[int]:
 
 
 def _check_nodes(plan: Plan, before: list[int]) -> None:
-    """Every node once; every input made before, inside the task or by a task that is waited for."""
+    """Check that each node runs once, and each input is made before, inside or by an
+    awaited task.
+    """
     graph = plan.graph
     made_in: dict[int, int] = {}
     for task in plan.tasks:
@@ -65,7 +71,7 @@ def _check_nodes(plan: Plan, before: list[int]) -> None:
 
 
 def _check_effects(plan: Plan) -> None:
-    """Every effect after those that it must see, by data and by the waits for effects."""
+    """Check that every effect runs after its predecessors, by data and the waits for effects."""
     task_of = {node.id: task.index for task in plan.tasks for node in task.nodes}
     made_in = {value: task.index for task in plan.tasks for value in task.outputs}
     before: list[int] = []
@@ -86,8 +92,9 @@ def _check_effects(plan: Plan) -> None:
 
 
 def _effect_pairs(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
-    """Yield the nodes that must keep their order: two uses of a state, at least one a write, and
-    an effect of another kind and any other.
+    """Yield the pairs of nodes that must keep their order.
+
+    A pair is two uses of a state, at least one a write, or an effect of another kind and any other.
     """
     earlier: list[tuple[Node, str]] = []
     for node in nodes:
@@ -104,7 +111,9 @@ def _effect_pairs(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
 
 
 def _check_bytes(plan: Plan, before: list[int]) -> None:
-    """A writer of bytes is after every earlier user and before every later user of them."""
+    """Check that a writer of bytes is after every earlier user and before every later user
+    of them.
+    """
     graph, slots = plan.graph, plan.slots
     writer = {value: -1 for value in graph.inputs}
     readers: dict[int, list[int]] = {}

@@ -1,1 +1,1 @@
-"""What a run took beside what was predicted: spans, profile, prediction error, trace."""
+"""Measured runs beside their predictions: spans, profile, prediction error, trace."""

@@ -1,9 +1,9 @@
-"""What the tasks of a run took, where a driver ran several with one launch and one wait.
+"""The seconds of each task in a launch batch: tasks that a driver runs behind one another.
 
-A batch is what the host launches, one task behind the other, before it waits. Its seconds are
-shared out as predictions are made: a task or copy holds its driver until the next begins; what lies
-before the first and after the last, until the host sees the end, is the launch: the first task's.
-What the host launches late waits for nobody: from its launch on, the time is its own.
+The host launches all tasks of a batch before it waits for the last. The batch's seconds are shared
+out as predictions are made: a task or copy holds its driver until the next begins. The time before
+the first task and after the last is the launch, and counts as the first task's. A task that the
+host launches late takes no time before its own launch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trireme.profiling.spans import TaskSpan
 
 
 def took_s(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, float]:
-    """Return the seconds of each task of a run: of all of a batch, those of the batch."""
+    """Return the seconds of each task of a run; those of a batch add up to the batch's seconds."""
     took = {span.task: span.end_s - span.start_s for span in run}
     for batch in _batches(run):
         rows = sorted(batch, key=lambda span: (span.start_s, span.end_s))
@@ -33,7 +33,7 @@ def took_s(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, float]:
 
 
 def _batches(run: Sequence[TaskSpan]) -> Iterator[list[TaskSpan]]:
-    """Yield the batches of a run: queued tasks of which some was under way all the time."""
+    """Yield the batches of a run: queued tasks without a gap in which none is under way."""
     batch: list[TaskSpan] = []
     for span in sorted((span for span in run if span.batch), key=_launched):
         if batch and _launched(span) >= _seen(batch):

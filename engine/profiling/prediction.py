@@ -1,6 +1,6 @@
-"""What a plan is predicted to take: the rows of a profile with no measurement, as text and JSON.
+"""The predicted run of a plan: a profile's rows without measurements, as text and JSON.
 
-A described machine has nothing to run on, so this is its profile; it opens as a trace too.
+A described machine has no hardware, so this is its profile; it opens as a trace too.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trireme.support.units import bytes_text, time_text
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Shown):
-    """A run of a plan in virtual time, every task taking what it is estimated to take.
+    """A run of a plan in virtual time, each task taking its estimate.
 
-    interval_s: between which the run is expected
+    interval_s: the low and high seconds of the whole run
     slices: when each task runs
     """
 
@@ -85,9 +85,9 @@ def _without(row: object, left_out: set[str]) -> dict[str, Any]:
 
 
 def predict(plan: Plan, serial: bool = False) -> Prediction:
-    """Return what a run of the plan is predicted to take.
+    """Return the predicted run of the plan.
 
-    serial: its tasks run one after another
+    serial: whether its tasks run one after another
     """
     rows, names = task_rows(plan), node_names(plan.graph)
     nodes = [

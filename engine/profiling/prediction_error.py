@@ -1,4 +1,4 @@
-"""Whether a run took what it was predicted to take; if not, by how much, where, and what helps."""
+"""Prediction errors: how far a run is from its prediction, where, and the remedy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from trireme.cost.model import Source
 from trireme.support.units import time_text
 
 TOLERANCE = 0.15
-"""Of the prediction: what a measurement may be off before it is reported."""
+"""The largest relative error that is not reported."""
 
 
 @dataclass(frozen=True)
 class PredictionError:
-    """What one device, or the way between two memory spaces, took beside its prediction.
+    """The prediction and the measurement of one device, or of one link between memory spaces.
 
-    worst: what was furthest off, as (label, predicted seconds, measured seconds)
-    remedy: what to do about it
+    worst: the largest errors, as (label, predicted seconds, measured seconds)
+    remedy: the advice to the user
     """
 
     what: str
@@ -28,12 +28,12 @@ class PredictionError:
 
     @property
     def change(self) -> float:
-        """How far the measurement is off, of the prediction."""
+        """The relative error: measured / predicted - 1."""
         return self.measured_s / self.predicted_s - 1 if self.predicted_s else float("inf")
 
     @property
     def is_reported(self) -> bool:
-        """Whether it is more than is allowed."""
+        """Whether the error exceeds TOLERANCE."""
         return abs(self.change) > TOLERANCE
 
     def __str__(self) -> str:
@@ -56,13 +56,14 @@ def prediction_error_of(
     command: str,
     moved: str = "",
 ) -> PredictionError:
-    """Return the drift of a device or a way.
+    """Return the prediction error of a device or a link.
 
     rows: of its kernels, or of its copies: label, predicted and measured seconds
     totals: predicted and measured seconds of its tasks
-    sources: where the estimates of its nodes came from; of a way, those at its ends
-    command: the one that calibrates it
-    moved: that its cores are no longer as far apart as they are priced to be, which says it all
+    sources: the sources of its nodes' estimates; for a link, those of the nodes at its ends
+    command: the command that calibrates the device
+    moved: a sentence that its cores are closer or further apart than the calibration assumes; "" if
+        not
     """
     worst = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:3]
     return PredictionError(
@@ -82,7 +83,9 @@ _WHY: Mapping[Source, str] = {
 
 
 def _remedy(sources: Sequence[Source], command: str) -> str:
-    """Return the sentence for the most common source that is not a measurement, or for drift."""
+    """Return the sentence on the most common source other than calibration, else on a busy
+    machine.
+    """
     rough = [source for source in sources if source != "calibration"]
     if 2 * len(rough) > len(sources):
         most = max(dict.fromkeys(rough), key=lambda source: rough.count(source))

@@ -1,8 +1,8 @@
-"""What a run took, next to what it was predicted to take: table, JSON and a Chrome trace.
+"""A run's times next to their predictions: table, JSON and a Chrome trace.
 
-Two clocks that are never added. Wall time is measured here; virtual time is what the described
-machine would take, a discrete-event run of the plan with measured durations for real devices and
-modelled ones for simulated devices.
+The profile has two clocks and never adds them. Wall time is measured here. Virtual time is the time
+of the described machine: a discrete-event run of the plan. In it, real devices take measured
+durations and simulated devices take modelled ones.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from trireme.support.units import bytes_text, time_text
 class Profile(Shown):
     """The profile of some runs of one program; rows hold medians over the runs.
 
-    virtual_s: of the rows; best_virtual_s: the least of a run's own
-    interval_s: between which the prediction expects a run; drift: of each device and way
-    cores: how far apart the cores of devices were after the runs, and are priced to be
+    virtual_s: the virtual seconds of the rows
+    best_virtual_s: the least virtual seconds of one run
+    interval_s: the low and high seconds that the prediction expects
+    drift: the prediction error of each device and link
+    cores: core latencies of devices, as measured after the runs and as priced
     """
 
     model: str
@@ -157,7 +159,7 @@ def make_profile(
     """Return the profile of runs of a plan; `wall_s` holds each whole run's seconds.
 
     serial: whether its tasks ran one after another
-    cores: how far apart the cores of devices are, which explains drift
+    cores: the core latency of each device, which can explain a prediction error
     """
     took = [took_s(plan, run) for run in runs]
     tasks = [
@@ -205,7 +207,10 @@ def make_profile(
 
 
 def _seconds(rows: Sequence[TaskRow], took: Mapping[int, float]) -> list[float]:
-    """Return the seconds of each task in one run, of which it took so much on the wall clock."""
+    """Return the seconds of each task in one run.
+
+    took: wall-clock seconds by task
+    """
     return [row.seconds if row.clock == "virtual" else took[row.task] for row in rows]
 
 
@@ -215,7 +220,7 @@ _ENDS = ("low_s", "high_s")
 def _drift(
     plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow], cores: Sequence[Cores]
 ) -> tuple[PredictionError, ...]:
-    """Return the drift of every device and way whose time is measured."""
+    """Return the prediction error of every device and link whose time is measured."""
     found = []
     moved = {one.device: str(one) for one in cores if one.have_moved}
     for name in dict.fromkeys(row.device for row in tasks if row.clock == "wall"):
@@ -244,7 +249,7 @@ def _drift(
 def _measured_task(
     plan: Plan, row: TaskRow, spans: Sequence[TaskSpan], took: Sequence[float]
 ) -> TaskRow:
-    """Return the row of a task with what it took; a simulated copy takes what is estimated."""
+    """Return a task's row with its measured seconds; a simulated copy takes its estimate."""
     if row.clock == "wall":
         return replace(row, seconds=statistics.median(took))
     if plan.tasks[row.task].is_copy:

@@ -15,8 +15,9 @@ from trireme.plan.plan import Plan, Task
 class NodeRow:
     """One node, or several fused into one kernel: prediction beside measurement, in seconds.
 
-    names: of the nodes, as the model's outputs call them; ops: likewise
-    shapes: the types of what the last node makes, as text
+    names: of the nodes, as the model's outputs call them
+    ops: of the nodes
+    shapes: the output types of the last node, as text
     nbytes: of the values that the nodes read and make together
     """
 
@@ -38,13 +39,12 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task or copy. `seconds` is on the device's clock; `nbytes` is what a copy moves.
+    """One task or copy. `seconds` is on the device's clock; `nbytes` are the bytes of a copy.
 
-    Tasks that are launched one behind the other and waited for together share that time out:
-    profiling/launch_batches.py.
+    Tasks of one launch batch share the batch's time: see `launch_batches`.
 
-    low_s, high_s: between which the estimate expects the seconds
-    makers: the tasks that made what this one reads
+    low_s, high_s: the interval of the estimate
+    makers: the tasks that made the values that this task reads
     """
 
     task: int
@@ -72,11 +72,11 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class ValueRow:
-    """One value between tasks: where it lives, and the tasks between which it does.
+    """One value between tasks: its place in memory, and the tasks between which it lives.
 
     maker: the task that makes it; None for an input of the run
     readers: the tasks that read it
-    is_output: it lives on to the end of the run
+    is_output: whether it lives on to the end of the run
     """
 
     name: str
@@ -109,7 +109,7 @@ def value_rows(plan: Plan) -> tuple[ValueRow, ...]:
 
 
 def task_rows(plan: Plan) -> list[TaskRow]:
-    """Return a row for every task, the estimate in place of a measurement."""
+    """Return a row for every task, with its estimate in place of a measurement."""
     maker = {value: task.index for task in plan.tasks for value in task.outputs}
     rows = []
     for task in plan.tasks:
@@ -137,8 +137,9 @@ def task_rows(plan: Plan) -> list[TaskRow]:
 def node_row(
     plan: Plan, task: Task, nodes: Sequence[Node], names: Mapping[int, str], kernel: str = ""
 ) -> NodeRow:
-    """Return the row of one node, or of several fused into one kernel, the estimate in place of a
-    measurement; of a kernel without nodes, the row says which task it is in.
+    """Return the row of one kernel's nodes, with their estimate in place of a measurement.
+
+    The row of a kernel without nodes names the kernel's task.
     """
     choices = plan.placement.choices
     known = [choices[node.id] for node in nodes if node.id in choices]
@@ -172,7 +173,7 @@ def estimates_of(plan: Plan, task: Task) -> list[Estimate]:
 
 
 def task_interval(plan: Plan, task: Task) -> tuple[float, float]:
-    """Return between which a task's seconds are expected."""
+    """Return the low and high seconds that the estimate of a task expects."""
     if task.is_copy:
         low, high = SPREAD["calibration"]
         return task.estimate_s * low, task.estimate_s * high
@@ -191,7 +192,9 @@ def clock_of(plan: Plan, task: Task) -> Clock:
 
 
 def moved_bytes(graph: Graph, nodes: Sequence[Node]) -> int:
-    """Return the bytes that nodes of one kernel read and make, what passes between them aside."""
+    """Return the bytes that the nodes of one kernel read and make, without values that stay
+    inside.
+    """
     made = {value for node in nodes for value in node.outputs}
     read = {value for node in nodes for value in node.used}
     inside = {value for value in made & read if not graph.is_output(value)}

@@ -1,4 +1,4 @@
-"""What is observed of a run: when each task ran, and what its device says of its inside."""
+"""Observed times of a run: when each task ran, and the device's records of its inside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trireme.backend.device import Done, Event, NodeSpan
 
 @dataclass(frozen=True)
 class TaskSpan:
-    """When a task ran, in seconds of time.perf_counter, and what its device says of its inside.
+    """When a task ran, in seconds of time.perf_counter, and the device's records of its inside.
 
-    batch: when the host launched it and when it was seen to be over, for a task of a driver queue,
-        whose start and end are the driver's
+    batch: for a task of a driver queue, when the host launched it and saw it to be over; the start
+        and end are then the driver's
     worker: the host's thread that launched the task and waited for it
     """
 
@@ -25,16 +25,16 @@ class TaskSpan:
 
     @property
     def held_s(self) -> tuple[float, float]:
-        """When the worker launched the task, and when it saw it to be over."""
+        """When the worker launched the task, and when the worker saw it to be over."""
         return self.batch or (self.start_s, self.end_s)
 
 
 def span_of(
     index: int, event: Event, launched_s: float, seen_s: float, queued: bool, worker: str
 ) -> TaskSpan:
-    """Return when a task ran whose event is over: by the driver's own times, if it is queued.
+    """Return when a finished task ran; a queued task has the driver's own times.
 
-    Asked for when the whole run is over, since it takes a driver some microseconds a kernel.
+    Call it after the run: reading the times takes a driver some microseconds a kernel.
     """
     nodes = tuple(event.spans())
     if not queued or type(event) is Done:

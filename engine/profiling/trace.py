@@ -1,9 +1,9 @@
-"""A profile or a prediction as a Chrome trace: what ui.perfetto.dev and chrome://tracing open.
+"""A profile or a prediction as a Chrome trace, for ui.perfetto.dev and chrome://tracing.
 
-A process is a clock: the measured wall clock of the last run, virtual time with measured durations,
-virtual time as predicted. Each has a row a device or link, and a counter an arena. The wall clock
-has a row a worker too: the thread of the host that launches a task and waits for it. Inside a task
-lie its nodes, by their names; arrows lead from what makes a value over its copy to its reader.
+Each process of the trace is a clock: the measured wall clock of the last run, virtual time with
+measured durations, predicted virtual time. A clock has a row a device or link, and a counter an
+arena. The wall clock has a row a worker too: the host thread that launches a task and waits for it.
+A task contains its nodes, by name. Arrows lead from a value's maker over its copy to its reader.
 
 Source: the Trace Event Format: "X" (complete), "M" (metadata), "C" (counter), "s" and "f" (flow)
 """
@@ -21,7 +21,7 @@ from trireme.profiling.rows import NodeRow, TaskRow, ValueRow
 
 SCHEMA_VERSION = 1
 _INSIDE_US = 0.001
-"""An arrow begins so much before the end of its slice: at the end itself there is no slice."""
+"""An arrow begins this long before the end of its slice, since the end itself lies in no slice."""
 
 Event = dict[str, Any]
 Times = tuple[float, float]
@@ -32,7 +32,7 @@ class _Clock:
     """One process of a trace: when each task and node ran, in seconds from the start of the run.
 
     nodes: a row, its start and end
-    workers: by task, the thread that held it, from when to when
+    workers: by task, its thread, and the start and end of the launch and wait
     """
 
     number: int
@@ -62,7 +62,9 @@ def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
 
 
 def _wall(profile: Profile) -> _Clock:
-    """Return the wall clock of the last run; what is simulated has its nodes on the virtual one."""
+    """Return the wall clock of the last run; nodes of simulated devices are on the virtual
+    clock.
+    """
     origin = min((min(span.start_s, *span.held_s) for span in profile.last_run), default=0.0)
     rows = _nodes_of(profile.nodes)
     tasks: dict[int, Times] = {}
@@ -82,9 +84,10 @@ def _wall(profile: Profile) -> _Clock:
 def _laid(
     number: int, name: str, rows: Sequence[NodeRow], slices: Sequence[Slice], is_measured: bool
 ) -> _Clock:
-    """Return a clock on which the nodes of a task lie one behind another up to its end.
+    """Return a clock with the nodes of a task one behind another up to its end.
 
-    The launch comes before them. Nodes that take more than their task in all are shortened alike.
+    The launch comes before the nodes. Nodes longer than their task in all are shortened by one
+    factor.
     """
     nodes = []
     for piece in slices:
@@ -139,10 +142,11 @@ def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) 
 def _lanes(
     slices: Sequence[tuple[int, str, float, float]], first: int = 1
 ) -> tuple[dict[int, int], dict[int, str]]:
-    """Return the row of each task, and the names of the rows: one for each name, more where its
-    slices overlap, since slices of one row may only nest.
+    """Return the row of each task, and the names of the rows.
 
-    slices: a task, the name of its row, start and end; first: the number of the first row
+    A name has several rows where its slices overlap, since slices of one row may only nest.
+    slices: a task, the name of its row, start and end
+    first: the number of the first row
     """
     ends: dict[str, list[float]] = {name: [] for _, name, _, _ in slices}
     where: dict[int, tuple[str, int]] = {}
@@ -162,7 +166,7 @@ def _meta(kind: str, process: int, thread: int, **args: Any) -> Event:
 
 
 def _us(seconds: float) -> float:
-    """Return seconds as microseconds, in whole nanoseconds: so what nests stays nested."""
+    """Return seconds as microseconds, in whole nanoseconds, so that nested slices stay nested."""
     return round(seconds * 1e6, 3)
 
 
@@ -214,7 +218,7 @@ def _arrows(clock: _Clock, rows: Sequence[TaskRow], lane_of: Mapping[int, int]) 
 
 
 def _counters(clock: _Clock, values: Sequence[ValueRow]) -> Iterator[Event]:
-    """Yield the bytes of each arena that hold a value which is still needed, at every change."""
+    """Yield the bytes of the live values in each arena, at every change."""
     last = max((end for _, end in clock.tasks.values()), default=0.0)
     changes: dict[str, dict[float, int]] = {}
     for row in values:

@@ -1,1 +1,3 @@
-"""What every room uses and that knows no graph: errors, dtypes, locks, files, caches."""
+"""Errors, dtypes, locks, files and caches: the room that every other room uses. It knows no
+graph.
+"""

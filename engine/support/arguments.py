@@ -1,8 +1,8 @@
-"""Arguments of public functions, checked against the functions' own annotations.
+"""Check the arguments of public functions against the functions' own annotations.
 
-A mistyped argument is refused where it is given, in a sentence, and not by whatever trips over it
-later. Strings are no sequences here, booleans no numbers; numpy's numbers count as Python's. What
-an annotation says of arrays, type variables and protocols is not checked.
+A mistyped argument raises an error at the call, before other code fails on it. A string does not
+count as a sequence, nor a boolean as a number. numpy's numbers count as Python's. Arrays, type
+variables and protocols are not checked.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ _WORDS: dict[Any, tuple[str, str]] = {
     Callable: ("a function", "functions"),
     Any: ("anything", "anything"),
 }
-"""Of one value, and of several."""
+"""Words for each type: for one value, and for several."""
 _LONGEST = 60
-"""Of a value in a message."""
+"""The most characters of a value in a message."""
 
 
 def checked(kind: type[TriremeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function raise `kind` for an argument that its annotation does not allow."""
+    """Return a decorator: the function raises `kind` for an argument that its annotation
+    forbids.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -65,9 +67,9 @@ def checked(kind: type[TriremeError]) -> Callable[[Callable[P, R]], Callable[P, 
 def check_arguments(
     function: Callable[..., Any], given: Mapping[str, Any], kind: type[TriremeError], of: str = ""
 ) -> None:
-    """Raise `kind` if an argument is none of the function's, or not what its annotation allows.
+    """Raise `kind` for an argument with an unknown name or a value that its annotation forbids.
 
-    of: what the function is for, for the message
+    of: what the function makes, for the message
     """
     hints = _hints(function)
     before = f"{of}: " if of else ""
@@ -86,7 +88,7 @@ def check_arguments(
 
 
 def choice(name: str, given: Any, known: Any, kind: type[TriremeError] = RunError) -> Any:
-    """Return an option of a Literal type; raise `kind` naming the choices if it is none."""
+    """Return an option of a Literal type; raise `kind` naming the choices for any other value."""
     if given not in typing.get_args(known):
         raise kind(f"{name}={given!r}", facts=[f"known: {', '.join(typing.get_args(known))}"])
     return given
@@ -119,20 +121,20 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inside)
     if origin is Literal:
-        return isinstance(value, str)  # the function itself says which there are
+        return isinstance(value, str)  # the function itself checks its choices
     if origin is None:
         return _is_kind(value, hint)
     if not _is_kind(value, origin):
         return False
     if issubclass(origin, Mapping) and inside:
         return all(_fits(k, inside[0]) and _fits(v, inside[1]) for k, v in value.items())
-    if isinstance(value, tuple | list) and inside:  # others may be read only once
+    if isinstance(value, tuple | list) and inside:  # an iterator can be read only once
         return all(_fits(one, inside[0]) for one in value)
     return True
 
 
 def _is_kind(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind that has no parts; so is any value of what is not checked."""
+    """Whether a value fits a type without parts; True for types that are not checked."""
     if kind is None or kind is type(None):
         return value is None
     if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
@@ -145,7 +147,7 @@ def _is_kind(value: Any, kind: Any) -> bool:
 
 
 def _described(hint: Any, many: bool = False) -> str:
-    """Return what a hint allows, in words: one value, or the parts of a list."""
+    """Return the values that a hint allows, in words: one value, or the parts of a list."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(_described(one, many) for one in inside))

@@ -15,9 +15,9 @@ from trireme.support.errors import ModelFileError
 def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write the pieces, in order, as the file's new contents.
 
-    When anything fails the old file is as it was and nothing is left beside it. A link is followed;
-    an existing file's mode is kept.
-    Errors: ModelFileError, with what the system said
+    A failure leaves the old file unchanged and no temporary file. The write follows a link and
+    keeps the mode of an existing file.
+    Errors: ModelFileError, with the message of the system
     """
     try:
         target = Path(os.path.realpath(path))
@@ -48,7 +48,7 @@ def _write_new(temporary: Path, target: Path, pieces: Iterable[bytes | memoryvie
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; file systems that cannot sync a folder say so by EINVAL."""
+    """Make the rename durable. EINVAL is ignored: some file systems cannot sync a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

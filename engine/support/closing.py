@@ -1,4 +1,4 @@
-"""What is closed in the end: `with` for everything that has a `close`."""
+"""A base class for objects with a `close`: it adds the `with` statement."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Gives a class with a `close` its `with` statement."""
+    """Adds the `with` statement to a class with a `close`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what is held; a second time does nothing."""
+        """Release the resources; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

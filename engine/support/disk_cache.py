@@ -1,9 +1,9 @@
-"""Files kept in a private folder, each behind the SHA-256 of its bytes.
+"""Cache files in a private folder; each file starts with the SHA-256 of its bytes.
 
-What is read from here is trusted (object code is linked, binaries run, offsets are followed), so
-the folder has mode 0700 and belongs to this user, and so does every file in it. The hash finds
-damage; it is no signature. A file that fails a check counts as absent and is removed. A disk that
-is full or cannot be written is no error: nothing is kept then, and a warning says so once.
+Callers trust these bytes: they link object code, run binaries and follow offsets. So the folder has
+mode 0700, and this user owns the folder and every file. The hash finds damage; it is no signature.
+A file that fails a check counts as absent and is removed. A full or read-only disk is no error: the
+cache then stores nothing and warns once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 
 
 class DiskCache:
-    """Bytes by key, in files of one suffix in a folder; the least used of over `most` are removed.
+    """Bytes by key, in files of one suffix in a folder; beyond `most`, the least recently used go.
 
-    folder: made with mode 0700; None to keep nothing
+    folder: made with mode 0700; None stores nothing
     """
 
     def __init__(self, folder: Path | None, suffix: str, most: int) -> None:
@@ -47,7 +47,7 @@ class DiskCache:
             return None
         if data is not None and _digest(data[_DIGEST_BYTES:]) == data[:_DIGEST_BYTES]:
             with contextlib.suppress(OSError):
-                os.utime(path)  # the oldest are removed
+                os.utime(path)  # pruning removes the oldest
             return data[_DIGEST_BYTES:]
         what = "a file of another user" if data is None else "a damaged file"
         _log.warning("%s was removed from the cache: %s", what, path)
@@ -65,7 +65,7 @@ class DiskCache:
             self._folder = None
 
     def remove(self, key: str) -> None:
-        """Remove what is stored under the key, if anything is."""
+        """Remove the bytes stored under the key, if there are any."""
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 self._path(self._folder, key).unlink()
@@ -77,12 +77,12 @@ class DiskCache:
 def untrusted_reason(folder: Path) -> str:
     """Make a folder with mode 0700; return why its files are not trusted, "" where they are.
 
-    The reason is also logged, once.
+    The first call with a reason also logs the reason.
     """
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         reason = _exposure(folder.stat())
-    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+    except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError
         reason = str(error.strerror if isinstance(error, OSError) else error)
     if reason:
         _warn_once(f"nothing is cached in {folder}: {reason}")
@@ -90,9 +90,9 @@ def untrusted_reason(folder: Path) -> str:
 
 
 def _exposure(status: os.stat_result) -> str:
-    """Return how others than this user can reach a folder, "" where they cannot."""
+    """Return how other users can reach a folder, "" where they cannot."""
     if not hasattr(os, "getuid"):
-        return ""  # no such modes on this system
+        return ""  # this system has no such modes
     if status.st_uid != os.getuid():
         return "it belongs to another user"
     mode = status.st_mode & _PERMISSIONS
@@ -102,7 +102,7 @@ def _exposure(status: os.stat_result) -> str:
 def _read_own(path: Path) -> bytes | None:
     """Return the bytes of a plain file that this user owns and alone can write, else None.
 
-    The open file is looked at, so nobody can change it in between. Errors: OSError
+    The checks read the open file, so nobody can swap the file in between. Errors: OSError
     """
     with open(os.open(path, _OPEN_FLAGS), "rb") as file:
         status = os.fstat(file.fileno())
@@ -135,11 +135,11 @@ def _warn_once(sentence: str) -> None:
 
 
 def _prune(folder: Path, suffix: str, most: int) -> None:
-    """Remove the files that were not used for longest when there are too many."""
+    """Remove the least recently used files beyond `most`."""
     with contextlib.suppress(OSError):
         names = [name for name in os.listdir(folder) if name.endswith(suffix)]
         if len(names) <= most:
-            return  # without a look at each
+            return  # without reading the time of each file
         files = sorted((os.stat(folder / name).st_mtime, name) for name in names)
         for _, name in files[: len(files) - most]:
             os.unlink(folder / name)

@@ -62,12 +62,12 @@ NARROW = frozenset(name for name in FLOATS if name.startswith(("float8", "float4
     "int2",
     "uint2",
 }
-"""Dtypes that are stored, moved and converted, but not computed with: some of their arithmetic in
-ml_dtypes ends the process (int2 // int2)."""
+"""Dtypes for storage, moves and casts only: some ml_dtypes arithmetic on them (int2 // int2) ends
+the process."""
 FLOATING = FLOATS - NARROW
 INTEGERS = INTS - NARROW
 INDICES = frozenset({"int32", "int64"})
-"""Of indices, axes, lengths and shapes."""
+"""Dtypes of indices, axes, lengths and shapes."""
 SIGNED = FLOATING | {name for name in INTEGERS if name.startswith("int")}
 REALS = FLOATING | INTEGERS
 NUMBERS = REALS | COMPLEX
@@ -83,7 +83,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the graph's name of a numpy dtype; raise GraphError for one that trireme has not."""
+    """Return the graph's name of a numpy dtype; raise GraphError for any other dtype."""
     dtype = np.dtype(dtype)
     if dtype.kind in "OUST":
         return "string"
@@ -96,7 +96,7 @@ def dtype_name(dtype: Any) -> str:
 def constant_array(data: Any) -> Array:
     """Return data as the read-only array that a constant holds, a view where that is possible.
 
-    numpy arithmetic on a 0-d array gives a scalar, which is not an array; here it becomes one.
+    numpy arithmetic on a 0-d array gives a scalar; this function turns the scalar into an array.
     Bytes are in the machine's order, and strings are objects.
     Errors: GraphError, if a graph has no such dtype
     """

@@ -1,7 +1,7 @@
-"""The errors trireme raises: one tree, each message a sentence with the facts and at most one fix.
+"""The errors of trireme: one tree; each message is a sentence, the facts, and at most one fix.
 
-Every stage raises the class of its own name where the names of the things involved are known;
-callers add context outward with `raise ... from`. The command line maps the classes to exit codes.
+Every stage raises the class of its own name, where it knows the names of the values involved.
+Callers add context outward with `raise ... from`. The command line maps the classes to exit codes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TriremeError(Exception):
           fact
           fix: what to do
 
-    device: the device that it came from, "" where that is not known or matters to nobody
+    device: the device that caused the error, "" where that is unknown or irrelevant
     """
 
     device: str = ""
@@ -35,17 +35,17 @@ class TriremeError(Exception):
         super().__init__(shortened("\n".join(lines)))
 
     def of_device(self, device: str) -> Self:
-        """Return the error, which came from a device, unless it is known to be another's."""
+        """Return the error with its device set, unless it already has one."""
         self.device = self.device or device
         return self
 
 
 class ConvertError(TriremeError):
-    """A model holds something that the converter cannot express."""
+    """A model holds an op, attribute or type that the converter cannot express."""
 
 
 class ModelFileError(TriremeError):
-    """A file is not what it claims to be: truncated, damaged, hostile or of another kind."""
+    """A file is truncated, damaged, hostile or of another kind."""
 
 
 class GraphError(TriremeError):
@@ -57,7 +57,7 @@ class ShapeError(GraphError):
 
 
 class PlacementError(TriremeError):
-    """Some node can run on none of the devices asked for, or a pin cannot be honoured."""
+    """Some node can run on none of the devices asked for, or on no device that its pin allows."""
 
 
 class PlanError(TriremeError):
@@ -73,7 +73,7 @@ class DeviceError(TriremeError):
 
 
 class RunError(TriremeError):
-    """A run was asked for with inputs that do not fit, or on a closed session."""
+    """A run's inputs do not fit, or its session is closed."""
 
 
 class InternalError(TriremeError):
@@ -86,7 +86,7 @@ _LONGEST_WORD, _LONGEST_LINE = 240, 2000
 def shortened(message: str) -> str:
     """Return a message with the middle of its longest words and lines left out.
 
-    Names of files, values and nodes are as long as whoever chose them liked.
+    Users choose the names of files, values and nodes, so names can have any length.
     """
     if len(message) <= _LONGEST_WORD:
         return message
@@ -107,9 +107,9 @@ def _without_middle(text: str, longest: int) -> str:
 
 @contextmanager
 def from_device(device: str, doing: str) -> Iterator[None]:
-    """Mark the errors that come out as a device's; what is none of ours becomes a DeviceError.
+    """Set the device of trireme's errors in the block; turn any other exception into a DeviceError.
 
-    doing: what the device is asked for, to end the sentence "npu failed to ..."
+    doing: the attempted action, which ends the sentence "npu failed to ..."
     """
     try:
         yield

@@ -1,5 +1,6 @@
-"""What must start afresh in a forked child: it has the forking thread alone, and locks that others
-of the parent's threads may have held.
+"""Reset objects with threads or locks in a forked child.
+
+The child has the forking thread alone. Other threads of the parent may have held its locks.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """Something with threads or locks of its own."""
+    """An object with threads or locks of its own."""
 
     def reset_after_fork(self) -> None:
-        """Be as before the first use of a thread; called in a child, where no thread is left."""
+        """Return to the state before the first use of a thread; called in a child without other
+        threads.
+        """
 
 
 _KNOWN: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def register_at_fork(one: Forkable) -> None:
-    """Have its `reset_after_fork` called in every forked child, for as long as it lives."""
+    """Call `one.reset_after_fork` in every forked child while the object lives."""
     _KNOWN.add(one)
 
 

@@ -1,4 +1,4 @@
-"""Commands that install what is missing, for the Python that runs."""
+"""Commands that install missing packages for the running Python."""
 
 from __future__ import annotations
 

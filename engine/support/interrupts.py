@@ -1,7 +1,7 @@
 """Ctrl-C in a process that is the command line: one line on standard error, and exit code 130.
 
-Imports and the end of the process are covered too, where Python would print a traceback. In a
-process that only uses the package nothing here changes how signals are handled.
+Python would print a traceback during imports and at the end of the process; this module covers
+both. In a process that only imports the package, signal handling stays unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from types import FrameType
 
 EXIT_CODE = 130
-"""What a shell calls a process that SIGINT ended: 128 + 2."""
+"""The exit code of a shell for a process that SIGINT ended: 128 + 2."""
 _NAMES = ("trireme", "trireme.exe")
 _MODULES = ("trireme", "trireme.tools.cli")
 
@@ -27,15 +27,15 @@ def is_command() -> bool:
 
 
 def end_on_interrupt() -> None:
-    """From here on Ctrl-C ends a process that is the command line at once."""
+    """From now on, Ctrl-C ends a command-line process at once."""
     if not is_command() or threading.current_thread() is not threading.main_thread():
         return
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_on_interrupt() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt, so that files and devices are closed."""
+    """From now on, Ctrl-C raises KeyboardInterrupt, so that files and devices are closed."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,6 +1,6 @@
-"""What no model and no caller may exceed: sizes are checked before anything is enumerated.
+"""Limits for every model and caller: code checks sizes before it enumerates anything.
 
-Limits of one file format stay with its reader; these are what several rooms ask for.
+Several rooms use these limits. A limit of one file format belongs to the reader of the format.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import functools
 import os
 
 MOST_THREADS = 1024
-"""Threads of a device: each has a stack and a core to wait for."""
+"""The most threads of a device: each thread has a stack and needs a core."""
 MOST_RANK = 64
-"""Dimensions of a tensor: as many as numpy has."""
+"""The most dimensions of a tensor, as in numpy."""
 MOST_SAMPLES = 1 << 24
-"""Samples that one node takes of its input, whatever its attributes ask for."""
+"""The most samples that one node takes of its input, for any attributes."""
 
 
 @functools.cache
 def host_memory_bytes() -> int:
-    """Return the bytes of memory of this machine; of one that does not tell, 2^48."""
+    """Return the bytes of memory of this machine; 2^48 where the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

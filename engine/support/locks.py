@@ -1,9 +1,9 @@
 """A lock that is quick to take and that no signal can leave taken.
 
-After a call Python looks at signals, so a handler that raises (Ctrl-C does) may come between
-`lock.acquire()` and the `try` that follows: the lock is then taken for good, and the next run, or
-`close`, waits for ever. In a `with` that cannot be, but it takes 0.1 us longer, which is a fiftieth
-of a run of the smallest networks. The step of a `for` is no call either, and as quick.
+Python handles signals after a call. So a handler that raises (Ctrl-C does) may run between
+`lock.acquire()` and the `try` that follows. Then the lock is taken for good, and the next run or
+`close` waits for ever. A `with` statement avoids this but takes 0.1 us longer, a fiftieth of a run
+of the smallest networks. The step of a `for` is no call either, and is as quick as `acquire`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 
 def taking(lock: threading.Lock) -> Iterator[bool]:
-    """Return what takes the lock at every step of a loop over it; it never ends by itself.
+    """Return an endless iterator that takes the lock at every step.
 
     for _ in taken:  # taken = taking(lock), made once
         try:

@@ -1,7 +1,7 @@
-"""The files of a model as read-only arrays: mapped into memory or read, pages given back after use.
+"""The files of a model as read-only arrays, mapped into memory or read.
 
-Weights of a model are views of its files. A device that has packed weights reads them no more, so
-it gives their pages back with `release`; a page that is read again comes from the file again.
+Weights of a model are views of its files. Once a device has packed its weights it no longer reads
+them, so it gives their pages back with `release`. A later read loads a page from the file again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from trireme.support.dtypes import Array
 
 ALIGNMENT = 64
-"""Where the memory of a file that is read begins: weights in it keep the alignment of the file."""
+"""Alignment in bytes of the memory of a file that is read, so weights keep the file's alignment."""
 
 Stamp = tuple[int, ...]
-"""What the system knows of a file: device, inode, size in bytes, times of change in ns."""
+"""The identity of a file: device, inode, size in bytes, times of change in ns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class OpenFile:
     """A file of a model as it was opened.
 
     data: its bytes, read-only, uint8[size]
-    stamp: of the opened file; what is at `path` later is the same file while `stamp_of` says so
+    stamp: of the opened file; the file at `path` is the same while `stamp_of` returns this stamp
     """
 
     path: Path
@@ -39,21 +39,21 @@ class OpenFile:
 
 
 OnOpen = Callable[[OpenFile], None]
-"""Is told of every file that a model is read from."""
+"""Called with every file that a model is read from."""
 
 
 def ignore_file(file: OpenFile) -> None:
-    """Remember nothing of a file that was opened."""
+    """Ignore a file that was opened: the `OnOpen` of callers without a record."""
 
 
 def open_file(path: Path, use_mmap: bool = True) -> OpenFile:
     """Return a file's bytes, mapped into memory or read.
 
-    A mapped file may be replaced or removed, but must not be truncated or overwritten in place
-    while its bytes are in use: the system would end the process.
-    Errors: OSError, for a file that is not a regular one too
+    While its bytes are in use, a mapped file may be replaced or removed. The system ends the
+    process if the file is truncated or overwritten in place.
+    Errors: OSError, also for a file that is not a regular one
     """
-    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+    if path.exists() and not path.is_file():  # opening a pipe waits for a writer
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -62,7 +62,7 @@ def open_file(path: Path, use_mmap: bool = True) -> OpenFile:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return the stamp of the file at a path now; None where there is none to be read."""
+    """Return the stamp of the file at a path now; None where no file can be read."""
     try:
         return _stamp(path.stat())
     except OSError:
@@ -97,9 +97,9 @@ def aligned(nbytes: int) -> Array:
 
 
 def release(array: Array) -> None:
-    """Give the memory of an array back to the system, if it is a view of a mapped file.
+    """Give the memory of an array back to the system, if the array is a view of a mapped file.
 
-    The array stays good: what is read again comes from the file again.
+    The array stays valid: a later read loads the bytes from the file again.
     """
     mapping = _mapping(array)
     if mapping is None or not array.size or not hasattr(mmap, "MADV_DONTNEED"):
@@ -111,7 +111,9 @@ def release(array: Array) -> None:
 
 
 def offset_in(array: Array, file: OpenFile) -> int | None:
-    """Return where in a file the first element of an array lies that is a view of its bytes."""
+    """Return the file offset of an array's first element, for an array that is a view of
+    the file.
+    """
     low, high = np.lib.array_utils.byte_bounds(array)
     start, end = np.lib.array_utils.byte_bounds(file.data)
     return array.ctypes.data - start if start <= low and high <= end else None

@@ -1,4 +1,4 @@
-"""What notebooks and consoles show of an object whose `str` is a screen of text."""
+"""How notebooks and consoles show an object whose `str` is a screen of text."""
 
 from __future__ import annotations
 

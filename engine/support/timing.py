@@ -1,8 +1,8 @@
-"""Time calls: one many times, or several in rounds. Every measurement of trireme goes through here.
+"""Time calls: one call many times, or several in rounds. Every measurement of trireme is made here.
 
-Sessions that measure, calibration, its check and benchmarks use it. A machine has slow and fast
-phases, so calls that are compared take turns in rounds, each round in a fresh order. This module
-imports the standard library alone: a benchmark's worker process loads it as a file.
+Sessions that measure, calibration, its check and benchmarks use this module. A machine has slow and
+fast phases, so compared calls run in rounds, each round in a fresh random order. This module
+imports the standard library alone, because a benchmark's worker process loads it as a file.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Clock = Callable[[], float]
 class Repeat:
     """How often a call is measured: for a duration, within limits.
 
-    duration_s: after so many seconds no further call begins
-    least: calls however long they take
-    most: calls however short they are; no limit when None
+    duration_s: no further call begins after so many seconds
+    least: the least calls, for a call of any length
+    most: the most calls; None for no limit
     """
 
     duration_s: float = 0.0
@@ -41,7 +41,7 @@ def seconds_of(run: Callable[[], object], clock: Clock = time.perf_counter) -> f
 
 
 def collect(take: Callable[[], T], repeat: Repeat, clock: Clock = time.perf_counter) -> list[T]:
-    """Return what `take` measured, call after call."""
+    """Return the measurements of `take`, in order."""
     found: list[T] = []
     end = clock() + repeat.duration_s
     most = float("inf") if repeat.most is None else repeat.most
@@ -66,7 +66,7 @@ def warm_median(
 
 
 def medians(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median of each column: of what the parts of a call took, call after call."""
+    """Return the median of each column; a row is one call, a column one part of the call."""
     return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
@@ -74,8 +74,8 @@ def medians(rows: Sequence[Sequence[float]]) -> list[float]:
 class Turn(Generic[T]):
     """An entrant's turn in a round.
 
-    counts: whether the turn is kept: the first round warms up
-    in_time: whether the limit is not over yet; a turn after it should be short
+    counts: whether the caller keeps the turn; the first round warms up
+    in_time: whether the limit is still ahead; a turn after the limit should be short
     """
 
     entrant: T
@@ -91,10 +91,10 @@ def interleave(
     limit_s: float = float("inf"),
     clock: Clock = time.perf_counter,
 ) -> Iterator[Turn[T]]:
-    """Yield a turn of every entrant in every round, in a random order; one round more warms up.
+    """Yield a turn of every entrant in every round, in random order, after one warm-up round.
 
-    progress: called as a round begins, with its number and how many there are
-    limit_s: after so many seconds the round that has begun is the last, and one at least counts
+    progress: called as a round begins, with its number and the number of rounds
+    limit_s: the round that runs after so many seconds is the last; at least one round counts
     """
     end = clock() + limit_s
     for number in range(rounds + 1):

@@ -13,7 +13,7 @@ _SIZES = (("TiB", 2.0**-40), ("GiB", 2.0**-30), ("MiB", 2.0**-20), ("KiB", 2.0**
 _RATES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _ENERGIES = (("J", 1.0), ("mJ", 1e3), ("uJ", 1e6))
 _ONE = 0.9995
-"""A number from here on rounds to 1.00: it takes the larger unit."""
+"""The least number that takes the larger unit: 0.9995 rounds to 1.00."""
 
 
 def time_text(seconds: float) -> str:
@@ -44,7 +44,9 @@ def rate_text(per_second: float, what: str) -> str:
 
 
 def _scaled(number: float, units: Sequence[tuple[str, float]]) -> str:
-    """Return a number in the largest unit of which it is at least one, else in the smallest."""
+    """Return a number in the largest unit with a number of at least one, else in the
+    smallest unit.
+    """
     unit, scale = next((one for one in units if abs(number) * one[1] >= _ONE), units[-1])
     return f"{_three_digits(number * scale)} {unit}"
 

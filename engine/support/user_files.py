@@ -1,6 +1,6 @@
-"""Where this user's files lie: the cache folders, and the calibration of this machine.
+"""Paths of this user's files: the cache folders, and the calibration of this machine.
 
-The Python API and the command line both ask here, so both follow the same two environment
+The Python API and the command line both use these functions. So both follow two environment
 variables: XDG_CACHE_HOME (the XDG base directory rule) and TRIREME_CALIBRATION.
 """
 
@@ -25,7 +25,8 @@ def cache_folder(kind: str) -> Path | None:
 
 
 def calibration_file() -> Path | None:
-    """Return the calibration of this machine: TRIREME_CALIBRATION, else a file beside the caches;
+    """Return the calibration of this machine: TRIREME_CALIBRATION, else a file beside the caches.
+
     None for a user without a home.
     """
     if given := os.environ.get("TRIREME_CALIBRATION"):
