@@ -16,7 +16,7 @@ from trireme.backend.core_latency import Watch
 from trireme.backend.device import Device
 from trireme.backend.registry import open_devices
 from trireme.calibration.machine_speed import MachineSpeed
-from trireme.calibration.transfer_probe import in_stretches
+from trireme.calibration.transfer_probe import in_parts
 from trireme.cost.calibration import Calibration, DeviceCalibration, load_calibration
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
@@ -152,7 +152,7 @@ def _measured(
 
     Estimates are for cores as far apart as they are now; should they move meanwhile, again.
     """
-    pinned, label = in_stretches(graph, list(devices), _PARTS), "+".join(devices)
+    pinned, label = in_parts(graph, list(devices), _PARTS), "+".join(devices)
     watch = watch_of(devices)
     for _ in range(TRIALS):
         at = as_seen(calibration, devices)
@@ -206,7 +206,7 @@ def _turns(
         watch.begin()
         seconds = [run_seconds(session, feeds, _TURN), *part_seconds(parts)]
         for pace in paces:
-            pace.visit(apart)
+            pace.measure(apart)
         if watch.end() == apart:
             yield seconds
         else:

@@ -1,7 +1,7 @@
-"""Pack live ranges into an arena: who may share which bytes, decided before anything runs.
+"""Pack live ranges into an arena: choose offsets before anything runs.
 
-`plan` calls it for every memory space, devices for the intermediates inside a region. Several
-orders are tried and the smallest arena wins; a lower bound says how much better it could be.
+`plan` packs every memory space; devices pack the intermediates inside a region. Several orders are
+tried and the smallest arena wins. A lower bound shows the largest possible improvement.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class LiveRange:
 
 @dataclass(frozen=True)
 class Packing:
-    """Offsets in bytes by key, the arena's size, the least size any packing needs, and the order
-    that won.
+    """Offsets in bytes by key, the arena's size, a lower bound of any packing, and the order that
+    won.
     """
 
     offsets: Mapping[int, int]
@@ -39,12 +39,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What is needed of one memory space, in bytes.
+    """The predicted need of one memory space, in bytes.
 
-    limit: what there is, 0 without an end
-    arena, weights, scratch, code: what is kept there
-    streamed, streamed_s: the weights among them that are fetched anew in every run, and the seconds
-    can_stream: whether any weights may be
+    limit: the size of the space, 0 when unlimited
+    arena, weights, scratch, code: the parts of the need
+    streamed: the part of the weights that every run fetches anew
+    streamed_s: the seconds of fetching them
+    can_stream: whether any weights may be fetched anew
     """
 
     memory: str
@@ -59,13 +60,13 @@ class MemoryUse:
 
     @property
     def needed(self) -> int:
-        """Bytes that must be there at once; weights need not where they can be streamed."""
+        """The least bytes that must be there at once; weights that can be streamed do not count."""
         kept = 0 if self.can_stream else self.weights
         return self.arena + self.scratch + self.code + kept
 
     @property
     def excess(self) -> int:
-        """Bytes that are needed beyond what there is."""
+        """Bytes needed beyond the limit."""
         return max(self.needed - self.limit, 0) if self.limit else 0
 
     def __str__(self) -> str:
@@ -101,18 +102,19 @@ _ORDERS: Mapping[str, Callable[[LiveRange], tuple[int, ...]]] = {
 
 
 MOST_CONFLICTS = 64
-"""Ranges that live together with one, on average, that are looked at one by one: where there are
-more, a tree is quicker."""
-MANY, NEAR = 4096, 0.05
-"""Ranges from which on an arena is good enough that is larger than the bound by this share."""
+"""Average conflicts of a range up to which each is looked at; a tree is quicker beyond."""
+MANY = 4096
+"""From this number of ranges on, an arena within NEAR of the lower bound is good enough."""
+NEAR = 0.05
+"""Relative distance from the lower bound that is good enough for many ranges."""
 
 
 def pack(ranges: Sequence[LiveRange], alignment: int = 64) -> Packing:
     """Return offsets such that ranges that live together do not overlap.
 
-    Each order places the ranges one by one, each in the lowest gap that fits; the first order that
-    meets the lower bound (comes near it, of many ranges), else the smallest arena, is kept. Same
-    ranges, same packing.
+    Each order places the ranges one by one, each in the lowest gap that fits. The first order that
+    meets the lower bound wins; for many ranges, the first that comes near it. Otherwise the
+    smallest arena wins. The same ranges give the same packing.
     Source: greedy by size as in TensorFlow Lite's arena planner, with further orders
     """
     rounded = [
@@ -143,7 +145,7 @@ def align_up(nbytes: int, alignment: int) -> int:
 
 
 def peak_bytes(ranges: Sequence[LiveRange]) -> int:
-    """Return the most bytes live at one step: no packing is smaller."""
+    """Return the most bytes live at one step, a lower bound of any packing."""
     change: dict[int, int] = {}
     for r in ranges:
         change[r.first] = change.get(r.first, 0) + r.nbytes
@@ -176,8 +178,8 @@ def _conflicts(ranges: Sequence[LiveRange]) -> dict[int, list[int]]:
 
 
 def _among_few(ordered: Sequence[LiveRange], together: Mapping[int, list[int]]) -> dict[int, int]:
-    """Return the offset of each range, the lowest that fits among those placed before it, looking
-    at each of those.
+    """Return the offset of each range: the lowest that fits between the conflicting ranges
+    so far.
     """
     placed: dict[int, tuple[int, int]] = {}
     for r in ordered:
@@ -195,15 +197,15 @@ def _among_few(ordered: Sequence[LiveRange], together: Mapping[int, list[int]]) 
 
 
 def _among_many(ordered: Sequence[LiveRange]) -> dict[int, int]:
-    """Return what `_among_few` does, looking at what the placed ranges take together.
+    """Return the same as `_among_few`, by a tree over the steps.
 
-    A tree over the steps keeps the bytes taken: n ranges that all live together need n log n looks
-    instead of n squared.
+    A tree node keeps the bytes taken in its steps. n ranges that all live together take n log n
+    look-ups instead of n squared.
     """
     steps = sorted({r.first for r in ordered})  # ranges meet at the first step of one of them
     leaves = 1 << (len(steps) - 1).bit_length()
-    throughout: defaultdict[int, _Taken] = defaultdict(_Taken)  # in every step below a tree node
-    somewhere: defaultdict[int, _Taken] = defaultdict(_Taken)  # in some step below it
+    throughout: defaultdict[int, _Taken] = defaultdict(_Taken)  # bytes in all steps of a node
+    somewhere: defaultdict[int, _Taken] = defaultdict(_Taken)  # bytes in some step of a node
     offsets: dict[int, int] = {}
     for r in ordered:
         first, end = bisect_left(steps, r.first), bisect_right(steps, r.last)
@@ -248,7 +250,9 @@ class _Taken:
         self.starts[low:high], self.ends[low:high] = [start], [end]
 
     def after(self, start: int, end: int) -> int:
-        """Return start, or the end of the span at or after it that leaves no room before end."""
+        """Return the lowest place at or after start that is free up to end, or the end of the span
+        in the way.
+        """
         at = bisect_right(self.ends, start)
         return self.ends[at] if at < len(self.ends) and self.starts[at] < end else start
 

@@ -1,4 +1,4 @@
-"""The command that measures devices, as errors and reports name it."""
+"""The command that calibrates devices, for errors and reports."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Iterable
 
 
 def command(names: Iterable[str], *options: str) -> str:
-    """Return what measures these devices; instances by their kind, as which they are priced."""
+    """Return the command; it names an instance ("cpu#2") by its kind, whose prices it shares."""
     kinds = dict.fromkeys(name.partition("#")[0] for name in names)
     return " ".join(("trireme calibrate", *options, "--devices", ",".join(kinds)))

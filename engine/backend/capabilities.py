@@ -1,6 +1,7 @@
-"""What calls, events and devices can do beyond the contract: declared here, and asked for by type.
+"""Optional capabilities of calls, events and devices: each is a protocol declared here.
 
-A call has a capability by having its method. The functions at the end answer for calls that do not.
+A call has a capability if it has the protocol's method. The functions at the end give the answer
+for calls without the capability.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ Rebind = Callable[[int], None]
 
 @runtime_checkable
 class DirectCall(Protocol):
-    """A call that runs without an event, for work of some microseconds."""
+    """A call that can run without an event, for work of some microseconds."""
 
     def run(self) -> None:
-        """Do what `launch().wait()` does."""
+        """Do the same as `launch().wait()`."""
 
 
 @runtime_checkable
@@ -28,16 +29,19 @@ class RebindableCall(Protocol):
     """A call whose inputs and outputs in host memory can be moved."""
 
     def rebind(self, argument: int) -> Rebind | None:
-        """Return what moves an argument (in the order of `bind`); None where it must stay."""
+        """Return a function that moves an argument (in the order of `bind`); None where it must
+        stay.
+        """
 
 
 @runtime_checkable
 class ThreadedCall(Protocol):
-    """A call of a device that may run with or without its further threads."""
+    """A call that can run on one thread or on all threads of its device."""
 
     def use_single_thread(self, alone: bool | None) -> bool:
-        """Let further launches run without the device's other threads (True) or with them (False);
-        None lets the device find out which is faster. Return whether there is a choice.
+        """Let further launches run on one thread (True) or on all (False).
+
+        None lets the device find the faster choice. Return whether there is a choice.
         """
 
 
@@ -46,28 +50,32 @@ class IdlingCall(Protocol):
     """A call of a device whose threads look for more work for a while after a launch."""
 
     def set_idle(self, sleeps: bool) -> None:
-        """Let idle threads sleep as soon as a launch is over (True), as another device then needs
-        their cores, or look for more work for a while (False).
+        """Let idle threads sleep right after a launch (True), or look for more work for a while
+        (False).
+
+        True suits runs in which another device then needs the cores.
         """
 
 
 @runtime_checkable
 class SimulatedCall(Protocol):
-    """A call of a simulator, which can put back a result instead of making it again."""
+    """A call of a simulator, which can restore an earlier result instead of simulating again."""
 
     def repeat(self, repeats: bool) -> None:
-        """Have the next launch simulate, and those behind it put back what that one made (True),
-        for runs with the same inputs; or have every launch simulate (False).
+        """Simulate in the next launch and restore its result in later ones (True), or always
+        simulate (False).
+
+        True is for runs with the same inputs.
         """
 
 
 @runtime_checkable
 class QueuedCall(Protocol):
-    """A call that its device can start by itself, once events of the same driver queue are over.
+    """A call that its device starts by itself, once events of the same driver queue are over.
 
-    driver_queue: what such calls and events have in common, compared by identity: a driver's
-        context. Calls of one device or link and one driver queue run in the order in which they are
-        launched. None: the call is not queued
+    driver_queue: the common queue of calls and events, compared by identity: a driver's context.
+        Calls of one device or link and one driver queue run in launch order. None: the call is not
+        queued
     """
 
     driver_queue: object
@@ -81,9 +89,9 @@ class QueuedCall(Protocol):
 
 @runtime_checkable
 class QueuedEvent(Protocol):
-    """An event of a driver queue: calls and copies of the queue can be started behind it.
+    """An event of a driver queue: calls and copies of the queue can start behind it.
 
-    driver_event: what the driver knows it by; an event that wraps another has that one's
+    driver_event: the driver's own event; an event that wraps another has that one's
     """
 
     driver_event: object
@@ -91,7 +99,7 @@ class QueuedEvent(Protocol):
 
 @runtime_checkable
 class StateKeeper(Protocol):
-    """A device on which `variable` and `assign` find their arrays."""
+    """A device that holds the arrays of `variable` and `assign`."""
 
     states: States
 
@@ -102,15 +110,15 @@ def states_of(device: Device | None) -> States | None:
 
 
 def driver_queue_of(call: BoundCall) -> object | None:
-    """Return the driver queue of a call, None where its launches must be waited for one by one."""
+    """Return the driver queue of a call, None if every launch must be waited for."""
     return call.driver_queue if isinstance(call, QueuedCall) else None
 
 
 def runner_of(call: BoundCall) -> Callable[[], None]:
-    """Return what launches a call and waits for it."""
+    """Return a function that launches a call and waits for it."""
     return call.run if isinstance(call, DirectCall) else lambda: call.launch().wait()
 
 
 def rebind_of(call: BoundCall, argument: int) -> Rebind | None:
-    """Return what moves an argument of a call; None where it must stay."""
+    """Return a function that moves an argument of a call; None where it must stay."""
     return call.rebind(argument) if isinstance(call, RebindableCall) else None

@@ -1,10 +1,11 @@
-"""How far apart the cores of a device's threads are: what passing data between them costs.
+"""Core latency: the cost of passing data between the cores of a device's threads.
 
-A device whose threads share work measures it in a millisecond (`Device.core_latency`), or asks one
-that has threads on the same cores, as an OpenCL driver on the CPU does. A virtual
-machine's cores are moved by its host: two virtual CPUs may be threads of one core, cores of one
-cache, or cores with a cache each, and change from one to the other within seconds. `calibrate`
-keeps what it was, estimates are priced by it (`priced`), and profiles say when it is no longer so.
+A device whose threads share work measures it in a millisecond (`Device.core_latency`). An OpenCL
+driver on the CPU uses the measurement of a device with threads on the same cores.
+
+A host moves the cores of a virtual machine within seconds. Two virtual CPUs may be threads of one
+core, cores of one cache, or cores with a cache each. `calibrate` stores the latency, estimates are
+priced by it (`priced`), and profiles say when it has changed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from trireme.support.units import time_text
 
 Apart = Literal["shared", "near", "far"]
 FAR_S = 120e-9
-"""A flag takes longer between cores without a cache in common: 20 to 60 ns inside of one cache and
-150 to 250 between two were measured on Zen 4."""
+"""The least flag latency between cores without a common cache. Measured on Zen 4: 20 to 60 ns
+within one cache and 150 to 250 between two."""
 OWN = 0.7
-"""Of what a thread does alone, what each does beside the others if it has a core of its own."""
-BYTES, FLAGS = "handed_", "joins"
-"""Terms that start with BYTES are bytes that may pass between cores, and FLAGS counts flags."""
+"""Above this share of its speed alone, a thread beside others has a core of its own."""
+BYTES = "handed_"
+"""A term that starts with this text counts bytes that may pass between cores."""
+FLAGS = "joins"
+"""The term that counts flags that pass between cores."""
 _WORDS: Mapping[Apart, str] = {
     "shared": "threads share a core",
     "near": "the cores share a cache",
@@ -35,11 +38,11 @@ _WORDS: Mapping[Apart, str] = {
 
 @dataclass(frozen=True)
 class CoreLatency:
-    """What passing data between the cores of a device's threads costs.
+    """The cost of passing data between the cores of a device's threads.
 
-    flag_s: until a thread sees what another one wrote
-    byte_s: of a byte that a thread writes where another one has just read
-    alone: of what a thread does alone, what each does while all work: 0.5 where two share a core
+    flag_s: seconds until a thread sees the write of another
+    byte_s: seconds of a byte that a thread writes where another has just read
+    alone: speed of a thread while all work, relative to its speed alone: 0.5 where two share a core
     """
 
     flag_s: float
@@ -48,7 +51,7 @@ class CoreLatency:
 
     @property
     def apart(self) -> Apart:
-        """How far apart the cores are."""
+        """The state of the cores: shared, near or far."""
         if self.alone < OWN:
             return "shared"
         return "far" if self.flag_s > FAR_S else "near"
@@ -70,13 +73,13 @@ def median_of(found: Sequence[CoreLatency]) -> CoreLatency:
 
 
 USUAL = CoreLatency(56e-9, 0.1e-9)
-"""What is assumed where nobody measured it: cores that share a cache."""
+"""The latency for devices without a measurement: cores that share a cache."""
 
 
 def priced(terms: Mapping[str, float], cores: CoreLatency | None) -> Mapping[str, float]:
-    """Return a kernel's terms with those that depend on the cores in seconds of them.
+    """Return a kernel's terms, with those that depend on the cores converted to seconds.
 
-    cores: the usual ones where nobody measured them
+    cores: None for the usual latency
     """
     return {name: amount * _unit_s(name, cores or USUAL) for name, amount in terms.items()}
 
@@ -89,9 +92,10 @@ def _unit_s(name: str, cores: CoreLatency) -> float:
 
 @dataclass(frozen=True)
 class Cores:
-    """How far apart a device's cores are, beside what its estimates take them to be.
+    """A device's core latency now, beside the one that its estimates use.
 
-    device: its name; priced, now: None where it was not measured, or cannot be now
+    device: its name
+    priced, now: None where unknown
     """
 
     device: str
@@ -100,7 +104,7 @@ class Cores:
 
     @property
     def have_moved(self) -> bool:
-        """Whether the estimates are for cores that are nearer, or further apart."""
+        """Whether the cores are nearer or further apart than the estimates assume."""
         return bool(self.priced and self.now and self.priced.apart != self.now.apart)
 
     def __str__(self) -> str:
@@ -114,16 +118,19 @@ class Cores:
         )
 
 
-UNKNOWN, MOVING = "", "moving"
-"""What a watch says where nothing is known, and of a time in which cores moved."""
+UNKNOWN = ""
+"""The state of the cores where nobody can measure it."""
+MOVING = "moving"
+"""The state of the cores when it changed between two looks."""
 _FRESH_S = 2e-3
 
 
 @dataclass
 class Watch:
-    """Tells how far apart cores were from one look to the next.
+    """Observes the state of the cores from one look to the next.
 
-    look: `Device.core_latency`; found: what it said, by how far apart
+    look: `Device.core_latency`
+    found: the results, by state
     """
 
     look: Callable[[], CoreLatency | None]
@@ -132,13 +139,13 @@ class Watch:
     _at: float = float("-inf")
 
     def begin(self) -> None:
-        """Look, unless that was done just now."""
+        """Look, unless the last look was just now."""
         if time.perf_counter() - self._at > _FRESH_S:
             self._last = self.look()
             self._at = time.perf_counter()
 
     def end(self) -> str:
-        """Return how far apart they were since `begin`: an Apart, UNKNOWN or MOVING."""
+        """Return the state of the cores since `begin`: an Apart, UNKNOWN or MOVING."""
         before, self._last = self._last, self.look()
         self._at, now = time.perf_counter(), self._last
         if before is None and now is None:
@@ -150,6 +157,6 @@ class Watch:
 
     @property
     def known(self) -> dict[str, CoreLatency]:
-        """The median of what was found, by how far apart, the most frequent first."""
+        """The median result of each state, the most frequent state first."""
         order = sorted(self.found, key=lambda apart: -len(self.found[apart]))
         return {apart: median_of(self.found[apart]) for apart in order}

@@ -1,8 +1,8 @@
-"""The contract of a device: what it is (DeviceSpec), what it can run, and how it runs it.
+"""The contract of a device: its description (DeviceSpec), the nodes it can run, and how it runs
+them.
 
-A device compiles Graphs, one node or many, into Executables. The session allocates one arena a
-device, binds each executable once to places in the arenas, and launches the bound calls run after
-run.
+A device compiles Graphs, of one node or many, into Executables. The session allocates one arena a
+device and binds each executable once to places in the arenas. Every run launches the bound calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST_CORES = "cpu"
 
 
 def kind_of(name: str) -> str:
-    """Return what a device is an instance of: "cpu" of "cpu#2", the name itself of others."""
+    """Return the kind of a device: "cpu" of "cpu#2", otherwise the name itself."""
     return name.partition("#")[0]
 
 
@@ -36,8 +36,8 @@ def kind_of(name: str) -> str:
 class Resident:
     """Bytes that a node keeps in a device's memory from run to run: packed weights, and code.
 
-    shared: of the weights, (what they are, bytes) of those that other nodes may keep too, as a
-        constant by its id; a task keeps one copy
+    shared: (key, bytes) of weights that other nodes may keep too; a constant's key is its id. A
+        task keeps one copy
     """
 
     weights: int = 0
@@ -58,25 +58,26 @@ def added_weights(kept: Iterable[Resident]) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """What a device is, in the terms that placement and planning need.
+    """The description of a device, for placement and planning.
 
     flops: operations a second by dtype (a multiply-add counts as two)
     bandwidth: bytes a second to and from its own memory
     launch_s: seconds that a task costs beyond its work
-    handover_s: of these, what passing it to a thread of the device costs, where calibration
-        measures the kind without
+    handover_s: the part of launch_s for passing the task to a thread of the device, where
+        calibration measures the kind without this part
     alignment: bytes to which values in its arena are aligned
     memory: the memory space it works in; values cross between spaces by copies only
     memory_bytes: the size of that space, 0 when unlimited: for the arena, scratch, weights and code
-    buffer_bytes: the most that it gives in one piece, 0 when unlimited
-    sram_bytes: memory on the chip beside that space, in which what lives inside a task is first
-    streams_weights: whether weights that find no room in that space are fetched over the link
+    buffer_bytes: the largest single allocation in that space, 0 when unlimited
+    sram_bytes: memory on the chip beside that space; values inside a task are placed there first
+    streams_weights: whether weights that do not fit that space are fetched over the link
     link_latency_s, link_bandwidth: of a copy between its memory and the host's
     resource_group: devices of one group share silicon and cannot overlap
-    cores: numbers of the CPUs that it may keep busy, where that is known
+    cores: numbers of the CPUs that it may keep busy, where known
     clock: whether its times are measured (wall) or modelled (virtual)
-    calibrated: whether calibration measures it; figures that are no estimate need none
-    power_w: watts while busy; link_j_per_byte: joules a byte copied; None when not known
+    calibrated: whether calibration measures it; exact figures need none
+    power_w: watts while busy; None when unknown
+    link_j_per_byte: joules a byte copied; None when unknown
     """
 
     name: str
@@ -102,18 +103,20 @@ class DeviceSpec:
 
     @property
     def kind(self) -> str:
-        """What the device is an instance of; its name where it is not one."""
+        """The kind of the device: "cpu" for "cpu#2"."""
         return kind_of(self.name)
 
     @property
     def resource(self) -> str:
-        """What its tasks take turns on: its resource group; the device alone where it has none."""
+        """The resource that its tasks occupy: its resource group, or the device alone
+        without one.
+        """
         return self.resource_group or self.name
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A stretch of a device's memory: `handle` is the device's own, offset and nbytes in bytes."""
+    """A part of a device's memory: `handle` is the device's own, offset and nbytes in bytes."""
 
     memory: str
     handle: Any
@@ -149,7 +152,7 @@ class NodeSpan:
     """When one node (or several fused into one kernel) of a launch ran, in seconds.
 
     Wall times are on the clock of time.perf_counter; virtual ones count from the launch. `cycles`
-    and `detail` (a device's own figures, such as DMA bytes) are there where the device has them.
+    and `detail` hold a device's own figures, such as DMA bytes, where the device has them.
     """
 
     nodes: tuple[int, ...]
@@ -162,8 +165,8 @@ class NodeSpan:
 
 
 def held_s(spans: Sequence[NodeSpan]) -> list[float]:
-    """Return how long each span of a launch held its device: until the next one began, where time
-    is measured.
+    """Return how long each span of a launch held its device; measured spans end as the next
+    begins.
     """
     starts = [span.start_s if span.clock == "wall" else 0.0 for span in spans]
     return [
@@ -173,19 +176,19 @@ def held_s(spans: Sequence[NodeSpan]) -> list[float]:
 
 
 WAKES = "wakes"
-"""The term of a kernel for which a second core has to be woken: 1, a part, or 0."""
+"""The term of a kernel that wakes a second core: 1, a part, or 0."""
 
 
 @dataclass(frozen=True)
 class KernelCost:
-    """What one kernel of a region does, in amounts that its time grows with.
+    """The amounts of work of one kernel of a region, which its time grows with.
 
-    nodes: whose work it is, by id
-    family: kernels of one family grow alike, and are fitted together ("conv_f32_winograd")
-    terms: amounts by name, of the device's own choice; more of one never makes a kernel faster
-    guess_s: the device's own estimate, for a family that was not measured; None for the roofline
-    alone: the same kernel in a run without further threads, where the device does whole runs of a
-        region in either way, as is faster
+    nodes: ids of the nodes that the kernel computes
+    family: kernels of one family grow alike and share a fit ("conv_f32_winograd")
+    terms: amounts by name, of the device's own choice; a larger amount never makes a kernel faster
+    guess_s: the device's own estimate for an unmeasured family; None for the roofline
+    alone: the same kernel on one thread, where the device chooses the faster of both for a whole
+        region
     """
 
     nodes: tuple[int, ...]
@@ -196,13 +199,13 @@ class KernelCost:
 
 
 class Event(Protocol):
-    """A launch under way. The launch is over, and errors come out, when `wait` returns."""
+    """A launch under way. When `wait` returns, the launch is over; `wait` raises its errors."""
 
     def wait(self) -> None:
         """Return when the launch is complete; raise DeviceError when it failed."""
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return what ran when, after `wait`; empty unless launched with profile=True."""
+        """Return the spans of a launch with profile=True, after `wait`; otherwise nothing."""
 
 
 Told = Callable[[], Sequence[NodeSpan]]
@@ -219,18 +222,18 @@ class Done:
         """Return at once."""
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return the spans given at launch, or what was given to tell them."""
+        """Return the spans of the launch, computed now where the launch left that for later."""
         return self._spans() if callable(self._spans) else self._spans
 
 
 class BoundCall(Protocol):
-    """An executable bound to memory: one session's use of it. Launches allocate nothing.
+    """An executable bound to memory, for one session. Launches allocate nothing.
 
-    What some calls can do beyond this is declared in capabilities.py.
+    `capabilities` declares the optional methods of a call.
     """
 
     def launch(self, profile: bool = False) -> Event:
-        """Start the work on the bound memory and return without waiting where the device can."""
+        """Start the work on the bound memory; return without waiting where the device can."""
 
 
 def link_name(source: str, target: str) -> str:
@@ -245,20 +248,20 @@ def link_ends(name: str) -> tuple[str, str]:
 
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much (0 of 0 where unknown)."""
+"""Called with the current step, the amount done, and the total (0 of 0 where unknown)."""
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 class Executable(ABC):
     """Compiled code of one graph; immutable, shared by sessions and threads.
 
     scratch_bytes: memory that each bound call needs beside its arguments, in the device's space
-    constant_bytes: memory that its packed weights take, shared by all bound calls
-    code_bytes: memory that its code takes in the device's space
-    kernels: which kernel runs each node, by node id ("conv_f32_12x2__avx512", "numpy reference")
+    constant_bytes: memory of its packed weights, shared by all bound calls
+    code_bytes: memory of its code in the device's space
+    kernels: the kernel of each node, by node id ("conv_f32_12x2__avx512", "numpy reference")
     """
 
     scratch_bytes: int = 0
@@ -268,22 +271,22 @@ class Executable(ABC):
 
     @abstractmethod
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
-        """Return a call on these places: the graph's inputs in order, then its outputs."""
+        """Return a call on these buffers: the graph's inputs in order, then its outputs."""
 
     def listings(self, form: str) -> Mapping[str, str]:
-        """Return generated code as text by file name, in a form: "ir" or "asm"; {} for none."""
+        """Return generated code as text by file name, as "ir" or "asm"; {} where there is none."""
         return {}
 
 
 class Device(ABC):
     """A place where nodes run. Methods other than `compile` may be called from any thread.
 
-    kernel_table: what has a kernel here, if the device keeps a table
-    term_limits: the most seconds that a unit of a term of its works can cost
-    estimate_source: where `estimate_s` has its seconds: "device", a model of the very machine, or
-        "roofline", figures that may be wrong by more
-    driver_queue: of its calls and copies, if it can start one after another by itself: see
-        QueuedCall
+    kernel_table: the table of its kernels, if the device has one
+    term_limits: the most seconds that a unit of a term of its kernels can cost
+    estimate_source: the source of `estimate_s`: "device", a model of the very machine, or
+        "roofline", which is less exact
+    driver_queue: the queue of its calls and copies, if the device starts one after another by
+        itself: see QueuedCall
     """
 
     spec: DeviceSpec
@@ -294,9 +297,9 @@ class Device(ABC):
 
     @abstractmethod
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
-        """Return None if the device can run the node, else one sentence saying why not.
+        """Return None if the device can run the node, else one sentence with the reason.
 
-        A Refusal (refusal.py) says which rule the node breaks, for advice that groups nodes by it.
+        A Refusal (refusal.py) names the rule that the node breaks, so that advice can group nodes.
         """
 
     @abstractmethod
@@ -308,7 +311,7 @@ class Device(ABC):
         """
 
     def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
-        """Do what `compile` does, and tell `progress` how far it is, if the device can."""
+        """Do the same as `compile`, and report to `progress` if the device can."""
         return self.compile(graphs)
 
     @abstractmethod
@@ -326,7 +329,7 @@ class Device(ABC):
     def start_write(
         self, target: Buffer, source: Array, profile: bool = False, after: Sequence[Event] = ()
     ) -> Event:
-        """Begin a `write`; it is over, and the array may change, when the event is.
+        """Begin a `write`. The array may change once the event is over.
 
         after: events of this device's driver queue; none for a device without one
         """
@@ -336,7 +339,7 @@ class Device(ABC):
     def start_read(
         self, source: Buffer, target: Array, profile: bool = False, after: Sequence[Event] = ()
     ) -> Event:
-        """Begin a `read`; the array is there when the event is over. `after` as in start_write."""
+        """Begin a `read`. The array is filled once the event is over. `after` as in start_write."""
         self.read(source, target)
         return Done()
 
@@ -349,24 +352,24 @@ class Device(ABC):
         return None
 
     def resident(self, graph: Graph, node: Node) -> Resident:
-        """Return what a node keeps in the device's memory: its constants, if not known better."""
+        """Return the bytes that a node keeps in the device's memory; by default its constants."""
         read = [graph.values[value] for value in dict.fromkeys(node.used)]
         constants = [(value.id, value.type.nbytes) for value in read if value.is_constant]
         shared = tuple(one for one in constants if len(graph.users(one[0])) > 1)
         return Resident(sum(nbytes for _, nbytes in constants), shared=shared)
 
     def cost_features(self, graph: Graph) -> Sequence[KernelCost] | None:
-        """Return the kernels that `compile` makes of a region, in order; None where not known."""
+        """Return the kernels that `compile` makes of a region, in order; None where unknown."""
         return None
 
     def core_latency(self) -> CoreLatency | None:
-        """Return what passing data between its threads costs now; None where unknown."""
+        """Return the core latency of its threads now; None where unknown."""
 
     def finish(self) -> None:
-        """Return when nothing that was launched here is under way, its event kept or not."""
+        """Wait until no launch on this device is under way, even one without a kept event."""
 
     def close(self) -> None:
-        """Give back threads and memory; further use is an error."""
+        """Release threads and memory; further use is an error."""
 
 
 class HostMemoryDevice(Device):

@@ -1,7 +1,7 @@
-"""What a kind of device declares of itself before one is opened: its options, and how it opens.
+"""The declaration of a kind of device: its options, and how to open a device.
 
 Each folder of devices/ has one `KIND`; registry.py lists them. Tools read every declaration, so
-importing a folder touches no driver and no compiler: `open` imports what opening takes.
+importing a folder touches no driver and no compiler. `open` imports the driver or compiler.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from trireme.support.errors import DeviceError
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of a kind that has none."""
+    """The options of a kind without options."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Which device of its kind is opened: "cpu", or number 2 of 3 side by side, called "cpu#2"."""
+    """An instance of a kind: "cpu", or number 2 of 3 side by side, called "cpu#2"."""
 
     name: str
     number: int = 0
@@ -34,9 +34,9 @@ class Instance:
 class Option:
     """One option, as its kind declares it.
 
-    help: a phrase that says what it is, or for a choice of True and False what True does
-    choices: all values that are allowed, where there is such a list
-    flag: its name on the command line ("--isa"; "--no-winograd" makes it False); "" for none
+    help: a phrase that describes the option; for True or False, the effect of True
+    choices: all allowed values, where there is such a list
+    flag: its name on the command line ("--isa"; "--no-winograd" sets False); "" for none
     """
 
     name: str
@@ -63,14 +63,14 @@ def _nothing() -> Sequence[str]:
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """A kind of device: what code outside its folder knows of it without opening one.
+    """A kind of device, for code outside its folder, without an open device.
 
     open: returns an open device; raises DeviceError where there is none
     options: a frozen dataclass whose fields are made by `option`
     instances: whether several can be open side by side, as "cpu#1" and "cpu#2"
-    measures_cores: whether its `core_latency` tells how far apart the machine's CPU cores are
-    found: describes the devices that could be opened here, the preferred first
-    demands: the sentences with which it refuses nodes, where it has a list of them
+    measures_cores: whether its `core_latency` measures the machine's CPU cores
+    found: describes the devices that this machine can open, the preferred first
+    demands: its refusal sentences, where it has a list of them
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Which kernel runs a node: a table in two stages, filled by each device, asked at compile time.
+"""Find the kernel of a node in a table that each device fills; devices use it at compile time.
 
-First the op on this device in the node's layout, then the form of its data: its dtype, and whether
-that is quantised. A kernel may be for every layout, every form, or all plain or quantised ones. A
-miss is a sentence that lists the nearest entries. What else a kernel asks of a node (constant
-weights, two spatial axes) the kernel says itself.
+A look-up has two stages: the op in the node's layout, then the form of its data. A form is a dtype,
+and whether the dtype is quantised. A kernel may serve every layout, every form, or all plain or
+quantised forms. A miss is a sentence that lists the nearest entries. A kernel itself checks its
+further demands, such as constant weights or two spatial axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trireme.ir.op import get_op, has_op
 K = TypeVar("K")
 
 ANY = "any"
-"""Instead of a layout or dtype: all of them."""
+"""Stands for every layout or dtype."""
 _MOST_LISTED = 4
 
 
@@ -70,7 +70,7 @@ def layout_of(node: Node) -> str:
 def form_of(graph: Graph, node: Node) -> Form:
     """Return the form of a node's data, quantised if it reads or makes stored integers.
 
-    The dtype is that of the op's main input, of an output where it has no inputs.
+    The dtype is the main input's; for a node without inputs, an output's.
     """
     values = [*node.used[get_op(node.op).main_input :], *node.outputs]
     types = [graph.type(value) for value in values]
@@ -95,7 +95,7 @@ class KernelTable(Generic[K]):
         forms: Iterable[str | Form] = (Form(),),
         layout: str = ANY,
     ) -> None:
-        """Add a kernel for some ops, a line a form; a line that is there already is replaced.
+        """Add a kernel for some ops: a line a form. It replaces an existing line.
 
         forms: a dtype stands for its plain form
         """
@@ -136,10 +136,10 @@ class KernelTable(Generic[K]):
         return f"no kernel for {wanted}; {found}"
 
     def nearest(self, op: str, layout: str, form: Form) -> list[Entry[K]]:
-        """Return the entries nearest to one that is missing: of the op, else of ops like it.
+        """Return the entries nearest to a missing one: of the same op, else of similar ops.
 
-        The same layout comes first, then the same kind of form; ops are alike that are of one
-        family and spelled alike. The answer is kept: a graph is asked about many times.
+        The same layout comes first, then the same kind of form. Similar ops have one family and
+        similar names. The answer is cached, because callers ask about a graph many times.
         """
         key = (op, layout, form)
         if key not in self._nearest:

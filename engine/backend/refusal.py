@@ -1,4 +1,4 @@
-"""Why a device refuses a node: a sentence for people, and the rule that advice groups nodes by."""
+"""The reason why a device refuses a node: a sentence for people, and a rule that groups nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from trireme.ir.op import get_op
 class Refusal(str):
     """The sentence with which a device refuses a node: a rule, and the facts that break it.
 
-    rule: the sentence without the facts, the same for all nodes that it refuses
+    rule: the sentence without the facts, the same for all nodes that break the rule
     """
 
     rule: str
     facts: str
 
     def __new__(cls, rule: str, facts: str = "") -> Refusal:
-        """Return the rule, with the facts of a node behind it."""
+        """Return the rule, followed by the facts of a node."""
         made = super().__new__(cls, f"{rule} (here {facts})" if facts else rule)
         made.rule, made.facts = rule, facts
         return made
@@ -26,12 +26,14 @@ class Refusal(str):
 
 
 def rule_of(reason: str) -> str:
-    """Return the rule by which a node is refused; the whole sentence where there is no rule."""
+    """Return the rule that a reason names; the whole sentence of a reason without one."""
     return reason.rule if isinstance(reason, Refusal) else reason
 
 
 def host_reason(node: Node, device: str) -> str | None:
-    """Say why a node is for the host alone: control flow, or an effect; None for other nodes."""
+    """Return why a node runs on the host alone: control flow, or an effect; None for other
+    nodes.
+    """
     if get_op(node.op).has_body:
         return f"{node.op} is control flow, which {device} does not compile"
     if get_op(node.op).effect:

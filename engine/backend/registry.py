@@ -1,7 +1,7 @@
-"""Devices by name: how one is opened, with which options, and which can be open together.
+"""Open devices by name, with options, and check which can be open together.
 
-The list names packages, each with a `KIND` (device_kind.py), so that nothing is imported before a
-device is asked for.
+The list names packages, each with a `KIND` (device_kind.py). A package is imported only when its
+device is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trireme.ir.effects import States
 from trireme.support.errors import DeviceError, TriremeError
 
 DEFAULT_DEVICE = "cpu"
-"""What runs where no device is named."""
+"""The device that runs a model when none is named."""
 _KINDS: dict[str, str | DeviceKind] = {
     "cpu": "trireme.devices.cpu",
     "opencl": "trireme.devices.opencl",
@@ -39,7 +39,7 @@ def device_names() -> tuple[str, ...]:
 
 
 def kind_named(name: str) -> DeviceKind:
-    """Return what the kind of a device declares; "cpu#2" is of the kind "cpu".
+    """Return the declaration of a device's kind; "cpu#2" is of the kind "cpu".
 
     Errors: DeviceError, if there is no such kind
     """
@@ -55,8 +55,8 @@ def kind_named(name: str) -> DeviceKind:
 def open_device(name: str, **options: Any) -> Device:
     """Open the device called `name`: a kind, or an instance of it by number ("cpu#2").
 
-    options: as the kind declares them; `instances` says how many there are beside an instance
-    Errors: DeviceError, if the name is unknown, the driver is absent or an option is not known
+    options: as the kind declares them; `instances` is the number of instances side by side
+    Errors: DeviceError, if the name is unknown, the driver is absent or an option is unknown
     """
     if not isinstance(name, str):
         raise DeviceError(
@@ -81,7 +81,7 @@ def _instance(name: str, kind: DeviceKind, count: int) -> Instance:
 
 
 def open_core_meter() -> Device:
-    """Return an open device whose `core_latency` tells how far apart the CPU's cores are.
+    """Return an open device whose `core_latency` measures the machine's CPU cores.
 
     Errors: DeviceError, if there is none
     """
@@ -97,12 +97,12 @@ def open_devices(
     threads: int | None,
     fallback: bool = False,
 ) -> tuple[dict[str, Device], dict[str, TriremeError]]:
-    """Return the devices by name, opened where a name is given, and why others are not there.
+    """Return the devices by name, opening those given by name, and the reasons of missing ones.
 
     options, threads: as in `options_of`
     fallback: leave out devices that cannot be opened
-    Errors: DeviceError, if one cannot, if none can, or if two cannot be open together; what was
-    opened is closed again
+    Errors: DeviceError, if one cannot be opened, none can, or two cannot be open together. The
+        devices opened so far are then closed.
     """
     opened: dict[str, Device] = {}
     absent: dict[str, TriremeError] = {}
@@ -134,9 +134,9 @@ def open_devices(
 
 
 def keep_states(opened: dict[str, Device], states: States) -> States:
-    """Return where the states of a graph are kept: `states`, or those of an open host device.
+    """Return where the states of a graph live: `states`, or those of an open host device.
 
-    Adds the host device, for the states alone, to devices that do not have it.
+    Without such a device, the host device is added for the states alone.
     """
     if states.types and HOST not in opened:
         opened[HOST] = open_device(HOST, states=states, operators=False)
@@ -154,7 +154,7 @@ def options_of(
 ) -> dict[str, Any]:
     """Return the options to open a device with.
 
-    names: all devices that are asked for
+    names: all devices that the caller asks for
     given: options by name, and by kind for all instances of a kind
     threads: of each device that takes an option of this name
     """
@@ -170,10 +170,7 @@ def options_of(
 
 
 def check_cores(specs: Iterable[DeviceSpec]) -> None:
-    """See that no devices take each other's cores and are predicted to overlap all the same.
-
-    Errors: DeviceError, naming two that do
-    """
+    """Raise DeviceError, naming two devices, if they share cores but are predicted to overlap."""
     for one, other in itertools.combinations(specs, 2):
         shared = sorted(one.cores & other.cores)
         if shared and one.resource_group != other.resource_group:

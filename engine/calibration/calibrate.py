@@ -26,10 +26,17 @@ from trireme.backend.device import HOST, Device
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
-from trireme.calibration.samples import LAUNCHES, Measured, Sample, bind, timed, use_single_thread
+from trireme.calibration.samples import (
+    LAUNCHES,
+    Measured,
+    NetSample,
+    bind,
+    timed,
+    use_single_thread,
+)
 from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
-from trireme.cost.model import generic_works, supported_part, ways_of
+from trireme.cost.model import generic_works, supported_part, variants_of
 from trireme.cost.quality import Judgement, judge
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
@@ -50,7 +57,7 @@ _PREPARING = 0.5
 """No further network is compiled after this share of the time limit."""
 _FIRST = 0.65
 """The first round ends after this share of the time limit, to leave time for device pairs."""
-_CROSSING = 0.78
+_PAIRING = 0.78
 """No further device pair is prepared after this share of the time limit."""
 _MEASURING = 0.9
 """Measuring ends after this share of the time limit. The rest is for the fits and the caller."""
@@ -73,29 +80,29 @@ def calibrate(
     It covers the cpu device with several numbers of threads, and the transfers of device pairs.
     `progress(step, done, total)` is called as networks are compiled and rounds measured.
     """
-    begin, tell = time.perf_counter(), progress or (lambda what, done, total: None)
+    begin, report = time.perf_counter(), progress or (lambda what, done, total: None)
     end = begin + _MEASURING * limit_s
-    mine = [_OneDevice(device) for device in devices if device.spec.clock == "wall"]
-    _compile(mine, begin + _PREPARING * limit_s, limit_s > 0, tell)
+    mine = [_MeasuredDevice(device) for device in devices if device.spec.clock == "wall"]
+    _compile(mine, begin + _PREPARING * limit_s, limit_s > 0, report)
     with ExitStack() as stack:
-        crossings: list[_Turns] = []
+        pairs: list[_DevicePair] = []
         for round in range(_ROUNDS):
-            tell("measuring: round", round, _ROUNDS)
-            _visit(mine, end if round else begin + _FIRST * limit_s)
+            report("measuring: round", round, _ROUNDS)
+            _measure_nets(mine, end if round else begin + _FIRST * limit_s)
             if not round and limit_s > 0:
                 for device in mine:
                     device.prepare_launches(stack)
-                crossings = [*_turns_of(mine, stack, begin + _CROSSING * limit_s)]
-            _visit_launches(mine, crossings if round % _EVERY == 0 else (), end)
+                pairs = [*_device_pairs(mine, stack, begin + _PAIRING * limit_s)]
+            _measure_launches(mine, pairs if round % _EVERY == 0 else (), end)
             if time.perf_counter() > end:
                 break
-        tell("measuring: round", _ROUNDS, _ROUNDS)
-        known = [turns for turns in crossings if turns.crossings.is_visited]
+        report("measuring: round", _ROUNDS, _ROUNDS)
+        known = [pair for pair in pairs if pair.transfers.is_measured]
         return Calibration.of_devices(*(one.calibration(known) for one in mine))
 
 
 @dataclass
-class _OneDevice:
+class _MeasuredDevice:
     """A measured device: its networks, its core latencies, and its launches.
 
     session: measures the seconds that a session adds to a launch
@@ -118,12 +125,12 @@ class _OneDevice:
         graph = supported_part(graph, self.device)
         if graph.nodes:
             cost_features = self.device.cost_features(graph)
-            ways = ways_of(generic_works(graph) if cost_features is None else cost_features)
+            variants = variants_of(generic_works(graph) if cost_features is None else cost_features)
             call = bind(self.device, graph)
             self.nets.append(
                 [
                     Measured(graph.name + " alone" * alone, kernels, call, alone)
-                    for alone, kernels in ways.items()
+                    for alone, kernels in variants.items()
                     if not alone or use_single_thread(call, True)
                 ]
             )
@@ -134,13 +141,13 @@ class _OneDevice:
             self.session = _session_on(self.device, stack)
             self.issue_s = measure_issue(self.device)
 
-    def calibration(self, crossings: Sequence[_Turns]) -> DeviceCalibration:
+    def calibration(self, pairs: Sequence[_DevicePair]) -> DeviceCalibration:
         """Return the fitted figures; without measurements there are no curves."""
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
-        found = [one for net in self.nets for way in net for one in way.found(cores)]
+        found = [one for net in self.nets for variant in net for one in variant.found(cores)]
         fitted = _fitted(found, cores, self.device)
         judged = [*fitted.judged]
-        mine = [x for x in crossings if (x.here or x.there) is self.device]
+        mine = [x for x in pairs if (x.here or x.there) is self.device]
         links = [(x, link) for x in mine if (link := x.link(judged)) is not None]
         more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
         issue_s = self.issue_s
@@ -154,10 +161,10 @@ class _OneDevice:
             kernel_s=fitted.kernel_s,
             curves=fitted.curves,
             copies={
-                way: (link.latency_s, link.bandwidth)
+                direction: (link.latency_s, link.bandwidth)
                 for x, link in links
                 if x.here is None
-                for way in ("read", "write")
+                for direction in ("read", "write")
             },
             sharing={x.there.spec.name: link for x, link in links if x.here is not None},
             nets={
@@ -172,7 +179,7 @@ class _OneDevice:
 
 
 @dataclass(frozen=True)
-class _Turns:
+class _DevicePair:
     """Two devices that take turns, or one device and the host: then `here` is None.
 
     overlap: seconds of both at once, relative to one after the other
@@ -180,7 +187,7 @@ class _Turns:
 
     there: Device
     here: Device | None
-    crossings: TransferCosts
+    transfers: TransferCosts
     overlap: float = 1.0
 
     def link(self, judged: list[Judgement]) -> Sharing | None:
@@ -189,7 +196,7 @@ class _Turns:
         The description's bandwidth replaces a measured one that is not used. The verdicts on the
         figures are added to `judged`.
         """
-        found, spec = self.crossings.figures, self.there.spec
+        found, spec = self.transfers.figures, self.there.spec
         known = found.sharing(self.overlap)
         of = f"{'with' if self.here else 'to'} {spec.name}"
         latency_s, bandwidth = known.link(None)
@@ -205,12 +212,12 @@ class _Turns:
         return known if overlap.used else replace(known, overlap=1.0)
 
 
-def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress) -> None:
+def _compile(mine: Sequence[_MeasuredDevice], end: float, some: bool, report: Progress) -> None:
     """Compile the networks for all devices. Devices of one kind share code; kinds share the time.
 
     some: whether to compile the first network even without time
     """
-    kinds: dict[str, list[_OneDevice]] = {}
+    kinds: dict[str, list[_MeasuredDevice]] = {}
     for one in mine:
         kinds.setdefault(one.device.spec.kind, []).append(one)
     spent_s, done = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
@@ -219,7 +226,7 @@ def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress)
         kind, begin = min(open, key=spent_s.__getitem__), time.perf_counter()
         if begin > end and (done[kind] or not some):
             break
-        tell(f"compiling for {kind}", done[kind], len(NETS))
+        report(f"compiling for {kind}", done[kind], len(NETS))
         for one in kinds[kind]:
             one.compile(graphs(done[kind]))
         done[kind] += 1
@@ -234,26 +241,30 @@ def _compile(mine: Sequence[_OneDevice], end: float, some: bool, tell: Progress)
         )
 
 
-def _visit(mine: Sequence[_OneDevice], end: float) -> None:
+def _measure_nets(mine: Sequence[_MeasuredDevice], end: float) -> None:
     """Measure every network once on every device while there is time; the first network always."""
     for done, same in enumerate(zip_longest(*(one.nets for one in mine), fillvalue=())):
-        for one, ways in zip(mine, same, strict=True):
-            for way in ways:
+        for one, variants in zip(mine, same, strict=True):
+            for variant in variants:
                 if not done or time.perf_counter() < end:
-                    way.visit(one.watch)
+                    variant.measure(one.watch)
 
 
-def _visit_launches(mine: Sequence[_OneDevice], crossings: Sequence[_Turns], end: float) -> None:
+def _measure_launches(
+    mine: Sequence[_MeasuredDevice], pairs: Sequence[_DevicePair], end: float
+) -> None:
     """Measure sessions' launches and device pairs while there is time; each at least once."""
     for one in mine:
         if one.session and (not one.session_s or time.perf_counter() < end):
             one.session_s.append(one.session())
-    for turns in crossings:
-        if not turns.crossings.is_visited or time.perf_counter() < end:
-            turns.crossings.visit()
+    for pair in pairs:
+        if not pair.transfers.is_measured or time.perf_counter() < end:
+            pair.transfers.measure()
 
 
-def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Iterator[_Turns]:
+def _device_pairs(
+    mine: Sequence[_MeasuredDevice], stack: ExitStack, end: float
+) -> Iterator[_DevicePair]:
     """Yield the device pairs, ready for measurement until the stack closes.
 
     end: no pair is prepared after this time; each pair gets its share of the time
@@ -263,15 +274,15 @@ def _turns_of(mine: Sequence[_OneDevice], stack: ExitStack, end: float) -> Itera
         now = time.perf_counter()
         if now > end:
             return
-        crossings = TransferCosts(there, here, stack, now + (end - now) / (len(pairs) - number))
+        transfers = TransferCosts(there, here, stack, now + (end - now) / (len(pairs) - number))
         overlap = 1.0
         if here is not None:
             ours, theirs = (supported_part(build(_TURNS), one) for one in (here, there))
             if not ours.nodes or not theirs.nodes:
                 continue
             overlap = measure_overlap(bind(here, ours), bind(there, theirs))
-        if crossings.runs:
-            yield _Turns(there, here, crossings, overlap)
+        if transfers.runs:
+            yield _DevicePair(there, here, transfers, overlap)
 
 
 def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
@@ -301,7 +312,7 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
     return lambda: warm_median(lambda: session.run(feeds), LAUNCHES) - timed(call)
 
 
-def _scale(one: Sample, launch: Curve) -> float:
+def _scale(one: NetSample, launch: Curve) -> float:
     """Return the total of a network's kernels in an unprofiled launch, relative to their profiled
     sum.
 
@@ -323,7 +334,9 @@ class _Fitted:
     judged: tuple[Judgement, ...] = ()
 
 
-def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: Device) -> _Fitted:
+def _fitted(
+    found: Sequence[NetSample], cores: Mapping[str, CoreLatency], device: Device
+) -> _Fitted:
     """Return the fitted launch, seconds between kernels, and curves of the kernel families."""
     known = [one for one in found if one.seconds]
     if not known:
@@ -338,11 +351,11 @@ def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: D
     described_s = device.spec.launch_s
     verdict = judge("launch", launch.fixed_s, nets, launch.error, described=described_s)
     launch = launch if verdict.used else Curve(described_s, {})
-    rows: dict[str, list[_Row]] = {}
+    rows: dict[str, list[_KernelSample]] = {}
     for one in known:
         for work, seconds in zip(one.net.cost_features, one.seconds, strict=True):
             terms = priced(work.terms, cores.get(one.apart))
-            row = _Row(terms, _scale(one, launch) * seconds, one.visits)
+            row = _KernelSample(terms, _scale(one, launch) * seconds, one.samples)
             rows.setdefault(work.family, []).append(row)
     least_s = min(s for n in known for s in n.seconds)
     curves, judged = {}, [verdict]
@@ -354,8 +367,8 @@ def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: D
             least_s,
             device.term_limits,
         )
-        visits = sum(row.visits for row in mine)
-        judged.append(judge("kernels", curve.fixed_s, visits, curve.error, family))
+        samples = sum(row.samples for row in mine)
+        judged.append(judge("kernels", curve.fixed_s, samples, curve.error, family))
         if judged[-1].used:
             curves[family] = curve
     launch_s = launch.fixed_s if verdict.used else None
@@ -363,9 +376,9 @@ def _fitted(found: Sequence[Sample], cores: Mapping[str, CoreLatency], device: D
 
 
 @dataclass(frozen=True)
-class _Row:
+class _KernelSample:
     """A kernel of a network: its amounts, its median seconds, and the number of measurements."""
 
     terms: Mapping[str, float]
     seconds: float
-    visits: int
+    samples: int

@@ -33,7 +33,7 @@ class MachineSpeed:
                 graph = supported_part(optimise(build(net)), device)
                 self._rows.append((bind(device, graph), net.name, []))
 
-    def visit(self, apart: str = UNKNOWN) -> None:
+    def measure(self, apart: str = UNKNOWN) -> None:
         """Measure each network once more, in this state of the cores."""
         for call, name, ratios in self._rows:
             then = (self._nets.get(apart) or self._nets.get(UNKNOWN, {})).get(name)

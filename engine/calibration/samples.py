@@ -29,7 +29,7 @@ class Measured:
     """A measured network: its name, its kernels, its bound call, and its measurements.
 
     alone: whether the call runs on one thread, where it has the choice (`ThreadedCall`)
-    visits: of each measurement: unprofiled seconds of launch and wait, seconds of each kernel, and
+    samples: of each measurement: unprofiled seconds of launch and wait, seconds of each kernel, and
         the state of the cores (core_latency.py)
     """
 
@@ -37,9 +37,9 @@ class Measured:
     cost_features: Sequence[KernelCost]
     call: BoundCall
     alone: bool = False
-    visits: list[tuple[float, list[float], str]] = field(default_factory=list)
+    samples: list[tuple[float, list[float], str]] = field(default_factory=list)
 
-    def visit(self, watch: Watch) -> None:
+    def measure(self, watch: Watch) -> None:
         """Measure once more."""
         use_single_thread(self.call, self.alone)
         watch.begin()
@@ -47,41 +47,41 @@ class Measured:
         found = _kernel_seconds(self.call, self.cost_features)
         if not found and len({work.family for work in self.cost_features}) == 1:
             found = [whole_s / len(self.cost_features)] * len(self.cost_features)
-        self.visits.append((whole_s, found, watch.end()))
+        self.samples.append((whole_s, found, watch.end()))
 
-    def found(self, apart: Iterable[str]) -> list[Sample]:
+    def found(self, apart: Iterable[str]) -> list[NetSample]:
         """Return the medians in each of these states of the cores; of all together where none was
         seen.
         """
-        groups = {one: [v for v in self.visits if v[2] == one] for one in apart}
-        groups = {one: visits for one, visits in groups.items() if visits}
-        if not self.visits:
+        groups = {one: [v for v in self.samples if v[2] == one] for one in apart}
+        groups = {one: samples for one, samples in groups.items() if samples}
+        if not self.samples:
             return []
         return [
-            Sample(
+            NetSample(
                 self,
                 one,
-                statistics.median(whole for whole, _, _ in visits),
-                medians([seconds for _, seconds, _ in visits]),
-                len(visits),
+                statistics.median(whole for whole, _, _ in samples),
+                medians([seconds for _, seconds, _ in samples]),
+                len(samples),
             )
-            for one, visits in (groups or {UNKNOWN: self.visits}).items()
+            for one, samples in (groups or {UNKNOWN: self.samples}).items()
         ]
 
 
 @dataclass(frozen=True)
-class Sample:
+class NetSample:
     """Medians of a network's measurements in one state of the cores.
 
     seconds: of each kernel; empty where the device does not report kernels
-    visits: the number of measurements behind the medians
+    samples: the number of measurements behind the medians
     """
 
     net: Measured
     apart: str
     whole_s: float
     seconds: list[float]
-    visits: int
+    samples: int
 
 
 def use_single_thread(call: BoundCall, alone: bool) -> bool:

@@ -37,7 +37,7 @@ Bind = Callable[[Device, Graph], BoundCall]
 
 
 @dataclass(frozen=True)
-class Crossing:
+class TransferFigures:
     """The cost of a copy: seconds, and bytes a second, as in `calibration.Sharing`.
 
     flags: additional flags that pass between cores, a copy
@@ -79,7 +79,7 @@ _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
 """Networks that run on one device, with inputs and outputs on the host."""
-_VISIT = Repeat(duration_s=0.004, least=3)
+_SAMPLE = Repeat(duration_s=0.004, least=3)
 """How often one measurement repeats a run or a task."""
 _LEAST_S_PER_BYTE = 1e-12
 _USUAL = (15e-6, 1e-10, 130.0, 0.2)
@@ -103,24 +103,24 @@ class TransferCosts:
         self, there: Device, here: Device | None, stack: ExitStack, end: float = math.inf
     ) -> None:
         self.watch = Watch(there.core_latency if here else lambda: None)
-        self.runs: list[_Crossing] = []
+        self.runs: list[_TransferRun] = []
         for graph in _cut(there, here):
             if time.perf_counter() > end:
                 break
-            self.runs.append(_Crossing.of(graph, there, here, stack))
+            self.runs.append(_TransferRun.of(graph, there, here, stack))
 
-    def visit(self) -> None:
+    def measure(self) -> None:
         """Measure each run once more."""
         for run in self.runs:
-            run.visit(self.watch)
+            run.measure(self.watch)
 
     @property
-    def is_visited(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether every run has a measurement."""
-        return bool(self.runs) and all(run.visits for run in self.runs)
+        return bool(self.runs) and all(run.samples for run in self.runs)
 
     @property
-    def figures(self) -> Crossing:
+    def figures(self) -> TransferFigures:
         """The seconds that a copy to or from the device with its own memory adds to a run.
 
         They exclude the tasks' own time. They include waking up, signalling the end, the host's
@@ -128,15 +128,17 @@ class TransferCosts:
         """
         cores = {apart: one for apart, one in self.watch.known.items() if apart != "shared"}
         rows = [row for run in self.runs for row in run.rows(cores)]
-        return crossing_of(rows or [row for run in self.runs for row in run.rows({UNKNOWN: None})])
+        return fit_transfers(
+            rows or [row for run in self.runs for row in run.rows({UNKNOWN: None})]
+        )
 
 
-Row = tuple[float, float, float, float, CoreLatency | None]
+RunTimes = tuple[float, float, float, float, CoreLatency | None]
 """A run: copies, bytes copied, seconds beyond its tasks, whole seconds, core latency (None where
 unknown). Errors are relative to the whole seconds."""
 
 
-def crossing_of(rows: Sequence[Row]) -> Crossing:
+def fit_transfers(rows: Sequence[RunTimes]) -> TransferFigures:
     """Return the figures that fit the runs best, none negative."""
     cores = [row[4] or CoreLatency(0.0, 0.0) for row in rows]
     table = np.array([row[:4] for row in rows], np.float64)
@@ -148,15 +150,15 @@ def crossing_of(rows: Sequence[Row]) -> Crossing:
     latency_s, s_per_byte, *more = found.tolist()
     error = float(np.median(np.abs(terms @ found - more_s) / whole_s))
     bandwidth = 1 / max(s_per_byte, _LEAST_S_PER_BYTE)
-    return Crossing(latency_s, bandwidth, more[0], more[1], len(rows), error)
+    return TransferFigures(latency_s, bandwidth, more[0], more[1], len(rows), error)
 
 
 @dataclass
-class _Crossing:
+class _TransferRun:
     """A session on a network over one or two devices, and its tasks for runs alone.
 
     context: the memory of the tasks
-    visits: of each measurement: seconds of a run, of its tasks alone, and the state of the cores
+    samples: of each measurement: seconds of a run, of its tasks alone, and the state of the cores
     """
 
     run: Callable[[], object]
@@ -164,10 +166,10 @@ class _Crossing:
     context: ExecutionContext
     copies: int
     nbytes: int
-    visits: list[tuple[float, float, str]] = field(default_factory=list)
+    samples: list[tuple[float, float, str]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graph: Graph, there: Device, here: Device | None, stack: ExitStack) -> _Crossing:
+    def of(cls, graph: Graph, there: Device, here: Device | None, stack: ExitStack) -> _TransferRun:
         """Return the session and the tasks on memory, until the stack closes.
 
         The workers stay awake for tasks alone, because waking is a part of the transfer.
@@ -188,19 +190,19 @@ class _Crossing:
         nbytes = sum(session.plan.graph.type(value).nbytes for value in moved)
         return cls(partial(session.run, feeds), own, context, len(moved), nbytes)
 
-    def visit(self, watch: Watch) -> None:
+    def measure(self, watch: Watch) -> None:
         """Measure once more."""
         watch.begin()
-        whole_s = warm_median(self.run, _VISIT)
-        own_s = sum(warm_median(task, _VISIT) for task in self.tasks)
-        self.visits.append((whole_s, own_s, watch.end()))
+        whole_s = warm_median(self.run, _SAMPLE)
+        own_s = sum(warm_median(task, _SAMPLE) for task in self.tasks)
+        self.samples.append((whole_s, own_s, watch.end()))
 
-    def rows(self, cores: Mapping[str, CoreLatency | None]) -> Iterator[Row]:
+    def rows(self, cores: Mapping[str, CoreLatency | None]) -> Iterator[RunTimes]:
         """Yield the medians of the measurements in each state of the cores."""
         for apart, core_latency in cores.items():
-            mine = [visit[:2] for visit in self.visits if visit[2] == apart or apart == UNKNOWN]
-            if mine:
-                whole_s, own_s = medians(mine)
+            own = [sample[:2] for sample in self.samples if sample[2] == apart or apart == UNKNOWN]
+            if own:
+                whole_s, own_s = medians(own)
                 yield self.copies, self.nbytes, whole_s - own_s, whole_s, core_latency
 
 
@@ -209,7 +211,7 @@ def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
     devices = [one for one in (here, there) if one is not None]
     names = [one.spec.name for one in devices]
     graphs = [
-        in_stretches(optimise(build(net)), names, parts)
+        in_parts(optimise(build(net)), names, parts)
         for net in NETS
         for parts in (_CUTS if here else _WHOLE).get(net.name, ())
     ]
@@ -221,7 +223,7 @@ def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
             return
 
 
-def in_stretches(graph: Graph, devices: Sequence[str], parts: int) -> Graph:
+def in_parts(graph: Graph, devices: Sequence[str], parts: int) -> Graph:
     """Return the graph in `parts` contiguous parts, pinned to the devices in turn."""
     if len(devices) < 2:
         return graph
@@ -257,7 +259,7 @@ def measure_issue(device: Device) -> float | None:
 
 def chain(elements: int, devices: Sequence[str]) -> Graph:
     """Return a chain of maps, one pinned to each of the devices."""
-    b = GraphBuilder("crossings")
+    b = GraphBuilder("transfers")
     value = b.input("x", TensorType((elements,), "float32"))
     for name in devices:
         value = b.add("relu", value, pin=name)

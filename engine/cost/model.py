@@ -267,15 +267,15 @@ class CostModel:
             if spec.memory == HOST:
                 continue
             default = (spec.link_latency_s, spec.link_bandwidth)
-            turns, measured = self._turns(spec), self.calibration.of(spec)
-            crossing = turns.link(measured.core_latency if measured else None) if turns else None
-            read = crossing or self.calibration.copy(spec, "read") or default
-            write = crossing or self.calibration.copy(spec, "write") or default
+            sharing, measured = self._sharing(spec), self.calibration.of(spec)
+            shared = sharing.link(measured.core_latency if measured else None) if sharing else None
+            read = shared or self.calibration.copy(spec, "read") or default
+            write = shared or self.calibration.copy(spec, "write") or default
             to_host[spec.memory] = Link(*read)
             from_host[spec.memory] = Link(*write)
         return Links(to_host, from_host)
 
-    def _turns(self, spec: DeviceSpec) -> Sharing | None:
+    def _sharing(self, spec: DeviceSpec) -> Sharing | None:
         """Return the cost of turns with a host device on the same silicon, None without such a
         device.
 
@@ -288,7 +288,7 @@ class CostModel:
         return max(shared, key=lambda one: one.latency_s, default=None)
 
 
-def ways_of(cost_features: Sequence[KernelCost]) -> dict[bool, list[KernelCost]]:
+def variants_of(cost_features: Sequence[KernelCost]) -> dict[bool, list[KernelCost]]:
     """Return the kernels of a region for each variant: alone on one thread, or with all threads."""
     apart = [work.alone for work in cost_features if work.alone]
     return {False: list(cost_features)} | (
@@ -302,10 +302,12 @@ def _fastest(
     """Return the kernels of the fastest measured variant."""
     if measured is None:
         return kernels
-    ways = [
-        way for way in ways_of(kernels).values() if all(k.family in measured.curves for k in way)
+    variants = [
+        variant
+        for variant in variants_of(kernels).values()
+        if all(k.family in measured.curves for k in variant)
     ]
-    return min(ways, key=lambda way: sum(map(measured.seconds, way)), default=kernels)
+    return min(variants, key=lambda own: sum(map(measured.seconds, own)), default=kernels)
 
 
 def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:

@@ -52,10 +52,10 @@ def load(
     """Return the graph of a file, with constants that are read-only views of it.
 
     mmap: map the file instead of reading it. A mapped file may be replaced (`save` does that) or
-        removed, but must not be truncated or overwritten in place while the graph is in use: the
-        system would end the process. Read the file (False) where that may happen.
+        removed while the graph is in use. The system ends the process if the file is truncated or
+        overwritten in place; read the file (False) where that may happen.
     verify_weights: also check the weights' checksums, which reads all of them
-    on_open: is told of the file
+    on_open: called with the file
     Errors: ModelFileError, naming the file and the field
     """
     try:
@@ -71,7 +71,7 @@ def load(
 
 @checked(ModelFileError)
 def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
-    """Return the graph of a file's bytes, which are copied once (into aligned memory).
+    """Return the graph of a file's bytes, copied once (into aligned memory).
 
     Errors: ModelFileError, naming the field
     """

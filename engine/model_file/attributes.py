@@ -1,4 +1,6 @@
-"""The kinds of attributes and where a table of the file keeps each: shared by writer and reader."""
+"""The kinds of attributes, and the field of the file's table that holds each: for writer and
+reader.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ NAMES: dict[int, str] = {number: name for name, (number, _) in KINDS.items()}
 """The name of a kind by its number."""
 
 NONE: int = AttrKind.none
-"""The kind of an attribute that is not given (None) and whose default is something else."""
+"""The kind of an attribute that is set to None and has another default."""
 
 UNKNOWN_DIM = -1
-"""The dimension `UNKNOWN` in a stored shape; symbol k of the graph is FIRST_SYMBOL - k."""
+"""The stored dimension of `UNKNOWN`; symbol k of the graph is stored as FIRST_SYMBOL - k."""
 
 FIRST_SYMBOL = -2

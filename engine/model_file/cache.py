@@ -1,10 +1,11 @@
-"""Optimised graphs of model files, kept so that a model is converted and optimised only once.
+"""Cache the optimised graphs of model files: a model is converted and optimised only once.
 
-A Session gives a path and gets the optimised graph, from the cache if that very file was optimised
-before by this very code. A model may lie in several files (external data): an entry lists all that
-were read, and is used while each is the same. An entry holds no weights: of a constant that is a
-view of a file it stores the place in that file. It holds what the passes computed (folded
-constants).
+A Session gives a path and gets the optimised graph. The graph comes from the cache if this code
+optimised this very file before. A model may lie in several files (external data). An entry lists
+all of them and is valid while each is the same.
+
+An entry holds no weights: a constant that is a view of a file is stored as its place in that file.
+An entry holds the constants that passes computed, such as folded ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ USERS_CACHE = Path("~")
 """As a folder: this user's cache folder."""
 MOST_MODELS = 200
 LARGE_BYTES = 256
-"""The least bytes of a constant worth a place in the file instead of a copy."""
+"""The least bytes of a constant that an entry stores as a place in a file."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -54,9 +55,9 @@ def optimised(
     mmap: bool = True,
     signature: str | None = None,
 ) -> Graph:
-    """Return the optimised graph of a model; that of a file is kept in `folder` for the next time.
+    """Return the optimised graph of a model; a file's graph is cached in `folder`.
 
-    signature: which graph of a .tflite file that holds several
+    signature: selects one graph of a .tflite file with several
     mmap: map the model's files; False to read them
     Errors: those of `convert` and `optimise`
     """
@@ -103,7 +104,7 @@ def optimised(
 
 
 def _key(path: Path, options: Any) -> str:
-    """Return what tells an entry from others: the model's file and its stamp, options, code."""
+    """Return the key of an entry: the model's file and its stamp, the options, the code."""
     file = [str(path.resolve()), stamp_of(path)]
     text = json.dumps([file, options, code_version(), len(all_ops())])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -134,7 +135,7 @@ def _encode(graph: Graph, files: Sequence[OpenFile], notes: Sequence[str]) -> by
 def _place(
     data: Array | None, files: Sequence[OpenFile]
 ) -> tuple[int, int, tuple[int, ...]] | None:
-    """Return where a constant lies in the model's files; None for one that an entry is to hold."""
+    """Return a constant's place in the model's files; None for one that the entry holds."""
     if data is None or data.nbytes < LARGE_BYTES or min(data.strides, default=0) < 0:
         return None
     for number, file in enumerate(files):
@@ -159,7 +160,7 @@ def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
     head = json.loads(stored[_LENGTH.size : _LENGTH.size + size])
     try:
         files = [open_file(Path(name), mmap) for name, _ in head["files"]]
-    except OSError:  # converting will say what is wrong with it
+    except OSError:  # converting reports the error
         return None
     if any(
         file.stamp != tuple(stamp) for file, (_, stamp) in zip(files, head["files"], strict=True)
@@ -177,7 +178,7 @@ def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
 
 
 def _view(file: Array, value: Value, offset: int, strides: Sequence[int]) -> Array:
-    """Return part of a file as an array; numpy refuses what is not inside it."""
+    """Return part of a file as an array; numpy refuses a part outside the file."""
     dtype = numpy_dtype(value.dtype)
     rest: Any = file[offset:].data
     data = np.ndarray(value.type.dims, dtype, rest, strides=tuple(strides))

@@ -13,7 +13,7 @@ from trireme.support.dtypes import Array, numpy_dtype
 
 
 class Constants:
-    """Hands out the arrays of checked buffers.
+    """The arrays of checked buffers.
 
     Shapes: weights uint8[size of the weights], read-only, starting at a multiple of 64
     """
@@ -26,7 +26,7 @@ class Constants:
         self._end = 0
 
     def add(self, buffer: Table) -> None:
-        """Take in the next buffer; raise Fault when it lies outside or over the one before."""
+        """Add the next buffer; raise Fault when it lies outside or overlaps the one before."""
         offset, size, strings = buffer["offset"], buffer["size"], buffer["strings"]
         if strings is not None:
             if offset or size or buffer["crc32"]:
@@ -43,7 +43,7 @@ class Constants:
         self._buffers.append(buffer)
 
     def verify(self) -> None:
-        """Hold every buffer's bytes against its checksum; this reads all of the weights."""
+        """Check every buffer's bytes against its checksum; this reads all of the weights."""
         for index, buffer in enumerate(self._buffers):
             start, stop = buffer["offset"], buffer["offset"] + buffer["size"]
             found = zlib.crc32(self._weights[start:stop].data)
@@ -72,7 +72,7 @@ class Constants:
         return flat.reshape(type.dims)
 
     def _check_bools(self, index: int, flat: Array) -> None:
-        """Numpy computes nonsense with a bool that is neither 0 nor 1."""
+        """Raise Fault for a bool other than 0 or 1, which numpy computes nonsense with."""
         if index not in self._bools:
             if np.any(flat > 1):
                 raise Fault(f"buffer {index} has a bool that is neither 0 nor 1")

@@ -1,7 +1,7 @@
-"""Find the converter of a model by what its bytes say, and call it.
+"""Find the converter of a model by the model's bytes, and call it.
 
 A format names its converter as a "module:function" string, so that the libraries of a format are
-imported only when a model of it comes along.
+imported only for its models.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Format:
 
     suffix: of its files
     function: "module:function" of the converter, which is called as function(source, shapes=shapes,
-        use_mmap=mmap, on_open=on_open): they mean what they mean to `convert`. A session keeps what
-        it makes until a file that `on_open` was told of changes.
-    identifier: bytes 4 to 8 of its files, where the format has such
+        use_mmap=mmap, on_open=on_open), with the arguments of `convert`. A session caches the graph
+        until a file given to `on_open` changes.
+    identifier: bytes 4 to 8 of its files, where the format has an identifier
     has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
         `on_note` too
     """
@@ -53,7 +53,7 @@ _FORMATS: dict[str, Format] = {
 
 
 def register_converter(format: Format) -> None:
-    """Let `convert` know a format from outside."""
+    """Register a format from outside for `convert`."""
     _FORMATS[format.name] = format
 
 
@@ -70,13 +70,17 @@ def convert(
 ) -> Graph:
     """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
 
-    `shapes` fixes the shapes of inputs that the model leaves open. The constants are views of the
-    file, which is mapped: it may be replaced, but must not be truncated or overwritten in place
-    while the graph is in use. mmap=False reads it instead. `on_open` is told of every file that the
-    graph is made of. `signature` chooses one of the graphs that a .tflite file may hold; without it
-    the first is taken, and `on_note` is told which others there are (a warning is logged).
+    The constants are views of the file. A mapped file may be replaced, but must not be truncated or
+    overwritten in place while the graph is in use.
+
+    shapes: shapes of the inputs that the model leaves open
+    mmap: map the file; False reads it
+    on_open: called with every file that the graph is made of
+    signature: selects one graph of a .tflite file with several; the default is the first
+    on_note: called with the names of the other graphs, without `signature` (default: a warning is
+        logged)
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
-    op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
+        op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
     kind = format or _format_of(source)
     found = _FORMATS.get(kind)
@@ -112,7 +116,7 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
                 raise ModelFileError(f"{path} cannot be read: it is not a regular file")
             with path.open("rb") as file:
                 head = file.read(8)
-        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError
             why = error.strerror if isinstance(error, OSError) else error
             raise ModelFileError(f"{path} cannot be read: {why}") from error
         name, suffix = str(path), path.suffix.lower()

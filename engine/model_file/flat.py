@@ -1,9 +1,9 @@
 """Decode a FlatBuffer without trusting a byte of it: verify and read in one pass.
 
 In: the bytes of a graph. Out: nested dicts of plain Python values, one a table, with defaults
-filled in. Every offset, vtable, length, alignment and string is checked before it is followed, and
-each byte is charged when it is decoded: a buffer that shares or overlaps tables, which could swell
-to any size in memory, runs out of bytes. Called by the reader of this package only.
+    filled in. Every offset, vtable, length, alignment and string is checked before it is followed.
+    Each decoded byte is charged to a budget. So a buffer of shared or overlapping tables runs out
+    of bytes before it fills the memory. Only the reader of this package calls it.
 
 Source: FlatBuffers internals (tables, vtables, vectors, strings), version 25
 """
@@ -26,7 +26,7 @@ _SCALARS = {code: struct.Struct(f"<{code}") for code in SIZES}
 
 
 class Fault(Exception):
-    """What is wrong, and the path to it, which callers prepend to on the way out."""
+    """A defect of a file, and its path, which callers extend on the way out."""
 
     def __init__(
         self, problem: str, *, at: str = "", facts: Iterable[str] = (), fix: str = ""
@@ -74,7 +74,7 @@ class _Decoder:
             raise Fault("tables or vectors overlap")
 
     def target(self, at: int) -> int:
-        """Follow the offset stored at a place that is known to lie inside."""
+        """Follow the offset stored at a place inside the buffer."""
         offset: int = _U32.unpack_from(self.data, at)[0]
         place = at + offset
         if offset == 0 or place & 3 or place + 4 > self.size:
@@ -160,7 +160,7 @@ class _Decoder:
         return tuple(read)
 
     def string(self, at: int) -> str:
-        """Read a string; one that is used twice is decoded (and charged) once."""
+        """Read a string; a repeated string is decoded (and charged) once."""
         if at in self.strings:
             return self.strings[at]
         start, count = self.vector(at, 1)

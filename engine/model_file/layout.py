@@ -30,14 +30,15 @@ ALIGNMENT = 64
 """Bytes to which the weights, and each constant in them, are aligned: a cache line, a vector."""
 
 MAX_GRAPH_BYTES = 128 << 20
-"""Of the FlatBuffer; a graph of 100,000 nodes takes about 40 MiB."""
+"""The most bytes of the FlatBuffer; a graph of 100,000 nodes takes about 40 MiB."""
 MAX_TABLES = 2_000_000
-"""Decoded tables (nodes, values, attributes, types...), which bounds the reader's memory."""
+"""The most decoded tables (nodes, values, attributes, types), which bounds the reader's memory."""
 MAX_RANK = 32
 MAX_TENSOR_BYTES = 1 << 48
-"""Of one tensor whose shape is known; also the product of its non-zero dimensions."""
+"""The most bytes of one tensor of known shape; also the limit of its non-zero dimensions'
+product."""
 MAX_NESTING = 32
-"""Of control flow: a body in a body in a body..."""
+"""The most bodies of control flow inside one another."""
 
 _HEADER = struct.Struct("<8sIIQQQ24s")
 

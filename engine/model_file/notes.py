@@ -1,4 +1,4 @@
-"""What a user is to know of a model that was read, though it is no error."""
+"""Notes for the user of a model: facts that are no errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 OnNote = Callable[[str], None]
-"""Is told of what a model holds and does not run, say, in a sentence."""
+"""Called with a sentence, for example on a graph of the file that is not run."""
 
 
 def log_note(note: str) -> None:

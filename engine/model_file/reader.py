@@ -1,8 +1,7 @@
 """Turn the bytes of a .trm file into a checked Graph whose constants are views of those bytes.
 
-`flat` has made sure that the FlatBuffer holds together; this module makes sure that it means
-something: indices, ids, types, sizes, attributes. `verify` then re-infers every type. Called by
-`load` and `loads`.
+`flat` checks the structure of the FlatBuffer; this module checks its content: indices, ids, types,
+sizes, attributes. `verify` then re-infers every type. `load` and `loads` call it.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class _Reader:
         self.body_depth = 0
 
     def model(self) -> Graph:
-        """Return the last graph; the others must all be bodies in it."""
+        """Return the last graph; all others must be bodies in it."""
         if not self.file["graphs"]:
             raise Fault("is empty", at=".graphs")
         _each("graphs", self.file["graphs"], self.graph)
@@ -169,7 +168,7 @@ class _Reader:
         return self.body(stored) if kind == "graph" else stored
 
     def body(self, index: int) -> Graph:
-        """Return a graph that came before and that nothing has used: bodies form a tree."""
+        """Return an earlier graph that nothing has used so far: bodies form a tree."""
         if index not in self.free:
             raise Fault(f"graph {index} does not come before, or is used elsewhere")
         self.free.remove(index)
@@ -178,7 +177,9 @@ class _Reader:
 
 
 def _check_ids(graph: Graph) -> None:
-    """Every id leads to a value, and every value is an input, a constant or made by a node."""
+    """Check that every id leads to a value, and every value is an input, a constant or made by a
+    node.
+    """
     known = graph.values.keys()
     for name, ids in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         for position, value in enumerate(ids):
@@ -196,11 +197,11 @@ def _check_ids(graph: Graph) -> None:
 
 
 def _check_rules(graph: Graph) -> None:
-    """Hold the graph against the rules of graphs; all types are inferred again."""
+    """Check the graph against the rules of graphs; all types are inferred again."""
     try:
         check(graph)
     except TriremeError:
         raise
     except Exception as error:
-        # An op's inference may trip over attributes that no converter would write.
+        # Inference may fail on attributes that no converter writes.
         raise Fault(f"types cannot be inferred: {type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
 """The tables of schema/trireme.fbs as data, one line a field in slot order, for the reader.
 
-The generated Python trusts its buffer; the reader here does not, so it needs the schema in a form
-it can check against. A test compares these lines with the generated code.
+The generated Python trusts its buffer. The reader does not, so it checks against this form of the
+schema. A test compares these lines with the generated code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Field:
 
     @property
     def width(self) -> int:
-        """Bytes that the field itself takes in its table: the scalar, or a 4-byte offset."""
+        """Bytes of the field itself in its table: the scalar, or a 4-byte offset."""
         return SIZES[self.of] if self.form is Form.SCALAR else 4
 
 

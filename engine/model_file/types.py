@@ -13,7 +13,7 @@ from trireme.support.dtypes import INTS, NAMES, itemsize
 
 
 def read_type(table: Table, symbols: Sequence[str]) -> TensorType:
-    """Return the type a table holds; raise Fault when it is none or too large."""
+    """Return the type in a table; raise Fault for an invalid or too large one."""
     dtype, shape = table["dtype"], table["shape"]
     if dtype not in _DTYPES:
         raise Fault(f"unknown dtype {dtype!r}", facts=[f"known: {', '.join(NAMES)}"])
@@ -42,7 +42,7 @@ def _dim(dim: int, symbols: Sequence[str]) -> Dim:
 
 
 def _quant(table: Table, dtype: str) -> Quant:
-    """Read scales and zero points; `verify` holds them against the shape."""
+    """Read scales and zero points; `verify` checks them against the shape."""
     if dtype not in INTS:
         raise Fault(f"{dtype} cannot be quantised")
     bits = int(dtype.lstrip("uint"))

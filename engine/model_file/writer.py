@@ -1,7 +1,7 @@
 """Encode a Graph as the pieces of a .trm file. The same graph gives the same bytes.
 
-The weights are not copied: a piece is a view of a constant's own memory wherever it is contiguous.
-Values that nothing uses are left out. Called by `save` and `dumps`.
+The weights are not copied: the piece of a contiguous constant is a view of its memory. Unused
+values are left out. `save` and `dumps` call it.
 """
 
 from __future__ import annotations

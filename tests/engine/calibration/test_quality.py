@@ -9,7 +9,7 @@ from toy_device import ToyDevice
 
 from trireme.calibration import calibrate as calibrating
 from trireme.calibration.calibrate import calibrate
-from trireme.calibration.transfer_probe import Crossing
+from trireme.calibration.transfer_probe import TransferFigures
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load_calibration
 from trireme.cost.model import CostModel, generic_works, roofline_s, work_of
 from trireme.cost.quality import FAR_OFF, LIMITS, judge
@@ -83,7 +83,7 @@ def test_a_copy_keeps_of_the_description_what_was_not_told(
     monkeypatch, latency_s, bandwidth, samples, used
 ):
     """The toy's description has a link of 1 us and 1 GB/s."""
-    told = Crossing(latency_s, bandwidth, 0.0, 0.0, samples, 0.1)
+    told = TransferFigures(latency_s, bandwidth, 0.0, 0.0, samples, 0.1)
     monkeypatch.setattr(calibrating.TransferCosts, "figures", property(lambda self: told))
     monkeypatch.setattr(calibrating, "NETS", calibrating.NETS[:4])
     gpu = ToyDevice("gpu", ops=OPS)

@@ -6,7 +6,7 @@ from toy_device import ToyDevice
 
 from trireme.backend.core_latency import USUAL, CoreLatency
 from trireme.calibration.calibrate import calibrate
-from trireme.calibration.transfer_probe import crossing_of, measure_overlap
+from trireme.calibration.transfer_probe import fit_transfers, measure_overlap
 from trireme.cost.calibration import Calibration, DeviceCalibration, Sharing
 from trireme.cost.model import CostModel
 
@@ -76,7 +76,7 @@ def test_crossings_of_runs_of_any_length(latency_s, s_per_byte, flags, handed):
         for c, nbytes, whole_s in ((2, 9e3, 1e-4), (4, 8e4, 5e-4), (2, 9e5, 7e-3), (6, 1e5, 1e-3))
         for cores in CORES[1:]
     ]
-    found = crossing_of(rows).sharing(1.0)
+    found = fit_transfers(rows).sharing(1.0)
     for cores in CORES[1:]:
         latency, bandwidth = found.link(cores)
         assert latency == pytest.approx(latency_s + flags * cores.flag_s, rel=0.15, abs=2e-6)
@@ -92,7 +92,7 @@ def test_a_byte_passes_between_cores_twice_at_the_most():
         for c, n in ((2, 9e3), (4, 8e4), (2, 9e5), (6, 1e5))
         for cores in CORES[1:]
     ]
-    found = crossing_of(rows)
+    found = fit_transfers(rows)
     assert found.flags <= 300 and found.handed <= 2 and found.bandwidth < 1e11
 
 
@@ -106,7 +106,7 @@ def test_a_disturbed_run_does_not_bend_the_crossings():
     disturbed = [(4, 4e3, -1e-3, 1e-3, near)]
     prices = [
         [latency + n / bandwidth for n in (1e3, 1e5)]
-        for found in (crossing_of(rows), crossing_of(rows + disturbed))
+        for found in (fit_transfers(rows), fit_transfers(rows + disturbed))
         for latency, bandwidth in (found.sharing(1.0).link(near),)
     ]
     assert prices[1] == pytest.approx(prices[0], rel=0.2)
@@ -114,7 +114,7 @@ def test_a_disturbed_run_does_not_bend_the_crossings():
 
 def test_crossings_of_cores_that_nobody_can_tell_apart():
     rows = [(c, n, c * 2e-5 + n * 1e-9, 1e-3, None) for c, n in ((2, 9e3), (4, 8e4), (6, 9e5))]
-    found = crossing_of(rows)
+    found = fit_transfers(rows)
     assert (found.flags, found.handed, found.samples) == (0.0, 0.0, 3)
     assert found.latency_s == pytest.approx(2e-5, rel=0.2)
     assert found.bandwidth == pytest.approx(1e9, rel=0.2)

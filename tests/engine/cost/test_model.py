@@ -333,21 +333,21 @@ def test_pace_is_of_now_to_then(cpu):
     apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
     nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
     pace = MachineSpeed(cpu, replace(then, nets=nets))
-    pace.visit(apart)
+    pace.measure(apart)
     assert 1e-4 < pace.since() < 0.9
     assert pace.since() == 1.0  # nothing was measured since
-    pace.visit(apart)
+    pace.measure(apart)
     pace.forget()
     assert pace.since() == 1.0
     then_alone = {f"{name} alone": 99 * seconds for name, seconds in then.nets[apart].items()}
     elsewhere = MachineSpeed(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
-    elsewhere.visit("near")
+    elsewhere.measure("near")
     assert elsewhere.since() < 0.9
     of_one_core = MachineSpeed(cpu, replace(then, nets={"": nets[apart]}))
-    of_one_core.visit("near")  # as another device says
+    of_one_core.measure("near")  # as another device says
     assert of_one_core.since() < 0.9
     pace = MachineSpeed(cpu, replace(then, nets={}))
-    pace.visit()
+    pace.measure()
     assert pace.since() == 1.0
 
 
