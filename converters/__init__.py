@@ -1,4 +1,4 @@
-"""Converters: a model in somebody's format comes in, a trireme Graph goes out."""
+"""Converters: a model in another format comes in, a trireme Graph goes out."""
 
 if not __name__.startswith("trireme"):
     raise ImportError("the folder converters/ is the package trireme.converters: import that")

@@ -1,8 +1,9 @@
 """ONNX models, opset 6 and newer: a path or bytes come in, a checked Graph goes out.
 
-`file` reads and verifies the protobuf, `scope` keeps names and folds shape arithmetic, `walk` goes
-over the nodes: `adapt` lifts old opsets to the newest meaning, then `table` says which op of ours
-each one is. Ops without a counterpart are replaced by the function body ONNX gives for them.
+`file` reads and verifies the protobuf. `scope` keeps names and folds shape arithmetic. `walk`
+visits the
+nodes: `adapt` lifts old opsets to the newest meaning, then `table` maps each node to an op. An op
+    without a counterpart is replaced by ONNX's function body for it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ def convert(
 ) -> Graph:
     """Return the graph of an ONNX model, with the model's own tensor names.
 
-    `shapes` gives whole shapes of inputs by name; the symbols they bind are bound everywhere.
-    The constants are views of the file, which is mapped into memory: replace it atomically, never
-    truncate it, or pass use_mmap=False. `on_open` is told of every file that is read.
+    The constants are views of the file, which is mapped into memory. Replace the file atomically,
+    never truncate it, or pass use_mmap=False.
+
+    shapes: whole shapes of inputs by name; the symbols they bind are bound everywhere
+    on_open: called with every file that is read
     Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
-    op that is not supported, or naming the node that cannot be expressed
+        op that is not supported, or naming the node that cannot be expressed
     """
     model, files = read_model(source, use_mmap, on_open)
     return convert_model(model, files, shapes or {}, name)

@@ -36,7 +36,7 @@ def to_typed_input(name: str, position: int, default: Any = None) -> Adapter:
 
 
 def default(name: str, value: Any) -> Adapter:
-    """Return an adapter for a default that was another one then."""
+    """Return an adapter for an attribute whose default was another value."""
 
     def adapt(use: Use) -> None:
         use.attrs.setdefault(name, value)
@@ -45,7 +45,7 @@ def default(name: str, value: Any) -> Adapter:
 
 
 def rename_choice(name: str, **renamed: str) -> Adapter:
-    """Return an adapter for the words that an attribute may be."""
+    """Return an adapter for the words of an attribute's choices."""
 
     def adapt(use: Use) -> None:
         if name in use.attrs:
@@ -65,7 +65,7 @@ def refuse(name: str, wanted: Any, why: str) -> Adapter:
 
 
 def ignore(name: str) -> Adapter:
-    """Return an adapter for an attribute that says nothing about inference."""
+    """Return an adapter for an attribute without effect on inference."""
 
     def adapt(use: Use) -> None:
         use.take(name)
@@ -121,13 +121,15 @@ def scale_per_channel(use: Use) -> None:
 
 
 def dft_axis(use: Use) -> None:
-    """DFT-17 works along axis 1 unless told; the newest along the last but one."""
+    """DFT-17 works along axis 1 by default; the newest along the last but one."""
     if use.input(2) is None:
         use.set_input(2, use.constant(1, "int64"))
 
 
 def align(use: Use) -> None:
-    """Opset 6 broadcasts b only if told to, and aligns it with a at `axis` or at the end."""
+    """Opset 6 broadcasts b only if `broadcast` is set, and aligns it with a at `axis` or at the
+    end.
+    """
     axis = use.take("axis")
     if use.take("broadcast", 0) and axis is not None:
         a, b = len(use.type(0).shape), len(use.type(1).shape)
@@ -180,7 +182,7 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     "Unsqueeze": ((13, _AXES),),
     "Upsample": ((99, upsample),),
 }
-"""What changed: (first opset that has today's meaning, how to lift a node of an older one)."""
+"""The changes of each op: (first opset with today's meaning, adapter for older nodes)."""
 
 
 def adapt(use: Use) -> None:

@@ -15,11 +15,11 @@ from trireme.ir.graph import UNKNOWN, Graph, TensorType
 from trireme.support.errors import ModelFileError
 
 Convert = Callable[[Scope, Any, bool], list[int]]
-"""Add a body's weights and nodes to a scope whose inputs are bound; named outputs if asked for."""
+"""Adds a body's weights and nodes to a scope whose inputs are bound; `named` keeps output names."""
 
 
 def if_node(use: Use, convert: Convert) -> Sequence[int]:
-    """If: a branch known to be taken is converted in place, else both become graphs."""
+    """If: a branch with a known condition is converted in place, else both become graphs."""
     branches = [use.take("then_branch"), use.take("else_branch")]
     if any(branch is None for branch in branches):
         raise use.error("a branch is missing")
@@ -46,14 +46,16 @@ def finish(
 
 
 def _captured(scope: Scope, outer: int) -> int:
-    """Return the input of a body that stands for a captured value, which it may not even read."""
+    """Return the input of a body that stands for a captured value, even one that it never reads."""
     if outer not in scope.captured:
         scope.capture(outer)
     return scope.captured[outer]
 
 
 def loop(use: Use, convert: Convert) -> Sequence[int]:
-    """Loop: the body takes the turn and a condition, which is true whenever the body runs."""
+    """Loop: the body takes the iteration number and a condition, which is true whenever the body
+    runs.
+    """
     body = _body(use, 2)
     states = [use.need(i) for i in range(2, len(use.inputs))]
     carried = len(states)
@@ -135,7 +137,7 @@ def _settle(
     types: Sequence[TensorType],
     first: int,
 ) -> tuple[Graph, list[int]]:
-    """Build a body, again if its states change shape: what changes is unknown from the start.
+    """Build a body; build it again if its states change shape, with the changed dimensions unknown.
 
     `first` is the position of the first state among the body's outputs.
     """

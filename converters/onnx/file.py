@@ -1,4 +1,4 @@
-"""Read an ONNX file and trust none of it: sizes, references and paths are checked before use."""
+"""Read an ONNX file without trusting it: sizes, references and paths are checked before use."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
 OLDEST_OPSET = 6
 MOST_DENSE = 1 << 28
-"""The most elements that the sparse tensors of a model may be spread out to."""
+"""The most elements of all sparse tensors of a model, made dense."""
 _DEFAULT = ("", "ai.onnx")
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Where the data of tensors lies: the model's own bytes, and files in the model's folder.
+    """The sources of tensor data: the model's own bytes, and files in the model's folder.
 
     own: uint8[size of the model]
-    folder: where external data may lie; None for a model that came as bytes
+    folder: the only folder of external data; None for a model given as bytes
     use_mmap: map files instead of reading them
-    on_open: is told of every file
+    on_open: called with every file
     """
 
     own: Array
@@ -64,7 +64,7 @@ class Files:
 def read_model(
     source: str | Path | bytes, use_mmap: bool = True, on_open: OnOpen = ignore_file
 ) -> tuple[Model, Files]:
-    """Return the model, and the files that the data of its tensors lies in.
+    """Return the model, and the sources of its tensors' data.
 
     Errors: ModelFileError, if it cannot be read, is no ONNX model, or its version is unknown
     """
@@ -99,7 +99,7 @@ def _parse(data: Array, where: str) -> Model:
 
 
 def _check_text(message: Any, where: str) -> None:
-    """Raise ModelFileError for text that is not UTF-8, which protobuf hands out as bytes."""
+    """Raise ModelFileError for text that is not UTF-8, which protobuf returns as bytes."""
     for field, value in message.ListFields():
         if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
@@ -128,7 +128,7 @@ def domain_of(node: Any) -> str:
 
 
 def label_of(node: Any, index: int) -> str:
-    """Return how messages name a node: "onnx:NAME", or "onnx:Conv_17" when it has no name."""
+    """Return a node's name in messages: "onnx:NAME", or "onnx:Conv_17" when it has no name."""
     return f"onnx:{node.name or f'{node.op_type}_{index}'}"
 
 
@@ -173,7 +173,7 @@ def _sorted(needs: list[set[int]], labels: list[str], where: str) -> list[int]:
 
 
 def used_names(node: Any) -> set[str]:
-    """Return the names a node reads, those that its bodies take from outside included."""
+    """Return the names that a node reads, outside values of its bodies included."""
     names = set(filter(None, node.input))
     for body in bodies_of(node):
         made = {value.name for value in body.input} | {value.name for value in body.initializer}

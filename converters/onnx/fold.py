@@ -1,7 +1,7 @@
-"""Fold what is known while converting: small constants, and shape arithmetic on open dimensions.
+"""Fold known values during conversion: small constants, and shape arithmetic on open dimensions.
 
-Only small tensors are evaluated here, so that shapes, axes and pads become constants before they
-are looked at; the constant-folding pass does the rest. Evaluation is the op's own reference.
+Only small tensors are evaluated here, so that shapes, axes and pads become constants before a rule
+reads them. The constant-folding pass does the rest. Evaluation uses the op's own reference.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trireme.support.dtypes import INTS, Array
 from trireme.support.errors import TriremeError
 
 MOST_ELEMENTS = 1 << 16
-"""The most elements that a tensor folded here, or read while folding, may have."""
+"""The most elements of a tensor that folding makes or reads."""
 MOST_FLOPS = 1 << 22
 _KEPT = ("dequantize", "dequantize_linear")
-"""Ops that stay: a pass makes types of them."""
+"""Ops that are not folded: a pass makes types of them."""
 
 Dims = tuple[Dim, ...]
 
@@ -66,9 +66,10 @@ def known_dims(value: Value | None, known: Mapping[int, Dims]) -> Array | None:
 def fold_dims(
     values: Sequence[Value | None], op: str, attrs: Mapping[str, Any], known: Mapping[int, Dims]
 ) -> Array | None:
-    """Return the elements of a node on shapes, some of them symbols; None when it is no such node.
+    """Return the elements of a node on shapes, some of them symbols; None for any other node.
 
-    Ops that move elements move symbols alike; of arithmetic, only what leaves a symbol as it is.
+    Ops that move elements also move symbols. Arithmetic is folded only if it keeps a symbol
+    unchanged.
     """
     if not any(value is not None and value.id in known for value in values):
         return None
@@ -134,7 +135,7 @@ _MOVES: dict[str, tuple[int, ...]] = {
 def as_target(dims: Array, shape: Dims | None) -> Array | None:
     """Return the constant shape input of a reshape to these dimensions; None when there is none.
 
-    A symbol that stands where the input has it is copied (0), one other dimension is inferred (-1).
+    A symbol at the same place in the input is copied (0); one other dimension is inferred (-1).
     """
     target: list[int] = []
     for axis, dim in enumerate(dims.reshape(-1)):

@@ -33,13 +33,13 @@ def has_body(op: str, domain: str, version: int) -> bool:
 
 
 def static_body(op: str, domain: str, version: int) -> Function | None:
-    """Return the body ONNX gives for an op, if it does not depend on the inputs' types."""
+    """Return ONNX's body for an op, if it does not depend on the inputs' types."""
     schema = schema_of(op, domain, version)
     return schema.function_body if schema is not None and schema.has_function else None
 
 
 def body_for(use: Use) -> Function | None:
-    """Return the function body that ONNX gives for this very node; None when it has none."""
+    """Return ONNX's function body for this very node; None when it has none."""
     schema = schema_of(use.op, use.domain, use.version)
     if schema is None:
         return None
@@ -73,7 +73,7 @@ def _type_proto(type: TensorType) -> bytes:
 
 
 def attributes_for(function: Function, use: Use) -> dict[str, Any]:
-    """Return the attributes a body sees: the node's, else the function's or the schema's."""
+    """Return the attributes that a body gets: the node's, else the function's or the schema's."""
     schema = schema_of(use.op, use.domain, use.version)
     known = schema.attributes.items() if schema is not None else ()
     defaults = {name: a.default_value for name, a in known if a.default_value.type}

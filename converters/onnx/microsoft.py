@@ -1,4 +1,4 @@
-"""The ops of the domain com.microsoft that quantised models from ONNX Runtime hold."""
+"""The com.microsoft ops in quantised models from ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ MICROSOFT = "com.microsoft"
 
 
 def fused_matmul(use: Use) -> Sequence[int]:
-    """FusedMatMul: alpha times the product, each side transposed in its last two axes if asked."""
+    """FusedMatMul: alpha times the product, each side optionally transposed in its last two
+    axes.
+    """
     sides = [_turned(use, position, f"trans{name}") for position, name in ((0, "A"), (1, "B"))]
     if any(use.attrs.get(f"transBatch{name}") for name in "AB"):
         raise use.error("transBatchA and transBatchB are not supported")

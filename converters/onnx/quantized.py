@@ -1,6 +1,7 @@
-"""ONNX's integer ops, taken apart: QLinear ops become dequantize, the float op, quantize, which is
-what they are defined as; a pass then folds that into one op on quantised types. The Integer ops
-become the same op on int32.
+"""Convert ONNX's integer ops.
+
+A QLinear op becomes its definition: dequantize, the float op, quantize. A pass then folds these
+into one op on quantised types. An Integer op becomes the same op on int32.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _note(use: Use, y: int, scale: int, zero: int | None) -> int:
 
 
 def noting(rule: Rule) -> Rule:
-    """Return the rule of QuantizeLinear that notes what one scale and zero point stand for."""
+    """Return the rule of QuantizeLinear that records its output's scale and zero point."""
 
     def wrapped(use: Use) -> Sequence[int | None]:
         made = rule(use)
@@ -66,8 +67,8 @@ def noting(rule: Rule) -> Rule:
 def on_stored(rule: Rule) -> Rule:
     """Return the rule of an op that moves or selects elements, for quantised integers too.
 
-    On them it works between dequantize and quantize of one scale, which changes no integer, so
-    that the pass that folds such pairs sees it.
+    The rule puts the op between dequantize and quantize of one scale. That changes no integer, and
+    the pass that folds such pairs finds it.
     """
 
     def wrapped(use: Use) -> Sequence[int | None]:
@@ -85,7 +86,7 @@ def on_stored(rule: Rule) -> Rule:
 
 
 def _padding(use: Use, scale: int, zero: int) -> int | None:
-    """Return what stored integers are padded with as a real constant; None when not constant."""
+    """Return the fill value of stored integers as a real constant; None when not constant."""
     step, offset = (use.scope.builder.values[i].data for i in (scale, zero))
     value = use.array(2)
     if step is None or offset is None or (value is None and use.input(2) is not None):
@@ -154,7 +155,9 @@ def qlinear_global_pool(use: Use) -> Sequence[int]:
 
 
 def whole(use: Use, position: int, zero_position: int, column: bool = False) -> int:
-    """Return an integer input less its zero point, in int32; a `column` of them has one a row."""
+    """Return an integer input less its zero point, in int32; a `column` has one zero point
+    a row.
+    """
     x = use.add("cast", use.need(position), to="int32")
     zero = use.input(zero_position)
     if zero is None:

@@ -1,8 +1,8 @@
-"""Names and nodes while a graph is converted: Scope keeps names, Use is one ONNX node in hand.
+"""Names and nodes during conversion: Scope keeps names, Use is one ONNX node.
 
 A scope is a graph, the body of an If, Loop or Scan, or the body of a function. A body's nodes go to
-a builder of its own, and outer values that it reads become extra inputs; a function's body and a
-branch known to be taken share the builder of their caller.
+a builder of its own, and outer values that it reads become extra inputs. A function's body and a
+branch with a known condition share the builder of their caller.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, InternalError, ModelFileError
 
 MOST_NODES = 200_000
-"""The most nodes that bodies and functions may unfold to."""
+"""The most nodes of all unfolded bodies and functions."""
 MOST_FILLED_BYTES = 1 << 30
-"""The most bytes of constants that a model may ask for by ConstantOfShape."""
+"""The most bytes of all constants that ConstantOfShape makes."""
 MOST_DEPTH = 40
 """The most bodies and functions inside each other."""
 
 
 @dataclass
 class Common:
-    """What all scopes of one model share."""
+    """The data that all scopes of one model share."""
 
     functions: Mapping[tuple[str, str], Any]
     files: Files
@@ -40,7 +40,9 @@ class Common:
     filled_bytes: int = 0
 
     def may_fill(self, nbytes: int) -> bool:
-        """Whether a constant of that size may be made, all such constants of the model counted."""
+        """Whether a constant of that size may be made, given all such constants of the model so
+        far.
+        """
         fits = self.filled_bytes + nbytes <= MOST_FILLED_BYTES
         self.filled_bytes += nbytes if fits else 0
         return fits
@@ -113,7 +115,7 @@ class Scope:
         return self.captured[outer]
 
     def inner(self, *, own_builder: str = "", **changes: Any) -> Scope:
-        """Return a scope inside this one; with `own_builder`, a body of its own by that name."""
+        """Return a scope inside this one; `own_builder` names the builder of a body."""
         if self.depth >= MOST_DEPTH:
             raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
         fresh: dict[str, Any] = {"names": {}, "captured": {}, "sequences": {}, "outer": self}
@@ -127,7 +129,7 @@ class Scope:
         return None if id is None else self.builder.values[id]
 
     def rename(self, id: int, name: str) -> None:
-        """Give a value the model's name for it."""
+        """Give a value its name in the model."""
         self.builder.values[id] = dataclasses.replace(self.builder.values[id], name=name)
 
     def add(
@@ -180,7 +182,7 @@ class Scope:
 
 @dataclass
 class Use:
-    """One ONNX node in hand: adapters change it in place, then a rule makes it nodes of ours."""
+    """One ONNX node: adapters change it in place, then a rule turns it into nodes of the graph."""
 
     scope: Scope
     proto: Any
@@ -227,7 +229,7 @@ class Use:
         return None if value is None else value.data
 
     def set_input(self, position: int, value: int | None) -> None:
-        """Put an input at a position, leaving out those before it that were not given."""
+        """Put an input at a position; missing inputs before it are left out."""
         while len(self.inputs) <= position:
             self.inputs.append(None)
         self.inputs[position] = value
@@ -237,7 +239,7 @@ class Use:
         return self.attrs.pop(name, default)
 
     def error(self, why: str, fix: str = "") -> ConvertError:
-        """Return the error that says why this node cannot be converted."""
+        """Return the error with the reason why this node cannot be converted."""
         inputs = [self.scope.value(i) for i in self.inputs]
         seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
         return ConvertError(f"{self.op} ({self.source}): {why}", facts=[seen], fix=fix)

@@ -1,4 +1,4 @@
-"""Sequences of tensors whose length is known while converting: lists of values, no nodes.
+"""Sequences of tensors with a known length: lists of values, no nodes.
 
 Exporters write them for split, chunk and unbind. A sequence that is an input or output of a graph,
 or is built in a loop, cannot be expressed.
@@ -34,19 +34,19 @@ def index(use: Use, position: int, length: int, default: int) -> int:
 
 
 def construct(use: Use) -> list[int]:
-    """SequenceConstruct, and SequenceEmpty of nothing."""
+    """SequenceConstruct, and SequenceEmpty without elements."""
     return [use.need(i) for i in range(len(use.inputs))]
 
 
 def insert(use: Use) -> list[int]:
-    """SequenceInsert(sequence, x, position?), at the end unless told."""
+    """SequenceInsert(sequence, x, position?), by default at the end."""
     values = list(sequence(use))
     values.insert(index(use, 2, len(values), len(values)), use.need(1))
     return values
 
 
 def erase(use: Use) -> list[int]:
-    """SequenceErase(sequence, position?), the last unless told."""
+    """SequenceErase(sequence, position?), by default the last."""
     values = list(sequence(use))
     place = index(use, 1, len(values), len(values) - 1)
     if place >= len(values):
@@ -55,7 +55,7 @@ def erase(use: Use) -> list[int]:
 
 
 def split(use: Use) -> list[int]:
-    """SplitToSequence(x, split?): parts of one size, of sizes given, or of one element each."""
+    """SplitToSequence(x, split?): parts of one size, of given sizes, or of one element each."""
     shape = use.type().shape
     axis = use.take("axis", 0)
     if not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
@@ -100,7 +100,7 @@ def at(use: Use) -> Sequence[int]:
 
 
 def concat(use: Use) -> Sequence[int]:
-    """ConcatFromSequence, along an axis there is or a new one."""
+    """ConcatFromSequence, along an existing axis or a new one."""
     values, axis = sequence(use), use.attrs["axis"]
     if use.attrs.get("new_axis", 0):
         place = use.constant([axis], "int64")
@@ -113,4 +113,4 @@ READS: dict[str, Callable[[Use], Sequence[int]]] = {
     "SequenceAt": at,
     "SequenceLength": lambda use: (use.constant(len(sequence(use)), "int64"),),
 }
-"""Ops that make a tensor of a sequence."""
+"""Ops that make a tensor from a sequence."""

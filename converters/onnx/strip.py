@@ -1,17 +1,17 @@
 """Take the weights out of an ONNX file before protobuf copies them.
 
-The file's bytes come in; the same model goes out with the raw data of its large tensors replaced by
-external data in the model's own file (location OWN_FILE), of which `tensors` takes views. Bytes
-that do not hold together are left as they are, for protobuf to complain about.
+The file's bytes come in. The same model goes out, with external data in place of the raw data of
+large tensors. The location is the model's own file (OWN_FILE), and `tensors` takes views of it.
+Damaged bytes stay unchanged, so that protobuf reports the error.
 Source: the protobuf wire format (protobuf.dev/programming-guides/encoding), onnx.proto
 """
 
 from __future__ import annotations
 
 LARGE_BYTES = 1024
-"""The least raw data worth a view of the file."""
+"""The least bytes of raw data that become a view of the file."""
 OWN_FILE = "\0"
-"""The location of external data in the model's own file: no file in a folder has such a name."""
+"""The location of external data in the model's own file; no file of a folder can have this name."""
 
 _INSIDE: dict[str, dict[int, str]] = {
     "model": {7: "graph"},
@@ -19,7 +19,7 @@ _INSIDE: dict[str, dict[int, str]] = {
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph"},
 }
-"""The messages to look into, by message and number of field."""
+"""The fields of nested messages, by message and number of field."""
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
 _VARINT, _I64, _LENGTH, _I32 = 0, 1, 2, 5
 
@@ -27,7 +27,7 @@ Piece = bytes | memoryview
 
 
 class _Damaged(Exception):
-    """The bytes are not protobuf's."""
+    """The bytes are not valid protobuf."""
 
 
 def strip(data: memoryview) -> bytes:
@@ -40,7 +40,7 @@ def strip(data: memoryview) -> bytes:
 
 
 def _message(data: memoryview, start: int, end: int, kind: str) -> list[Piece]:
-    """Return a message between two offsets as pieces of the file and of what replaces them."""
+    """Return a message between two offsets as pieces: parts of the file, and replacements."""
     if kind == "tensor":
         return _tensor(data, start, end)
     inside = _INSIDE[kind]
@@ -77,7 +77,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _fields(data: memoryview, start: int, end: int) -> list[tuple[int, int, int, int, int]]:
-    """Return each field's number, wire type, and where tag, content and the next field begin."""
+    """Yield each field's number, wire type, and where tag, content and the next field begin."""
     found = []
     at = start
     while at < end:

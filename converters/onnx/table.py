@@ -1,5 +1,6 @@
-"""Which op of ours each ONNX op is. An op that is not listed is ours of the same name in
-snake_case, with the same inputs and attributes, if we have it.
+"""Map each ONNX op to an op of trireme.
+
+By default the op is the one of the same name in snake_case, with the same inputs and attributes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Rule = Callable[[Use], Sequence[int | None]]
 
 @dataclass(frozen=True)
 class Entry:
-    """How an ONNX op is converted, and which op of ours that takes ("" for none)."""
+    """The conversion of an ONNX op, and the trireme op that it makes ("" for none)."""
 
     op: str
     rule: Rule
@@ -60,7 +61,7 @@ def _snake(name: str) -> str:
 
 
 def attributes(op: str, given: Mapping[str, Any], drop: Sequence[str] = ()) -> dict[str, Any]:
-    """Return ONNX attributes as our op takes them: snake_case, dtypes by name, NCHW."""
+    """Return ONNX attributes in trireme's form: snake_case, dtypes by name, NCHW."""
     known = get_op(op).attrs
     attrs: dict[str, Any] = {}
     for key, value in given.items():
@@ -80,7 +81,7 @@ def _fit(attr: Attr, value: Any) -> Any:
 
 
 def straight(op: str = "", *, drop: Sequence[str] = (), **fixed: Any) -> Entry:
-    """Return the entry of an op that needs no more than names changed."""
+    """Return the entry of an op with other names only."""
 
     def rule(use: Use) -> Sequence[int]:
         name = op or our_name(use.op)
@@ -96,7 +97,7 @@ def alias(use: Use) -> Sequence[int]:
 
 
 def dropout(use: Use) -> Sequence[int]:
-    """Dropout while inferring: the input, and a mask that keeps everything."""
+    """Dropout at inference: the input, and a mask that keeps everything."""
     ratio, training = use.array(1), use.array(2)
     never = use.input(2) is None or (training is not None and not training.any())
     if not never and (ratio is None or ratio.any()):
@@ -108,14 +109,14 @@ def dropout(use: Use) -> Sequence[int]:
 
 
 def softmax(use: Use) -> Sequence[int]:
-    """Softmax and its kin; what an adapter flattened gets its shape back."""
+    """Softmax and related ops; an input that an adapter flattened gets its shape back."""
     restore = use.take("restore")
     y = use.add(our_name(use.op), use.need(0), **use.attrs)
     return (y if restore is None else use.add("reshape", y, restore, allowzero=1),)
 
 
 def constant_of_shape(use: Use) -> Sequence[int]:
-    """ConstantOfShape: weights of models that have none, or a scalar to expand while running."""
+    """ConstantOfShape: a constant where the shape is known, or a scalar to expand at run time."""
     value = use.take("value")
     data = np.zeros((), np.float32) if value is None else value.reshape(())
     shape = use.array(0)
@@ -157,13 +158,13 @@ def global_lp_pool(use: Use) -> Sequence[int]:
 
 
 def transpose_quick(use: Use) -> Sequence[int]:
-    """Transpose with its perm spelled out."""
+    """Transpose with an explicit perm."""
     perm = use.attrs.get("perm") or tuple(reversed(range(len(use.type().shape))))
     return (use.add("transpose", use.need(0), perm=perm),)
 
 
 def has_element(use: Use) -> Sequence[int]:
-    """OptionalHasElement: what is given is known while converting."""
+    """OptionalHasElement: a constant, since presence is known at conversion."""
     return (use.constant(use.input(0) is not None),)
 
 
@@ -215,7 +216,7 @@ for _op in ("Flatten", "MaxPool", "Pad", "Reshape", "Slice", "Squeeze", "Transpo
 
 
 def entry_of(op: str) -> Entry | None:
-    """Return the entry of an op of the default domain; None when we have no op for it."""
+    """Return the entry of an op of the default domain; None for an unsupported op."""
     entry = TABLE.get(op)
     if entry is None:
         name = our_name(op)

@@ -28,15 +28,15 @@ _FIELD = {
     "complex64": "float_data",
     "complex128": "double_data",
 }
-"""Where values stand that are not raw; all others are in int32_data."""
+"""The fields of values that are not raw data; all other dtypes use int32_data."""
 _LONGEST_NAME = 4096
-"""Linux takes no longer paths."""
+"""The longest path that Linux takes."""
 _PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
-"""How many elements share a byte."""
+"""Elements a byte of packed dtypes."""
 
 
 def dtype_of(code: int, where: str) -> str:
-    """Return our name of an ONNX element type."""
+    """Return trireme's name of an ONNX element type."""
     if code == onnx.TensorProto.STRING:
         return "string"
     try:
@@ -48,7 +48,7 @@ def dtype_of(code: int, where: str) -> str:
 def tensor_array(tensor: Any, files: Files, where: str) -> Array:
     """Return the data of a TensorProto, external data only from inside the folder.
 
-    Errors: ModelFileError, if the data does not fit the shape or lies where it may not
+    Errors: ModelFileError, if the data does not fit the shape or lies outside the folder
     """
     where = f"{where} tensor '{tensor.name}'" if tensor.name else f"{where} tensor"
     dtype, dims = dtype_of(tensor.data_type, where), tuple(tensor.dims)
@@ -96,7 +96,7 @@ def sparse_array(sparse: Any, files: Files, where: str) -> Array:
 
 
 def tensor_type(proto: Any, where: str) -> TensorType:
-    """Return the type of a graph input; a dimension without a name becomes one of its own.
+    """Return the type of a graph input; a dimension without a name becomes a symbol of its own.
 
     Errors: ConvertError, if it is no tensor or its rank is not given
     """
@@ -126,7 +126,7 @@ def _text(data: bytes) -> str:
 
 
 def _stored(dtype: str, dims: tuple[int, ...]) -> int:
-    """How many entries of its typed field a tensor takes."""
+    """Return how many entries of its typed field a tensor takes."""
     count = math.prod(dims)
     return 2 * count if dtype.startswith("complex") else -(-count // _PACKED.get(dtype, 1))
 

@@ -1,7 +1,7 @@
-"""Count the nodes that a model's functions and bodies unfold to, before any is converted.
+"""Count the nodes of a model's unfolded functions and bodies, before any is converted.
 
-Functions that call functions make a few hundred bytes unfold without end. Each function is counted
-once and its count is multiplied, so the answer takes as long as reading the file.
+A few hundred bytes of functions that call functions can unfold without end. Each function is
+counted once and its count is multiplied, so the count takes no longer than reading the file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SHOWN = 3
 def refuse_endless(graph: Any, opsets: Mapping[str, int], functions: Functions) -> None:
     """Raise ModelFileError when a model unfolds to over MOST_NODES nodes.
 
-    Both branches of an If count. Function bodies that depend on a node's types are not known yet;
-    Common.count counts them as they are converted.
+    Both branches of an If count. Function bodies that depend on a node's types are unknown here;
+    Common.count counts them during conversion.
     """
     counter = _Counter(functions)
     total = counter.nodes(graph.node, opsets)
@@ -42,11 +42,11 @@ def refuse_endless(graph: Any, opsets: Mapping[str, int], functions: Functions) 
 class _Counter:
     functions: Functions
     known: dict[_Key, int] = field(default_factory=dict)
-    """Nodes that a call of each function unfolds to."""
+    """The unfolded nodes of a call, by function."""
     inside: set[_Key] = field(default_factory=set)
 
     def nodes(self, nodes: Iterable[Any], opsets: Mapping[str, int]) -> int:
-        """Return how many nodes some nodes unfold to, themselves included."""
+        """Return the number of unfolded nodes, the given ones included."""
         return sum(self._one(node, index, opsets) for index, node in enumerate(nodes))
 
     def _one(self, node: Any, index: int, opsets: Mapping[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""Go over an ONNX graph: bind its inputs and weights, convert node after node, name the outputs."""
+"""Convert an ONNX graph: bind its inputs and weights, convert each node, name the outputs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def domain_of_function(function: Any) -> str:
 
 
 def convert_graph(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]]) -> list[int]:
-    """Add a whole graph to a scope and return its outputs, each a value named as the model does."""
+    """Add a whole graph to a scope and return its outputs, with the model's names."""
     where = f"graph '{graph.name}'"
     weights = bind_weights(scope, graph, where)
     bind_inputs(scope, graph, weights, shapes, where)
@@ -77,7 +77,7 @@ def convert_body(scope: Scope, graph: Any, named: bool) -> list[int]:
 
 
 def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int]:
-    """Add the nodes of a graph and return its outputs, `named` as the model does if asked for."""
+    """Add the nodes of a graph and return its outputs; `named` keeps the model's names."""
     for label, node in in_order(graph.node, where):
         convert_node(scope, node, label)
     outputs: list[int] = []
@@ -114,7 +114,7 @@ def bind_weights(scope: Scope, graph: Any, where: str) -> set[str]:
 def bind_inputs(
     scope: Scope, graph: Any, weights: set[str], shapes: Mapping[str, Sequence[int]], where: str
 ) -> None:
-    """Bind the inputs that have no initializer, their open dimensions as `shapes` says."""
+    """Bind the inputs without an initializer, with open dimensions from `shapes`."""
     protos = [proto for proto in graph.input if proto.name not in weights]
     unknown = sorted(set(shapes) - {proto.name for proto in protos})
     if unknown:
@@ -134,7 +134,9 @@ def bind_inputs(
 def input_type(
     proto: Any, where: str, given: Sequence[int] | None, bound: dict[str, int]
 ) -> TensorType:
-    """Return the type of an input, with `given` as its shape; note in `bound` what symbols are."""
+    """Return the type of an input, with `given` as its shape; add the sizes of symbols to
+    `bound`.
+    """
     where = f"{where} input '{proto.name}'"
     tensor = proto.type.tensor_type
     if given is not None and proto.type.HasField("tensor_type") and not tensor.HasField("shape"):

@@ -1,4 +1,4 @@
-"""Convolutions and pools: kernels, strides and pads spelled out, auto_pad resolved."""
+"""Convolutions and pools: explicit kernels, strides and pads; auto_pad is resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trireme.ir.graph import Dim
 
 
 def conv(use: Use) -> Sequence[int]:
-    """Conv, in NCHW with weights as they are."""
+    """Conv, in NCHW with unchanged weights."""
     return (use.add("conv", *use.inputs, **conv_attrs(use, 0, use.type(1).shape)),)
 
 

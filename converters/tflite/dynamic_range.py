@@ -25,7 +25,7 @@ from trireme.ir.graph import Quant
 from trireme.support.dtypes import Array
 
 _TINY = 1e-30
-"""Stands for the range of an input that is all zeros."""
+"""The range of an input of zeros alone."""
 
 
 def hybrid(
@@ -43,8 +43,8 @@ def hybrid(
 ) -> None:
     """Add the nodes of a float `op` with int8 weights as outputs of the operator.
 
-    Shapes: data as `op` takes its weights, quant along its output channels or per tensor; `axes`
-    are the input's axes that share a range
+    Shapes: data as `op` takes its weights, quant along its output channels or per tensor
+    axes: the input's axes that share a range
     Errors: ConvertError, if the weights are not symmetric int8
     """
     if data.dtype != np.int8 or any(quant.zero_points):

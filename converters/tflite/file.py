@@ -1,8 +1,8 @@
 """Read a .tflite file into plain records, trusting nothing in it.
 
 The flatbuffers package has no verifier: an offset in a damaged file may point anywhere. Every
-access goes through `reading`, which turns what then happens into a ModelFileError that names the
-field, and every count is held against the size of the file before anything loops over it.
+access goes through `reading`, which turns any exception into a ModelFileError that names the field.
+Every count is checked against the size of the file before a loop uses it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BROKEN = (
     MemoryError,
     RecursionError,
 )
-"""What Python raises when an offset points nowhere or a number makes no sense."""
+"""Python's exceptions for an offset outside the file or a senseless number."""
 
 
 def _enum_names(enum: type) -> dict[int, str]:
@@ -99,15 +99,15 @@ class FileOperator:
 
     @property
     def source(self) -> str:
-        """How messages and nodes name the operator."""
+        """The operator's name in messages and nodes."""
         return f"tflite:{self.code}#{self.index}"
 
 
 @dataclass(frozen=True, eq=False)
 class FileEntry:
-    """A way into the file: a signature, or a subgraph that no signature names.
+    """An entry of the file: a signature, or a subgraph without a signature.
 
-    names: what the signature calls its inputs and outputs, by tensor
+    names: the signature's names of inputs and outputs, by tensor
     """
 
     name: str
@@ -117,7 +117,7 @@ class FileEntry:
 
 @dataclass(frozen=True, eq=False)
 class FileGraph:
-    """A subgraph of the file, the entry that led to it, and the names of all other entries."""
+    """A subgraph of the file, its entry, and the names of all other entries."""
 
     name: str
     tensors: tuple[FileTensor, ...]
@@ -130,7 +130,7 @@ class FileGraph:
 
 @contextlib.contextmanager
 def reading(field: str) -> Iterator[None]:
-    """Turn what a damaged file makes Python raise into a ModelFileError that names the field."""
+    """Turn exceptions that a damaged file causes into a ModelFileError that names the field."""
     try:
         yield
     except _BROKEN as error:
@@ -142,7 +142,7 @@ def reading(field: str) -> Iterator[None]:
 def open_bytes(
     source: str | Path | bytes, use_mmap: bool, on_open: OnOpen = ignore_file
 ) -> memoryview:
-    """Return the bytes of a file, mapped into memory unless asked not to, or those given.
+    """Return the bytes of a file, mapped into memory if `use_mmap`, or the bytes given.
 
     Errors: ModelFileError, if the file cannot be read
     """
@@ -159,7 +159,7 @@ def open_bytes(
 def read_file(data: memoryview, signature: str | None = None) -> FileGraph:
     """Return a subgraph of a .tflite file: the one of a signature, or the first.
 
-    signature: the key of a signature, or the name of a subgraph that has none
+    signature: the key of a signature, or the name of a subgraph without one
     Errors: ModelFileError, naming the field that is damaged; ConvertError, if there is no such
         signature
     """
@@ -171,7 +171,7 @@ def read_file(data: memoryview, signature: str | None = None) -> FileGraph:
 
 
 class _Reader:
-    """Reads one file; `_budget` bounds how many list entries may be read in all."""
+    """Reads one file; `_budget` limits the list entries that may be read in all."""
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
@@ -201,7 +201,7 @@ class _Reader:
         return FileGraph(name, tensors, operators, inputs, outputs, entry, others)
 
     def _entries(self) -> list[FileEntry]:
-        """Return the signatures, then the subgraphs that have none."""
+        """Return the signatures, then the subgraphs without one."""
         with reading("Model.subgraphs"):
             subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
         if not subgraphs:
@@ -282,7 +282,9 @@ class _Reader:
         return FileTensor(index, name, shape, dtype, quant, data, variable, sparse)
 
     def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
-        """The constant's data as a view of the file; None when the tensor is not a constant."""
+        """Return the constant's data as a view of the file; None when the tensor is not a
+        constant.
+        """
         with reading(f"{field}.buffer"):
             index = tensor.Buffer()
             if index >= self.model.BuffersLength():
@@ -304,7 +306,9 @@ class _Reader:
             return typed if typed.flags.aligned and dense.isnative else typed.astype(dense)
 
     def _raw(self, index: int) -> Array | None:
-        """The bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer, at an offset."""
+        """Return the bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer, at an
+        offset.
+        """
         buffer = self.model.Buffers(index)
         offset, size = buffer.Offset(), buffer.Size()
         if offset > 1:
@@ -360,7 +364,7 @@ class _Reader:
 
 
 def _chosen(entries: Sequence[FileEntry], signature: str | None) -> FileEntry:
-    """Return the entry of a name, the one of the first subgraph when None.
+    """Return the entry of a name; None selects the one of the first subgraph.
 
     Errors: ConvertError, listing the entries
     """

@@ -48,10 +48,11 @@ def strides(use: Use) -> list[int]:
 
 
 def symmetric(use: Use) -> Quant | None:
-    """Return how the weights of a convolution are quantised; int8 has no zero point.
+    """Return the quantisation of a convolution's weights; int8 has no zero point.
 
-    Errors: ConvertError, where it has one. LiteRT refuses CONV_2D then; of DEPTHWISE_CONV_2D its
-        fast kernels do, and the others read it as 0, as they do for TRANSPOSE_CONV
+    Errors: ConvertError, where int8 has a zero point. LiteRT refuses such a CONV_2D. For
+        DEPTHWISE_CONV_2D its fast kernels refuse, and the others read the zero point as 0, as all
+        do for TRANSPOSE_CONV.
     Source: TensorFlow Lite 8-bit quantization specification
     """
     quant = use.quant(1)
@@ -68,10 +69,10 @@ def symmetric(use: Use) -> Quant | None:
 def linear(
     use: Use, op: str, x: int, data: Array, quant: Quant | None, *, axes: list[int], **attrs: Any
 ) -> None:
-    """Add the node of an operator with constant weights, or its hybrid form on float inputs.
+    """Add the node of an operator with constant weights, or its dynamic-range form on float inputs.
 
-    `data` and `quant` are the weights as `op` takes them, `axes` the input's axes that share a
-    range in the hybrid form.
+    data, quant: the weights, in the form of `op`
+    axes: the input's axes that share a range in the dynamic-range form
     """
     if quant is None or use.builder.type(x).quant is not None:
         weights = use.builder.constant(use.tensor(1).name, np.ascontiguousarray(data), quant)
@@ -174,7 +175,9 @@ def transpose_conv(use: Use) -> None:
 
 
 def fully_connected(use: Use) -> None:
-    """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them."""
+    """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them
+    already.
+    """
     if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise use.fail("shuffled weights are not supported")
     x, columns = use.value(0), use.dims(1)[-1]

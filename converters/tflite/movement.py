@@ -194,7 +194,7 @@ def _block(use: Use) -> tuple[int, list[int]]:
 
 
 def _rearranged(use: Use, inner: list[int], perm: list[int], outer: list[int]) -> None:
-    """Emit reshape, transpose, reshape: what block operators are made of."""
+    """Emit reshape, transpose, reshape, the parts of block operators."""
     value = use.add("reshape", use.value(0), use.int_constant(inner), quant=use.quant(0))
     value = use.add("transpose", value, perm=perm, quant=use.quant(0))
     use.done("reshape", value, use.int_constant(outer))

@@ -1,4 +1,4 @@
-"""TensorFlow Lite operators that compute: a line each where our op is the same, else a function."""
+"""TensorFlow Lite operators that compute: a line each for the same op here, else a function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trireme.ops.integer import dequantized
 
 
 def same(op: str, **attrs: Any) -> Converter:
-    """Convert an operator that is our op on the same inputs."""
+    """Convert an operator to the op of the same inputs."""
     return lambda use: use.done(op, *use.values(), **attrs)
 
 
@@ -130,7 +130,7 @@ def gelu(use: Use) -> None:
 
 
 def select(use: Use) -> None:
-    """SELECT (condition, x, y), whose values must be of one quantisation."""
+    """SELECT (condition, x, y), whose values must have one quantisation."""
     if not use.quant(1) == use.quant(2) == use.output().quant:
         raise use.fail("x, y and the output have different quantisation")
     use.done("where", *use.values())

@@ -82,7 +82,7 @@ def shape_of(use: Use) -> None:
 
 
 def rank_of(use: Use) -> None:
-    """RANK: known from the type."""
+    """RANK: a constant from the type."""
     rank = np.array(len(use.type(0).shape), np.int32)
     use.bind(0, use.builder.constant(use.output().name, rank))
 
@@ -115,7 +115,7 @@ def top_k(use: Use) -> None:
 
 
 def where(use: Use) -> None:
-    """WHERE (condition): the indices of what is true, a row each."""
+    """WHERE (condition): the indices of true elements, a row each."""
     use.done("transpose", use.add("non_zero", use.value(0)), perm=(1, 0))
 
 

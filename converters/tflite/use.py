@@ -1,4 +1,4 @@
-"""One operator under conversion: its tensors, options and constants, and the nodes made of it."""
+"""One operator under conversion: its tensors, options and constants, and its nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _options_of(code: str) -> str | None:
 
 @dataclass
 class State:
-    """What conversion knows so far: the value each tensor has become."""
+    """The state of a conversion: the value of each tensor so far."""
 
     builder: GraphBuilder
     tensors: Sequence[FileTensor]
@@ -66,7 +66,7 @@ class State:
 
 
 class Use:
-    """One operator, as the functions that convert it see it."""
+    """One operator, for the function that converts it."""
 
     def __init__(self, state: State, operator: FileOperator) -> None:
         self.state = state
@@ -83,7 +83,7 @@ class Use:
         return default if self._options is None else getattr(self._options, name)()
 
     def option_ints(self, name: str) -> tuple[int, ...]:
-        """Return a builtin option that is a list of integers; empty when it is not there."""
+        """Return a builtin option that is a list of integers; empty when it is missing."""
         if self._options is None or not getattr(self._options, f"{name}Length")():
             return ()
         return tuple(int(v) for v in getattr(self._options, f"{name}AsNumpy")())
@@ -125,7 +125,7 @@ class Use:
         return [self.value(i) for i in range(len(self.operator.inputs))]
 
     def type(self, position: int) -> TensorType:
-        """Return the type that an input's value has become."""
+        """Return the type of an input's value."""
         return self.builder.type(self.value(position))
 
     def dims(self, position: int) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ class Use:
             self.bind(position, value)
 
     def bind(self, position: int, value: int) -> None:
-        """Make a value an output of the operator, if it is of the type that the file declares."""
+        """Make a value an output of the operator, if it has the type that the file declares."""
         tensor, type = self.output(position), self.builder.type(value)
         if tensor.index in self.state.ids:
             raise ModelFileError(f"{self.source}: tensor '{tensor.name}' is made twice")
@@ -211,7 +211,7 @@ class Use:
         self.state.ids[tensor.index] = value
 
     def fail(self, sentence: str, fix: str = "") -> ConvertError:
-        """Return the error that says what of this operator is not supported."""
+        """Return the error with the sentence on the unsupported part of this operator."""
         return ConvertError(f"{self.source}: {sentence}", fix=fix)
 
 

@@ -1,8 +1,8 @@
 """Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.model_file.convert`.
 
-`file` reads the file into records, the tables of `ops` turn each operator into nodes,
-and this module keeps what is between: which value a tensor has become, and what a message says.
-The layout stays NHWC, constants stay views of the file, and quantisation stays in the types.
+`file` reads the file into records, and the tables of `ops` turn each operator into nodes. This
+module tracks the value of each tensor and writes the messages. The layout stays NHWC, constants
+stay views of the file, and quantisation stays in the types.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REFUSED: dict[str, Callable[[FileTensor], bool]] = {
     "of packed int4": lambda t: t.dtype == "int4",
     "quantised to int16": lambda t: t.dtype == "int16" and t.quant is not None,
 }
-"""Tensors that no operator here can work on, in the words of the error."""
+"""Tensors that no operator here supports, in the words of the error."""
 
 
 def convert(
@@ -50,17 +50,18 @@ def convert(
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
     float32, float16 weights, int8 and uint8 quantised models are converted. Int8 weights under
-    float activations ("dynamic range") quantise the input on the fly, as LiteRT does. The constants
-    are views of the file, which is mapped into memory: replace it atomically, never truncate it, or
-    pass use_mmap=False. `on_open` is told of the file.
+    float activations ("dynamic range") quantise the input at run time, as LiteRT does.
 
-    A file may hold several graphs. `signature` chooses one by its key, and its inputs and outputs
-    then have the signature's names; the first graph is taken when None, and `on_note` is told of
-    the others.
+    The constants are views of the file, which is mapped into memory. Replace the file atomically,
+    never truncate it, or pass use_mmap=False.
 
-    Shapes: `shapes` replaces the shapes of inputs by name
+    shapes: replaces the shapes of inputs by name
+    signature: selects one of several graphs by its key; inputs and outputs then have its names.
+        None takes the first graph
+    on_open: called with the file
+    on_note: called with the names of the other graphs, without `signature`
     Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
-            operators that are not supported, or with the signatures where there is no such one
+        operators that are not supported, or with the signatures where there is no such one
     """
     file = read_file(open_bytes(source, use_mmap, on_open), signature)
     if signature is None and file.others:
@@ -137,7 +138,7 @@ def _outputs(file: FileGraph, state: State) -> list[int]:
 
 
 def _unique(names: list[str]) -> list[str]:
-    """The names with a suffix where one came before."""
+    """Return the names, with a suffix where one came before."""
     seen: set[str] = set()
     unique = []
     for name in names:

@@ -1,7 +1,7 @@
-"""Shapes for the inputs that a model leaves open: by name, for any Graph.
+"""Bind shapes to the open inputs of a model: by name, for any Graph.
 
-A symbol that a shape binds is bound wherever it stands, in other inputs and in the bodies of
-control flow too, and the types of all other values are inferred anew.
+A shape binds a symbol everywhere: in other inputs and in the bodies of control flow too. The types
+of all other values are inferred anew.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from trireme.support.errors import ShapeError
 
 _IMAGE_SIZE = 224
 _OTHER_SIZE = 16
-"""Sizes that advice shows for open dimensions, of images and of others; the first axis gets 1."""
+"""Example sizes in advice for open dimensions, of images and of others; the first axis gets 1."""
 
 
 def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
     """Return the graph with these shapes of its inputs, all types inferred anew.
 
-    Shapes: a size for each dimension of the input; a dimension that is a number stays that number
+    Shapes: a size for each dimension of the input; a fixed dimension keeps its size
     Errors: ShapeError, if there is no such input, a shape does not fit, or a node refuses it
     """
     if not shapes:
@@ -41,16 +41,16 @@ def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
 
 
 def shape_advice(inputs: Iterable[Value]) -> str:
-    """Return the fix of an error about open dimensions: shapes for all inputs that have some.
+    """Return the fix of an error about open dimensions: shapes for all inputs with open dimensions.
 
-    Empty where no input has any: then the values of inputs decide, not their shapes.
+    Empty without such inputs: then a size depends on the values of inputs.
     """
     open_inputs = [value for value in inputs if not value.type.is_static]
     return shapes_to_give({value.name: _example(value.shape) for value in open_inputs})
 
 
 def shapes_to_give(examples: Mapping[str, Sequence[int]]) -> str:
-    """Return how to give shapes, on the command line and in Python, by examples."""
+    """Return example shapes in the forms of the command line and of Python."""
     if not examples:
         return ""
     options = [f"--shape {name}={','.join(map(str, dims))}" for name, dims in examples.items()]
@@ -66,7 +66,7 @@ def _example(shape: tuple[Dim, ...]) -> tuple[int, ...]:
 
 
 def _given_type(value: Value, shape: tuple[int, ...], symbols: dict[str, int]) -> TensorType:
-    """Return the type of an input with a shape; note in `symbols` what its symbols are."""
+    """Return the type of an input with this shape; add the sizes of its symbols to `symbols`."""
     where = f"input '{value.name}' {value.type}: shape {list(shape)} was given"
     if len(shape) != len(value.shape):
         raise ShapeError(f"{where}, expected {len(value.shape)} dimensions")
@@ -106,7 +106,7 @@ def _rebuilt(graph: Graph, symbols: Mapping[str, int], types: Mapping[int, Tenso
 
 
 def _bound_node(node: Node, symbols: Mapping[str, int]) -> Node:
-    """Return the node with symbols bound in the graphs that it holds."""
+    """Return the node with symbols bound in its bodies."""
     bodies = {key: body for key, body in node.attrs.items() if isinstance(body, Graph)}
     if not bodies:
         return node

@@ -33,7 +33,7 @@ class GraphBuilder:
     def input(self, name: str, type: TensorType) -> int:
         """Add a value that the caller feeds and return its id.
 
-        Errors: GraphError, if the type is none: an unknown dtype or a dimension below 0
+        Errors: GraphError, if the type has an unknown dtype or a dimension below 0
         """
         value = self._value(name, type)
         self.inputs.append(value)
@@ -71,7 +71,9 @@ class GraphBuilder:
         ("onnx:Conv_17"). Errors: GraphError or ShapeError, naming the source.
         """
         lists = (inputs, names, quants, after)
-        if not all(type(each) in (tuple, list) for each in lists):  # a look at each takes longer
+        if not all(
+            type(each) in (tuple, list) for each in lists
+        ):  # checking each element takes longer
             given = {"inputs": inputs, "names": names, "quants": quants, "after": after}
             check_arguments(GraphBuilder.add_node, given, GraphError, of=str(op))
         if not isinstance(outputs, int) or outputs < 0:

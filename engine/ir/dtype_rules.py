@@ -1,4 +1,4 @@
-"""Which dtypes the inputs of an op take: facts of its OpDef, checked before types are inferred.
+"""The dtypes that the inputs of an op take: part of its OpDef, checked before types are inferred.
 
 A rule is a set of dtypes, or `Like` another input. A quantised value stands for a float one, so it
 fits every set that holds floats.
@@ -26,17 +26,17 @@ from trireme.support.errors import ShapeError
 
 @dataclass(frozen=True)
 class Like:
-    """The dtype of another input, which is named.
+    """The dtype of another input, by name.
 
-    beside: dtypes that a plain value of the two may have where the other is quantised; then the
-        stored dtypes of two quantised values may differ too. Empty: stored dtypes are the same
+    beside: dtypes of a plain value next to a quantised one. The stored dtypes of two quantised
+        values may then differ too. Empty: stored dtypes are the same
     """
 
     input: str
     beside: frozenset[str] = frozenset()
 
     def fits(self, value: Value, other: Value) -> bool:
-        """Return whether a value has a dtype that goes with the other's."""
+        """Return whether a value's dtype fits the other's."""
         if self.beside and (value.quant or other.quant):
             return all(v.quant or v.dtype in self.beside for v in (value, other))
         return value.dtype == other.dtype
@@ -47,7 +47,7 @@ DtypeRule = frozenset[str] | Like
 WEIGHT = Like("x", beside=FLOATING)
 """Weights of a product with x, which are often quantised where x is not."""
 BIAS = Like("x", beside=FLOATING | INDICES)
-"""What is added to sums of products; beside a quantised x it may be the integers of those sums."""
+"""A summand of sums of products; next to a quantised x it may be the integers of the sums."""
 LIMIT = Like("x", beside=frozenset({"float32"}))
 """A number that x is compared with."""
 
@@ -82,7 +82,7 @@ def check_dtypes(
 def _each(
     names: Sequence[str], rules: Sequence[DtypeRule], values: Sequence[Value | None]
 ) -> Iterator[tuple[str, DtypeRule, Value]]:
-    """Yield the name, the rule and the value of each input that is there and has a real rule."""
+    """Yield the name, the rule and the value of each present input with a rule."""
     last = len(rules) - 1
     for position, value in enumerate(values):
         rule = rules[min(position, last)]
@@ -98,7 +98,7 @@ def _noun(rule: frozenset[str]) -> str:
 
 
 def _unlike(name: str, value: Value, rule: Like, other: Value) -> str:
-    """Return the sentence on a value whose dtype does not go with another input's."""
+    """Return the sentence on a value whose dtype does not fit another input's."""
     if rule.beside and (value.quant or other.quant):
         plain, quantised = (name, rule.input) if value.quant is None else (rule.input, name)
         dtype = value.dtype if value.quant is None else other.dtype

@@ -1,9 +1,9 @@
-"""State and the order of effects: what must happen before what although no data flows.
+"""State and the order of effects: the order of nodes without data between them.
 
-A state has a name and is read by `variable` and written by `assign` nodes. The order is made
-explicit when the graph is built: a write waits for the write and all reads before it, a read for
-the write before it, and an effect of any other kind for everything. So tasks may run in parallel
-and every read still sees what it would see one node after another.
+A state has a name; `variable` nodes read it and `assign` nodes write it. The builder makes the
+order explicit. A write waits for the write and all reads before it. A read waits for the write
+before it. An effect of any other kind waits for all earlier effects. So tasks may run in parallel,
+and every read returns the same array as in serial order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trireme.support.errors import GraphError, RunError
 
 
 class EffectOrder:
-    """Tells each node with an effect, as it is added, which nodes it must wait for."""
+    """Returns, for each added node with an effect, the nodes that it must wait for."""
 
     def __init__(self) -> None:
         self._barrier: int | None = None
@@ -28,7 +28,7 @@ class EffectOrder:
         self._reads: dict[str, list[int]] = {}
 
     def waits(self, op: OpDef, attrs: Mapping[str, Any], node: int) -> list[int]:
-        """Return the nodes before this one in the order of effects, and remember it."""
+        """Return the nodes before this one in the order of effects, and add this one."""
         if not op.effect:
             return []
         if op.effect not in ("reads", "writes"):
@@ -63,7 +63,7 @@ def uses_state(node: Node) -> bool:
 def state_types(graph: Graph) -> dict[str, TensorType]:
     """Return the type of each state of a graph, by name.
 
-    Errors: GraphError, if two nodes differ on it, or a body of control flow uses a state
+    Errors: GraphError, if two nodes disagree on it, or a body of control flow uses a state
     """
     types: dict[str, TensorType] = {}
     for node in graph.nodes:
@@ -82,10 +82,10 @@ def state_types(graph: Graph) -> dict[str, TensorType]:
 
 
 class States(MutableMapping[str, Array]):
-    """The states of a session by name: arrays to read, to set, and to forget.
+    """The states of a session by name: arrays to read, to set, and to delete.
 
-    A state is there from its first read or write on. What is read from outside is a copy, what is
-    set is checked and copied; `del` and `clear` go back to the initial value.
+    A state exists from its first read or write on. A read returns a copy; a write checks and
+    copies. `del` and `clear` restore the initial value.
     """
 
     def __init__(self, types: Mapping[str, TensorType] | None = None) -> None:

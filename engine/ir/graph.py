@@ -1,7 +1,7 @@
-"""The nouns: Value, Node, Graph. Everything else in trireme turns one of these into another.
+"""The nouns: Value, Node, Graph. Every stage of trireme turns one of these into another.
 
-A Graph is frozen. Converters and passes make one with `GraphBuilder`; what an analysis finds out
-about it lives in side tables keyed by node or value id, never in these classes.
+A Graph is frozen. Converters and passes make one with `GraphBuilder`. The results of an analysis
+are side tables keyed by node or value id, never fields of these classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from trireme.support.dtypes import Array, itemsize
 
 UNKNOWN = "?"
-"""A dimension that only running the graph can tell (the rows of non_zero, say)."""
+"""A dimension that only a run can determine (the rows of non_zero, say)."""
 
 Dim = int | str
 """A dimension: a number, the name of a symbol, or UNKNOWN."""
@@ -91,8 +91,9 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor of a graph. `data` is there when it is a constant: read-only, often a view of the
-    model's file, of any strides."""
+    """One tensor of a graph. A constant has `data`: read-only, often a view of the model's file, of
+    any strides.
+    """
 
     id: int
     name: str
@@ -116,12 +117,12 @@ class Value:
 
     @property
     def first_name(self) -> str:
-        """The name; of those that TensorFlow joins by semicolons, the first."""
+        """The name; of several names that TensorFlow joins by semicolons, the first."""
         return self.name.split(";")[0]
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value is known before anything runs."""
+        """Whether the value is known before a run."""
         return self.data is not None
 
 
@@ -145,13 +146,13 @@ class Node:
 
     @property
     def label(self) -> str:
-        """How messages name the node: its op and where it came from."""
+        """The node's name in messages: its op and source."""
         return f"{self.op} #{self.id} ({self.source})" if self.source else f"{self.op} #{self.id}"
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A static graph: nodes in an order in which they can run, and the values they use and make."""
+    """A static graph: nodes in an order in which they can run, and their values."""
 
     name: str
     inputs: tuple[int, ...]
@@ -178,15 +179,15 @@ class Graph:
         return self._users.get(value, ())
 
     def is_output(self, value: int) -> bool:
-        """Whether a caller gets the value."""
+        """Whether the value is an output of the graph."""
         return value in self._output_set
 
     def input_values(self) -> Iterator[Value]:
-        """Yield the values a caller feeds."""
+        """Yield the graph's inputs."""
         return (self.values[i] for i in self.inputs)
 
     def output_values(self) -> Iterator[Value]:
-        """Yield the values a caller gets."""
+        """Yield the graph's outputs."""
         return (self.values[i] for i in self.outputs)
 
     @cached_property
@@ -214,9 +215,9 @@ class Graph:
 
 
 def node_names(graph: Graph) -> dict[int, str]:
-    """Return a name for each node: its first output's, numbered where two are alike.
+    """Return a name for each node: its first output's, numbered where two are equal.
 
-    Of the names that TensorFlow joins by semicolons, the first.
+    Of several names that TensorFlow joins by semicolons, the first counts.
     """
     names: dict[int, str] = {}
     count: dict[str, int] = {}

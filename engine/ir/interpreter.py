@@ -24,8 +24,9 @@ def interpret(
 ) -> dict[int, Array]:
     """Return the values of the graph's outputs, by id.
 
-    `feeds` gives an array for each input id. `watch` is called after each node with its outputs.
-    `states` holds the states by name, and is changed; states start afresh when it is None.
+    feeds: an array for each input id
+    watch: called after each node with its outputs
+    states: the states by name, which the run changes; None starts with initial states
     Errors: RunError, naming the node in which a reference failed
     """
     env: dict[int, Array] = {v.id: v.data for v in graph.values.values() if v.data is not None}
@@ -53,7 +54,9 @@ def evaluate(
     arrays: list[Array | None],
     states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
-    """Return the outputs of one node on the reference; quantised when its first input is."""
+    """Return the outputs of one node on the reference; on its quantised form if its first
+    input is.
+    """
     op, call = get_op(node.op), call_of(graph, node)
     try:
         with np.errstate(all="ignore"):
@@ -83,7 +86,9 @@ def evaluate(
 
 
 def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:
-    """Return what type inference says once the data of all inputs is known, None if it agrees."""
+    """Return the error of type inference with the data of all inputs, None if inference
+    succeeds.
+    """
     known = [
         None
         if value is None or array is None

@@ -1,8 +1,8 @@
-"""What an op is: an OpDef holds its signature, meaning, types, cost, samples, tolerance, traits.
+"""The definition of an op: signature, meaning, types, cost, samples, tolerance and traits.
 
-The registry is filled when `trireme.ops` is imported. Tests, the constant folder, the supported-ops
-table and the docs are loops over it. What passes and devices need to know of an op is a trait of
-its OpDef: no module outside `trireme.ops` keeps a list of op names to say such a thing.
+Importing `trireme.ops` fills the registry. Tests, the constant folder, the supported-ops table and
+the docs are loops over it. A fact about an op that passes and devices need is a trait of its OpDef.
+No module outside `trireme.ops` keeps a list of op names for such a fact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Effect = Literal["", "reads", "writes", "any"]
 IntegerForm = Literal["", "table", "linear", "own", "same"]
 Fields = ParamSpec("Fields")
 REQUIRED: Any = object()
-"""The default of an attribute that has none."""
+"""The default of an attribute without a default."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int, np.integer),
@@ -50,13 +50,14 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Attr:
-    """An attribute: its kind, its default (None means "not given") and the values that it takes.
+    """An attribute: its kind, its default (None means "not given") and its allowed values.
 
-    choices: all of them, where they are few
-    least: the least number, of each where there are several
-    finite: whether a float is a number of float32; kernels compute with no other
-    A default of kind float is rounded to float32: what a model leaves out is what it could have
-    written, and the files that models come in hold float32.
+    choices: all allowed values, where they are few
+    least: the least number; for a list, of each number
+    finite: whether a float must be a float32 number; kernels compute with no other
+
+    A default of kind float is rounded to float32, since model files hold float32. So a left-out
+    attribute equals one that the file gives.
     """
 
     kind: str
@@ -87,7 +88,7 @@ class Attr:
         return normal
 
     def _wrong(self, number: Any) -> str:
-        """Return what was expected in place of a number; nothing where it fits."""
+        """Return the expected values in place of a wrong number; nothing where the number fits."""
         if self.least is not None and not number >= self.least:
             return f"{self.least} or more"
         if self.kind in ("float", "floats") and self.finite and not abs(number) <= _FLOAT32_MAX:
@@ -97,7 +98,9 @@ class Attr:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of an op as its functions see it: values in, types out, attributes filled in."""
+    """One use of an op, for the functions of its OpDef: values in, types out, attributes
+    filled in.
+    """
 
     inputs: tuple[Value | None, ...]
     outputs: tuple[TensorType, ...]
@@ -117,10 +120,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Sample:
-    """Inputs that every device must get right, for the op x device x sample test.
+    """Inputs that every device must compute correctly, for the op x device x sample test.
 
-    `quants` and `out_quants` give the quantisation of inputs and outputs; `constants` the positions
-    that are constants (weights); `note` says what the sample is after ("NaN", "odd sizes").
+    quants, out_quants: the quantisation of inputs and outputs
+    constants: the positions that are constants (weights)
+    note: the case that the sample tests ("NaN", "odd sizes")
     """
 
     inputs: tuple[Array | None, ...]
@@ -149,9 +153,9 @@ def no_flops(call: Call) -> int:
 class Axes:
     """The axes that an op works along; it treats every other axis alike.
 
-    named: where a node names them: in its attribute `axis` or `axes`; in its attribute `axis`,
-        which stands for all that follow too; in input 1; or in input 1 with a number for every axis
-    does: what the op does along them
+    named: how a node names the axes: by its attribute `axis` or `axes`; by its attribute `axis`,
+        which stands for all later axes too; by input 1; or by input 1 with a number for every axis
+    does: the op's work along the axes
     """
 
     named: Literal["axis", "axes", "axis and after", "input", "number each"]
@@ -160,11 +164,11 @@ class Axes:
 
 @dataclass(frozen=True)
 class OpDef:
-    """An op, whole: its meaning, and its traits.
+    """A complete op: its meaning, and its traits.
 
     inputs / outputs: names in order; "bias?" may be left out, "xs*" takes any number (last only)
     doc: the formula, the shapes and the source
-    dtypes: what dtypes each input takes, in order; checked before `infer` is asked
+    dtypes: the dtypes that each input takes, in order; checked before `infer`
     infer: (*input Values or None, **attrs) -> output types without quantisation; raises ShapeError
     reference: (*arrays or None, **attrs) -> array or tuple of arrays; slow, obviously right: THE
         meaning of the op
@@ -172,29 +176,28 @@ class OpDef:
         None where the op does not have a quantised form; ops with `moves` True reuse `reference`
     flops: arithmetic operations of one call (a multiply-add counts as two)
     family: the kind of work, which calibration fits a cost curve to
-    moves: the op only rearranges or selects elements, so it is right on stored integers as it is
-    effect: what the op does beyond computing its outputs, so that its order is kept: "reads" or
-        "writes" the state that its attribute `state` names (its reference takes `states`, the
-        arrays by name), or "any"
-    bounded: whether the types of the inputs tell how long the reference takes at most; what is not
-        bounded is never computed while a model is loaded
+    moves: the op only rearranges or selects elements, so it is right on stored integers unchanged
+    effect: an effect beyond the outputs, whose order is kept: "reads" or "writes" the state in the
+        attribute `state`, or "any". The reference of such an op takes `states`, the arrays by name.
+    bounded: whether the types of the inputs bound the reference's time; an unbounded op is never
+        computed while a model is loaded
     rtol: tolerance of float results, relative to the largest reference value; 0 is bit-exact
 
     Traits, which the samples prove (`tests/engine/ops/test_traits.py`):
 
-    elementwise: an output element depends on the elements at its place alone, inputs broadcast
-    rearranges: every output element is an element of input 0; the other inputs say which
+    elementwise: an output element depends only on the elements at its place, inputs broadcast
+    rearranges: every output element is an element of input 0; the other inputs choose which
     alias: the output is input 0, its bytes in order, under another shape or dtype
     commutes: the order of the inputs does not matter
-    neutral: what y is for which op(x, y) is x
+    neutral: the y for which op(x, y) is x
     clamp: (low, high) of an op that is min(max(x, low), high)
-    axes: along which axes the op works; None where that is not as simple as `Axes` says
-    layout_inputs: the inputs whose axes are in the order that the attribute `layout` says
+    axes: the axes along which the op works; None where `Axes` cannot express them
+    layout_inputs: the inputs whose axes are in the order that the attribute `layout` gives
     main_input: the input whose dtype is the one that the op computes in
     integer_form: how an op on 8-bit values goes from quantised inputs to a quantised output:
-        "table": of one input, by 256 entries; "linear": products with weights, and a bias of int32;
+        "table": one input, by 256 entries; "linear": products with weights, and a bias of int32;
         "own": from any quantisation to any other; "same": within one quantisation
-    random: the inputs do not tell the outputs
+    random: the outputs do not depend on the inputs alone
     """
 
     name: str
@@ -268,7 +271,7 @@ class OpDef:
 
     @property
     def out_arity(self) -> tuple[int, int | None]:
-        """The least and the most outputs, in the same way."""
+        """The least and the most outputs; the most is None when the last takes any number."""
         return _arity(self.outputs)
 
 
@@ -320,12 +323,12 @@ def all_ops() -> Sequence[OpDef]:
 
 
 def ops_with(has_trait: Callable[[OpDef], object]) -> list[str]:
-    """Return the names of the ops with a trait, sorted: of all that are defined by now."""
+    """Return the names of the defined ops with a trait, sorted."""
     return [op.name for op in all_ops() if has_trait(op)]
 
 
 def call_of(graph: Graph, node: Node) -> Call:
-    """Return what the functions of the node's OpDef see of it."""
+    """Return the Call of a node, for the functions of its OpDef."""
     return Call(
         tuple(None if i is None else graph.values[i] for i in node.inputs),
         tuple(graph.values[i].type for i in node.outputs),

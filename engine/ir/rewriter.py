@@ -1,10 +1,11 @@
-"""Rewrite a graph in one walk, by rules: the tool that every pass is made with.
+"""Rewrite a graph in one walk, by rules: every pass uses this module.
 
-A rule is given a GraphRewriter, the half-rewritten graph, and one of its nodes, the root of a
-pattern. It looks at what lies before the root and either leaves it (None) or adds the nodes that do
-the same work and returns the values that stand in for the root's outputs. The GraphRewriter keeps
-the rest true: nodes that nothing reads any more go, types are inferred anew where inputs changed,
-names of graph outputs stay, and nodes that take part in effects are never offered to a rule.
+A rule gets a GraphRewriter, the half-rewritten graph, and one of its nodes, the root of a pattern.
+The rule looks at the nodes before the root. It returns None to leave the root. Otherwise it adds
+nodes that do the same work, and returns the values that replace the root's outputs.
+
+The GraphRewriter keeps the graph valid. Unread nodes go. Types are inferred anew where inputs
+changed. Graph outputs keep their names. A rule never gets a node that takes part in effects.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trireme.ir.verify import check, check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
 
 MAX_WALKS = 20
-"""Walks that one pass may take to reach the graph in which none of its rules finds a root."""
+"""The most walks of one pass; it ends earlier when none of its rules finds a root."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Rewritten:
 
 
 class GraphRewriter:
-    """A graph while it is rewritten: the nodes kept so far, in order, and who reads each value."""
+    """A graph during a rewrite: the nodes kept so far, in order, and the readers of each value."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -46,7 +47,7 @@ class GraphRewriter:
             self._output_places.setdefault(value, []).append(place)
         self.counts: Counter[str] = Counter()
         self.memo: dict[Hashable, Any] = {}
-        """What rules remember for the length of one walk."""
+        """Results that rules keep for the length of one walk."""
         self._producers: dict[int, Node] = {}
         self._uses = Counter(i for node in graph.nodes for i in node.used)
         self._uses.update(graph.outputs)
@@ -60,30 +61,30 @@ class GraphRewriter:
         self._next_value = max(graph.values, default=-1) + 1
         self._next_node = max((node.id for node in graph.nodes), default=-1) + 1
 
-    # What rules ask.
+    # Queries for rules.
 
     def type(self, value: int) -> TensorType:
         """Return the type of a value."""
         return self.values[value].type
 
     def data(self, value: int | None) -> Array | None:
-        """Return the data of a constant; None for a value that is not one, or is left out."""
+        """Return the data of a constant; None for any other value, or a left-out one."""
         return None if value is None else self.values[value].data
 
     def producer(self, value: int | None) -> Node | None:
-        """Return the node that makes the value, as it is now."""
+        """Return the node that makes the value, in its current form."""
         return None if value is None else self._producers.get(value)
 
     def is_output(self, value: int) -> bool:
-        """Whether the caller gets the value."""
+        """Whether the value is an output of the graph."""
         return value in self._output_places
 
     def uses(self, value: int) -> int:
-        """Return how many inputs of nodes, and outputs of the graph, the value is."""
+        """Return how many inputs of nodes and outputs of the graph are this value."""
         return self._uses[value]
 
     def is_read(self, value: int) -> bool:
-        """Whether the caller gets the value, or a node reads it that the walk has left behind."""
+        """Whether the value is an output, or a node before the walk's place reads it."""
         return self._read[value] > 0 or self.is_output(value)
 
     def is_quantized(self, node: Node) -> bool:
@@ -95,20 +96,20 @@ class GraphRewriter:
         return not node.after and node.id not in self._ordered and not get_op(node.op).effect
 
     def made_by(self, value: int | None, root: Node, *ops: str) -> Node | None:
-        """Return the producer of a value if it is one of `ops`, with the root's pin, and free."""
+        """Return the producer of a value if it is one of `ops`, is free, and has the root's pin."""
         node = self.producer(value)
         if node is None or node.op not in ops or node.pin != root.pin or not self.is_free(node):
             return None
         return node
 
     def only_for(self, value: int | None, root: Node, *ops: str) -> Node | None:
-        """Return what `made_by` does, if the value goes nowhere but to one input of the root."""
+        """Return the same as `made_by`, if one input of the root is the value's only reader."""
         node = self.made_by(value, root, *ops)
         if node is None or value is None or self._uses[value] != 1 or len(node.outputs) != 1:
             return None
         return node
 
-    # What rules do.
+    # Changes by rules.
 
     def constant(self, data: Array | np.generic, name: str = "", quant: Quant | None = None) -> int:
         """Add a constant, an array or a numpy scalar, and return its id."""
@@ -126,8 +127,8 @@ class GraphRewriter:
     ) -> int:
         """Add a node that does the work of the nodes `of`; return the id of its output.
 
-        at: the one of them in whose place it runs, all its operands being made by then; where the
-            root is when not given. What only that one reads need not live on to the root.
+        at: the node of `of` in whose place it runs, once all its operands exist; by default the
+            root. An earlier place frees the operands of that node earlier.
         """
         made = self.add_many(op, inputs, attrs, of, (quant,))[0]
         if at is not None:
@@ -179,7 +180,7 @@ class GraphRewriter:
         return False
 
     def _current(self, node: Node) -> Node:
-        """Return the node with stand-ins for its inputs, its outputs' types inferred anew."""
+        """Return the node with replaced inputs, its outputs' types inferred anew."""
         if any(i in self._stand_in for i in node.used):
             inputs = tuple(None if i is None else self.resolve(i) for i in node.inputs)
             node = replace(node, inputs=inputs)
@@ -192,7 +193,7 @@ class GraphRewriter:
         return node
 
     def resolve(self, value: int) -> int:
-        """Return what stands in for a value of the graph the walk began with."""
+        """Return the value that replaces a value of the original graph."""
         while value in self._stand_in:
             value = self._stand_in[value]
         return value
@@ -243,7 +244,7 @@ class GraphRewriter:
                 self._kill(value)
 
     def _kill(self, value: int) -> None:
-        """Drop the producer of a value that lost its last reader, and what only it read."""
+        """Drop the producer of a value without readers, and the nodes that only it needed."""
         work = [value]
         while work:
             node = self._producers.get(work.pop())
@@ -270,7 +271,7 @@ class GraphRewriter:
         return before - len(self.nodes)
 
     def is_before(self, value: int, node: Node) -> bool:
-        """Whether a value is there when a node of the draft runs."""
+        """Whether a value exists when a node of the rewritten graph runs."""
         maker = self.producer(value)
         return maker is None or self._places[maker.id] < self._places[node.id]
 
@@ -326,7 +327,7 @@ class GraphRewriter:
         )
 
     def read_values(self) -> set[int]:
-        """Return the values that the finished graph will hold."""
+        """Return the values of the finished graph."""
         return set(self._appearance())
 
     def _appearance(self) -> Iterable[int]:
@@ -341,7 +342,7 @@ class GraphRewriter:
         return replace(value, id=new, name=value.name or f"v{new}")
 
     def _waited(self, nodes: Iterable[int]) -> Iterable[int]:
-        """Yield the nodes kept that must have run once all of `nodes` have."""
+        """Yield the kept nodes that must run before later effects, once all of `nodes` have run."""
         for node in nodes:
             if node in self.nodes:
                 yield node
@@ -350,16 +351,16 @@ class GraphRewriter:
 
 
 Rule = Callable[[GraphRewriter, Node], Sequence[int] | None]
-"""Returns what stands in for the root's outputs, or None when the pattern is not there."""
+"""Returns the values that replace the root's outputs, or None where the pattern does not match."""
 
 Roots = Sequence[str] | Callable[[OpDef], object]
-"""The ops that a rule's root may be: names, or a trait that all of them have."""
+"""The ops of a rule's root: names, or a common trait."""
 Rules = Mapping[str, Sequence[Rule]]
-"""The rules to offer a node to, by its op."""
+"""The rules of each op."""
 
 
 def rules_by_op(*entries: tuple[Roots, Rule]) -> dict[str, list[Rule]]:
-    """Return the table that `apply` reads from lines of (ops of the root, rule)."""
+    """Return the table that `apply` reads, from lines of (ops of the root, rule)."""
     table: dict[str, list[Rule]] = {}
     for roots, rule in entries:
         for op in ops_with(roots) if callable(roots) else roots:
@@ -383,8 +384,9 @@ def apply(graph: Graph, rules: Rules) -> Rewritten:
 
 
 def merged_source(nodes: Iterable[Node]) -> str:
-    """Return one source for several nodes: "onnx:Conv_17" and "onnx:Relu_18" make
-    "onnx:Conv_17+Relu_18".
+    """Return one source for several nodes.
+
+    "onnx:Conv_17" and "onnx:Relu_18" make "onnx:Conv_17+Relu_18".
     """
     parts: dict[str, None] = {}
     prefix = ""

@@ -1,6 +1,6 @@
-"""Nodes as people name them: by a node's first output, FIRST..LAST, or `*` for all.
+"""Select nodes by name: a node's first output, FIRST..LAST, or `*` for all.
 
-`--split` and `--pin` take such names, and lockfiles hold those of single nodes.
+`--shard` and `--pin` take such names, and lockfiles hold those of single nodes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
 def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str]) -> dict[int, str]:
     """Return pins by node id; where two name a node, the later holds.
 
-    pins: a node's name or number ("#12", or 12), FIRST..LAST, `*`, or `op:softmax` for all nodes
-        of an op -> device
+    pins: a node's name or number ("#12", or 12), FIRST..LAST, `*`, or `op:softmax` for all nodes of
+        an op -> device
     Errors: PlacementError, if there is no such node, or the device is not among `devices`
     """
     found: dict[int, str] = {}
@@ -45,7 +45,7 @@ def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str])
 
 
 def nodes_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
-    """Return the ids of the nodes that a selector names: by op, or as `region_called` has it.
+    """Return the ids of the nodes that a selector names: by op, or as in `region_called`.
 
     Errors: PlacementError, if there is no such node; its message begins with `asked`
     """
@@ -65,8 +65,8 @@ def _of_op(graph: Graph, op: str, asked: str) -> tuple[int, ...]:
 def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
     """Return the ids of the nodes of that name, in order: one node, FIRST..LAST or `*`.
 
-    A node is called by its first output's name, or by its number: "#12", as messages show it.
-    asked: what named them, for errors: "split 'conv1=cpu,npu:rows'"
+    A node has its first output's name, or a number: "#12", as in messages.
+    asked: the option that contains the name, for errors: "split 'conv1=cpu,npu:rows'"
     Errors: PlacementError, if there are none
     """
     if name == "*":
@@ -100,8 +100,9 @@ def between(graph: Graph, first: int, last: int) -> tuple[int, ...]:
 
 
 def reach(graph: Graph) -> tuple[dict[int, int], dict[int, int]]:
-    """Return, by node id, the nodes from which a path leads to it, and those to which one leads
-    from it, itself among both: as bits, by place in the graph.
+    """Return, by node id, the ancestors and the descendants of the node, itself among both.
+
+    A set is the bits of a number, by place in the graph.
     """
     above: dict[int, int] = {}
     below: dict[int, int] = {}

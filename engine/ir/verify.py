@@ -1,7 +1,7 @@
-"""The rules every graph keeps, checked after each stage that makes one.
+"""The rules of every graph, checked after each stage that makes one.
 
-Each value has one producer and is made before it is used; each node's attributes, arity and types
-are what its op says; effects name nodes that come earlier.
+Each value has one producer, which comes before its readers. Each node's attributes, arity and types
+agree with its op. Effects name earlier nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trireme.support.errors import GraphError, InternalError, ShapeError, Trirem
 from trireme.support.limits import MOST_RANK
 
 _MOST_BYTES = 2**63 - 1
-"""That numpy counts; it leaves out dimensions of 0."""
+"""The most bytes that numpy can count, without dimensions of 0."""
 
 
 def infer_types(
@@ -48,7 +48,7 @@ def infer_types(
         facts = [seen, *error.facts]
         raise kind(f"{where}: {error.summary}", facts=facts, fix=error.fix) from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Inference may trip over attributes or ranks that make no sense, as damaged files have.
+        # Inference may fail on senseless attributes or ranks, which damaged files have.
         seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
         raise GraphError(
             f"{where}: no types follow from its inputs and attributes: {error!r}", facts=[seen]

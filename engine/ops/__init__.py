@@ -1,4 +1,4 @@
-"""The ops trireme knows. Importing this package fills the registry, one family a module."""
+"""The ops of trireme, one family a module. Importing this package fills the registry."""
 
 from trireme.ops import (
     activation,

@@ -1,7 +1,7 @@
-"""Activations: the table of those that may be fused into another op, and the same as ops.
+"""Activations: the table of fusable ones, and the same functions as ops.
 
-`ACTIVATIONS` maps the name given in an `activation` attribute to its function and, for the clamps,
-the limits; quantised arithmetic fuses clamps only. Transcendental functions are computed in double
+`ACTIVATIONS` maps the name in an `activation` attribute to its function and, for the clamps, the
+limits. Quantised arithmetic fuses clamps only. Transcendental functions are computed in double
 precision and rounded once.
 """
 
@@ -89,7 +89,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation(in_double(gelu), flops=20),
     "gelu_tanh": Activation(in_double(gelu_tanh), flops=20),
 }
-"""The activations that conv, add and others may carry; hard_sigmoid here is clip(x/6 + 1/2)."""
+"""The activations of conv, add and others; hard_sigmoid here is clip(x/6 + 1/2)."""
 
 ACTIVATION = Attr("str", "", tuple(ACTIVATIONS))
 
@@ -100,7 +100,7 @@ def activate(name: str, x: Array) -> Array:
 
 
 def edge_values() -> Array:
-    """Return the floats that break shortcuts: NaN, infinities, -0, tiny and huge."""
+    """Return floats that break shortcuts: NaN, infinities, -0, tiny and huge."""
     edge = [np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -3e38, 88.8, -104.0, 1e-7]
     return np.array(edge, np.float32)
 
@@ -117,7 +117,9 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _with_attributes(attrs: Mapping[str, Attr]) -> Callable[..., Iterable[Sample]]:
-    """Return a sampler of `float_samples` and one in which no attribute has its default."""
+    """Return a sampler of `float_samples` and of one sample with every attribute off its
+    default.
+    """
     other = {
         key: attr.choices[-1] if attr.choices else attr.default / 2 + 0.125
         for key, attr in attrs.items()

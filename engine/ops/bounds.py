@@ -1,6 +1,6 @@
-"""Indices and lengths that are known only in a run: what is outside its bounds ends the run.
+"""Check indices and lengths known only in a run; one outside its bounds ends the run.
 
-The sentences are here because every device that checks indices in a kernel says the same ones.
+Every device that checks indices in a kernel uses the sentences of this module.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def wrap_indices(indices: Array, size: int) -> Array:
 
 
 def check_range(what: str, values: Array, low: int, high: int) -> None:
-    """Raise RunError for the first of some values that is outside low..high."""
+    """Raise RunError for the first value outside low..high."""
     bad = first_outside(values, low, high)
     if bad is not None:
         raise RunError(f"{what} {bad} is outside {low}..{high}")

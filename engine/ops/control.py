@@ -1,7 +1,7 @@
 """Control flow: if, loop and scan. Their bodies are Graphs, given as attributes.
 
-A body reads nothing but its inputs: values it uses from outside are extra inputs of the node, the
-captures, and come after its own as the body's last inputs.
+A body reads nothing but its inputs. Outside values that it uses, the captures, are extra inputs of
+the node. They are the body's last inputs.
 """
 
 from __future__ import annotations

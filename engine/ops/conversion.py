@@ -43,11 +43,13 @@ def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
 
 
 def _to_integer(x: Array, target: np.dtype[Any]) -> Array:
-    """Cut floats toward zero; what is outside or NaN gives what ONNX Runtime 1.32 gives on x86.
+    """Truncate floats toward zero; out of range or NaN, return the result of ONNX Runtime 1.32 on
+    x86.
 
-    ONNX leaves that open. Targets of up to 32 bits take the low bits of an int32, int64 and uint64
-    those of an int64, in which -2^31 or -2^63 stands for what is outside. Of uint32 and uint64 the
-    upper half is converted less 2^31 or 2^63; float16 goes to uint32 by way of int64.
+    ONNX leaves these cases open. Targets of up to 32 bits take the low bits of an int32. uint32,
+    int64 and uint64 take those of an int64. -2^31 or -2^63 stands for a value out of range. For
+    uint32 and uint64 the upper half is converted less 2^31 or 2^63. float16 becomes uint32 through
+    int64.
     """
     by_way_of_64 = target.itemsize == 8 or (x.dtype == np.float16 and target == np.uint32)
     limit = 2.0**63 if by_way_of_64 else 2.0**31

@@ -191,7 +191,7 @@ WINDOW = {
 _PLAIN: dict[str, Any] = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
 _SAME = {"pads": (1, 1, 1, 1)}
 _Case = tuple[str, Ints, Ints, dict[str, Any]]
-"""What a sample is after, the shapes of x and w, and the attributes that are not the usual ones."""
+"""The note of a sample, the shapes of x and w, and the attributes that differ from the usual."""
 _CASES: tuple[_Case, ...] = (
     ("pointwise, odd channels", (1, 6, 7, 5), (19, 1, 1, 5), {}),
     ("pointwise", (1, 8, 8, 16), (32, 1, 1, 16), {"activation": "relu6"}),

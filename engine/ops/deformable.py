@@ -1,4 +1,4 @@
-"""deform_conv: a convolution whose kernel positions are moved, each by its own offset."""
+"""deform_conv: a convolution with an offset for each kernel position."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _arithmetic(
 
 
 def divide(a: Array, b: Array) -> Array:
-    """Return a / b; integers are cut toward zero, and x / 0 is 0 for them."""
+    """Return a / b; integers are truncated toward zero, and x / 0 is 0 for them."""
     if a.dtype.kind not in "iu":
         return np.asarray(a / b)
     divisor = np.where(b == 0, np.ones((), b.dtype), b)
@@ -212,7 +212,7 @@ def _pow(a: Array, b: Array) -> Array:
         floats = cast(np.asarray(wide), dtype_name(a.dtype))
         if b.dtype.kind not in "iu":
             return floats
-        bits = a.astype(np.int64).astype(np.uint64)  # a negative power of these has no meaning
+        bits = a.astype(np.int64).astype(np.uint64)  # a negative power of these is undefined
         whole = np.power(bits, np.where(b < 0, 0, b).astype(np.uint64)).astype(a.dtype)
     return np.asarray(np.where(b < 0, floats, whole))
 

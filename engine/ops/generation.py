@@ -1,4 +1,4 @@
-"""Ops that make tensors out of little: ranges, filled and triangular tensors, one-hot."""
+"""Ops that make tensors from few inputs: ranges, filled and triangular tensors, one-hot."""
 
 from __future__ import annotations
 

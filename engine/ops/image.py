@@ -1,4 +1,4 @@
-"""Ops that trade space for channels or batch: depth_to_space and its kin."""
+"""Ops that trade space for channels or batch: depth_to_space and its relatives."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _infer_gather(x: Value, indices: Value, *, axis: int, batch_dims: int) -> Ty
 
 
 def same_batch(x: Value, indices: Value, batch_dims: int) -> None:
-    """Raise ShapeError unless the leading axes that go together are of the same lengths."""
+    """Raise ShapeError unless the batch axes of both have the same lengths."""
     for i in range(batch_dims):
         expect(f"indices' dimension {i}", indices.shape[i], x.shape[i], "as of x, a batch")
 
@@ -80,7 +80,7 @@ def expect_same_rank(x: Value, indices: Value) -> int:
 
 
 def expect_inside(x: Value, indices: Value, axis: int) -> None:
-    """Raise ShapeError where indices have more than x along another axis than theirs."""
+    """Raise ShapeError if indices are longer than x along another axis than theirs."""
     own = axis_of(axis, expect_same_rank(x, indices))
     for i, (found, limit) in enumerate(zip(indices.shape, x.shape, strict=True)):
         if i != own and isinstance(found, int) and isinstance(limit, int) and found > limit:
@@ -130,7 +130,7 @@ def nd_places(indices: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    """Return x at the places; those of the batch are counted out as further index arrays."""
+    """Return x at the places; the batch axes become further index arrays."""
     outer = indices.shape[:-1]
     batch = np.indices(outer[:batch_dims], sparse=True)
     ones = (1,) * (len(outer) - batch_dims)

@@ -1,4 +1,4 @@
-"""Ops that rearrange: transpose, concat, split, expand, tile, reverse, and what asks for shapes."""
+"""Ops that rearrange: transpose, concat, split, expand, tile, reverse; and shape and size."""
 
 from __future__ import annotations
 

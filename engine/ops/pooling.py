@@ -124,10 +124,11 @@ def _max_pool(
 
 
 def _positions(shape: Ints, layout: str, storage_order: int) -> Array:
-    """Return for every element of an image [N,*S,C] its index in the whole tensor's memory.
+    """Return, for every element of an image [N,*S,C], its index in the whole tensor's memory.
 
-    The index counts as if the tensor were in the layout given; with storage_order 1 the spatial
-    axes are counted with the first one fastest. Source: ONNX MaxPool-22
+    The index counts in the given layout. With storage_order 1 the first spatial axis is the
+    fastest.
+    Source: ONNX MaxPool-22
     """
     batch, *space, depth = shape
     order = list(reversed(range(len(space)))) if storage_order else list(range(len(space)))
@@ -146,8 +147,9 @@ def _positions(shape: Ints, layout: str, storage_order: int) -> Array:
 def _average_pool(
     x: Array, *, layout: str, activation: str, count_include_pad: int, **window: object
 ) -> Array:
-    """Return the means; of no elements 0, as ONNX Runtime has it where a window is around x. Where
-    one is beside x, which takes pads as wide as the window, it has NaN.
+    """Return the means. A window around x without elements of x gives 0, as in ONNX Runtime.
+
+    A window beside x gives NaN, as in ONNX Runtime; that takes pads as wide as the window.
     """
     image = channels_last(x, layout).astype(np.float64)
     sums = pool_windows(image, 0, **window).sum(axis=0)  # type: ignore[arg-type]
@@ -166,7 +168,7 @@ def _counts(
     dilations: Ints,
     ceil_mode: int,
 ) -> Array:
-    """Return how many elements each window averages; what ceil_mode adds never counts."""
+    """Return how many elements each window averages; elements added by ceil_mode never count."""
     total = np.ones(())
     taps = cropped(space, kernel, pads, dilations)
     for i, size in enumerate(space):

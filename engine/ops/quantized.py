@@ -1,8 +1,8 @@
-"""What ops mean on stored integers: the `quantized` functions of the OpDefs, in plain numpy.
+"""The meaning of ops on stored integers: the `quantized` functions of the OpDefs, in plain numpy.
 
-Each takes the call and the stored arrays and follows the formula that `trireme.ops.integer` has.
-Sums of products go through the op's own float64 reference: below 2**53 it is exact, whatever the
-order, and an int32 accumulator is far below that.
+Each takes the call and the stored arrays and follows the formula in `trireme.ops.integer`. Sums of
+products use the op's own float64 reference. Below 2**53 it is exact in any order, and an int32
+accumulator is far below that.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def on_stored(op: str) -> Quantized:
 
 
 def through_float(op: str) -> Quantized:
-    """Return the quantised form of an op that has no integer one: float32 inside, rounded once."""
+    """Return the quantised form of an op without an integer one: float32 inside, rounded once."""
 
     def run(call: Call, *arrays: Array | None) -> Array:
         reals = [
@@ -196,8 +196,9 @@ def pad(call: Call, x: Array, *rest: Array | None) -> Any:
 
 
 def resize(call: Call, x: Array, *rest: Array | None) -> Any:
-    """Return an image resized: nearest on stored integers, linear by 1/1024 weights (ResizeAxis)
-    where that says the same, else through floats.
+    """Return a resized image: nearest on stored integers, linear by 1/1024 weights (ResizeAxis).
+
+    Modes without an integer form are computed in floats.
     """
     q.same_quant(call)
     attrs, y = call.attrs, call.outputs[0]

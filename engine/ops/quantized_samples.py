@@ -1,8 +1,8 @@
-"""Samples of quantised calls: what every device must get right, bit for bit, or refuse.
+"""Samples of quantised calls: every device must compute them bit for bit, or refuse them.
 
-The inputs cover the whole range of stored integers, odd sizes and lane tails, zero points away
-from the middle, scales per channel, and both 8-bit types. Output scales are chosen so that results
-spread over the range and some of them saturate.
+The inputs cover the whole range of stored integers, odd sizes and lane tails, zero points away from
+the middle, scales per channel, and both 8-bit types. Output scales spread the results over the
+range, and some results saturate.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _difference(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _div(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield quotients without a zero below."""
+    """Yield quotients without a zero divisor."""
     for dtype, zero in (("int8", 0), ("uint8", 128)):
         x, y = stored(rng, dtype, 2, 5, 19), stored(rng, dtype, 5, 19)
         quants = (per_tensor(0.05, zero + 4), per_tensor(0.021, zero - 9))
@@ -163,7 +163,7 @@ def _div(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _compare(rng: np.random.Generator) -> Iterator[Sample]:
-    """Yield numbers of two scales; every fifth is equal."""
+    """Yield numbers of two scales; every fifth pair is equal."""
     for dtype, zero in (("int8", -3), ("uint8", 140)):
         x = stored(rng, dtype, 5, 19)
         x[:, ::5] = zero
@@ -326,7 +326,7 @@ def _resize(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _resize_through_floats(x: Array, quant: Quant) -> Iterator[Sample]:
-    """Yield resizes that have no form on stored integers."""
+    """Yield resizes without a form on stored integers."""
     cubic: dict[str, object] = {"mode": "cubic", "axes": (1, 2)}
     other = {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"}
     sizes, scales = np.array([1, 11, 9, 3]), np.array([1, 1.5, 2, 1], np.float32)

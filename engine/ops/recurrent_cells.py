@@ -27,12 +27,12 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
     "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5),
     "elu": (lambda x, a: np.where(x < 0, a * np.expm1(x), x), 1.0, None),
 }
-"""Activations by ONNX's name in small letters, with the defaults of alpha and beta if they have."""
+"""Activations by ONNX's name in small letters, with the defaults of alpha and beta."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layer: gates a cell has, states it carries, default activations, one step."""
+    """A kind of layer: its gates, its states, its default activations, one step."""
 
     gates: int
     states: int
@@ -118,7 +118,7 @@ def _lstm_step(
     i, o, forget, cell = (whole[:, k * size : (k + 1) * size] for k in range(4))
 
     def seen(gate: Array, k: int, state: Array) -> Array:
-        """Return a gate with what it sees of the state; 0 times infinity is not nothing."""
+        """Return a gate with its input from the state; 0 times infinity stays NaN."""
         return gate if peepholes is None else gate + peepholes[k * size : (k + 1) * size] * state
 
     enter = f[0](seen(i, 0, c))

@@ -85,7 +85,7 @@ def _mean(x: Array, axis: Ints, keepdims: bool) -> Array:
     if x.size:
         return np.asarray(wide.mean(axis=axis, keepdims=keepdims))
     shape = wide.sum(axis=axis, keepdims=keepdims).shape
-    return np.full(shape, np.nan)  # numpy warns of the mean of nothing
+    return np.full(shape, np.nan)  # numpy warns of the mean of an empty array
 
 
 def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -204,7 +204,7 @@ def _infer_arg(x: Value, *, axis: int, keepdims: int, **attrs: object) -> Types:
 
 def _arg(function: Callable[..., Any]) -> Callable[..., Array]:
     def reference(x: Array, *, axis: int, keepdims: int, select_last_index: int) -> Array:
-        if not x.size:  # inference has seen that the result is empty too; numpy refuses the axis
+        if not x.size:  # inference checked that the result is empty too; numpy refuses the axis
             found = np.zeros(np.delete(x.shape, axis), np.int64)
         elif select_last_index:
             found = x.shape[axis] - 1 - function(np.flip(x, axis), axis=axis)

@@ -1,7 +1,7 @@
-"""resize, with all of ONNX Resize-19, which has TFLite's conventions among them.
+"""resize, with all of ONNX Resize-19, which includes TFLite's conventions.
 
-Each axis is a list of taps: for every output position the input positions it reads and their
-weights. TFLite's align_corners is align_corners, half_pixel_centers is half_pixel (nearest:
+Each axis is a list of taps: the input positions of every output position, and their weights.
+TFLite's align_corners is align_corners, half_pixel_centers is half_pixel (nearest:
 round_prefer_ceil), and neither is asymmetric (nearest: floor).
 """
 
@@ -40,9 +40,8 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 class AxisPlan(NamedTuple):
     """One resized axis: its input and output size, scale and region of interest.
 
-    A scale that was given is of float32, and its coordinates are computed in float32: 1/3 is
-    rounded up, and in float64 position 1 would lie just before input 3. The ratio of two sizes is
-    of float64.
+    A given scale is float32, and its coordinates are computed in float32. There 1/3 is rounded up;
+    in float64, position 1 would lie just before input 3. The ratio of two sizes is float64.
     """
 
     size: int
@@ -56,7 +55,7 @@ class AxisPlan(NamedTuple):
 def plan_axes(
     shape: Ints, scales: tuple[float, ...] | None, sizes: Ints | None, axes: Ints, policy: str
 ) -> dict[int, AxisPlan]:
-    """Return what happens to each axis in `axes`, from scales or from sizes."""
+    """Return the plan of each axis in `axes`, from scales or from sizes."""
     count = len(scales if scales is not None else sizes or ())
     if count != len(axes):
         raise ShapeError(f"scales or sizes have {count} entries, expected {len(axes)}")

@@ -66,7 +66,7 @@ def interpolate(
 
 
 def expect_pixels(space: Shape) -> None:
-    """Raise ShapeError for an image without pixels, of which nothing can be read."""
+    """Raise ShapeError for an image without pixels."""
     if 0 in space:
         raise ShapeError(f"x has spatial dimensions {list(space)}, expected at least one pixel")
 
@@ -180,7 +180,7 @@ def _roi_align(
         points = [
             sampling_ratio or max(math.ceil(s / n), 0) for s, n in zip(sizes, counts, strict=True)
         ]
-        if 0 in points:  # a region without an area, of which nothing is sampled
+        if 0 in points:  # a region without an area has no samples
             outputs.append(np.zeros((x.shape[1], output_height, output_width)))
             continue
         samples = x.shape[1] * math.prod(c * p for c, p in zip(counts, points, strict=True))

@@ -40,7 +40,7 @@ def _infer_top_k(x: Value, k: Value, *, axis: int, **attrs: int) -> Types:
 
 
 def _sortable(x: Array) -> Array:
-    """Return x as numpy can sort it: it knows no NaN of ml_dtypes, all of which float32 holds."""
+    """Return x for numpy's sort: ml_dtypes as float32, because numpy misorders their NaN."""
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 

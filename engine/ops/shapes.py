@@ -1,7 +1,8 @@
 """Rules that the ops' type inference shares: dimensions, axes, broadcasting, constant inputs.
 
-A dimension is an int, a symbol or "?"; rules answer "?" where only running the graph can tell, and
-raise ShapeError only for what is certainly wrong. `check.infer_types` adds the node and its inputs.
+A dimension is an int, a symbol or "?". A rule returns "?" for a dimension that only a run can
+determine. It raises ShapeError only for a certain error. `verify.infer_types` adds the node and its
+inputs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def fit(a: Dim, b: Dim) -> Dim:
 
 
 def expect(what: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> Dim:
-    """Return the dimension both agree on; raise ShapeError "what is found, expected wanted"."""
+    """Return the common dimension; raise ShapeError "what is found, expected wanted"."""
     if differ(found, wanted):
         reason = f" ({why})" if why else ""
         raise ShapeError(f"{what} is {found}, expected {wanted}{reason}", fix=fix)
@@ -73,7 +74,7 @@ def expect_single(what: str, value: Value) -> None:
 
 
 def expect_spread(what: str, value: Value, shape: Shape) -> None:
-    """Raise ShapeError unless a value broadcasts to a shape, which stays as it is."""
+    """Raise ShapeError unless a value broadcasts to a shape without changing the shape."""
     if len(value.shape) > len(shape):
         raise ShapeError(f"{what} has rank {len(value.shape)}, expected at most {len(shape)}")
     for axis, found in enumerate(reversed(value.shape), 1):
@@ -109,11 +110,11 @@ def to_ints(data: Array) -> tuple[int, ...]:
 
 
 MOST_PARTS = 1 << 16
-"""Dimensions or parts that a type may have, so that a damaged model cannot ask for billions."""
+"""The most dimensions or parts of a type, so that a damaged model cannot ask for billions."""
 
 
 def known_length(value: Value, what: str) -> int:
-    """Return how many elements a 1-d input has; raise ShapeError when that is not known."""
+    """Return the number of elements of a 1-d input; raise ShapeError when it is unknown."""
     if len(value.shape) != 1 or not isinstance(value.shape[0], int):
         raise ShapeError(f"{what} is {value.type}, expected one dimension of known length")
     if value.shape[0] > MOST_PARTS:
@@ -167,8 +168,8 @@ def windows(
 ) -> Dim:
     """Return how many windows of a kernel fit along one axis.
 
-    With `ceil`, a last window that starts inside the input or its leading pad counts too, so that
-    one window may be larger than the input and its pads.
+    With `ceil`, a last window that starts inside the input or its leading pad counts too. So one
+    window may be larger than the input and its pads.
     Errors: ShapeError, if not even one fits. Source: ONNX MaxPool-22, Conv-22
     """
     reach = dilation * (kernel - 1) + 1
@@ -195,7 +196,7 @@ def may_miss(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> bo
 def cropped_kernel(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> int:
     """Return how many elements of a kernel can meet the input or its pads along one axis.
 
-    Windows start at the leading pad or behind it, so elements further on meet nothing.
+    Windows start at the leading pad or later, so elements further on meet nothing.
     """
     return max(1, min(kernel, -(-(size + sum(pads)) // dilation)))
 

@@ -1,4 +1,4 @@
-"""Ops that cut out or surround: slice and pad."""
+"""Ops that cut out a part or add a border: slice and pad."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ _FAR = 1 << 31
 
 
 def slice_range(size: int, start: int, end: int, step: int) -> range:
-    """Return the indices that a slice takes of an axis, clamped as ONNX Slice-13 says.
+    """Return the indices that a slice takes of an axis, clamped by the rules of ONNX Slice-13.
 
-    A backward slice starts at an element: from before the first one, it takes the first one, where
-    numpy takes none.
+    A backward slice that starts before the first element takes the first element; numpy takes none.
     """
     if step == 0:
         raise ShapeError("a step is 0")
@@ -128,7 +127,7 @@ def _infer_pad(
 def pad(
     x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, *, mode: str
 ) -> Array:
-    """Return x with elements added (or, where pads are negative, cut off) at both ends."""
+    """Return x with elements added (or, for negative pads, removed) at both ends."""
     edges = _edges(x.ndim, to_ints(pads), None if axes is None else to_ints(axes))
     if mode != "constant":
         cuts = (slice(-min(a, 0), n + min(b, 0)) for (a, b), n in zip(edges, x.shape, strict=True))
@@ -148,7 +147,7 @@ def pad(
 
 
 def _kept(before: int, length: int, made: int) -> slice:
-    """Return where an axis' elements are in what is made of it; none where all are cut off."""
+    """Return the range of an axis' elements in the padded axis; empty where all are removed."""
     start = min(max(before, 0), made)
     return slice(start, max(min(before + length, made), start))
 

@@ -1,4 +1,4 @@
-"""Softmax and its kin: ops that normalise along one axis."""
+"""Softmax and related ops, which normalise along one axis."""
 
 from __future__ import annotations
 

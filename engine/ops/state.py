@@ -1,7 +1,7 @@
-"""State: `variable` reads what `assign` has written, in this run or in one before.
+"""State: `variable` reads the array that `assign` wrote, in this run or an earlier one.
 
-Their references take `states`, the arrays by name; both keep and hand out copies. The order of
-reads and writes is in the graph (`effects`).
+Their references take `states`, the arrays by name; both store and return copies. The graph holds
+the order of reads and writes (`effects`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading arithmetic out of a graph: polynomials with constant coefficients, products, clamps.
+"""Read arithmetic from a graph: polynomials with constant coefficients, products, clamps.
 
-Exporters write x * 0.5 * (1 + erf(x / 1.414)) in a dozen ways. The patterns compare what such nodes
-compute, a polynomial or a product, instead of listing the ways.
+Exporters write x * 0.5 * (1 + erf(x / 1.414)) in a dozen forms. The patterns compare the computed
+polynomial or product, instead of listing the forms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trireme.ir.rewriter import GraphRewriter
 
 ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
 CLOSE = 1e-4
-"""Relative difference at which a constant of a model is taken for the one of a formula."""
+"""Relative difference up to which a model's constant equals a formula's."""
 MAX_DEPTH = 12
 MAX_POWER = 4
 
@@ -36,12 +36,12 @@ class Polynomial:
 
 
 def close(a: float, b: float) -> bool:
-    """Whether a model's constant is meant to be b."""
+    """Whether a model's constant equals b, within CLOSE."""
     return math.isclose(a, b, rel_tol=CLOSE)
 
 
 def scalar(g: GraphRewriter, value: int | None) -> float | None:
-    """Return the number a constant of one element holds, None for any other value."""
+    """Return the number in a constant of one element, None for any other value."""
     data = g.data(value)
     if data is None or data.size != 1 or data.dtype.kind not in "fiu":
         return None
@@ -53,9 +53,9 @@ def scalar(g: GraphRewriter, value: int | None) -> float | None:
 def polynomial(
     g: GraphRewriter, value: int, root: Node, stop: int | None = None, depth: int = 0
 ) -> Polynomial:
-    """Return what a value is as a polynomial of `stop`.
+    """Return a value as a polynomial of `stop`.
 
-    Without `stop` the base is where arithmetic begins, or a value that others read too.
+    Without `stop` the base is where arithmetic begins, or a value with other readers.
     """
     itself = Polynomial(value, {1: 1.0})
     number = scalar(g, value)
@@ -80,7 +80,7 @@ def polynomial(
 
 
 def _combined(op: str, operands: list[Mapping[int, float]]) -> Mapping[int, float] | None:
-    """Return the coefficients of op(operands); None when that is no polynomial."""
+    """Return the coefficients of op(operands); None when the result is no polynomial."""
     if op == "neg":
         return _scaled(operands[0], -1.0)
     a, b = operands
@@ -89,7 +89,7 @@ def _combined(op: str, operands: list[Mapping[int, float]]) -> Mapping[int, floa
         return {n: a.get(n, 0.0) + b.get(n, 0.0) for n in {*a, *b}}
     if op == "mul":
         return _product(a, b)
-    if set(b) != {0}:  # division by, or a power of, what is not a number
+    if set(b) != {0}:  # division by, or a power of, a value that is not a number
         return None
     if op == "div":
         return _scaled(a, 1.0 / b[0]) if b[0] else None
@@ -161,13 +161,13 @@ class Clamp:
 
 
 def clamp(g: GraphRewriter, value: int, root: Node, stop: int | None = None) -> Clamp | None:
-    """Return the clamp that makes a value, whether clip, relu or an op's own activation."""
+    """Return the clamp that makes a value: a clip, a relu or an op's own activation."""
     node = g.made_by(value, root, *clamp_before(g, value), "add", "sub", "mul")
     return clamp_of(g, node, root, stop) if node else None
 
 
 def clamp_of(g: GraphRewriter, node: Node, root: Node, stop: int | None = None) -> Clamp | None:
-    """Return the clamp that a node is, None when it is none."""
+    """Return the clamp of a node, None when the node is none."""
     limits = None if g.is_quantized(node) else clamp_limits(g, node)
     if limits is None:
         return None
@@ -184,12 +184,14 @@ def clamp_of(g: GraphRewriter, node: Node, root: Node, stop: int | None = None) 
 
 
 def is_clamp(op: str) -> bool:
-    """Whether an op clamps its input: clip does, and what has its limits in its name."""
+    """Whether an op clamps its input: clip, or an op with the trait `clamp`."""
     return op == "clip" or get_op(op).clamp is not None
 
 
 def clamp_before(g: GraphRewriter, value: int | None) -> tuple[str, ...]:
-    """Return the op that makes a value if it is a clamp, as `made_by` and `only_for` take ops."""
+    """Return the op that makes a value if it is a clamp, in the form of `made_by` and
+    `only_for`.
+    """
     node = g.producer(value)
     return (node.op,) if node is not None and is_clamp(node.op) else ()
 

@@ -1,7 +1,7 @@
-"""How ops that name axes do the same on an untransposed input, for the layout pass.
+"""Renumber the axes of an op for an untransposed input, for the layout pass.
 
-Each function is given a node that reads y = transpose(u, perm) as its first input and returns what
-the node must say of u: inputs and attributes with axis a of y called axis perm[a] of u.
+Each function gets a node that reads y = transpose(u, perm) as its first input. It returns the
+inputs and attributes of the same node on u: axis a of y is axis perm[a] of u.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Renumber = Callable[[GraphRewriter, Node, Perm], Renumbered | None]
 
 
 def _without(perm: Perm, axes: set[int]) -> Perm:
-    """Return the perm of what is left when axes of y (and theirs of u) are taken out."""
+    """Return the perm of the axes left when these axes of y (and theirs of u) are removed."""
     left = [perm[a] for a in range(len(perm)) if a not in axes]
     order = sorted(left)
     return tuple(order.index(axis) for axis in left)
@@ -89,7 +89,7 @@ def _slice(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
 def _axes_or_all(
     g: GraphRewriter, axes: int | None, counted: int | None, perm: Perm
 ) -> list[int] | None:
-    """Return the axes an input names, or the first ones, as many as another input counts."""
+    """Return the axes in an input, or the first ones, as many as another input counts."""
     data = g.data(axes)
     if data is not None:
         return [int(a) % len(perm) for a in data.ravel()]
@@ -145,7 +145,7 @@ def _resize(g: GraphRewriter, node: Node, perm: Perm) -> Renumbered | None:
 
 
 def _leaves_integer_form(g: GraphRewriter, node: Node, perm: Perm) -> bool:
-    """Whether stored integers are resized along rows and columns here, and not behind the perm."""
+    """Whether a resize has an integer form here, but none behind the perm."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
     axes = [
         a for a, (before, after) in enumerate(zip(x.shape, y.shape, strict=True)) if before != after
@@ -169,7 +169,7 @@ _OWN: Mapping[str, Renumber] = {
     "resize": _resize,
     "slice": _slice,
 }
-"""Ops whose axes are not as simple as the trait `axes` says."""
+"""Ops whose axes the trait `axes` cannot express."""
 _NAMED: Mapping[str, Renumber] = {
     "axis": _axis_attr,
     "axes": _axes_attr,
@@ -180,7 +180,7 @@ _REDUCED: Mapping[str, Renumber] = {"axis": _arg, "input": _reduce}
 
 
 def renumber_of(op: OpDef) -> Renumber | None:
-    """Return how the axes of an op's nodes are renumbered, None where they are not."""
+    """Return the function that renumbers the axes of an op's nodes, None where there is none."""
     if op.name in _OWN or op.axes is None:
         return _OWN.get(op.name)
     return (_REDUCED if op.axes.does == "reduces" else _NAMED).get(op.axes.named)

@@ -1,4 +1,6 @@
-"""batch_norm: batch normalisation at rest is one multiply-add a channel, best done by weights."""
+"""batch_norm: batch normalisation at inference is one multiply-add a channel, folded into
+weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from trireme.support.dtypes import FLOATS, numpy_dtype
 def batch_norm(graph: Graph) -> Rewritten:
     """Fold batch_normalization into the linear node before it, else make mul and add of it.
 
-    The mul and add that are left can still go into a linear node after them: see canonicalise.
+    The remaining mul and add can still go into a linear node after them: see canonicalise.
     Source: Ioffe and Szegedy, Batch Normalization: y = scale (x - mean) / sqrt(var + eps) + bias
     """
     return apply(graph, rules_by_op((["batch_normalization"], batch_norm_at_rest)))

@@ -1,7 +1,7 @@
-"""known_branches: control flow that nothing decides at run time becomes plain nodes.
+"""known_branches: control flow with a constant decision becomes plain nodes.
 
-An `if` whose condition is a constant becomes the nodes of its branch; a `scan` of a known length
-becomes its steps one after another, where that is not too many nodes.
+An `if` with a constant condition becomes the nodes of its branch. A `scan` of a known length
+becomes its steps one after another, up to MOST_UNROLLED nodes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
 
 MOST_UNROLLED = 1000
-"""The most nodes that the steps of a scan may come to."""
+"""The most nodes of an unrolled scan."""
 
 
 def known_branches(graph: Graph) -> Rewritten:
-    """Put the branch that an if takes, and the steps of a short scan, in their place."""
+    """Replace an if by its branch, and a short scan by its steps, where both are known."""
     return apply(graph, rules_by_op((["if"], branch_taken), (["scan"], steps_of_scan)))
 
 
@@ -79,7 +79,7 @@ def _axis(root: Node, name: str, k: int, rank: int) -> int:
 
 
 def _steps(g: GraphRewriter, root: Node) -> int:
-    """Return the length of a scan, 0 where that is not known."""
+    """Return the length of a scan, 0 where it is unknown."""
     first = root.attrs["carried"]
     if not root.attrs["num_scan_inputs"]:
         return 0
@@ -89,7 +89,7 @@ def _steps(g: GraphRewriter, root: Node) -> int:
 
 
 def _slice(g: GraphRewriter, root: Node, k: int, step: int, count: int) -> int:
-    """Return what a step sees of the k-th tensor that is cut."""
+    """Return a step's slice of the k-th scanned tensor."""
     x = root.used[root.attrs["carried"] + k]
     axis = _axis(root, "scan_input_axes", k, len(g.type(x).shape))
     turned = (root.attrs["scan_input_directions"] or (0,) * (k + 1))[k]
@@ -100,7 +100,7 @@ def _slice(g: GraphRewriter, root: Node, k: int, step: int, count: int) -> int:
 
 
 def _stack(g: GraphRewriter, root: Node, k: int, parts: Sequence[int]) -> int:
-    """Return what the steps made of the k-th output, along a new axis."""
+    """Return the k-th output of all steps, stacked along a new axis."""
     axis = _axis(root, "scan_output_axes", k, len(g.type(parts[0]).shape) + 1)
     turned = (root.attrs["scan_output_directions"] or (0,) * (k + 1))[k]
     place = g.constant(np.array([axis]))
@@ -109,7 +109,7 @@ def _stack(g: GraphRewriter, root: Node, k: int, parts: Sequence[int]) -> int:
 
 
 def _distinct(g: GraphRewriter, root: Node, values: Sequence[int]) -> list[int]:
-    """Return values that nodes make, each another: an identity for those that are not."""
+    """Return distinct values made by nodes, with an identity where needed."""
     made: list[int] = []
     for value in values:
         plain = value not in made and value not in root.used and g.producer(value) is not None

@@ -1,9 +1,11 @@
-"""canonicalise: one form for what can be said in several.
+"""canonicalise: one form for expressions with several forms.
 
-Products with constant weights become fully_connected; constants before and after linear nodes go
-into their weights and biases; x - c is x + (-c), x / c is x * (1 / c) where c is a power of two.
-Both of the latter, and the moves of weights, leave every bit as it is; scaled and shifted weights
-are rounded once, so results differ in the last place.
+Products with constant weights become fully_connected. Constants before and after linear nodes go
+into their weights and biases. x - c becomes x + (-c), and x / c becomes x * (1 / c) where c is a
+power of two.
+
+The last two rules and moves of weights keep every bit. Scaled and shifted weights are rounded once,
+so results differ in the last place.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def matmul_of_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 
 def _turned(quant: Quant | None) -> Quant | None:
-    """Return the quantisation of transposed weights, None if it is one that no op has."""
+    """Return the quantisation of transposed weights, None if no op can have it."""
     if quant is None or quant.axis is None:
         return quant
     return Quant(quant.scales, quant.zero_points, 0) if quant.axis == 1 else None
@@ -273,7 +275,7 @@ class _ByConstant:
 
 
 def _by_constant(g: GraphRewriter, node: Node | None) -> _ByConstant | None:
-    """Return a float add or mul of a constant that leaves the type of x."""
+    """Return a float add or mul by a constant that keeps the type of x."""
     if node is None or g.is_quantized(node):
         return None
     for x, other in _operands(node):
@@ -290,7 +292,7 @@ def _is_float(g: GraphRewriter, value: int) -> bool:
 def _with_constants(
     g: GraphRewriter, x: int, steps: list[tuple[str, Array]], of: list[Node], root: Node
 ) -> tuple[int] | None:
-    """Return x with operations by constants done to it, the last with the root's activation."""
+    """Return x after these operations by constants; the last one has the root's activation."""
     for position, (op, data) in enumerate(steps):
         with np.errstate(all="ignore"):
             narrow = data.astype(numpy_dtype(g.type(x).dtype))

@@ -1,4 +1,4 @@
-"""dead_code, common_subexpressions and simplify: what need not be there goes."""
+"""dead_code, common_subexpressions and simplify: remove what changes no result."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def common_subexpressions(graph: Graph) -> Rewritten:
 
 
 LARGE_BYTES = 1 << 20
-"""Size of a constant beyond which its content is not compared with others'."""
+"""The contents of constants beyond this size are not compared."""
 
 
 def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
-    """Return the id of a value that is made, the type and the content of a constant.
+    """Return the id of a computed value; for a constant, its type and content.
 
-    Large constants count as equal only when they are the same array: reading all weights of a model
-    to find two alike would cost more than it brings.
+    Large constants are equal only when they are the same array. Reading all weights of a model to
+    find two equal ones costs more than it saves.
     """
     if value.data is None:
         return value.id
@@ -66,19 +66,19 @@ def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
 
 
 def simplify(graph: Graph) -> Rewritten:
-    """Drop nodes that change nothing; make one reshape or transpose of several in a row."""
+    """Drop nodes that change nothing; join successive reshapes or transposes."""
     return apply(graph, rules_by_op(*SIMPLIFY))
 
 
 def same_value(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """identity(x), or an op that keeps one input as it is when that is its only one -> x."""
+    """identity(x), or an op that returns its only input unchanged -> x."""
     if node.attrs.get("activation") or not len(node.used) == len(node.outputs) == 1:
         return None
     return (node.used[0],)
 
 
 def same_type(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """An op of which only the output's type can differ from x, when it does not -> x."""
+    """An op that can only change the output's type, when the type stays -> x."""
     x, y = g.type(node.used[0]), g.type(node.outputs[0])
     return (node.used[0],) if x == y and x.is_static and len(node.outputs) == 1 else None
 
@@ -143,7 +143,7 @@ def transpose_of_ones(g: GraphRewriter, node: Node) -> tuple[int] | None:
 
 
 def neutral_operand(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x (of all these only -0 + 0 has another sign)."""
+    """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x. Only -0 + 0 gets another sign."""
     if node.attrs.get("activation") or g.is_quantized(node):
         return None
     (a, b), op = node.used, get_op(node.op)
@@ -157,13 +157,13 @@ def neutral_operand(g: GraphRewriter, node: Node) -> tuple[int] | None:
 
 
 def zero_pad(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """pad(x) by nothing -> x."""
+    """pad(x) by zero elements -> x."""
     pads = g.data(node.inputs[1])
     return (node.used[0],) if pads is not None and not np.any(pads) else None
 
 
 def whole_slice(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """slice(x) of everything, forwards -> x."""
+    """slice(x) of all elements, forwards -> x."""
     steps = g.data(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     return same_type(g, node) if steps is not None and np.all(steps == 1) else None
 

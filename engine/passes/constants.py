@@ -1,8 +1,8 @@
-"""constant_folding: what can be known before anything runs is computed once, on the references.
+"""constant_folding: compute known values once, on the references, before any run.
 
-A node whose inputs are all constants becomes constants, unless that makes the model larger than a
-limit allows. The shape and the size of a value become constants as far as its type tells them.
-dequantize_linear of what a quantised type can hold is left to quantize_folding.
+A node of constant inputs becomes constants, up to a limit on the model's size. The shape and the
+size of a value become constants as far as its type gives them. dequantize_linear of a constant that
+a quantised type can hold is left to quantize_folding.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from trireme.passes.quantize_folding import quant_of_node
 from trireme.support.errors import TriremeError
 
 FOLD_LIMIT_BYTES = 16 << 20
-"""Bytes that folding one node may add to the constants it replaces."""
+"""The most bytes that folding one node may add to the constants it replaces."""
 MOST_TIMES, MOST_MORE_BYTES = 5, 256 << 20
 """How many times as large the constants of a graph may become, and by how much beyond: nodes that
 each double a constant double it 45 times as readily as once."""
 
 
 def is_repeatable(op: str) -> bool:
-    """Whether a node may be computed once, and now: its inputs tell its outputs.
+    """Whether a node may be computed once, at load: it depends on its inputs alone.
 
-    The place of a copy is the point of it.
+    A copy may not, because its place is its purpose.
     """
     return op != "copy" and not get_op(op).random
 
@@ -37,7 +37,7 @@ def constant_bytes(graph: Graph) -> int:
 
 
 def most_bytes(graph: Graph) -> int:
-    """Return the bytes that the constants of a graph may grow to, however often it is folded."""
+    """Return the most bytes of constants after any number of foldings."""
     return MOST_TIMES * constant_bytes(graph) + MOST_MORE_BYTES
 
 
@@ -85,7 +85,7 @@ def _evaluated(g: GraphRewriter, node: Node, limit_bytes: int) -> tuple[int, ...
         return None
     try:
         made = evaluate(Graph("folded", (), (), (), g.values), node, arrays)
-    except TriremeError:  # the same error, with all it can tell, comes when the node runs
+    except TriremeError:  # the node raises the same error, with more context, when it runs
         return None
     if sum(array.nbytes for array in made) > budget:
         return None
@@ -113,8 +113,8 @@ def _span(node: Node, rank: int) -> slice:
 def part_of_shape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     """Replace chosen dimensions of a partly known shape, if the chosen ones are known.
 
-    The node is evaluated on the positions instead of the dimensions, so whatever it chooses, and in
-    whatever order, comes out as positions to look up.
+    The node is evaluated on positions instead of dimensions. The result is the positions of the
+    chosen dimensions, in any order.
     """
     shape = g.producer(node.used[0])
     rest = [g.data(i) for i in node.inputs[1:]]
@@ -126,7 +126,7 @@ def part_of_shape(g: GraphRewriter, node: Node) -> tuple[int] | None:
     dims = type.shape[_span(shape, len(type.shape))]
     try:
         chosen = get_op(node.op).reference(np.arange(len(dims)), *rest, **node.attrs)
-    except Exception:  # an index out of range: the node itself will say so
+    except Exception:  # an index out of range: the node itself reports it
         return None
     found = [dims[int(position)] for position in np.ravel(chosen)]
     if not all(isinstance(dim, int) for dim in found):

@@ -1,6 +1,6 @@
-"""fuse_pad, fuse_residual, fuse_activation: a node does what its neighbour did.
+"""fuse_pad, fuse_residual, fuse_activation: a node takes over the work of its neighbour.
 
-Each leaves every bit as it was: the fused op is defined as the steps one after another.
+Each keeps every bit: the fused op is defined as the steps one after another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trireme.support.dtypes import FLOATS, Array
 
 
 def fuse_pad(graph: Graph) -> Rewritten:
-    """Give conv and pooling the padding before them, where it is what they would pad with."""
+    """Move a pad into the conv or pool after it, where both pad with the same value."""
     return apply(graph, rules_by_op((["conv", "max_pool", "average_pool"], pad_into)))
 
 
@@ -29,7 +29,7 @@ def fuse_residual(graph: Graph) -> Rewritten:
 
 
 def fuse_activation(graph: Graph) -> Rewritten:
-    """Give a node the activation after it, when nothing else reads what lies between."""
+    """Fuse an activation into the node before it, when the value between has no other reader."""
 
     def is_activation(op: OpDef) -> bool:
         return op.name in ACTIVATIONS or is_clamp(op.name)
@@ -38,7 +38,7 @@ def fuse_activation(graph: Graph) -> Rewritten:
 
 
 def pad_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
-    """conv(pad(x)) -> conv(x) with more pads; so for pooling."""
+    """conv(pad(x)) -> conv(x) with more pads; also for pooling."""
     pad = g.made_by(root.used[0], root, "pad")
     if pad is None or pad.attrs["mode"] != "constant" or len(root.outputs) > 1:
         return None
@@ -73,7 +73,7 @@ def _pads_by_axis(g: GraphRewriter, pad: Node, rank: int) -> Array | None:
 
 
 def _pads_alike(g: GraphRewriter, root: Node, pad: Node) -> bool:
-    """Whether the root pads with what the pad node pads with."""
+    """Whether the root pads with the same value as the pad node."""
     inputs = (*pad.inputs, None, None)
     given = g.data(inputs[2])
     if inputs[2] is not None and (given is None or given.size != 1):
@@ -104,7 +104,7 @@ def _reaches_all(root: Node, pads: list[int]) -> bool:
 
 
 def _is_positive(g: GraphRewriter, value: int) -> bool:
-    """Whether a value is known to hold nothing below zero."""
+    """Whether a value is known to be nowhere negative."""
     node = g.producer(value)
     if node is None or g.is_quantized(node):
         return False
@@ -113,10 +113,10 @@ def _is_positive(g: GraphRewriter, value: int) -> bool:
 
 
 def residual_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
-    """conv(x, w, b) + y -> conv(x, w, b, y), the conv being the one that comes last.
+    """conv(x, w, b) + y -> conv(x, w, b, y), for the later conv of two.
 
-    It runs where the conv did if y is there by then. Else it runs where the add did, and what the
-    conv reads lives on until then instead of what it makes: only if that takes no more memory.
+    The node runs in the conv's place if y exists by then. Otherwise it runs in the add's place, and
+    the conv's inputs live longer than its output did. That is done only if it takes no more memory.
     """
     if g.is_quantized(root) or g.type(root.outputs[0]).dtype not in FLOATS:
         return None
@@ -139,7 +139,7 @@ def residual_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 
 def _reads_no_more(g: GraphRewriter, node: Node) -> bool:
-    """Whether what a node reads in a run takes no more memory than what it makes."""
+    """Whether the run-time inputs of a node take no more memory than its outputs."""
     read = [g.type(value) for value in dict.fromkeys(node.used) if g.data(value) is None]
     made = g.type(node.outputs[0])
     if len(read) == 1 and (read[0].shape, read[0].dtype) == (made.shape, made.dtype):
@@ -149,7 +149,7 @@ def _reads_no_more(g: GraphRewriter, node: Node) -> bool:
 
 
 def activation_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
-    """relu(conv(x)) -> conv(x) with activation relu; so for other pairs."""
+    """relu(conv(x)) -> conv(x) with activation relu; also for other pairs."""
     name = _activation_name(g, root)
     node = g.producer(root.used[0])
     if name is None or node is None or not _takes(node.op, name):
@@ -166,7 +166,7 @@ def activation_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 
 def _activation_name(g: GraphRewriter, root: Node) -> str | None:
-    """Return the name in ACTIVATIONS of what the node computes, None when it has none."""
+    """Return the name in ACTIVATIONS of a node's function, None when it has none."""
     name: str | None = root.op
     if root.op == "clip":
         name = name_of_clamp(clamp_limits(g, root))
@@ -186,8 +186,8 @@ def _takes(op: str, activation: str) -> bool:
 
 
 def _ends_in_a_clamp(op: str) -> bool:
-    """Whether an op's integer form ends in a clamp, which can be an activation's.
+    """Whether an op's integer form ends in a clamp, which can fuse an activation.
 
-    That of concat does not: it copies stored integers.
+    The form of concat does not: it copies stored integers.
     """
     return bool(get_op(op).integer_form) and op != "concat"

@@ -1,7 +1,7 @@
-"""Ops on dequantized values whose result is quantised again, as one op on integers.
+"""Ops between dequantize and quantize become one op on integers.
 
-`on_integers` is called by quantize_folding with the value that is quantised and the type it gets.
-The trait `integer_form` of an op says which of three functions folds it.
+quantize_folding calls `on_integers` with the value before a quantize, and the type of the result.
+The trait `integer_form` of an op selects one of three functions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_of(g: GraphRewriter, value: int, quant: Quant, stored: str) -> bool:
 def on_integers(
     g: GraphRewriter, root: Node, value: int, quant: Quant, stored: str, of: list[Node]
 ) -> int | None:
-    """Return what a float value is as integers of a type, if the op that makes it can say.
+    """Return a float value as integers of a type, if its op has an integer form.
 
     A clamp between the op and the value becomes the op's activation.
     """
@@ -87,7 +87,7 @@ def _stays_below(g: GraphRewriter, made: int) -> bool:
 
 
 def integers_of(g: GraphRewriter, value: int | None, root: Node) -> int | None:
-    """Return the 8-bit value with one scale that a float value is the dequantized form of."""
+    """Return the 8-bit value with one scale whose dequantized form is this float value."""
     found = g.made_by(value, root, "dequantize")
     if found is None:
         return None
@@ -128,7 +128,8 @@ def _fold_own(
 
 
 NUMBERS = ("add", "sub", "mul")
-"""Ops of which one operand may be a number that is not quantised: it gets a scale of its own."""
+"""Ops with at most one operand that is an unquantised number: the number gets a scale of
+its own."""
 
 
 def _number(
@@ -136,7 +137,7 @@ def _number(
 ) -> int | None:
     """Return a constant of one number (or one over it) at a scale of its own.
 
-    The stored integer is the greatest there is, for products of small ones are rounded coarsely.
+    The stored integer is the greatest possible, since products of small ones are rounded coarsely.
     """
     data = real_data(g, value, root)
     if data is None or data.size != 1 or not np.isfinite(data).all() or not data.all():
@@ -176,12 +177,12 @@ def _fold_same(
 
 
 def _overshoots(node: Node) -> bool:
-    """Whether an op's results may lie outside its input's range, which stored integers end at."""
+    """Whether an op's results may exceed its input's range, where stored integers end."""
     return node.op == "resize" and node.attrs["mode"] == "cubic"
 
 
 def _pads_with(g: GraphRewriter, node: Node, inputs: list[int | None], quant: Quant | None) -> bool:
-    """Make the value a pad fills with an integer of the type; say whether it could be."""
+    """Convert the fill value of a pad to an integer of the type; return whether it fits."""
     value = inputs[2] if len(inputs) > 2 else None
     if node.attrs["mode"] != "constant":
         inputs[2:] = [None, *inputs[3:]] if len(inputs) > 2 else []
@@ -231,7 +232,7 @@ def _fold_linear(
 
 
 def _rows(g: GraphRewriter, w: int, are_rows: bool) -> int | None:
-    """Return constant weights [O,I], given those or [I,O]."""
+    """Return constant weights as [O,I], given [O,I] or [I,O]."""
     data, quant = g.data(w), g.type(w).quant
     if are_rows or data is None or quant is None:
         return w if data is not None else None
@@ -241,7 +242,7 @@ def _rows(g: GraphRewriter, w: int, are_rows: bool) -> int | None:
 
 
 def _are_weights(g: GraphRewriter, op: str, w: int) -> bool:
-    """Whether quantised weights are ones that integer arithmetic takes."""
+    """Whether integer arithmetic takes these quantised weights."""
     type = g.type(w)
     if type.quant is None or type.dtype not in EIGHT_BIT:
         return False
@@ -281,11 +282,11 @@ _BY_FORM: Mapping[IntegerForm, Fold] = {
     "same": _fold_same,
 }
 _OWN: Mapping[str, Fold] = {"div": _fold_own, "gemm": _fold_linear}
-"""Ops that have an integer form as another op: as mul, as fully_connected."""
+"""Ops with the integer form of another op: of mul, of fully_connected."""
 
 
 def fold_of(op: str) -> Fold | None:
-    """Return what folds an op on dequantized values; None where its result is one (quantize)."""
+    """Return the function that folds an op on dequantized values; None for quantize."""
     return None if op == "quantize" else _OWN.get(op) or _BY_FORM.get(get_op(op).integer_form)
 
 

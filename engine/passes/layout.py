@@ -1,9 +1,9 @@
-"""layout: channels last everywhere, and as few transposes as that leaves.
+"""layout: channels last everywhere, with as few transposes as possible.
 
 A node with layout NCHW becomes one with layout NHWC between transposes. Transposes then sink: a
-node that reads transposed values works on the untransposed ones, its axes renumbered, and its
-output is transposed instead. A transpose that meets its opposite goes; what is left is a node that
-anyone can see.
+node that reads transposed values works on the untransposed ones, its axes renumbered. Its output is
+transposed instead. A transpose that meets its opposite goes. A transpose that remains is a visible
+node.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _is_single(g: GraphRewriter, value: int) -> bool:
 
 
 def _widens(g: GraphRewriter, value: int, rank: int) -> bool:
-    """Whether a value can be given the rank of the output by leading ones."""
+    """Whether leading ones can give a value the rank of the output."""
     type = g.type(value)
     if type.quant is not None and type.quant.axis is not None and len(type.shape) != rank:
         return False
@@ -127,8 +127,8 @@ def sink_axes(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
 def choose(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
     """Return the perm whose transposes should sink past the root, None when none should.
 
-    They should if fewer bytes are transposed then, or if as many are and the transpose is one that
-    this pass put after a node of layout NCHW, or one that may meet its opposite further on.
+    They should if fewer bytes are then transposed. With as many bytes, they should if this pass
+    added the transpose after a node of layout NCHW, or if it may meet its opposite further on.
     """
     views = {value: view for value in values if (view := view_of(g, value)) is not None}
     perms = dict.fromkeys(perm for _, perm in views.values())
@@ -152,10 +152,10 @@ def _bill(
     views: Mapping[int, tuple[int, Perm]],
     perm: Perm,
 ) -> tuple[int, int]:
-    """Return the bytes of transposes before the root that go, and that come, if `perm` sinks.
+    """Return the bytes of transposes that disappear, and that appear, if `perm` sinks.
 
-    One that a node before the root reads does not go; where some must come, only those count as
-    going that the root alone reads.
+    A transpose with a reader before the root stays. Where some must appear, only transposes with
+    the root as single reader count as disappearing.
     """
     others = [v for v in dict.fromkeys(values) if v not in views or views[v][1] != perm]
     there = {v: available(g, v, perm) for v in others}
@@ -167,7 +167,7 @@ def _bill(
 
 
 def meets(g: GraphRewriter, root: Node) -> bool:
-    """Whether a transpose that sinks past the root may come to one that it cancels."""
+    """Whether a transpose that sinks past the root may reach one that it cancels."""
     found: set[int] | None = g.memo.get("meets")
     if found is None:
         found = g.memo["meets"] = _before_transposes(g.graph)

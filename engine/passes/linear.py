@@ -1,4 +1,4 @@
-"""What the passes know of ops that are linear in their weights: conv, conv_transpose, fc.
+"""Ops that are linear in their weights, for the passes: conv, conv_transpose, fully_connected.
 
 Weights are changed in float64 and rounded once to their dtype.
 """
@@ -79,7 +79,7 @@ class Linear:
         return groups, self.weights.shape[0] // groups, self.channels // groups
 
     def _per_pair(self, vector: Array) -> Array:
-        """Return [O, C/g] with the entry of vector [C] that meets each pair of channels."""
+        """Return [O, C/g] with the entry of vector [C] for each pair of channels."""
         outputs = self.channels // self.groups
         return np.repeat(vector.reshape(self.groups, -1), outputs, axis=0)
 
@@ -90,7 +90,7 @@ class Linear:
         return self.weights * pairs.reshape(shape)
 
     def added_to(self, g: GraphRewriter, of: Sequence[Node], **attrs: Any) -> int | None:
-        """Add the node to a draft; None when a weight would overflow."""
+        """Add the node to a rewriter; None when a weight would overflow."""
         kept = g.data(self.node.inputs[1])
         dtype = np.float32 if kept is None else kept.dtype
         with np.errstate(all="ignore"):
@@ -111,7 +111,8 @@ def _along(weights: Array, factor: Array, axis: int) -> Array:
 def as_linear(g: GraphRewriter, node: Node | None, active: bool = False) -> Linear | None:
     """Return the node as Linear if its weights are float constants.
 
-    A node with an activation is refused unless `active`: nothing linear reaches past it.
+    A node with an activation is refused unless `active`: no linear operation moves past an
+    activation.
     """
     if node is None or g.is_quantized(node) or (node.attrs.get("activation") and not active):
         return None
@@ -132,9 +133,9 @@ def channel_axis(node: Node, rank: int) -> int:
 
 
 def per_channel(data: Array, shape: Sequence[Dim], axis: int) -> Array | None:
-    """Return a constant that meets a value of that shape as one number a channel.
+    """Return a constant as one number a channel of a value of that shape.
 
-    None when it differs along another axis, or would make the value larger.
+    None when it varies along another axis, or would make the value larger.
     """
     channels, rank = shape[axis], len(shape)
     if data.ndim > rank or not isinstance(channels, int) or data.dtype.kind == "O":

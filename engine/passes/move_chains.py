@@ -1,7 +1,7 @@
-"""move_chains: reshapes and transposes in a row become one transpose between two reshapes.
+"""move_chains: successive reshapes and transposes become one transpose between two reshapes.
 
-Every such chain permutes factors of the axes it began with. The factors are followed through the
-chain (a reshape that cuts a factor splits it), then neighbours that stay together are joined again.
+Every such chain permutes factors of its first axes. The pass follows the factors through the chain,
+and splits a factor that a reshape cuts. Then it joins neighbours that stay together.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _shape(g: GraphRewriter, dims: Sequence[int]) -> int:
 
 
 def _chain(g: GraphRewriter, root: Node) -> list[Node]:
-    """Return the reshapes and transposes that lead to the root and to nothing else, in order."""
+    """Return the reshapes and transposes, in order, that lead to the root alone."""
     chain: list[Node] = []
     node: Node | None = root
     while node is not None and _is_plain(g, node):
@@ -62,7 +62,7 @@ def _is_plain(g: GraphRewriter, node: Node) -> bool:
 
 
 class Factors:
-    """The axes of a value as lists of factors of the axes of the value it came from."""
+    """The axes of a value, as lists of factors of the axes of its source value."""
 
     def __init__(self, dims: Sequence[int]) -> None:
         self.source = list(range(len(dims)))
@@ -97,7 +97,7 @@ class Factors:
         return not left
 
     def _split(self, factor: int, first: int) -> int:
-        """Make two factors of one, the first of that size; return the second."""
+        """Split a factor in two, the first of that size; return the second."""
         rest = len(self.sizes)
         self.sizes[rest] = self.sizes[factor] // first
         self.sizes[factor] = first

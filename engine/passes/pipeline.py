@@ -1,7 +1,7 @@
-"""Graph -> Graph, whatever the device: every pass in order, again until nothing changes.
+"""Optimise a graph for any device: run every pass in order, until nothing changes.
 
 Each pass is a pure function with a name and a switch, and the graph is checked after each. The
-passes reach the graphs inside nodes (bodies of loops, branches) too.
+passes also reach the bodies of loops and branches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trireme.support.errors import GraphError
 from trireme.support.units import time_text
 
 MAX_ROUNDS = 6
-"""Times that the list of passes is gone through at most; two or three are usual."""
+"""The most rounds through the list of passes; two or three are usual."""
 
 Run = Callable[[Graph], Rewritten]
 PASSES: Mapping[str, Run] = {
@@ -55,7 +55,7 @@ PASSES: Mapping[str, Run] = {
 
 @dataclass(frozen=True)
 class PassReport:
-    """What one pass did in one round: nodes before and after, rules that fired, seconds."""
+    """The work of one pass in one round: nodes before and after, rules that fired, seconds."""
 
     name: str
     nodes_before: int
@@ -66,7 +66,7 @@ class PassReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What `optimise` did, pass by pass, in the order in which they ran."""
+    """The reports of the passes of one `optimise`, in order."""
 
     graph: Graph
     passes: tuple[PassReport, ...] = field(default=())
@@ -88,11 +88,12 @@ def optimise(
     disable: Collection[str] = (),
     fold_limit_bytes: int = FOLD_LIMIT_BYTES,
 ) -> Graph:
-    """Return the graph that the passes make of this one: same inputs, outputs and results.
+    """Return the optimised graph: same inputs, outputs and results.
 
-    `passes` names the ones to run, in that order, instead of all; `disable` leaves some out.
-    `fold_limit_bytes` is what folding one node may add to the constants.
-    Errors: GraphError, if a name is not that of a pass, or a pass made a graph that breaks a rule
+    passes: the passes to run, in that order, instead of all
+    disable: passes to leave out
+    fold_limit_bytes: the most bytes that folding one node may add to the constants
+    Errors: GraphError, if there is no pass of a name, or a pass made a graph that breaks a rule
     """
     report = optimise_report(
         graph, passes=passes, disable=disable, fold_limit_bytes=fold_limit_bytes
@@ -107,7 +108,7 @@ def optimise_report(
     disable: Collection[str] = (),
     fold_limit_bytes: int = FOLD_LIMIT_BYTES,
 ) -> Report:
-    """Return the graph that `optimise` returns, with what each pass did to it."""
+    """Return the graph of `optimise`, and the report on each pass."""
     chosen = _chosen(passes, disable, fold_limit_bytes, most_bytes(graph))
     names = [name for name, _ in chosen]
 
@@ -159,7 +160,7 @@ def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
 
 
 def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:
-    """Return the graph with `inner` done to the graphs that its nodes hold."""
+    """Return the graph with `inner` applied to the bodies of its nodes."""
     nodes = []
     for node in graph.nodes:
         attrs = {k: inner(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}

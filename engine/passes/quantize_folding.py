@@ -27,9 +27,9 @@ def quantize_folding(graph: Graph) -> Rewritten:
 
 
 def quant_of_node(g: GraphRewriter, node: Node) -> tuple[Quant, str] | None:
-    """Return the quantisation and the dtype that a Q or DQ node stands for.
+    """Return the quantisation and the dtype of a Q or DQ node.
 
-    None where a quantised type cannot say it: parameters that are not constant, blocks, floats.
+    None where a quantised type cannot express it: parameters that are not constant, blocks, floats.
     """
     scale, zero = g.data(node.inputs[1]), None
     stored = g.type(node.used[0] if node.op == "dequantize_linear" else node.outputs[0]).dtype
@@ -75,7 +75,9 @@ def pair_of_types(g: GraphRewriter, root: Node) -> tuple[int] | None:
 def _quantized_once(
     g: GraphRewriter, root: Node, first: Node, quant: Quant, stored: str
 ) -> int | None:
-    """Return what the quantize_linear `first` makes, by a type; one value for all that read it."""
+    """Return the result of the quantize_linear `first`, by a type; one value for all its
+    readers.
+    """
     real = first.used[0]
     if g.data(real) is not None:
         return g.constant(_run(g, first), g.values[real].name, quant)
@@ -99,7 +101,8 @@ def _run(g: GraphRewriter, node: Node) -> Array:
 def integers_from_outside(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """dequantize_linear(x), x not quantised by type -> the same, through a quantised type.
 
-    x is an input of the graph, say, and keeps its type; quantize gives back just its integers.
+    For example, x is an input of the graph, and keeps its type. quantize then returns exactly its
+    integers.
     """
     found = quant_of_node(g, root)
     if found is None or found[0].axis is not None or found[1] not in EIGHT_BIT:
@@ -135,7 +138,7 @@ def move_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 
 def _moved_axis(root: Node, quant: Quant, rank: int) -> int | None:
-    """Return where a transpose takes the axis of the scales, None for other moves."""
+    """Return the axis of the scales after a transpose, None for other moves."""
     if quant.axis is None or root.op != "transpose":
         return None
     perm = root.attrs["perm"] or tuple(range(rank))[::-1]

@@ -43,7 +43,7 @@ def view_of(g: GraphRewriter, value: int) -> tuple[int, Perm] | None:
 def transposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     """Return transpose(value, perm), looking through views and into constants.
 
-    One value is transposed one way at most once in a walk.
+    A walk adds each transpose of a value at most once.
     """
     if is_idle(perm):
         return value
@@ -85,7 +85,7 @@ def add_under(
 
 
 def nbytes(g: GraphRewriter, value: int) -> int:
-    """Return the size of a value, unknown dimensions taken as 1."""
+    """Return the bytes of a value, unknown dimensions taken as 1."""
     type = g.type(value)
     return replace(type, shape=tuple(d for d in type.shape if isinstance(d, int))).nbytes
 

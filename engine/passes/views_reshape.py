@@ -39,10 +39,10 @@ def groups_of(before: Sequence[int], after: Sequence[int]) -> list[Group]:
 def reshape_under(
     g: GraphRewriter, root: Node, u: int, perm: Perm, sorts: bool
 ) -> tuple[int, ...] | None:
-    """Return what stands in for reshape(transpose(u, perm)), None to leave it.
+    """Return the values that replace reshape(transpose(u, perm)), None to leave it.
 
-    `sorts` says that it pays to transpose u inside a group and leave the groups where they are, as
-    a channel shuffle does to channels that come last.
+    `sorts`: it pays to transpose u inside a group and leave the groups in place, as a channel
+    shuffle does to channels that come last.
     """
     y, out = g.type(root.used[0]), g.type(root.outputs[0])
     if not (y.is_static and out.is_static) or 0 in y.dims or out.quant != y.quant:
@@ -66,7 +66,7 @@ def reshape_under(
 
 
 def _place(group: Group, dims: Sequence[int], perm: Perm) -> int:
-    """Return where in u a group begins; axes of length 1 are anywhere."""
+    """Return where in u a group begins; an axis of length 1 can be anywhere."""
     long = [perm[i] for i in group.before if dims[i] != 1]
     return min(long or [perm[i] for i in group.before] or [len(perm)])
 

@@ -1,7 +1,7 @@
-"""Pools whose windows leave the input, as plain as can be: a rule of canonicalise.
+"""Simplify pools whose windows leave the input: a rule of canonicalise.
 
-An exporter may ask for a window larger than the image (with ceil_mode, so that there is one); what
-lies beyond the pads meets nothing in any window.
+An exporter may ask for a window larger than the image (with ceil_mode, to get one window). The part
+of the window beyond the pads never meets an element.
 """
 
 from __future__ import annotations

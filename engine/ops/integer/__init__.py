@@ -1,11 +1,11 @@
-"""Quantised arithmetic, in one place: every reference and every device reads its integers here.
+"""Quantised arithmetic, in one place: every reference and device takes its integers from here.
 
 A function `..._params(call)` lowers one quantised node to plain integers (multipliers, shifts, zero
-points, clamp limits) in a frozen dataclass whose docstring is the whole formula. Unary ops on 8-bit
-types become tables of 256 entries. Who follows the formulas agrees with the others bit for bit, and
-with LiteRT's reference kernels wherever those work on integers.
+points, clamp limits). They are a frozen dataclass whose docstring is the whole formula. Unary ops
+on 8-bit types become tables of 256 entries. Implementations of the formulas agree bit for bit, and
+agree with LiteRT's reference kernels wherever those work on integers.
 
-A node that cannot be lowered is a GraphError with the sentence that a device can pass on.
+A node that cannot be lowered is a GraphError with a sentence that a device can pass on.
 """
 
 from trireme.ops.integer.arithmetic import (

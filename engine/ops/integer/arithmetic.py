@@ -1,6 +1,6 @@
 """Fixed-point arithmetic: a real factor as 31-bit multiplier and shift, applied in two roundings.
 
-Arrays are int64 in between, so that nothing here overflows; every result fits int32.
+Intermediate arrays are int64, so that nothing overflows; every result fits int32.
 """
 
 from __future__ import annotations

@@ -88,12 +88,12 @@ def pad_value(call: Call) -> int:
 
 
 _EXACT = 1e-3
-"""Elements by which a size may differ from another size times a scale in float32."""
+"""The most elements by which a size may differ from another size times a scale in float32."""
 _INTEGER_COORDINATES = ("asymmetric", "half_pixel", "align_corners")
 
 
 def resize_reason(call: Call) -> str | None:
-    """Say why a resize has no form on stored integers (ResizeAxis), None where it has one."""
+    """Return why a resize has no form on stored integers (ResizeAxis), None where it has one."""
     x, y, attrs = call.type(0).dims, call.outputs[0].dims, call.attrs
     if 0 in x:
         return "there is nothing to resize"

@@ -1,4 +1,4 @@
-"""What quantised types say: limits of the integers, clamps, and the way to floats and back."""
+"""Facts of quantised types: limits of the integers, clamps, conversion to floats and back."""
 
 from __future__ import annotations
 
