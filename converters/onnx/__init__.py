@@ -1,9 +1,8 @@
 """ONNX models, opset 6 and newer: a path or bytes come in, a checked Graph goes out.
 
 `file` reads and verifies the protobuf. `scope` keeps names and folds shape arithmetic. `walk`
-visits the
-nodes: `adapt` lifts old opsets to the newest meaning, then `table` maps each node to an op. An op
-    without a counterpart is replaced by ONNX's function body for it.
+visits the nodes. There `adapt` lifts old opsets to the newest meaning, and `table` maps each node
+to an op. An op without a counterpart is replaced by ONNX's function body for it.
 """
 
 from __future__ import annotations

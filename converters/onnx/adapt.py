@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 
-Adapter = Callable[[Use], None]
+Adapter = Callable[[NodeUse], None]
 
 
 def to_input(name: str, position: int, dtype: str = "int64") -> Adapter:
     """Return an adapter that turns an attribute into a constant input."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         value = use.take(name)
         if value is not None:
             use.set_input(position, use.constant(value, dtype))
@@ -27,7 +27,7 @@ def to_input(name: str, position: int, dtype: str = "int64") -> Adapter:
 def to_typed_input(name: str, position: int, default: Any = None) -> Adapter:
     """Return the same, with the constant of the first input's dtype."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         value = use.take(name, default)
         if value is not None:
             use.set_input(position, use.constant(value, use.type().dtype))
@@ -38,7 +38,7 @@ def to_typed_input(name: str, position: int, default: Any = None) -> Adapter:
 def default(name: str, value: Any) -> Adapter:
     """Return an adapter for an attribute whose default was another value."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         use.attrs.setdefault(name, value)
 
     return adapt
@@ -47,7 +47,7 @@ def default(name: str, value: Any) -> Adapter:
 def rename_choice(name: str, **renamed: str) -> Adapter:
     """Return an adapter for the words of an attribute's choices."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         if name in use.attrs:
             use.attrs[name] = renamed.get(use.attrs[name], use.attrs[name])
 
@@ -57,7 +57,7 @@ def rename_choice(name: str, **renamed: str) -> Adapter:
 def refuse(name: str, wanted: Any, why: str) -> Adapter:
     """Return an adapter for an attribute that newer opsets lack: only one value has a meaning."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         if use.take(name, wanted) != wanted:
             raise use.error(why)
 
@@ -67,19 +67,19 @@ def refuse(name: str, wanted: Any, why: str) -> Adapter:
 def ignore(name: str) -> Adapter:
     """Return an adapter for an attribute without effect on inference."""
 
-    def adapt(use: Use) -> None:
+    def adapt(use: NodeUse) -> None:
         use.take(name)
 
     return adapt
 
 
-def split_evenly(use: Use) -> None:
+def split_evenly(use: NodeUse) -> None:
     """Split without sizes: into as many parts as there are outputs."""
     if use.input(1) is None:
         use.attrs.setdefault("num_outputs", len(use.outputs))
 
 
-def flatten_first(use: Use) -> None:
+def flatten_first(use: NodeUse) -> None:
     """Softmax of opsets before 13 works on x flattened to a matrix at `axis`."""
     type = use.type()
     rank = len(type.shape)
@@ -95,13 +95,13 @@ def flatten_first(use: Use) -> None:
     use.attrs |= {"axis": -1, "restore": shape}
 
 
-def old_resize(use: Use) -> None:
+def old_resize(use: NodeUse) -> None:
     """Resize-10 has (x, scales) and its own coordinates."""
     use.inputs = [use.need(0), None, use.need(1)]
     use.attrs |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def upsample(use: Use) -> None:
+def upsample(use: NodeUse) -> None:
     """Upsample is Resize-10 by another name; before opset 9 its scales are an attribute."""
     use.op = "Resize"
     to_input("scales", 1, "float32")(use)
@@ -109,7 +109,7 @@ def upsample(use: Use) -> None:
     rename_choice("mode", bilinear="linear")(use)
 
 
-def scale_per_channel(use: Use) -> None:
+def scale_per_channel(use: NodeUse) -> None:
     """GroupNormalization-18 has one scale and bias per group; the newest one per channel."""
     groups, channels = use.attrs["num_groups"], use.type().shape[1]
     if not isinstance(channels, int) or channels % groups:
@@ -120,13 +120,13 @@ def scale_per_channel(use: Use) -> None:
         use.inputs[position] = use.add("reshape", wide, use.constant([channels], "int64"))
 
 
-def dft_axis(use: Use) -> None:
+def dft_axis(use: NodeUse) -> None:
     """DFT-17 works along axis 1 by default; the newest along the last but one."""
     if use.input(2) is None:
         use.set_input(2, use.constant(1, "int64"))
 
 
-def align(use: Use) -> None:
+def align(use: NodeUse) -> None:
     """Opset 6 broadcasts b only if `broadcast` is set, and aligns it with a at `axis` or at the
     end.
     """
@@ -138,7 +138,7 @@ def align(use: Use) -> None:
             use.inputs[1] = use.add("unsqueeze", use.need(1), ends)
 
 
-def slope_per_channel(use: Use) -> None:
+def slope_per_channel(use: NodeUse) -> None:
     """PRelu of opset 6 has one slope per channel, or one for all."""
     rank = len(use.type().shape)
     if use.type(1).shape != (1,) and rank > 2:
@@ -185,7 +185,7 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
 """The changes of each op: (first opset with today's meaning, adapter for older nodes)."""
 
 
-def adapt(use: Use) -> None:
+def adapt(use: NodeUse) -> None:
     """Bring a node of the default domain up to the newest opset."""
     for below, adapter in ADAPTERS.get(use.op, ()):
         if use.version < below:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.onnx.scope import Scope, Use
+from trireme.converters.onnx.scope import NodeUse, Scope
 from trireme.ir.graph import UNKNOWN, Graph, TensorType
 from trireme.support.errors import ModelFileError
 
@@ -18,7 +18,7 @@ Convert = Callable[[Scope, Any, bool], list[int]]
 """Adds a body's weights and nodes to a scope whose inputs are bound; `named` keeps output names."""
 
 
-def if_node(use: Use, convert: Convert) -> Sequence[int]:
+def if_node(use: NodeUse, convert: Convert) -> Sequence[int]:
     """If: a branch with a known condition is converted in place, else both become graphs."""
     branches = [use.take("then_branch"), use.take("else_branch")]
     if any(branch is None for branch in branches):
@@ -52,7 +52,7 @@ def _captured(scope: Scope, outer: int) -> int:
     return scope.captured[outer]
 
 
-def loop(use: Use, convert: Convert) -> Sequence[int]:
+def loop(use: NodeUse, convert: Convert) -> Sequence[int]:
     """Loop: the body takes the iteration number and a condition, which is true whenever the body
     runs.
     """
@@ -80,7 +80,7 @@ def loop(use: Use, convert: Convert) -> Sequence[int]:
     return use.add_node("loop", inputs, attrs, len(graph.outputs) - 1)
 
 
-def scan(use: Use, convert: Convert) -> Sequence[int]:
+def scan(use: NodeUse, convert: Convert) -> Sequence[int]:
     """Scan: the body takes the states and one slice of each scanned input."""
     if use.version < 9:
         raise use.error("Scan of opset 8 is not supported", "convert the model to opset 9")
@@ -110,7 +110,7 @@ def scan(use: Use, convert: Convert) -> Sequence[int]:
     return use.add_node("scan", [*values, *captures], attrs, len(graph.outputs))
 
 
-def _body(use: Use, least: int) -> Any:
+def _body(use: NodeUse, least: int) -> Any:
     body = use.take("body")
     if body is None or len(body.input) < least:
         raise use.error("the body is missing or has too few inputs")

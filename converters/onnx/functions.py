@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trireme.converters.onnx.file import bodies_of, opsets_of
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.support.dtypes import numpy_dtype
@@ -38,7 +38,7 @@ def static_body(op: str, domain: str, version: int) -> Function | None:
     return schema.function_body if schema is not None and schema.has_function else None
 
 
-def body_for(use: Use) -> Function | None:
+def body_for(use: NodeUse) -> Function | None:
     """Return ONNX's function body for this very node; None when it has none."""
     schema = schema_of(use.op, use.domain, use.version)
     if schema is None:
@@ -72,7 +72,7 @@ def _type_proto(type: TensorType) -> bytes:
     return data
 
 
-def attributes_for(function: Function, use: Use) -> dict[str, Any]:
+def attributes_for(function: Function, use: NodeUse) -> dict[str, Any]:
     """Return the attributes that a body gets: the node's, else the function's or the schema's."""
     schema = schema_of(use.op, use.domain, use.version)
     known = schema.attributes.items() if schema is not None else ()
@@ -104,6 +104,6 @@ def fill_in(node: Any, attrs: Mapping[str, Any], left_out: Set[str]) -> None:
         node.attribute.extend(kept)
 
 
-def body_opsets(function: Function, use: Use) -> dict[str, int]:
+def body_opsets(function: Function, use: NodeUse) -> dict[str, int]:
     """Return the opsets of a function's body: its own over the model's."""
     return {**use.scope.opsets, **opsets_of(function.opset_import, use.source)}

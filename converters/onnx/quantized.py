@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 from trireme.converters.onnx.window import conv_attrs
 
-Rule = Callable[[Use], Sequence[int | None]]
+Rule = Callable[[NodeUse], Sequence[int | None]]
 
 
-def real(use: Use, first: int, axis: int = 0) -> int:
+def real(use: NodeUse, first: int, axis: int = 0) -> int:
     """Return the real numbers of the quantised input at `first`, its scale and zero point after."""
     return _real(use, use.need(first), use.need(first + 1), use.input(first + 2), axis)
 
 
-def _real(use: Use, x: int, scale: int, zero: int | None, axis: int) -> int:
+def _real(use: NodeUse, x: int, scale: int, zero: int | None, axis: int) -> int:
     types = use.scope.builder.type
     if types(scale).shape == (1,) and types(x).shape[axis : axis + 1] != (1,):
         scale, zero = _scalar(use, scale), None if zero is None else _scalar(use, zero)
@@ -34,11 +34,11 @@ def _real(use: Use, x: int, scale: int, zero: int | None, axis: int) -> int:
     return use.add("dequantize_linear", x, scale, zero, axis=axis)
 
 
-def _scalar(use: Use, value: int) -> int:
+def _scalar(use: NodeUse, value: int) -> int:
     return use.add("reshape", value, use.constant(np.zeros(0, np.int64)))
 
 
-def stored(use: Use, y: int, first: int) -> Sequence[int]:
+def stored(use: NodeUse, y: int, first: int) -> Sequence[int]:
     """Return y quantised by the scale and zero point at inputs `first` and after."""
     scale, zero = use.need(first), use.input(first + 1)
     if use.scope.builder.type(scale).shape == (1,):
@@ -46,7 +46,7 @@ def stored(use: Use, y: int, first: int) -> Sequence[int]:
     return (_note(use, use.add("quantize_linear", y, scale, zero), scale, zero),)
 
 
-def _note(use: Use, y: int, scale: int, zero: int | None) -> int:
+def _note(use: NodeUse, y: int, scale: int, zero: int | None) -> int:
     if zero is not None:
         use.scope.stored[y] = (scale, zero)
     return y
@@ -55,7 +55,7 @@ def _note(use: Use, y: int, scale: int, zero: int | None) -> int:
 def noting(rule: Rule) -> Rule:
     """Return the rule of QuantizeLinear that records its output's scale and zero point."""
 
-    def wrapped(use: Use) -> Sequence[int | None]:
+    def wrapped(use: NodeUse) -> Sequence[int | None]:
         made = rule(use)
         if made[0] is not None and use.type(1).shape == ():
             _note(use, made[0], use.need(1), use.input(2))
@@ -71,7 +71,7 @@ def on_stored(rule: Rule) -> Rule:
     the pass that folds such pairs finds it.
     """
 
-    def wrapped(use: Use) -> Sequence[int | None]:
+    def wrapped(use: NodeUse) -> Sequence[int | None]:
         place = use.scope.stored.get(use.need(0))
         value = _padding(use, *place) if use.op == "Pad" and place else None
         if place is None or len(use.outputs) != 1 or (use.op == "Pad" and value is None):
@@ -85,7 +85,7 @@ def on_stored(rule: Rule) -> Rule:
     return wrapped
 
 
-def _padding(use: Use, scale: int, zero: int) -> int | None:
+def _padding(use: NodeUse, scale: int, zero: int) -> int | None:
     """Return the fill value of stored integers as a real constant; None when not constant."""
     step, offset = (use.scope.builder.values[i].data for i in (scale, zero))
     value = use.array(2)
@@ -95,7 +95,7 @@ def _padding(use: Use, scale: int, zero: int) -> int | None:
     return use.constant(np.asarray(units * step, step.dtype).reshape(()))
 
 
-def qlinear_conv(use: Use) -> Sequence[int]:
+def qlinear_conv(use: NodeUse) -> Sequence[int]:
     """QLinearConv(x, x scale, x zero, w, w scale, w zero, y scale, y zero, bias?)."""
     weight = use.need(3)
     x, w = real(use, 0), real(use, 3)
@@ -107,13 +107,13 @@ def qlinear_conv(use: Use) -> Sequence[int]:
     return stored(use, use.add("conv", x, w, bias, **attrs), 6)
 
 
-def qlinear_matmul(use: Use) -> Sequence[int]:
+def qlinear_matmul(use: NodeUse) -> Sequence[int]:
     """QLinearMatMul(a, a scale, a zero, b, b scale, b zero, y scale, y zero)."""
     a, b = real(use, 0, -2), real(use, 3, -1)
     return stored(use, use.add("matmul", a, b), 6)
 
 
-def qgemm(use: Use) -> Sequence[int]:
+def qgemm(use: NodeUse) -> Sequence[int]:
     """QGemm(a, a scale, a zero, b, b scale, b zero, c?, y scale?, y zero?), c of int32."""
     columns = 0 if use.attrs.get("transB") else 1
     a, b, c = real(use, 0), real(use, 3, columns), use.input(6)
@@ -131,7 +131,7 @@ def qgemm(use: Use) -> Sequence[int]:
 def on_real(op: str, inputs: int, **attrs: float) -> Rule:
     """Return the rule of a QLinear op that takes (x, scale, zero) for each input, then y's."""
 
-    def rule(use: Use) -> Sequence[int]:
+    def rule(use: NodeUse) -> Sequence[int]:
         operands = [real(use, 3 * i) for i in range(inputs)]
         given = {key: use.attrs.get(key, default) for key, default in attrs.items()}
         return stored(use, use.add(op, *operands, **given), 3 * inputs)
@@ -139,13 +139,13 @@ def on_real(op: str, inputs: int, **attrs: float) -> Rule:
     return rule
 
 
-def qlinear_concat(use: Use) -> Sequence[int]:
+def qlinear_concat(use: NodeUse) -> Sequence[int]:
     """QLinearConcat(y scale, y zero, (x, scale, zero) ...)."""
     parts = [real(use, i) for i in range(2, len(use.inputs), 3)]
     return stored(use, use.add("concat", *parts, axis=use.attrs["axis"]), 0)
 
 
-def qlinear_global_pool(use: Use) -> Sequence[int]:
+def qlinear_global_pool(use: NodeUse) -> Sequence[int]:
     """QLinearGlobalAveragePool, of NCHW or (channels_last) NHWC."""
     rank = len(use.type().shape)
     axes = range(1, rank - 1) if use.attrs.get("channels_last") else range(2, rank)
@@ -154,7 +154,7 @@ def qlinear_global_pool(use: Use) -> Sequence[int]:
     return stored(use, y, 3)
 
 
-def whole(use: Use, position: int, zero_position: int, column: bool = False) -> int:
+def whole(use: NodeUse, position: int, zero_position: int, column: bool = False) -> int:
     """Return an integer input less its zero point, in int32; a `column` has one zero point
     a row.
     """
@@ -168,7 +168,7 @@ def whole(use: Use, position: int, zero_position: int, column: bool = False) -> 
     return use.add("sub", x, zero)
 
 
-def conv_integer(use: Use) -> Sequence[int]:
+def conv_integer(use: NodeUse) -> Sequence[int]:
     """ConvInteger(x, w, x zero?, w zero?): a convolution of int32."""
     shape = use.type(1).shape
     x, w = whole(use, 0, 2), use.add("cast", use.need(1), to="int32")
@@ -182,6 +182,6 @@ def conv_integer(use: Use) -> Sequence[int]:
     return (use.add("conv", x, w, **conv_attrs(use, 0, shape)),)
 
 
-def matmul_integer(use: Use) -> Sequence[int]:
+def matmul_integer(use: NodeUse) -> Sequence[int]:
     """MatMulInteger(a, b, a zero?, b zero?): a product of int32, a's zero points one a row."""
     return (use.add("matmul", whole(use, 0, 2, True), whole(use, 1, 3)),)

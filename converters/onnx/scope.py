@@ -1,4 +1,4 @@
-"""Names and nodes during conversion: Scope keeps names, Use is one ONNX node.
+"""Names and nodes during conversion: Scope keeps names, NodeUse is one ONNX node.
 
 A scope is a graph, the body of an If, Loop or Scan, or the body of a function. A body's nodes go to
 a builder of its own, and outer values that it reads become extra inputs. A function's body and a
@@ -181,7 +181,7 @@ class Scope:
 
 
 @dataclass
-class Use:
+class NodeUse:
     """One ONNX node: adapters change it in place, then a rule turns it into nodes of the graph."""
 
     scope: Scope

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 
 
-def sequence(use: Use, position: int = 0) -> list[int]:
+def sequence(use: NodeUse, position: int = 0) -> list[int]:
     """Return the values of an input that must be a sequence."""
     names = use.proto.input
     found = use.scope.sequence(names[position]) if position < len(names) else None
@@ -20,7 +20,7 @@ def sequence(use: Use, position: int = 0) -> list[int]:
     return found
 
 
-def index(use: Use, position: int, length: int, default: int) -> int:
+def index(use: NodeUse, position: int, length: int, default: int) -> int:
     """Return a constant position in a sequence, counted from the front."""
     if use.input(position) is None:
         return default
@@ -33,19 +33,19 @@ def index(use: Use, position: int, length: int, default: int) -> int:
     return found + length if found < 0 else found
 
 
-def construct(use: Use) -> list[int]:
+def construct(use: NodeUse) -> list[int]:
     """SequenceConstruct, and SequenceEmpty without elements."""
     return [use.need(i) for i in range(len(use.inputs))]
 
 
-def insert(use: Use) -> list[int]:
+def insert(use: NodeUse) -> list[int]:
     """SequenceInsert(sequence, x, position?), by default at the end."""
     values = list(sequence(use))
     values.insert(index(use, 2, len(values), len(values)), use.need(1))
     return values
 
 
-def erase(use: Use) -> list[int]:
+def erase(use: NodeUse) -> list[int]:
     """SequenceErase(sequence, position?), by default the last."""
     values = list(sequence(use))
     place = index(use, 1, len(values), len(values) - 1)
@@ -54,7 +54,7 @@ def erase(use: Use) -> list[int]:
     return values[:place] + values[place + 1 :]
 
 
-def split(use: Use) -> list[int]:
+def split(use: NodeUse) -> list[int]:
     """SplitToSequence(x, split?): parts of one size, of given sizes, or of one element each."""
     shape = use.type().shape
     axis = use.take("axis", 0)
@@ -79,7 +79,7 @@ def split(use: Use) -> list[int]:
     return [use.add("squeeze", value, use.constant([axis], "int64")) for value in made]
 
 
-MAKES: dict[str, Callable[[Use], list[int]]] = {
+MAKES: dict[str, Callable[[NodeUse], list[int]]] = {
     "Identity": lambda use: list(sequence(use)),
     "SequenceConstruct": construct,
     "SequenceEmpty": lambda use: [],
@@ -90,7 +90,7 @@ MAKES: dict[str, Callable[[Use], list[int]]] = {
 """Ops that make a sequence."""
 
 
-def at(use: Use) -> Sequence[int]:
+def at(use: NodeUse) -> Sequence[int]:
     """SequenceAt(sequence, position)."""
     values = sequence(use)
     place = index(use, 1, len(values), 0)
@@ -99,7 +99,7 @@ def at(use: Use) -> Sequence[int]:
     return (values[place],)
 
 
-def concat(use: Use) -> Sequence[int]:
+def concat(use: NodeUse) -> Sequence[int]:
     """ConcatFromSequence, along an existing axis or a new one."""
     values, axis = sequence(use), use.attrs["axis"]
     if use.attrs.get("new_axis", 0):
@@ -108,7 +108,7 @@ def concat(use: Use) -> Sequence[int]:
     return (use.add("concat", *values, axis=axis),)
 
 
-READS: dict[str, Callable[[Use], Sequence[int]]] = {
+READS: dict[str, Callable[[NodeUse], Sequence[int]]] = {
     "ConcatFromSequence": concat,
     "SequenceAt": at,
     "SequenceLength": lambda use: (use.constant(len(sequence(use)), "int64"),),

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.onnx import quantized, window
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.ir.op import Attr, get_op, has_op
 
-Rule = Callable[[Use], Sequence[int | None]]
+Rule = Callable[[NodeUse], Sequence[int | None]]
 
 
 @dataclass(frozen=True)
-class Entry:
+class OpEntry:
     """The conversion of an ONNX op, and the trireme op that it makes ("" for none)."""
 
     op: str
@@ -80,23 +80,23 @@ def _fit(attr: Attr, value: Any) -> Any:
     return bool(value) if attr.kind == "bool" else value
 
 
-def straight(op: str = "", *, drop: Sequence[str] = (), **fixed: Any) -> Entry:
+def straight(op: str = "", *, drop: Sequence[str] = (), **fixed: Any) -> OpEntry:
     """Return the entry of an op with other names only."""
 
-    def rule(use: Use) -> Sequence[int]:
+    def rule(use: NodeUse) -> Sequence[int]:
         name = op or our_name(use.op)
         attrs = attributes(name, use.attrs, drop) | fixed
         return use.add_node(name, use.inputs, attrs, len(use.outputs))
 
-    return Entry(op, rule)
+    return OpEntry(op, rule)
 
 
-def alias(use: Use) -> Sequence[int]:
+def alias(use: NodeUse) -> Sequence[int]:
     """Identity: the output is the input, under another name."""
     return (use.need(0),)
 
 
-def dropout(use: Use) -> Sequence[int]:
+def dropout(use: NodeUse) -> Sequence[int]:
     """Dropout at inference: the input, and a mask that keeps everything."""
     ratio, training = use.array(1), use.array(2)
     never = use.input(2) is None or (training is not None and not training.any())
@@ -108,14 +108,14 @@ def dropout(use: Use) -> Sequence[int]:
     return use.need(0), use.add("expand", kept, use.add("shape", use.need(0)))
 
 
-def softmax(use: Use) -> Sequence[int]:
+def softmax(use: NodeUse) -> Sequence[int]:
     """Softmax and related ops; an input that an adapter flattened gets its shape back."""
     restore = use.take("restore")
     y = use.add(our_name(use.op), use.need(0), **use.attrs)
     return (y if restore is None else use.add("reshape", y, restore, allowzero=1),)
 
 
-def constant_of_shape(use: Use) -> Sequence[int]:
+def constant_of_shape(use: NodeUse) -> Sequence[int]:
     """ConstantOfShape: a constant where the shape is known, or a scalar to expand at run time."""
     value = use.take("value")
     data = np.zeros((), np.float32) if value is None else value.reshape(())
@@ -127,7 +127,7 @@ def constant_of_shape(use: Use) -> Sequence[int]:
     return (use.add("expand", use.constant(data), use.need(0)),)
 
 
-def resize(use: Use) -> Sequence[int]:
+def resize(use: NodeUse) -> Sequence[int]:
     """Resize: empty tensors stand for inputs left out."""
     for position in range(1, len(use.inputs)):
         data = use.array(position)
@@ -138,17 +138,17 @@ def resize(use: Use) -> Sequence[int]:
     return use.add_node("resize", use.inputs, attributes("resize", use.attrs))
 
 
-def global_pool(op: str) -> Entry:
+def global_pool(op: str) -> OpEntry:
     """Return the entry of a global pool: a reduction over the spatial axes."""
 
-    def rule(use: Use) -> Sequence[int]:
+    def rule(use: NodeUse) -> Sequence[int]:
         axes = use.constant(range(2, len(use.type().shape)), "int64")
         return (use.add(op, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
 
-    return Entry(op, rule)
+    return OpEntry(op, rule)
 
 
-def global_lp_pool(use: Use) -> Sequence[int]:
+def global_lp_pool(use: NodeUse) -> Sequence[int]:
     """GlobalLpPool: the norm over the spatial axes."""
     norm = {1: "reduce_l1", 2: "reduce_l2"}.get(use.take("p", 2))
     if norm is None:
@@ -157,18 +157,18 @@ def global_lp_pool(use: Use) -> Sequence[int]:
     return (use.add(norm, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
 
 
-def transpose_quick(use: Use) -> Sequence[int]:
+def transpose_quick(use: NodeUse) -> Sequence[int]:
     """Transpose with an explicit perm."""
     perm = use.attrs.get("perm") or tuple(reversed(range(len(use.type().shape))))
     return (use.add("transpose", use.need(0), perm=perm),)
 
 
-def has_element(use: Use) -> Sequence[int]:
+def has_element(use: NodeUse) -> Sequence[int]:
     """OptionalHasElement: a constant, since presence is known at conversion."""
     return (use.constant(use.input(0) is not None),)
 
 
-def constant(use: Use) -> Sequence[int]:
+def constant(use: NodeUse) -> Sequence[int]:
     """Constant in all its forms."""
     if len(use.attrs) != 1:
         raise use.error(f"has {len(use.attrs)} values, expected one")
@@ -179,43 +179,45 @@ def constant(use: Use) -> Sequence[int]:
     return (use.constant(value, dtype),)
 
 
-TABLE: dict[str, Entry] = {
-    "AveragePool": Entry("average_pool", window.pool("average_pool")),
-    "Constant": Entry("", constant),
-    "ConstantOfShape": Entry("", constant_of_shape),
-    "Conv": Entry("conv", window.conv),
-    "ConvInteger": Entry("conv", quantized.conv_integer),
-    "ConvTranspose": Entry("conv_transpose", window.conv_transpose),
-    "Dropout": Entry("", dropout),
+TABLE: dict[str, OpEntry] = {
+    "AveragePool": OpEntry("average_pool", window.pool("average_pool")),
+    "Constant": OpEntry("", constant),
+    "ConstantOfShape": OpEntry("", constant_of_shape),
+    "Conv": OpEntry("conv", window.conv),
+    "ConvInteger": OpEntry("conv", quantized.conv_integer),
+    "ConvTranspose": OpEntry("conv_transpose", window.conv_transpose),
+    "Dropout": OpEntry("", dropout),
     "GlobalAveragePool": global_pool("reduce_mean"),
-    "GlobalLpPool": Entry("reduce_l2", global_lp_pool),
+    "GlobalLpPool": OpEntry("reduce_l2", global_lp_pool),
     "GlobalMaxPool": global_pool("reduce_max"),
     "GroupNormalization": straight("group_normalization", drop=("stash_type",)),
-    "Hardmax": Entry("hardmax", softmax),
-    "Identity": Entry("", alias),
+    "Hardmax": OpEntry("hardmax", softmax),
+    "Identity": OpEntry("", alias),
     "LayerNormalization": straight("layer_normalization"),
-    "LogSoftmax": Entry("log_softmax", softmax),
-    "MatMulInteger": Entry("matmul", quantized.matmul_integer),
-    "Optional": Entry("", alias),
-    "OptionalGetElement": Entry("", alias),
-    "OptionalHasElement": Entry("", has_element),
-    "QuantizeLinear": Entry("quantize_linear", quantized.noting(straight("quantize_linear").rule)),
-    "QLinearConv": Entry("conv", quantized.qlinear_conv),
-    "QLinearMatMul": Entry("matmul", quantized.qlinear_matmul),
-    "LpPool": Entry("lp_pool", window.pool("lp_pool")),
-    "MaxPool": Entry("max_pool", window.pool("max_pool")),
+    "LogSoftmax": OpEntry("log_softmax", softmax),
+    "MatMulInteger": OpEntry("matmul", quantized.matmul_integer),
+    "Optional": OpEntry("", alias),
+    "OptionalGetElement": OpEntry("", alias),
+    "OptionalHasElement": OpEntry("", has_element),
+    "QuantizeLinear": OpEntry(
+        "quantize_linear", quantized.noting(straight("quantize_linear").rule)
+    ),
+    "QLinearConv": OpEntry("conv", quantized.qlinear_conv),
+    "QLinearMatMul": OpEntry("matmul", quantized.qlinear_matmul),
+    "LpPool": OpEntry("lp_pool", window.pool("lp_pool")),
+    "MaxPool": OpEntry("max_pool", window.pool("max_pool")),
     "RMSNormalization": straight("rms_normalization", drop=("stash_type",)),
-    "Resize": Entry("resize", resize),
-    "Softmax": Entry("softmax", softmax),
-    "Transpose": Entry("transpose", transpose_quick),
-    "Upsample": Entry("resize", resize),
+    "Resize": OpEntry("resize", resize),
+    "Softmax": OpEntry("softmax", softmax),
+    "Transpose": OpEntry("transpose", transpose_quick),
+    "Upsample": OpEntry("resize", resize),
 }
 for _op in ("Flatten", "MaxPool", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"):
     _entry = TABLE.get(_op) or straight(our_name(_op))
-    TABLE[_op] = Entry(_entry.op, quantized.on_stored(_entry.rule))
+    TABLE[_op] = OpEntry(_entry.op, quantized.on_stored(_entry.rule))
 
 
-def entry_of(op: str) -> Entry | None:
+def entry_of(op: str) -> OpEntry | None:
     """Return the entry of an op of the default domain; None for an unsupported op."""
     entry = TABLE.get(op)
     if entry is None:

@@ -12,7 +12,7 @@ from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
-from trireme.converters.onnx.scope import Common, Scope, Use
+from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.support import refuse_unsupported
 from trireme.converters.onnx.table import entry_of
@@ -179,7 +179,7 @@ def convert_node(scope: Scope, node: Any, label: str) -> None:
             scope.names[name] = value
 
 
-def use_of(scope: Scope, node: Any, label: str) -> Use:
+def use_of(scope: Scope, node: Any, label: str) -> NodeUse:
     """Return a node with its inputs looked up and its attributes decoded."""
     domain = domain_of(node)
     inputs: list[int | None] = []
@@ -197,7 +197,7 @@ def use_of(scope: Scope, node: Any, label: str) -> Use:
     while outputs and not outputs[-1]:
         outputs.pop()
     version = scope.opsets.get(domain, 1)
-    return Use(scope, node, node.op_type, domain, version, label, inputs, attrs, outputs)
+    return NodeUse(scope, node, node.op_type, domain, version, label, inputs, attrs, outputs)
 
 
 def decode(scope: Scope, attribute: Any, where: str) -> Any:
@@ -228,7 +228,7 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
     raise ModelFileError(f"{where}: attribute {attribute.name} is of unknown type {kind}")
 
 
-def convert_use(use: Use) -> Sequence[int | list[int] | None]:
+def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
     """Convert a node: the model's own function, else our op, else ONNX's function body."""
     function = use.scope.common.functions.get((use.domain, use.op))
     if function is not None:
@@ -255,7 +255,7 @@ def convert_use(use: Use) -> Sequence[int | list[int] | None]:
     return inline(use, body)
 
 
-def inline(use: Use, function: Any) -> list[int | None]:
+def inline(use: NodeUse, function: Any) -> list[int | None]:
     """Convert a function's body in place of the node that calls it."""
     attrs = attributes_for(function, use)
     names = {

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trireme.converters.onnx.scope import Use
+from trireme.converters.onnx.scope import NodeUse
 from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Dim
 
 
-def conv(use: Use) -> Sequence[int]:
+def conv(use: NodeUse) -> Sequence[int]:
     """Conv, in NCHW with unchanged weights."""
     return (use.add("conv", *use.inputs, **conv_attrs(use, 0, use.type(1).shape)),)
 
 
-def conv_attrs(use: Use, x: int, weight: Sequence[Dim]) -> dict[str, Any]:
+def conv_attrs(use: NodeUse, x: int, weight: Sequence[Dim]) -> dict[str, Any]:
     """Return the attributes of a convolution of input `x` by a weight of that shape."""
     kernel = _kernel(use, weight)
     attrs = spatial(use, kernel, use.type(x).shape[2:])
     return {**attrs, "groups": use.take("group", 1), "layout": "NCHW"}
 
 
-def _kernel(use: Use, weight: Sequence[Dim]) -> tuple[int, ...]:
+def _kernel(use: NodeUse, weight: Sequence[Dim]) -> tuple[int, ...]:
     """Return the kernel's shape: the weight's, which an attribute may repeat but not change."""
     dims = weight[2:]
     given = use.take("kernel_shape")
@@ -34,10 +34,10 @@ def _kernel(use: Use, weight: Sequence[Dim]) -> tuple[int, ...]:
     return kernel
 
 
-def pool(op: str) -> Callable[[Use], Sequence[int]]:
+def pool(op: str) -> Callable[[NodeUse], Sequence[int]]:
     """Return the rule of a pool."""
 
-    def rule(use: Use) -> Sequence[int]:
+    def rule(use: NodeUse) -> Sequence[int]:
         kernel = tuple(use.take("kernel_shape", ()))
         sizes = use.type().shape[2:]
         if len(kernel) != len(sizes):
@@ -48,7 +48,7 @@ def pool(op: str) -> Callable[[Use], Sequence[int]]:
     return rule
 
 
-def conv_transpose(use: Use) -> Sequence[int]:
+def conv_transpose(use: NodeUse) -> Sequence[int]:
     """ConvTranspose; an output_shape becomes pads and output padding."""
     sizes, kernel = use.type().shape[2:], _kernel(use, use.type(1).shape)
     wanted, extra = use.take("output_shape"), use.take("output_padding")
@@ -71,7 +71,7 @@ def conv_transpose(use: Use) -> Sequence[int]:
     return (use.add("conv_transpose", *use.inputs, layout="NCHW", **attrs),)
 
 
-def spatial(use: Use, kernel: Sequence[int], sizes: Sequence[Dim]) -> dict[str, Any]:
+def spatial(use: NodeUse, kernel: Sequence[int], sizes: Sequence[Dim]) -> dict[str, Any]:
     """Return strides, dilations and pads, one entry (two for pads) for each spatial axis."""
     ones = (1,) * len(kernel)
     strides = tuple(use.take("strides", ones))
@@ -91,7 +91,7 @@ def spatial(use: Use, kernel: Sequence[int], sizes: Sequence[Dim]) -> dict[str, 
     return {"strides": strides, "dilations": dilations, "pads": pads}
 
 
-def _same(use: Use, size: Dim, kernel: int, stride: int, dilation: int) -> int:
+def _same(use: NodeUse, size: Dim, kernel: int, stride: int, dilation: int) -> int:
     """Return the padding that gives ceil(size / stride) windows."""
     reach = (kernel - 1) * dilation + 1
     if stride == 1:
@@ -113,7 +113,7 @@ def _pads(totals: Sequence[int], begin_gets_more: bool) -> tuple[int, ...]:
     return more + less if begin_gets_more else less + more
 
 
-def _known(use: Use, sizes: Sequence[Dim]) -> list[int]:
+def _known(use: NodeUse, sizes: Sequence[Dim]) -> list[int]:
     if not all(isinstance(size, int) for size in sizes):
         raise use.error("the output's size needs an input of known size")
     return [int(size) for size in sizes]

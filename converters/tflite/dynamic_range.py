@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.tflite.use import Use
+from trireme.converters.tflite.use import OperatorUse
 from trireme.ir.graph import Quant
 from trireme.support.dtypes import Array
 
@@ -28,8 +28,8 @@ _TINY = 1e-30
 """The range of an input of zeros alone."""
 
 
-def hybrid(
-    use: Use,
+def dynamic_range(
+    use: OperatorUse,
     op: str,
     x: int,
     data: Array,
@@ -61,7 +61,7 @@ def hybrid(
         use.done("add", use.add("mul", product, scale), bias, activation=activation)
 
 
-def _symmetric(use: Use, x: int, axes: int) -> tuple[int, int]:
+def _symmetric(use: OperatorUse, x: int, axes: int) -> tuple[int, int]:
     """Return (whole numbers in -127..127, the step between them)."""
     most = use.add("reduce_max", use.add("abs", x), axes, keepdims=1)
     most = use.add("max", most, use.float_constant(_TINY))
@@ -70,7 +70,7 @@ def _symmetric(use: Use, x: int, axes: int) -> tuple[int, int]:
     return levels, use.add("mul", most, use.float_constant(1 / 127))
 
 
-def _asymmetric(use: Use, x: int, axes: int) -> tuple[int, int]:
+def _asymmetric(use: OperatorUse, x: int, axes: int) -> tuple[int, int]:
     """Return (whole numbers of a range of 255 that holds 0, the step between them)."""
     zero, least, most = (use.float_constant(v) for v in (0.0, -128.0, 127.0))
     low = use.add("min", use.add("reduce_min", x, axes, keepdims=1), zero)

@@ -167,10 +167,10 @@ def read_file(data: memoryview, signature: str | None = None) -> FileGraph:
         raise ModelFileError(
             "this is not a .tflite file", facts=[f"bytes 4..8 are {bytes(data[4:8])!r}, not 'TFL3'"]
         )
-    return _Reader(data).graph(signature)
+    return _FileReader(data).graph(signature)
 
 
-class _Reader:
+class _FileReader:
     """Reads one file; `_budget` limits the list entries that may be read in all."""
 
     def __init__(self, data: memoryview) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import tflite
 
-from trireme.converters.tflite.dynamic_range import hybrid
-from trireme.converters.tflite.use import Converter, Use
+from trireme.converters.tflite.dynamic_range import dynamic_range
+from trireme.converters.tflite.use import Converter, OperatorUse
 from trireme.ir.graph import Quant
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
 
 
 def padding(
-    use: Use, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
+    use: OperatorUse, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> tuple[int, ...]:
     """Return explicit pads (top, left, bottom, right) of SAME or VALID; the odd one comes last."""
     kind = use.option("Padding")
@@ -34,7 +34,7 @@ def padding(
     return (*before, *after)
 
 
-def spatial(use: Use, position: int, rank: int = 4) -> list[int]:
+def spatial(use: OperatorUse, position: int, rank: int = 4) -> list[int]:
     """Return the dimensions of an NHWC input between the first and the last."""
     dims = use.dims(position)
     if len(dims) != rank or 0 in dims:
@@ -42,12 +42,12 @@ def spatial(use: Use, position: int, rank: int = 4) -> list[int]:
     return list(dims[1:-1])
 
 
-def strides(use: Use) -> list[int]:
+def strides(use: OperatorUse) -> list[int]:
     """Return (height, width) strides."""
     return [use.option("StrideH"), use.option("StrideW")]
 
 
-def symmetric(use: Use) -> Quant | None:
+def symmetric(use: OperatorUse) -> Quant | None:
     """Return the quantisation of a convolution's weights; int8 has no zero point.
 
     Errors: ConvertError, where int8 has a zero point. LiteRT refuses such a CONV_2D. For
@@ -67,7 +67,14 @@ def symmetric(use: Use) -> Quant | None:
 
 
 def linear(
-    use: Use, op: str, x: int, data: Array, quant: Quant | None, *, axes: list[int], **attrs: Any
+    use: OperatorUse,
+    op: str,
+    x: int,
+    data: Array,
+    quant: Quant | None,
+    *,
+    axes: list[int],
+    **attrs: Any,
 ) -> None:
     """Add the node of an operator with constant weights, or its dynamic-range form on float inputs.
 
@@ -79,7 +86,7 @@ def linear(
         use.done(op, x, weights, use.optional(2), activation=use.activation(), **attrs)
         return
     asymmetric = use.option("AsymmetricQuantizeInputs", False) if op != "conv" else quant.axis == 0
-    hybrid(
+    dynamic_range(
         use,
         op,
         x,
@@ -93,7 +100,7 @@ def linear(
     )
 
 
-def conv(use: Use) -> None:
+def conv(use: OperatorUse) -> None:
     """CONV_2D: the weights are [O,KH,KW,C/groups] already."""
     quant = symmetric(use)
     sizes, window = spatial(use, 0), spatial(use, 1)
@@ -115,7 +122,7 @@ def conv(use: Use) -> None:
         linear(use, "conv", use.value(0), data, quant, axes=[1, 2, 3], **attrs)
 
 
-def depthwise(use: Use) -> None:
+def depthwise(use: OperatorUse) -> None:
     """DEPTHWISE_CONV_2D: weights [1,KH,KW,C*M] become [C*M,KH,KW,1] of a conv with C groups."""
     sizes, window = spatial(use, 0), spatial(use, 1)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
@@ -139,7 +146,7 @@ def depthwise(use: Use) -> None:
     )
 
 
-def transpose_conv(use: Use) -> None:
+def transpose_conv(use: OperatorUse) -> None:
     """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
     target, window = use.ints(0), spatial(use, 1)
     sizes, steps = spatial(use, 2), strides(use)
@@ -174,7 +181,7 @@ def transpose_conv(use: Use) -> None:
     )
 
 
-def fully_connected(use: Use) -> None:
+def fully_connected(use: OperatorUse) -> None:
     """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them
     already.
     """

@@ -6,7 +6,7 @@ import numpy as np
 import tflite
 
 from trireme.converters.tflite.ops import same
-from trireme.converters.tflite.use import Converter, Use
+from trireme.converters.tflite.use import Converter, OperatorUse
 from trireme.support.errors import ModelFileError
 
 _INT64_MOST = 2**63 - 1
@@ -14,7 +14,7 @@ Cut = tuple[int, int, int, int]
 """One axis of a slice: (start, end, axis, step)."""
 
 
-def reshape(use: Use) -> None:
+def reshape(use: OperatorUse) -> None:
     """RESHAPE to the shape in input 1, or in the options of older files."""
     shape = use.ints(1) if use.has(1) else use.option_ints("NewShape")
     if any(dim < -1 for dim in shape):
@@ -22,38 +22,38 @@ def reshape(use: Use) -> None:
     use.done("reshape", use.value(0), use.int_constant(shape), allowzero=1)
 
 
-def concat(use: Use) -> None:
+def concat(use: OperatorUse) -> None:
     """CONCATENATION of all inputs along an axis."""
     use.done("concat", *use.values(), axis=use.option("Axis"), activation=use.activation())
 
 
-def pad(use: Use) -> None:
+def pad(use: OperatorUse) -> None:
     """PAD and PADV2: [[before, after], ...] becomes all before, then all after."""
     pairs = _pairs(use, 1)
     value = use.optional(2)
     use.done("pad", use.value(0), use.int_constant(pairs), value, mode="constant")
 
 
-def mirror_pad(use: Use) -> None:
+def mirror_pad(use: OperatorUse) -> None:
     """MIRROR_PAD: SYMMETRIC repeats the edge, REFLECT does not."""
     reflect = use.option("Mode") == tflite.MirrorPadMode.REFLECT
     mode = "reflect" if reflect else "symmetric"
     use.done("pad", use.value(0), use.int_constant(_pairs(use, 1)), mode=mode)
 
 
-def _pairs(use: Use, position: int) -> list[int]:
+def _pairs(use: OperatorUse, position: int) -> list[int]:
     flat = use.ints(position)
     if len(flat) != 2 * len(use.dims(0)):
         raise ModelFileError(f"{use.source}: {len(flat)} pads for shape {use.dims(0)}")
     return [*flat[0::2], *flat[1::2]]
 
 
-def transpose(use: Use) -> None:
+def transpose(use: OperatorUse) -> None:
     """TRANSPOSE by a constant permutation."""
     use.done("transpose", use.value(0), perm=use.ints(1))
 
 
-def slice_(use: Use) -> None:
+def slice_(use: OperatorUse) -> None:
     """SLICE (x, begin, size), where a size of -1 goes to the end."""
     begin, size = use.ints(1), use.ints(2)
     if len(begin) != len(size):
@@ -62,7 +62,7 @@ def slice_(use: Use) -> None:
     use.done("slice", use.value(0), use.int_constant(begin), use.int_constant(ends))
 
 
-def strided_slice(use: Use) -> None:
+def strided_slice(use: OperatorUse) -> None:
     """STRIDED_SLICE (x, begin, end, strides) with its five masks, as slice, squeeze, unsqueeze."""
     begin, end, steps = use.ints(1), use.ints(2), use.ints(3)
     if not len(begin) == len(end) == len(steps) or 0 in steps:
@@ -101,7 +101,7 @@ def strided_slice(use: Use) -> None:
     _sliced(use, cuts, gone, new)
 
 
-def _sliced(use: Use, cuts: list[Cut], gone: list[int], new: list[int]) -> None:
+def _sliced(use: OperatorUse, cuts: list[Cut], gone: list[int], new: list[int]) -> None:
     """Emit slice, then squeeze and unsqueeze where axes go or come."""
     quant = use.quant(0)
     ranges = tuple([cut[part] for cut in cuts] for part in range(4))
@@ -117,13 +117,13 @@ def _sliced(use: Use, cuts: list[Cut], gone: list[int], new: list[int]) -> None:
             value = use.add(op, value, *constants, quant=quant)
 
 
-def split(use: Use) -> None:
+def split(use: OperatorUse) -> None:
     """SPLIT (axis, x) into equal parts."""
     (axis,) = use.ints(0)
     use.done("split", use.value(1), axis=axis, num_outputs=len(use.operator.outputs))
 
 
-def split_v(use: Use) -> None:
+def split_v(use: OperatorUse) -> None:
     """SPLIT_V (x, sizes, axis); a size of -1 takes what is left."""
     sizes, (axis,) = list(use.ints(1)), use.ints(2)
     dims = use.dims(0)
@@ -134,13 +134,13 @@ def split_v(use: Use) -> None:
     use.done("split", use.value(0), use.int_constant(sizes), axis=axis)
 
 
-def gather(use: Use) -> None:
+def gather(use: OperatorUse) -> None:
     """GATHER along an axis."""
     axis, batch = use.option("Axis"), use.option("BatchDims")
     use.done("gather", use.value(0), use.value(1), axis=axis, batch_dims=batch)
 
 
-def pack(use: Use) -> None:
+def pack(use: OperatorUse) -> None:
     """PACK: a new axis on every input, then a concat."""
     axis = use.option("Axis")
     parts = [
@@ -150,7 +150,7 @@ def pack(use: Use) -> None:
     use.done("concat", *parts, axis=axis)
 
 
-def unpack(use: Use) -> None:
+def unpack(use: OperatorUse) -> None:
     """UNPACK: a split into slices of one, each without the axis."""
     axis, count = use.option("Axis"), len(use.operator.outputs)
     quant = use.quant(0)
@@ -175,32 +175,32 @@ def unpack(use: Use) -> None:
         use.bind(position, made)
 
 
-def expand_dims(use: Use) -> None:
+def expand_dims(use: OperatorUse) -> None:
     """EXPAND_DIMS (x, axis)."""
     use.done("unsqueeze", use.value(0), use.int_constant(use.ints(1)))
 
 
-def squeeze(use: Use) -> None:
+def squeeze(use: OperatorUse) -> None:
     """SQUEEZE of the axes given, or of all that are one."""
     axes = use.option_ints("SqueezeDims") or [i for i, dim in enumerate(use.dims(0)) if dim == 1]
     use.done("squeeze", use.value(0), use.int_constant(axes))
 
 
-def _block(use: Use) -> tuple[int, list[int]]:
+def _block(use: OperatorUse) -> tuple[int, list[int]]:
     block, dims = use.option("BlockSize"), list(use.dims(0))
     if block < 1 or len(dims) != 4:
         raise ModelFileError(f"{use.source}: block {block} on shape {dims}")
     return block, dims
 
 
-def _rearranged(use: Use, inner: list[int], perm: list[int], outer: list[int]) -> None:
+def _rearranged(use: OperatorUse, inner: list[int], perm: list[int], outer: list[int]) -> None:
     """Emit reshape, transpose, reshape, the parts of block operators."""
     value = use.add("reshape", use.value(0), use.int_constant(inner), quant=use.quant(0))
     value = use.add("transpose", value, perm=perm, quant=use.quant(0))
     use.done("reshape", value, use.int_constant(outer))
 
 
-def space_to_depth(use: Use) -> None:
+def space_to_depth(use: OperatorUse) -> None:
     """SPACE_TO_DEPTH of NHWC: blocks of b x b pixels become channels."""
     b, (n, h, w, c) = _block(use)
     _rearranged(
@@ -208,14 +208,14 @@ def space_to_depth(use: Use) -> None:
     )
 
 
-def depth_to_space(use: Use) -> None:
+def depth_to_space(use: OperatorUse) -> None:
     """DEPTH_TO_SPACE of NHWC: channels become blocks of b x b pixels."""
     b, (n, h, w, c) = _block(use)
     d = c // (b * b)
     _rearranged(use, [n, h, w, b, b, d], [0, 1, 3, 2, 4, 5], [n, h * b, w * b, d])
 
 
-def space_to_batch(use: Use) -> None:
+def space_to_batch(use: OperatorUse) -> None:
     """SPACE_TO_BATCH_ND (x, block, paddings): pad, then move blocks to the batch."""
     blocks, pads, dims = _batch_blocks(use)
     rank, rest = len(blocks), len(dims) - len(blocks) - 1
@@ -238,7 +238,7 @@ def space_to_batch(use: Use) -> None:
     use.done("reshape", value, use.int_constant(outer))
 
 
-def batch_to_space(use: Use) -> None:
+def batch_to_space(use: OperatorUse) -> None:
     """BATCH_TO_SPACE_ND (x, block, crops): move the batch to blocks, then crop."""
     blocks, crops, dims = _batch_blocks(use)
     rank, volume = len(blocks), int(np.prod(blocks))
@@ -260,7 +260,7 @@ def batch_to_space(use: Use) -> None:
     use.done("slice", value, use.int_constant(crops[0::2]), use.int_constant(ends), axes)
 
 
-def _batch_blocks(use: Use) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _batch_blocks(use: OperatorUse) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     blocks, pads, dims = use.ints(1), use.ints(2), use.dims(0)
     fits = len(pads) == 2 * len(blocks) and len(dims) > len(blocks) > 0
     if not fits or min(blocks) < 1 or min(pads) < 0:
@@ -268,12 +268,12 @@ def _batch_blocks(use: Use) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int
     return blocks, pads, dims
 
 
-def broadcast_to(use: Use) -> None:
+def broadcast_to(use: OperatorUse) -> None:
     """BROADCAST_TO a constant shape."""
     use.done("expand", use.value(0), use.int_constant(use.ints(1)))
 
 
-def tile(use: Use) -> None:
+def tile(use: OperatorUse) -> None:
     """TILE by constant repeats."""
     use.done("tile", use.value(0), use.int_constant(use.ints(1)))
 

@@ -9,7 +9,7 @@ from flatbuffers import flexbuffers
 
 from trireme.converters.tflite.file import reading
 from trireme.converters.tflite.linear import padding, spatial, strides
-from trireme.converters.tflite.use import Converter, Use
+from trireme.converters.tflite.use import Converter, OperatorUse
 from trireme.ops.integer import dequantized
 
 
@@ -37,7 +37,7 @@ def reduction(op: str) -> Converter:
 def pool(op: str, **attrs: Any) -> Converter:
     """Convert a 2-D pool."""
 
-    def convert(use: Use) -> None:
+    def convert(use: OperatorUse) -> None:
         window = [use.option("FilterHeight"), use.option("FilterWidth")]
         use.done(
             op,
@@ -57,7 +57,7 @@ def pool(op: str, **attrs: Any) -> Converter:
 def resize(mode: str) -> Converter:
     """Convert RESIZE_BILINEAR or RESIZE_NEAREST_NEIGHBOR of an NHWC image."""
 
-    def convert(use: Use) -> None:
+    def convert(use: OperatorUse) -> None:
         corners, half = use.option("AlignCorners", False), use.option("HalfPixelCenters", False)
         how = "align_corners" if corners else "half_pixel" if half else "asymmetric"
         nearest = "floor" if how == "asymmetric" else "round_prefer_ceil"
@@ -76,12 +76,12 @@ def resize(mode: str) -> Converter:
     return convert
 
 
-def softmax(use: Use) -> None:
+def softmax(use: OperatorUse) -> None:
     """SOFTMAX over the last axis, with beta."""
     use.done("softmax", use.value(0), axis=-1, beta=float(use.option("Beta", 1.0)))
 
 
-def batch_matmul(use: Use) -> None:
+def batch_matmul(use: OperatorUse) -> None:
     """BATCH_MATMUL: an adjoint becomes a transpose of the last two axes."""
     operands = []
     for position, adjoint in ((0, use.option("AdjX", False)), (1, use.option("AdjY", False))):
@@ -96,7 +96,7 @@ def batch_matmul(use: Use) -> None:
 def arg_reduction(op: str) -> Converter:
     """Convert ARG_MAX or ARG_MIN (x, axis), whose result may be int32."""
 
-    def convert(use: Use) -> None:
+    def convert(use: OperatorUse) -> None:
         (axis,) = use.ints(1)
         options: dict[str, Any] = {"axis": axis, "keepdims": 0}
         if use.output().dtype == "int64":
@@ -107,7 +107,7 @@ def arg_reduction(op: str) -> Converter:
     return convert
 
 
-def dequantize(use: Use) -> None:
+def dequantize(use: OperatorUse) -> None:
     """DEQUANTIZE: constants become float constants, float16 is a cast."""
     data = use.builder.values[use.value(0)].data
     if use.type(0).dtype == "float16":
@@ -123,20 +123,20 @@ def dequantize(use: Use) -> None:
         use.done("dequantize", use.value(0))
 
 
-def gelu(use: Use) -> None:
+def gelu(use: OperatorUse) -> None:
     """GELU, exact or by tanh."""
     kind = "tanh" if use.option("Approximate", False) else "none"
     use.done("gelu", use.value(0), approximate=kind)
 
 
-def select(use: Use) -> None:
+def select(use: OperatorUse) -> None:
     """SELECT (condition, x, y), whose values must have one quantisation."""
     if not use.quant(1) == use.quant(2) == use.output().quant:
         raise use.fail("x, y and the output have different quantisation")
     use.done("where", *use.values())
 
 
-def l2_normalization(use: Use) -> None:
+def l2_normalization(use: OperatorUse) -> None:
     """L2_NORMALIZATION: x / sqrt(max(sum(x**2), 1e-6)) along the last axis."""
     if use.quant(0) is not None:
         raise use.fail("L2_NORMALIZATION of quantised values is not supported")
@@ -146,19 +146,19 @@ def l2_normalization(use: Use) -> None:
     use.done("div", use.value(0), norm, activation=use.activation())
 
 
-def relu_0_to_1(use: Use) -> None:
+def relu_0_to_1(use: OperatorUse) -> None:
     """RELU_0_TO_1 as a clip."""
     if use.quant(0) is not None:
         raise use.fail("RELU_0_TO_1 of quantised values is not supported")
     use.done("clip", use.value(0), use.float_constant(0.0), use.float_constant(1.0))
 
 
-def rfft2d(use: Use) -> None:
+def rfft2d(use: OperatorUse) -> None:
     """RFFT2D (x, fft_length): the complex spectrum of the last two axes."""
     use.done("rfft2d", use.value(0), fft_length=use.ints(1))
 
 
-def detection_post_process(use: Use) -> None:
+def detection_post_process(use: OperatorUse) -> None:
     """TFLite_Detection_PostProcess (boxes, scores, anchors), whose options are a flexbuffer."""
     with reading(f"{use.source} custom_options"):
         given = flexbuffers.GetRoot(use.operator.custom).AsMap

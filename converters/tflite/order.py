@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.converters.tflite.ops import reduction, same
-from trireme.converters.tflite.use import Converter, Use
+from trireme.converters.tflite.use import Converter, OperatorUse
 from trireme.support.dtypes import numpy_dtype
 from trireme.support.errors import ModelFileError
 
 
-def cumsum(use: Use) -> None:
+def cumsum(use: OperatorUse) -> None:
     """CUMSUM (x, axis)."""
     (axis,) = use.ints(1)
     at = use.builder.constant(f"{use.source}_axis", np.array(axis, np.int64))
@@ -23,12 +23,12 @@ def cumsum(use: Use) -> None:
     )
 
 
-def fill(use: Use) -> None:
+def fill(use: OperatorUse) -> None:
     """FILL (shape, value)."""
     use.done("expand", use.value(1), use.int_constant(use.ints(0)))
 
 
-def local_response_normalization(use: Use) -> None:
+def local_response_normalization(use: OperatorUse) -> None:
     """LOCAL_RESPONSE_NORMALIZATION: ONNX divides alpha by the window's size, this does not."""
     size = 2 * use.option("Radius") + 1
     use.done(
@@ -42,7 +42,7 @@ def local_response_normalization(use: Use) -> None:
     )
 
 
-def one_hot(use: Use) -> None:
+def one_hot(use: OperatorUse) -> None:
     """ONE_HOT (indices, depth, on, off)."""
     (depth,) = use.ints(1)
     values = np.stack([use.constant(3).reshape(()), use.constant(2).reshape(())])
@@ -55,14 +55,14 @@ def one_hot(use: Use) -> None:
     )
 
 
-def reverse_sequence(use: Use) -> None:
+def reverse_sequence(use: OperatorUse) -> None:
     """REVERSE_SEQUENCE (x, lengths)."""
     lengths = use.add("cast", use.value(1), to="int64")
     time, batch = use.option("SeqDim"), use.option("BatchDim")
     use.done("reverse_sequence", use.value(0), lengths, time_axis=time, batch_axis=batch)
 
 
-def scatter_nd(use: Use) -> None:
+def scatter_nd(use: OperatorUse) -> None:
     """SCATTER_ND (indices, updates, shape): updates added to zeros."""
     shape = use.ints(2)
     if any(dim < 0 for dim in shape) or np.prod(shape, dtype=object) > 1 << 28:
@@ -73,7 +73,7 @@ def scatter_nd(use: Use) -> None:
     use.done("scatter_nd", into, at, use.value(1), reduction="add")
 
 
-def shape_of(use: Use) -> None:
+def shape_of(use: OperatorUse) -> None:
     """SHAPE as int32 or int64."""
     if use.output().dtype == "int64":
         use.done("shape", use.value(0))
@@ -81,19 +81,19 @@ def shape_of(use: Use) -> None:
         use.done("cast", use.add("shape", use.value(0)), to=use.output().dtype)
 
 
-def rank_of(use: Use) -> None:
+def rank_of(use: OperatorUse) -> None:
     """RANK: a constant from the type."""
     rank = np.array(len(use.type(0).shape), np.int32)
     use.bind(0, use.builder.constant(use.output().name, rank))
 
 
-def zeros_like(use: Use) -> None:
+def zeros_like(use: OperatorUse) -> None:
     """ZEROS_LIKE: the stored zero, spread over the shape."""
     zero = use.float_constant(0, use.type(0).dtype)
     use.done("expand", zero, use.int_constant(use.dims(0)))
 
 
-def top_k(use: Use) -> None:
+def top_k(use: OperatorUse) -> None:
     """TOPK_V2 (x, k): values, and indices as int32."""
     (k,) = use.ints(1)
     outputs = [use.output(0), use.output(1)]
@@ -114,7 +114,7 @@ def top_k(use: Use) -> None:
     use.bind(1, narrow)
 
 
-def where(use: Use) -> None:
+def where(use: OperatorUse) -> None:
     """WHERE (condition): the indices of true elements, a row each."""
     use.done("transpose", use.add("non_zero", use.value(0)), perm=(1, 0))
 

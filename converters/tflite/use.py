@@ -41,7 +41,7 @@ def _options_of(code: str) -> str | None:
 
 
 @dataclass
-class State:
+class ConversionState:
     """The state of a conversion: the value of each tensor so far."""
 
     builder: GraphBuilder
@@ -65,10 +65,10 @@ class State:
         return self.ids[index]
 
 
-class Use:
+class OperatorUse:
     """One operator, for the function that converts it."""
 
-    def __init__(self, state: State, operator: FileOperator) -> None:
+    def __init__(self, state: ConversionState, operator: FileOperator) -> None:
         self.state = state
         self.builder = state.builder
         self.operator = operator
@@ -215,5 +215,5 @@ class Use:
         return ConvertError(f"{self.source}: {sentence}", fix=fix)
 
 
-Converter = Callable[[Use], None]
+Converter = Callable[[OperatorUse], None]
 """Turns one operator into nodes."""

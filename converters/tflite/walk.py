@@ -17,14 +17,14 @@ from trireme.converters.tflite.linear import LINEAR
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
-from trireme.converters.tflite.use import State, Use
+from trireme.converters.tflite.use import ConversionState, OperatorUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.model_file.notes import OnNote, log_note
 from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
-OPERATORS: dict[str, Callable[[Use], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
+OPERATORS: dict[str, Callable[[OperatorUse], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
 
@@ -69,12 +69,12 @@ def convert(
     _check_supported(file)
     fallback = Path(source).stem if isinstance(source, str | Path) else file.name
     builder = GraphBuilder(name or fallback)
-    state = State(builder, file.tensors, check_shapes=not shapes)
+    state = ConversionState(builder, file.tensors, check_shapes=not shapes)
     try:
         _add_inputs(file, state, shapes or {}, {} if signature is None else file.entry.names)
         for operator in file.operators:
             with reading(operator.source):
-                OPERATORS[operator.code](Use(state, operator))
+                OPERATORS[operator.code](OperatorUse(state, operator))
         return builder.finish(*_outputs(file, state))
     except GraphError as error:
         raise ModelFileError(
@@ -109,7 +109,10 @@ def _check_supported(file: FileGraph) -> None:
 
 
 def _add_inputs(
-    file: FileGraph, state: State, shapes: Mapping[str, Sequence[int]], given: Mapping[int, str]
+    file: FileGraph,
+    state: ConversionState,
+    shapes: Mapping[str, Sequence[int]],
+    given: Mapping[int, str],
 ) -> None:
     """Add the inputs and name the outputs; `given` are names by tensor, before the tensors' own."""
 
@@ -133,7 +136,7 @@ def _add_inputs(
     state.names = dict(zip(file.outputs, outputs, strict=True))
 
 
-def _outputs(file: FileGraph, state: State) -> list[int]:
+def _outputs(file: FileGraph, state: ConversionState) -> list[int]:
     return [state.value(index, "SubGraph.outputs") for index in file.outputs]
 
 

@@ -13,7 +13,7 @@ from trireme.cost.calibration import DeviceCalibration
 from trireme.cost.model import supported_part
 from trireme.passes.pipeline import optimise
 
-_PACE = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
+_TIMED = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")
 """The networks that are timed: short ones, of several kinds."""
 
 
@@ -29,7 +29,7 @@ class MachineSpeed:
         self._nets = measured.nets
         self._rows: list[tuple[BoundCall, str, list[float]]] = []
         for net in NETS:
-            if net.name in _PACE and any(net.name in nets for nets in measured.nets.values()):
+            if net.name in _TIMED and any(net.name in nets for nets in measured.nets.values()):
                 graph = supported_part(optimise(build(net)), device)
                 self._rows.append((bind(device, graph), net.name, []))
 

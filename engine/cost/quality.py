@@ -21,7 +21,7 @@ Quantity = Literal[
 
 
 @dataclass(frozen=True)
-class Limits:
+class FigureLimits:
     """The requirements on a figure.
 
     samples: the fewest measurements
@@ -36,19 +36,19 @@ class Limits:
     error: float = 0.5
 
 
-LIMITS: Mapping[Quantity, Limits] = {
+LIMITS: Mapping[Quantity, FigureLimits] = {
     # A driver that takes more than 2 ms to launch a task was disturbed: slow ones take 50 us.
-    "launch": Limits(3, 0.0, 2e-3, "s"),
-    "issue": Limits(1, 0.0, 1e-3, "s"),
+    "launch": FigureLimits(3, 0.0, 2e-3, "s"),
+    "issue": FigureLimits(1, 0.0, 1e-3, "s"),
     # The fixed seconds of a kernel.
-    "kernels": Limits(3, 0.0, 2e-3, "s"),
+    "kernels": FigureLimits(3, 0.0, 2e-3, "s"),
     # Ops of one family differ in speed; the interval covers the difference.
-    "reference": Limits(3, 0.0, 1e-2, "s", error=1.0),
-    "copy latency": Limits(3, 0.0, 5e-3, "s"),
+    "reference": FigureLimits(3, 0.0, 1e-2, "s", error=1.0),
+    "copy latency": FigureLimits(3, 0.0, 5e-3, "s"),
     # No bus and no memory of one socket is faster; a fit without large copies gives 1,000 GB/s.
-    "copy bandwidth": Limits(3, 1e6, 4e11, "B/s"),
+    "copy bandwidth": FigureLimits(3, 1e6, 4e11, "B/s"),
     # Two devices at once cannot take less than half of one after the other.
-    "overlap": Limits(1, 0.45, 2.5, ""),
+    "overlap": FigureLimits(1, 0.45, 2.5, ""),
 }
 
 

@@ -204,7 +204,7 @@ class GraphRewriter:
             self._retyped.add(value)
 
     def _replace(self, root: Node, made: tuple[int, ...]) -> bool:
-        if not all(self._may_stand_in(o, n) for o, n in zip(root.outputs, made, strict=True)):
+        if not all(self._can_replace(o, n) for o, n in zip(root.outputs, made, strict=True)):
             return False
         for old, new in zip(root.outputs, made, strict=True):
             if self.is_output(old) or new in self._fresh:
@@ -224,7 +224,7 @@ class GraphRewriter:
         if places:
             self._output_places.setdefault(new, []).extend(places)
 
-    def _may_stand_in(self, old: int, new: int) -> bool:
+    def _can_replace(self, old: int, new: int) -> bool:
         """Whether a value may replace another: a graph output keeps its name and its type."""
         if not fits(self.type(new), self.type(old)):
             return False
@@ -235,15 +235,15 @@ class GraphRewriter:
     def _drop_unread(self, values: Iterable[int]) -> None:
         for value in values:
             if not self._uses[value]:
-                self._kill(value)
+                self._drop_producer(value)
 
     def _release(self, values: Iterable[int]) -> None:
         for value in values:
             self._uses[value] -= 1
             if not self._uses[value]:
-                self._kill(value)
+                self._drop_producer(value)
 
-    def _kill(self, value: int) -> None:
+    def _drop_producer(self, value: int) -> None:
         """Drop the producer of a value without readers, and the nodes that only it needed."""
         work = [value]
         while work:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trireme.model_file.layout import IDENTIFIER, MAX_TABLES
-from trireme.model_file.tables import ROOT, SIZES, TABLES, Field, Form
+from trireme.model_file.tables import ROOT, SIZES, TABLES, Field, FieldForm
 
 Table = dict[str, Any]
 
@@ -123,13 +123,13 @@ class _Decoder:
         if at % field.width:
             raise Fault(f"misaligned at byte {at}")
         match field.form:
-            case Form.SCALAR:
+            case FieldForm.SCALAR:
                 return _SCALARS[field.of].unpack_from(self.data, at)[0]
-            case Form.STRING:
+            case FieldForm.STRING:
                 return self.string(self.target(at))
-            case Form.TABLE:
+            case FieldForm.TABLE:
                 return self.table(self.target(at), field.of)
-            case Form.SCALARS:
+            case FieldForm.SCALARS:
                 start, count = self.vector(self.target(at), SIZES[field.of])
                 return struct.unpack_from(f"<{count}{field.of}", self.data, start)
             case _:
@@ -150,7 +150,7 @@ class _Decoder:
         try:
             for place in range(start, start + 4 * count, 4):
                 target = self.target(place)
-                if field.form is Form.STRINGS:
+                if field.form is FieldForm.STRINGS:
                     read.append(self.string(target))
                 else:
                     read.append(self.table(target, field.of))

@@ -46,7 +46,7 @@ def read(raw: Array, verify_weights: bool) -> Graph:
         _each("buffers", file["buffers"], constants.add)
         if verify_weights:
             constants.verify()
-        return _Reader(file, constants).model()
+        return _GraphReader(file, constants).model()
     except Fault as fault:
         raise ModelFileError(fault.summary, facts=fault.facts, fix=fault.fix) from fault
 
@@ -67,7 +67,7 @@ def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list
     return done
 
 
-class _Reader:
+class _GraphReader:
     """Reads the graphs of a decoded file in order, so that bodies come before their users."""
 
     def __init__(self, file: Table, constants: Constants) -> None:

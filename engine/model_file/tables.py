@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any
 
 
-class Form(Enum):
+class FieldForm(Enum):
     """How a field is stored in its table."""
 
     SCALAR = auto()
@@ -31,7 +31,7 @@ class Field:
     """A field: its name, its form, the struct code or table of its elements, its default."""
 
     name: str
-    form: Form
+    form: FieldForm
     of: str = ""
     default: Any = None
     required: bool = False
@@ -39,41 +39,41 @@ class Field:
     @property
     def width(self) -> int:
         """Bytes of the field itself in its table: the scalar, or a 4-byte offset."""
-        return SIZES[self.of] if self.form is Form.SCALAR else 4
+        return SIZES[self.of] if self.form is FieldForm.SCALAR else 4
 
 
 def _scalar(name: str, code: str, default: float | None = 0) -> Field:
-    return Field(name, Form.SCALAR, code, default)
+    return Field(name, FieldForm.SCALAR, code, default)
 
 
 def _string(name: str, required: bool = False) -> Field:
-    return Field(name, Form.STRING, required=required)
+    return Field(name, FieldForm.STRING, required=required)
 
 
 def _table(name: str, of: str, required: bool = False) -> Field:
-    return Field(name, Form.TABLE, of, required=required)
+    return Field(name, FieldForm.TABLE, of, required=required)
 
 
-def _vector(name: str, form: Form, of: str = "", required: bool = False) -> Field:
+def _vector(name: str, form: FieldForm, of: str = "", required: bool = False) -> Field:
     return Field(name, form, of, (), required)
 
 
 TABLES: dict[str, tuple[Field, ...]] = {
     "Quant": (
-        _vector("scales", Form.SCALARS, "d", required=True),
-        _vector("zero_points", Form.SCALARS, "q", required=True),
+        _vector("scales", FieldForm.SCALARS, "d", required=True),
+        _vector("zero_points", FieldForm.SCALARS, "q", required=True),
         _scalar("axis", "i", None),
     ),
     "TensorType": (
         _string("dtype", required=True),
-        _vector("shape", Form.SCALARS, "q"),
+        _vector("shape", FieldForm.SCALARS, "q"),
         _table("quant", "Quant"),
     ),
     "Buffer": (
         _scalar("offset", "Q"),
         _scalar("size", "Q"),
         _scalar("crc32", "I"),
-        Field("strings", Form.STRINGS),
+        Field("strings", FieldForm.STRINGS),
     ),
     "Value": (
         _scalar("id", "i"),
@@ -87,9 +87,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         _scalar("number", "q", None),
         _scalar("real", "d", None),
         _string("text"),
-        _vector("numbers", Form.SCALARS, "q"),
-        _vector("reals", Form.SCALARS, "d"),
-        _vector("texts", Form.STRINGS),
+        _vector("numbers", FieldForm.SCALARS, "q"),
+        _vector("reals", FieldForm.SCALARS, "d"),
+        _vector("texts", FieldForm.STRINGS),
         _table("tensor_type", "TensorType"),
         _scalar("buffer", "I", None),
         _scalar("graph", "I", None),
@@ -97,12 +97,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "Node": (
         _scalar("id", "i"),
         _string("op", required=True),
-        _vector("inputs", Form.SCALARS, "i"),
-        _vector("outputs", Form.SCALARS, "i"),
-        _vector("attrs", Form.TABLES, "Attr"),
+        _vector("inputs", FieldForm.SCALARS, "i"),
+        _vector("outputs", FieldForm.SCALARS, "i"),
+        _vector("attrs", FieldForm.TABLES, "Attr"),
         _string("source"),
         _string("pin"),
-        _vector("after", Form.SCALARS, "i"),
+        _vector("after", FieldForm.SCALARS, "i"),
     ),
     "Symbol": (
         _string("name", required=True),
@@ -111,15 +111,15 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     "Graph": (
         _string("name", required=True),
-        _vector("inputs", Form.SCALARS, "i"),
-        _vector("outputs", Form.SCALARS, "i"),
-        _vector("symbols", Form.TABLES, "Symbol"),
-        _vector("values", Form.TABLES, "Value"),
-        _vector("nodes", Form.TABLES, "Node"),
+        _vector("inputs", FieldForm.SCALARS, "i"),
+        _vector("outputs", FieldForm.SCALARS, "i"),
+        _vector("symbols", FieldForm.TABLES, "Symbol"),
+        _vector("values", FieldForm.TABLES, "Value"),
+        _vector("nodes", FieldForm.TABLES, "Node"),
     ),
     "File": (
-        _vector("graphs", Form.TABLES, "Graph", required=True),
-        _vector("buffers", Form.TABLES, "Buffer"),
+        _vector("graphs", FieldForm.TABLES, "Graph", required=True),
+        _vector("buffers", FieldForm.TABLES, "Buffer"),
     ),
 }
 """Every table of the schema, by name."""

@@ -92,8 +92,8 @@ def _slice(g: GraphRewriter, root: Node, k: int, step: int, count: int) -> int:
     """Return a step's slice of the k-th scanned tensor."""
     x = root.used[root.attrs["carried"] + k]
     axis = _axis(root, "scan_input_axes", k, len(g.type(x).shape))
-    turned = (root.attrs["scan_input_directions"] or (0,) * (k + 1))[k]
-    at = count - 1 - step if turned else step
+    is_reversed = (root.attrs["scan_input_directions"] or (0,) * (k + 1))[k]
+    at = count - 1 - step if is_reversed else step
     start, end, along = (g.constant(np.array([number])) for number in (at, at + 1, axis))
     part = g.add("slice", [x, start, end, along], {}, [root])
     return g.add("squeeze", [part, along], {}, [root])
@@ -102,10 +102,10 @@ def _slice(g: GraphRewriter, root: Node, k: int, step: int, count: int) -> int:
 def _stack(g: GraphRewriter, root: Node, k: int, parts: Sequence[int]) -> int:
     """Return the k-th output of all steps, stacked along a new axis."""
     axis = _axis(root, "scan_output_axes", k, len(g.type(parts[0]).shape) + 1)
-    turned = (root.attrs["scan_output_directions"] or (0,) * (k + 1))[k]
+    is_reversed = (root.attrs["scan_output_directions"] or (0,) * (k + 1))[k]
     place = g.constant(np.array([axis]))
     rows = [g.add("unsqueeze", [part, place], {}, [root]) for part in parts]
-    return g.add("concat", rows[::-1] if turned else rows, {"axis": axis}, [root])
+    return g.add("concat", rows[::-1] if is_reversed else rows, {"axis": axis}, [root])
 
 
 def _distinct(g: GraphRewriter, root: Node, values: Sequence[int]) -> list[int]:

@@ -38,17 +38,17 @@ def matmul_of_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:
         return None
     if quant is None and g.type(w).dtype not in FLOATS:
         return None
-    turned = _turned(quant)
-    if quant is not None and (turned is None or g.type(x).quant is None):
+    transposed = _transposed_quant(quant)
+    if quant is not None and (transposed is None or g.type(x).quant is None):
         return None
-    key = ("turned", w)  # weights that several products read stay one constant
+    key = ("transposed", w)  # weights that several products read stay one constant
     if key not in g.memo:
-        g.memo[key] = g.constant(weights.T, quant=turned)
+        g.memo[key] = g.constant(weights.T, quant=transposed)
     inputs = [x, g.memo[key]]
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 
 
-def _turned(quant: Quant | None) -> Quant | None:
+def _transposed_quant(quant: Quant | None) -> Quant | None:
     """Return the quantisation of transposed weights, None if no op can have it."""
     if quant is None or quant.axis is None:
         return quant
@@ -103,10 +103,10 @@ def gemm_quantized(g: GraphRewriter, root: Node) -> tuple[int] | None:
         return None
     w = root.used[1]
     if not root.attrs["trans_b"]:
-        turned = _turned(quant)
-        if turned is None:
+        transposed = _transposed_quant(quant)
+        if transposed is None:
             return None
-        w = g.constant(weights.T, quant=turned)
+        w = g.constant(weights.T, quant=transposed)
     inputs = [root.used[0], w, *root.used[2:]]
     return (g.add("fully_connected", inputs, {}, [root], g.type(root.outputs[0]).quant),)
 
@@ -199,8 +199,8 @@ def shift_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
 def _reading(linear: Linear, x: int) -> Linear:
     node = linear.node
     inputs = (x, *node.inputs[1:])
-    turned = Node(node.id, node.op, inputs, node.outputs, node.attrs, node.source, node.pin)
-    return Linear(turned, linear.weights, linear.bias, linear.residual)
+    swapped = Node(node.id, node.op, inputs, node.outputs, node.attrs, node.source, node.pin)
+    return Linear(swapped, linear.weights, linear.bias, linear.residual)
 
 
 def _constant_before(

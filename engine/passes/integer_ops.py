@@ -22,7 +22,7 @@ from trireme.support.dtypes import Array, numpy_dtype
 EIGHT_BIT = ("int8", "uint8")
 
 
-def is_of(g: GraphRewriter, value: int, quant: Quant, stored: str) -> bool:
+def has_type(g: GraphRewriter, value: int, quant: Quant, stored: str) -> bool:
     """Whether a value has that quantisation and dtype."""
     return (g.type(value).quant, g.type(value).dtype) == (quant, stored)
 
@@ -35,10 +35,10 @@ def on_integers(
     A clamp between the op and the value becomes the op's activation.
     """
     attrs: dict[str, Any] = {}
-    node = _only_for(g, value, root)
+    node = _foldable_producer(g, value, root)
     clamp = g.only_for(value, root, *clamp_before(g, value))
     if clamp is not None:
-        inner = _only_for(g, clamp.used[0], root)
+        inner = _foldable_producer(g, clamp.used[0], root)
         name = name_of_clamp(clamp_limits(g, clamp))
         fuses = inner is not None and (is_linear(inner.op) or inner.op in NUMBERS)
         if inner is not None and fuses and name and not inner.attrs.get("activation"):
@@ -55,7 +55,7 @@ def on_integers(
     return made
 
 
-def _only_for(g: GraphRewriter, value: int, root: Node) -> Node | None:
+def _foldable_producer(g: GraphRewriter, value: int, root: Node) -> Node | None:
     """Return the node that makes a value for the root alone, if its op can be folded."""
     node = g.producer(value)
     return g.only_for(value, root, node.op) if node and fold_of(node.op) else None
@@ -171,7 +171,7 @@ def _fold_same(
     if node.op == "pad" and not _pads_with(g, node, inputs, type.quant):
         return None
     made = g.add(node.op, inputs, dict(node.attrs) | attrs, of, type.quant)
-    if is_of(g, made, quant, stored):
+    if has_type(g, made, quant, stored):
         return made
     return g.add("quantize", [made], {"dtype": stored}, of[-1:], quant)
 
@@ -237,8 +237,8 @@ def _rows(g: GraphRewriter, w: int, are_rows: bool) -> int | None:
     if are_rows or data is None or quant is None:
         return w if data is not None else None
     axis = None if quant.axis is None else 1 - quant.axis
-    turned = Quant(quant.scales, quant.zero_points, axis)
-    return g.constant(np.ascontiguousarray(data.T), g.values[w].name, turned)
+    transposed = Quant(quant.scales, quant.zero_points, axis)
+    return g.constant(np.ascontiguousarray(data.T), g.values[w].name, transposed)
 
 
 def _are_weights(g: GraphRewriter, op: str, w: int) -> bool:

@@ -18,13 +18,13 @@ from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, ru
 from trireme.passes.axes import renumber_of
 from trireme.passes.views import (
     Perm,
-    add_under,
-    available,
+    add_untransposed,
     channels_first,
+    existing_untransposed,
     inverse,
     nbytes,
     transposed,
-    under,
+    untransposed,
     view_of,
 )
 from trireme.passes.views_reshape import flatten_into_weights, reshape_under
@@ -46,8 +46,8 @@ def channels_last(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     for position in get_op(root.op).layout_inputs:
         value = inputs[position] if position < len(inputs) else None
         if value is not None:
-            inputs[position] = under(g, value, perm, root)
-    return add_under(g, root, inputs, dict(root.attrs) | {"layout": "NHWC"}, perm)
+            inputs[position] = untransposed(g, value, perm, root)
+    return add_untransposed(g, root, inputs, dict(root.attrs) | {"layout": "NHWC"}, perm)
 
 
 def transpose_of_view(g: GraphRewriter, root: Node) -> tuple[int] | None:
@@ -72,11 +72,11 @@ def sink_elementwise(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     if len(root.outputs) != 1 or not all(_widens(g, value, rank) for value in root.used):
         return None
     full = [v for v in root.used if len(g.type(v).shape) == rank and not _is_single(g, v)]
-    perm = choose(g, root, full)
+    perm = perm_to_sink(g, root, full)
     if perm is None:
         return None
     inputs = [None if v is None else _operand(g, v, perm, root) for v in root.inputs]
-    return add_under(g, root, inputs, dict(root.attrs), perm)
+    return add_untransposed(g, root, inputs, dict(root.attrs), perm)
 
 
 def _is_single(g: GraphRewriter, value: int) -> bool:
@@ -100,9 +100,9 @@ def _operand(g: GraphRewriter, value: int, perm: Perm, root: Node) -> int:
             shape = np.array([1] * (len(perm) - len(type.shape)) + list(type.dims), np.int64)
             as_said = {"allowzero": 1} if 0 in type.dims else {}  # 0 is a size here, no copy
             value = g.add("reshape", [value, g.constant(shape)], as_said, [root], type.quant)
-        return under(g, value, perm, root)
+        return untransposed(g, value, perm, root)
     if type.quant is not None and type.quant.axis is not None:
-        return under(g, value, perm, root)
+        return untransposed(g, value, perm, root)
     wide = data.reshape((1,) * (len(perm) - data.ndim) + data.shape).transpose(inverse(perm))
     while wide.ndim > 1 and wide.shape[0] == 1:
         wide = wide[0]
@@ -114,17 +114,17 @@ def sink_axes(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     op = get_op(root.op)
     joins = op.axes is not None and op.axes.does == "joins"
     values = root.used if joins else root.used[:1]
-    perm, renumber = choose(g, root, values), renumber_of(op)
+    perm, renumber = perm_to_sink(g, root, values), renumber_of(op)
     renumbered = renumber(g, root, perm) if perm and renumber else None
     if perm is None or renumbered is None:
         return None
     inputs = list(renumbered.inputs)
     for position in range(len(values)):
-        inputs[position] = under(g, values[position], perm, root)
-    return add_under(g, root, inputs, dict(renumbered.attrs), renumbered.perm)
+        inputs[position] = untransposed(g, values[position], perm, root)
+    return add_untransposed(g, root, inputs, dict(renumbered.attrs), renumbered.perm)
 
 
-def choose(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
+def perm_to_sink(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
     """Return the perm whose transposes should sink past the root, None when none should.
 
     They should if fewer bytes are then transposed. With as many bytes, they should if this pass
@@ -132,7 +132,7 @@ def choose(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
     """
     views = {value: view for value in values if (view := view_of(g, value)) is not None}
     perms = dict.fromkeys(perm for _, perm in views.values())
-    bills = [(*_bill(g, root, values, views, perm), perm) for perm in perms]
+    bills = [(*_transposed_bytes(g, root, values, views, perm), perm) for perm in perms]
     if not bills:
         return None
     saved, new, perm = max(bills, key=lambda bill: bill[0] - bill[1])
@@ -140,12 +140,12 @@ def choose(g: GraphRewriter, root: Node, values: Sequence[int]) -> Perm | None:
     if saved < new or not saved or (saved == new and not (first and perm != inverse(perm))):
         return None  # a perm that is its own inverse would go back and forth
     made = sum(nbytes(g, out) for out in root.outputs)
-    if made < saved - new or (made <= saved and first) or meets(g, root):
+    if made < saved - new or (made <= saved and first) or may_cancel(g, root):
         return perm
     return None
 
 
-def _bill(
+def _transposed_bytes(
     g: GraphRewriter,
     root: Node,
     values: Sequence[int],
@@ -158,7 +158,7 @@ def _bill(
     the root as single reader count as disappearing.
     """
     others = [v for v in dict.fromkeys(values) if v not in views or views[v][1] != perm]
-    there = {v: available(g, v, perm) for v in others}
+    there = {v: existing_untransposed(g, v, perm) for v in others}
     new = sum(nbytes(g, v) for v in others if there[v] is None)
     going = [v for v in views if v not in there.values() and not g.is_read(v)]
     if new:
@@ -166,11 +166,11 @@ def _bill(
     return sum(nbytes(g, v) for v in going), new
 
 
-def meets(g: GraphRewriter, root: Node) -> bool:
+def may_cancel(g: GraphRewriter, root: Node) -> bool:
     """Whether a transpose that sinks past the root may reach one that it cancels."""
-    found: set[int] | None = g.memo.get("meets")
+    found: set[int] | None = g.memo.get("may_cancel")
     if found is None:
-        found = g.memo["meets"] = _before_transposes(g.graph)
+        found = g.memo["may_cancel"] = _before_transposes(g.graph)
     return any(out in found for out in root.outputs)
 
 
@@ -192,19 +192,19 @@ def sink_reshape(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     view = view_of(g, root.used[0])
     if view is None:
         return None
-    hopeful = meets(g, root) and g.uses(root.used[0]) == 1
-    return reshape_under(g, root, *view, hopeful)
+    cancels = may_cancel(g, root) and g.uses(root.used[0]) == 1
+    return reshape_under(g, root, *view, cancels)
 
 
 def sink_rows(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """fully_connected(transpose(u)) -> transpose(fully_connected(u)), the last axis staying."""
     view = view_of(g, root.used[0])
-    if view is None or len(root.inputs) > 3 or not meets(g, root):
+    if view is None or len(root.inputs) > 3 or not may_cancel(g, root):
         return None
     u, perm = view
     if perm[-1] != len(perm) - 1:
         return None
-    return add_under(g, root, [u, *root.inputs[1:]], dict(root.attrs), perm)
+    return add_untransposed(g, root, [u, *root.inputs[1:]], dict(root.attrs), perm)
 
 
 LAYOUT: tuple[tuple[Roots, Rule], ...] = (

@@ -26,7 +26,7 @@ def one_transpose(g: GraphRewriter, root: Node) -> tuple[int] | None:
     if sum(node.op == "transpose" for node in chain) < 2:
         return None
     source, out = g.type(chain[0].used[0]), g.type(root.outputs[0])
-    factors = Factors(source.dims)
+    factors = AxisFactors(source.dims)
     for node in chain:
         if node.op == "transpose":
             factors.transpose(perm_of(node, len(g.type(node.used[0]).shape)))
@@ -61,7 +61,7 @@ def _is_plain(g: GraphRewriter, node: Node) -> bool:
     return x.quant is None or x.quant.axis is None
 
 
-class Factors:
+class AxisFactors:
     """The axes of a value, as lists of factors of the axes of its source value."""
 
     def __init__(self, dims: Sequence[int]) -> None:

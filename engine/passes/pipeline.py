@@ -65,7 +65,7 @@ class PassReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class OptimiseReport:
     """The reports of the passes of one `optimise`, in order."""
 
     graph: Graph
@@ -107,7 +107,7 @@ def optimise_report(
     passes: Sequence[str] | None = None,
     disable: Collection[str] = (),
     fold_limit_bytes: int = FOLD_LIMIT_BYTES,
-) -> Report:
+) -> OptimiseReport:
     """Return the graph of `optimise`, and the report on each pass."""
     chosen = _chosen(passes, disable, fold_limit_bytes, most_bytes(graph))
     names = [name for name, _ in chosen]
@@ -125,7 +125,7 @@ def optimise_report(
         done += reports
         if not any(report.counts for report in reports):
             break
-    return Report(graph, tuple(done))
+    return OptimiseReport(graph, tuple(done))
 
 
 def _chosen(

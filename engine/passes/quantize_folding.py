@@ -17,7 +17,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.interpreter import evaluate
 from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
-from trireme.passes.integer_ops import EIGHT_BIT, integers_of, is_of, on_integers
+from trireme.passes.integer_ops import EIGHT_BIT, has_type, integers_of, on_integers
 from trireme.support.dtypes import Array
 
 
@@ -82,7 +82,7 @@ def _quantized_once(
     if g.data(real) is not None:
         return g.constant(_run(g, first), g.values[real].name, quant)
     known = integers_of(g, real, root)
-    if known is not None and is_of(g, known, quant, stored):
+    if known is not None and has_type(g, known, quant, stored):
         return known
     if quant.axis is not None:
         return None

@@ -27,7 +27,7 @@ def inverse(perm: Perm) -> Perm:
     return tuple(int(i) for i in np.argsort(perm))
 
 
-def is_idle(perm: Perm) -> bool:
+def is_identity(perm: Perm) -> bool:
     """Whether a perm leaves every axis where it is."""
     return perm == tuple(range(len(perm)))
 
@@ -45,7 +45,7 @@ def transposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
 
     A walk adds each transpose of a value at most once.
     """
-    if is_idle(perm):
+    if is_identity(perm):
         return value
     view, data = view_of(g, value), g.data(value)
     if view is not None:
@@ -54,7 +54,7 @@ def transposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     made = g.memo.get(key)
     if made is not None and (data is not None or g.producer(made) is not None):
         return int(made)
-    quant = turned(g.type(value).quant, inverse(perm))
+    quant = untransposed_quant(g.type(value).quant, inverse(perm))
     if data is not None:
         made = g.constant(data.transpose(perm), g.values[value].name, quant)
     else:
@@ -63,23 +63,23 @@ def transposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     return made
 
 
-def under(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
+def untransposed(g: GraphRewriter, value: int, perm: Perm, of: Node) -> int:
     """Return u such that value = transpose(u, perm)."""
     return transposed(g, value, inverse(perm), of)
 
 
-def turned(quant: Quant | None, perm: Perm) -> Quant | None:
+def untransposed_quant(quant: Quant | None, perm: Perm) -> Quant | None:
     """Return the quantisation of u, given that of transpose(u, perm)."""
     if quant is None or quant.axis is None:
         return quant
     return replace(quant, axis=perm[quant.axis])
 
 
-def add_under(
+def add_untransposed(
     g: GraphRewriter, node: Node, inputs: Sequence[int | None], attrs: dict[str, object], perm: Perm
 ) -> tuple[int, ...]:
     """Add the node on untransposed inputs and return its outputs transposed by perm."""
-    quants = [turned(g.type(out).quant, perm) for out in node.outputs]
+    quants = [untransposed_quant(g.type(out).quant, perm) for out in node.outputs]
     made = g.add_many(node.op, inputs, attrs, [node], quants)
     return tuple(transposed(g, value, perm, node) for value in made)
 
@@ -90,9 +90,10 @@ def nbytes(g: GraphRewriter, value: int) -> int:
     return replace(type, shape=tuple(d for d in type.shape if isinstance(d, int))).nbytes
 
 
-def available(g: GraphRewriter, value: int, perm: Perm) -> int | None:
-    """Return what `under` would of a value that is no such transpose, if that takes no new one; a
-    constant never does.
+def existing_untransposed(g: GraphRewriter, value: int, perm: Perm) -> int | None:
+    """Return the untransposed value where that takes no new transpose, else None.
+
+    A constant never takes one: its data is transposed.
     """
     if g.data(value) is not None:
         return value

@@ -10,18 +10,18 @@ import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ir.rewriter import GraphRewriter
-from trireme.passes.views import Perm, inverse, is_idle, transposed, turned, view_of
+from trireme.passes.views import Perm, inverse, is_identity, transposed, untransposed_quant, view_of
 
 
 @dataclass(frozen=True)
-class Group:
+class AxisGroup:
     """Neighbouring axes of a reshape's input that become neighbouring axes of its output."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
 
 
-def groups_of(before: Sequence[int], after: Sequence[int]) -> list[Group]:
+def groups_of(before: Sequence[int], after: Sequence[int]) -> list[AxisGroup]:
     """Return the smallest groups that a reshape between static shapes keeps apart."""
     groups, i, j = [], 0, 0
     while i < len(before) or j < len(after):
@@ -32,7 +32,7 @@ def groups_of(before: Sequence[int], after: Sequence[int]) -> list[Group]:
                 i += 1
             else:
                 j += 1
-        groups.append(Group(tuple(range(first_i, i)), tuple(range(first_j, j))))
+        groups.append(AxisGroup(tuple(range(first_i, i)), tuple(range(first_j, j))))
     return groups
 
 
@@ -58,20 +58,20 @@ def reshape_under(
         u, perm = transposed(g, u, order, root), tuple(order.index(i) for i in perm)
     axes = [axis for group in groups for axis in group.after]
     moved = inverse(tuple(axes))
-    if not (sorts or is_idle(moved)):
+    if not (sorts or is_identity(moved)):
         return None
     shape = g.constant(np.array([out.dims[axis] for axis in axes], np.int64))
-    made = g.add("reshape", [u, shape], {}, [root], turned(out.quant, moved))
+    made = g.add("reshape", [u, shape], {}, [root], untransposed_quant(out.quant, moved))
     return (transposed(g, made, moved, root),)
 
 
-def _place(group: Group, dims: Sequence[int], perm: Perm) -> int:
+def _place(group: AxisGroup, dims: Sequence[int], perm: Perm) -> int:
     """Return where in u a group begins; an axis of length 1 can be anywhere."""
     long = [perm[i] for i in group.before if dims[i] != 1]
     return min(long or [perm[i] for i in group.before] or [len(perm)])
 
 
-def _whole(groups: Sequence[Group], dims: Sequence[int], perm: Perm) -> bool:
+def _whole(groups: Sequence[AxisGroup], dims: Sequence[int], perm: Perm) -> bool:
     """Whether each group's axes are neighbours, in the same order, in u too."""
     order = [perm[i] for group in groups for i in group.before if dims[i] != 1]
     return order == sorted(order)

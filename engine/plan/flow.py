@@ -81,7 +81,7 @@ def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> F
     """
     if depth is not None and depth < 1:
         raise PlanError(f"a pipeline of depth {depth}: at least 1 run must be in flight")
-    room, limit = _room(plan)
+    room, limit = _depth_limit(plan)
     if depth is not None and depth > room:
         raise PlanError(f"{depth} runs in flight do not fit: {limit}", fix=f"depth={room}")
     loads: dict[str, float] = {}
@@ -101,7 +101,7 @@ def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> F
     return Flow(depth, steady, alone, busiest, loads.get(busiest, 0.0), arenas, why)
 
 
-def _room(plan: Plan) -> tuple[int, str]:
+def _depth_limit(plan: Plan) -> tuple[int, str]:
     """Return how many contexts fit the devices' memory, and the sentence that names the limit."""
     room, limit = 1 << 30, ""
     for spec in plan.placement.specs.values():

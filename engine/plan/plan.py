@@ -19,7 +19,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
 from trireme.placement.virtual_time import hidden_launch_s, timeline
 from trireme.plan.memory import beside_arena, check_fits
-from trireme.plan.subgraphs import Execution, Group, Subgraphs, group_nodes
+from trireme.plan.subgraphs import Execution, Subgraphs, TaskGroup, group_nodes
 from trireme.support.units import bytes_text
 
 
@@ -122,11 +122,11 @@ def make_plan(
     tasks = _make_tasks(placement, group_nodes(placement, subgraphs, execution))
     arenas, slots, memory = _pack(placement, tasks, overlaps=subgraphs == "merged")
     safe = _with_byte_waits(tasks, slots)
-    tasks_in_turn = _in_turns(safe) if subgraphs == "split" else safe
-    return Plan(placement, tasks_in_turn, slots, arenas, memory)
+    ordered = _serialise_subgraphs(safe) if subgraphs == "split" else safe
+    return Plan(placement, ordered, slots, arenas, memory)
 
 
-def _make_tasks(placement: Placement, groups: Sequence[Group]) -> list[Task]:
+def _make_tasks(placement: Placement, groups: Sequence[TaskGroup]) -> list[Task]:
     graph = placement.graph
     task_of = {node.id: index for index, group in enumerate(groups) for node in group.nodes}
     maker = {v: index for index, g in enumerate(groups) for node in g.nodes for v in node.outputs}
@@ -207,7 +207,7 @@ def _pack(
         first.update(dict.fromkeys(task.outputs, task.index))
         last.update(dict.fromkeys((*task.inputs, *task.outputs), task.index))
     last.update((value, len(tasks)) for value in graph.outputs if value in first)
-    held = _held_longer(tasks, last) if overlaps else last
+    held = _last_in_prediction(tasks, last) if overlaps else last
     arenas: dict[str, Packing] = {}
     slots: dict[int, Slot] = {}
     uses: dict[str, MemoryUse] = {}
@@ -230,7 +230,7 @@ def _pack(
     return arenas, slots, uses
 
 
-def _held_longer(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[int, int]:
+def _last_in_prediction(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[int, int]:
     """Return, for each value, the last task that begins in the predicted run while the value lives.
 
     Without this rule two values could share bytes although both live at once in the predicted run.
@@ -260,7 +260,7 @@ def _with_byte_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[
     for task in tasks:
         waits = set(task.waits)
         for value in task.outputs:
-            waits.update(memories[slots[value].memory].written(slots[value], task.index))
+            waits.update(memories[slots[value].memory].write(slots[value], task.index))
         done.append(replace(task, waits=tuple(sorted(waits - {task.index}))))
         for value in task.inputs:
             if value in slots:
@@ -281,18 +281,18 @@ class _Users:
 
     def read(self, slot: Slot, task: int) -> None:
         """Note that a task reads a slot."""
-        first, end = self._cut(slot)
+        first, end = self._split_at(slot)
         for k in range(first, end):
             self._users[k].append(task)
 
-    def written(self, slot: Slot, task: int) -> set[int]:
+    def write(self, slot: Slot, task: int) -> set[int]:
         """Note that a task writes a slot; return the earlier users of its bytes."""
-        first, end = self._cut(slot)
+        first, end = self._split_at(slot)
         users = {user for k in range(first, end) for user in self._users[k]}
         self._starts[first:end], self._users[first:end] = [slot.offset], [[task]]
         return users
 
-    def _cut(self, slot: Slot) -> tuple[int, int]:
+    def _split_at(self, slot: Slot) -> tuple[int, int]:
         """Split spans so that a slot covers whole ones; return the first, and the first after the
         slot.
         """
@@ -306,7 +306,7 @@ class _Users:
         return at
 
 
-def _in_turns(tasks: Sequence[Task]) -> tuple[Task, ...]:
+def _serialise_subgraphs(tasks: Sequence[Task]) -> tuple[Task, ...]:
     """Make every subgraph wait for the one before: its first tasks wait for the other's
     last tasks.
     """

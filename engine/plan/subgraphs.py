@@ -20,7 +20,7 @@ Execution = Literal["sunk", "interactive"]
 
 
 @dataclass(frozen=True)
-class Group:
+class TaskGroup:
     """Nodes that run as one task. `subgraph` numbers the regions in plan order; a copy has its
     region's number.
     """
@@ -31,7 +31,9 @@ class Group:
     nodes: tuple[Node, ...]
 
 
-def group_nodes(placement: Placement, subgraphs: Subgraphs, execution: Execution) -> list[Group]:
+def group_nodes(
+    placement: Placement, subgraphs: Subgraphs, execution: Execution
+) -> list[TaskGroup]:
     """Return the groups in an order in which they can run.
 
     A region is a task of the placement; its level is the task's number there.
@@ -57,10 +59,10 @@ def _regions(placement: Placement, levels: Mapping[int, int]) -> list[_Region]:
     return [(level, device, nodes) for (level, device), nodes in ordered]
 
 
-def _cut(region: _Region, subgraph: int, execution: Execution) -> list[Group]:
+def _cut(region: _Region, subgraph: int, execution: Execution) -> list[TaskGroup]:
     level, device, nodes = region
     parts = [nodes] if execution == "sunk" else [[node] for node in nodes]
-    return [Group(device, level, subgraph, tuple(part)) for part in parts]
+    return [TaskGroup(device, level, subgraph, tuple(part)) for part in parts]
 
 
 def _merged(
@@ -68,7 +70,7 @@ def _merged(
     regions: Sequence[_Region],
     levels: Mapping[int, int],
     execution: Execution,
-) -> list[Group]:
+) -> list[TaskGroup]:
     """Return the regions' groups; each copy is a group, right after the group that makes
     its value.
     """
@@ -79,10 +81,10 @@ def _merged(
             producer = graph.producer(node.used[0])
             copies.setdefault(producer.id if producer else None, []).append(node)
 
-    def after(node: Node | None, subgraph: int) -> list[Group]:
+    def after(node: Node | None, subgraph: int) -> list[TaskGroup]:
         level = levels[node.id] if node else 0
         mine = copies.get(node.id if node else None, ())
-        return [Group(placement.device_of[copy.id], level, subgraph, (copy,)) for copy in mine]
+        return [TaskGroup(placement.device_of[copy.id], level, subgraph, (copy,)) for copy in mine]
 
     ordered = after(None, 0)
     for subgraph, region in enumerate(regions):
@@ -92,18 +94,20 @@ def _merged(
     return ordered
 
 
-def _split(placement: Placement, regions: Sequence[_Region], execution: Execution) -> list[Group]:
+def _split(
+    placement: Placement, regions: Sequence[_Region], execution: Execution
+) -> list[TaskGroup]:
     """Return each region's groups: the copies that it reads, its nodes, the copies of its
     outputs.
     """
     graph = placement.graph
-    ordered: list[Group] = []
+    ordered: list[TaskGroup] = []
     copied: set[int] = set()
 
     def copy(node: Node, level: int, subgraph: int) -> None:
         if node.id not in copied:
             copied.add(node.id)
-            ordered.append(Group(placement.device_of[node.id], level, subgraph, (node,)))
+            ordered.append(TaskGroup(placement.device_of[node.id], level, subgraph, (node,)))
 
     outputs = set(graph.outputs)
     leaving = {

@@ -332,13 +332,13 @@ def test_pace_is_of_now_to_then(cpu):
     then = calibrate([cpu], limit_s=1.0).of(cpu.spec)
     apart = max(then.nets, key=lambda apart: len(then.nets[apart]))
     nets = {apart: {name: 99 * seconds for name, seconds in then.nets[apart].items()}}
-    pace = MachineSpeed(cpu, replace(then, nets=nets))
-    pace.measure(apart)
-    assert 1e-4 < pace.since() < 0.9
-    assert pace.since() == 1.0  # nothing was measured since
-    pace.measure(apart)
-    pace.forget()
-    assert pace.since() == 1.0
+    speed = MachineSpeed(cpu, replace(then, nets=nets))
+    speed.measure(apart)
+    assert 1e-4 < speed.since() < 0.9
+    assert speed.since() == 1.0  # nothing was measured since
+    speed.measure(apart)
+    speed.forget()
+    assert speed.since() == 1.0
     then_alone = {f"{name} alone": 99 * seconds for name, seconds in then.nets[apart].items()}
     elsewhere = MachineSpeed(cpu, replace(then, nets={"far": then.nets[apart] | then_alone}))
     elsewhere.measure("near")
@@ -346,20 +346,20 @@ def test_pace_is_of_now_to_then(cpu):
     of_one_core = MachineSpeed(cpu, replace(then, nets={"": nets[apart]}))
     of_one_core.measure("near")  # as another device says
     assert of_one_core.since() < 0.9
-    pace = MachineSpeed(cpu, replace(then, nets={}))
-    pace.measure()
-    assert pace.since() == 1.0
+    speed = MachineSpeed(cpu, replace(then, nets={}))
+    speed.measure()
+    assert speed.since() == 1.0
 
 
 def rows(*figures):
     return [
-        CheckRow("m", "cpu", 1, "run", predicted, 0.0, 9.0, measured, pace)
-        for predicted, measured, pace in figures
+        CheckRow("m", "cpu", 1, "run", predicted, 0.0, 9.0, measured, speed)
+        for predicted, measured, speed in figures
     ]
 
 
 def test_the_bars_are_of_a_quiet_machine():
-    """Runs at another pace than the calibration's are told, and not judged."""
+    """Runs at another speed than the calibration's are told, and not judged."""
     near, far = (1.0, 1.02, 1.0), (1.0, 1.3, 1.01)
     is_met, why = verdict(rows(*[near] * 8, far, far))
     assert is_met and why.startswith("met: of 10 runs") and "80% are within 10%" in why

@@ -257,7 +257,7 @@ def test_the_schema_table_is_the_schema():
         assert list(vars(made)) == names, name
         cls = getattr(fbs, name)
         for field in fields:
-            if field.form is tables.Form.SCALAR and name != "Attr":
+            if field.form is tables.FieldForm.SCALAR and name != "Attr":
                 default = getattr(made, field.name)
                 assert default == field.default, (name, field.name)
         assert cls is not None

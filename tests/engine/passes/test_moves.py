@@ -5,7 +5,7 @@ import pytest
 from model_builder import Model, f32, ints
 from same_results import assert_same_results, op_names
 
-from trireme.passes.move_chains import Factors
+from trireme.passes.move_chains import AxisFactors
 from trireme.passes.pipeline import optimise
 
 
@@ -57,7 +57,7 @@ def random_dims(rng, elements):
 
 
 def test_factors_that_do_not_divide_are_refused():
-    factors = Factors([4, 6])
+    factors = AxisFactors([4, 6])
     factors.transpose([1, 0])
     assert not factors.reshape([4, 6])
 
