@@ -15,11 +15,9 @@ from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node
 from trireme.placement.candidate import Candidate
+from trireme.placement.score import SAME, Gap, Score
 from trireme.support.showing import Shown
-from trireme.support.units import bytes_text, energy_text, time_text
-
-_SAME = 1e-9
-"""A share by which two sums of the same seconds may differ."""
+from trireme.support.units import bytes_text, time_text
 
 
 @dataclass(frozen=True)
@@ -34,60 +32,6 @@ class Choice:
     refusals: Mapping[str, str]
     notes: Mapping[str, str] = field(default_factory=dict)
     resident: Mapping[str, Resident] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Score:
-    """What an objective says of a placement: its value, and a bound that no placement is below."""
-
-    objective: str
-    unit: str
-    value: float
-    lower_bound: float
-    bound_from: str = ""
-
-    @property
-    def gap(self) -> float:
-        """How far the value may be above the best possible: 0.0 is proven optimal."""
-        gap = self.value / self.lower_bound - 1 if self.lower_bound else 0.0
-        return 0.0 if abs(gap) < _SAME else gap
-
-    def text(self, value: float) -> str:
-        """Return a value of this objective with its unit."""
-        return time_text(value) if self.unit == "s" else energy_text(value)
-
-    def change(self, by: float) -> str:
-        """Return how much more or less a value of this objective is: "48.0 us more"."""
-        return f"{self.text(abs(by))} {'more' if by >= 0 else 'less'}"
-
-    def __str__(self) -> str:
-        origin = f", from {self.bound_from}" if self.bound_from else ""
-        return (
-            f"{self.objective} {self.text(self.value)}, "
-            f"lower bound {self.text(self.lower_bound)} (gap {self.gap:.1%}{origin})"
-        )
-
-
-@dataclass(frozen=True)
-class Gap:
-    """How far a placement's score is above the best possible, by what caused it.
-
-    Each is a share of the lower bound; the bound is that of placements with these pins.
-    search: how far the best placement found may be above the best possible; 0.0 is proven optimal
-    declined: what declining that placement cost, because its gain is smaller than the uncertainty
-        of the estimates
-    pins: what the pins cost: the best placement found with them, above the one found without
-    """
-
-    search: float
-    declined: float
-    pins: float
-
-    def __str__(self) -> str:
-        return (
-            f"gap: {self.search:.1%} left by the search, {self.declined:.1%} for declining an "
-            f"uncertain gain, {self.pins:.1%} for pins"
-        )
 
 
 @dataclass(frozen=True)
@@ -348,7 +292,7 @@ class Placement(Shown):
         """Return the candidates that were compared, the best first, the chosen one marked."""
         rows = sorted(((one.value, one.name) for one in self._notable()), key=lambda row: row[0])
         value = self.score.value
-        chosen = next((name for v, name in rows if abs(v - value) <= _SAME * value), "this one")
+        chosen = next((name for v, name in rows if abs(v - value) <= SAME * value), "this one")
         rows += [(value, chosen)] if chosen == "this one" else []
         kept = [row for row in rows[:_MOST_LINES] if row[1] != chosen]
         shown = sorted(kept + [row for row in rows if row[1] == chosen], key=lambda row: row[0])

@@ -19,8 +19,9 @@ from trireme.placement.makespan import simulated_s
 from trireme.placement.messages import price_bound
 from trireme.placement.node_pricing import NodePricing, check_static, price_node
 from trireme.placement.objective import LINEAR, UNIT, Scorer
-from trireme.placement.placement import Choice, Placement, Score, largest_values
+from trireme.placement.placement import Choice, Placement, largest_values
 from trireme.placement.problem import Assignment, Machine, Problem
+from trireme.placement.score import Score
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks, tasks_of
 from trireme.placement.unused_device import CheapestUse, least_uses

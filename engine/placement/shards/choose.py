@@ -17,8 +17,9 @@ from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.placement.node_pricing import NodePricing
 from trireme.placement.objective import UNIT, MultiDevice, Objective
-from trireme.placement.placement import Placement, Score, Shard
+from trireme.placement.placement import Placement, Shard
 from trireme.placement.pricing import FixedNodes, Pricing
+from trireme.placement.score import Score
 from trireme.placement.shards.candidates import (
     LEAST_GAIN_S,
     UNMEASURED_GAIN,
