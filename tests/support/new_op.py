@@ -13,7 +13,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.interpreter import interpret, is_quantized, run_reference
 from trireme.passes.pipeline import optimise
-from trireme.placement.shards.shard import Split, split
+from trireme.placement.shards.shard import ShardSpec, shard
 from trireme.runtime import eager
 
 HAS_OPENCL = any(not found.checker for found in find_devices())
@@ -64,7 +64,7 @@ def main() -> None:
     assert len(set(kernels.values())) == 1 and REFERENCE not in kernels.values(), kernels
 
     ids = tuple(node.id for node in graph.nodes)
-    parts = split(graph, Split(ids, "rows", ("one", "other"), (4,))).graph
+    parts = shard(graph, ShardSpec(ids, "rows", ("one", "other"), (4,))).graph
     assert ops(parts).count("bump") == 2, parts
     (whole,), (halves,) = (interpret(g, {g.inputs[0]: X}).values() for g in (graph, parts))
     assert whole.tobytes() == halves.tobytes()

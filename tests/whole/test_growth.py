@@ -85,7 +85,7 @@ def test_devices_that_take_no_node_cost_no_search(monkeypatch):
 def test_each_move_of_a_search_changes_something(seed):
     problem = random_problem("layered", seed, 12)
     assigned = tuple(able[0] for able in problem.able)
-    for change in search._moves(problem, assigned, "serial"):
+    for change in search._moves(problem, assigned):
         assert search._changed(problem, assigned, change) != assigned
 
 
