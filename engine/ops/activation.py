@@ -139,7 +139,7 @@ def _infer_celu(x: Value, *, alpha: float) -> Types:
     return same_type(x)
 
 
-def _define(
+def unary(
     name: str,
     doc: str,
     reference: Function,
@@ -148,12 +148,13 @@ def _define(
     integer_form: IntegerForm = "table",
     **options: Any,
 ) -> OpDef:
+    """Define an elementwise op of one input; `cost` is its operations an element."""
+
     def flops(call: Call) -> int:
         return cost * call.outputs[0].elements
 
-    options.setdefault("infer", same_type)
-    options.setdefault("dtypes", (FLOATING,))
-    samples = _with_attributes(options.get("attrs", {}))
+    options = {"infer": same_type, "dtypes": (FLOATING,), **options}
+    samples = options.pop("samples", None) or _with_attributes(options.get("attrs", {}))
     if integer_form:
         options["quantized"], samples = table(name), with_table(name, samples)
     return define(
@@ -170,7 +171,7 @@ def _define(
     )
 
 
-_define(
+unary(
     "relu",
     "y = max(x, 0). Source: ONNX Relu-14",
     lambda x: np.maximum(x, 0),
@@ -179,7 +180,7 @@ _define(
     dtypes=(REALS,),
     clamp=(0.0, math.inf),
 )
-_define(
+unary(
     "relu6",
     "y = min(max(x, 0), 6). Source: TFLite RELU6",
     lambda x: np.clip(x, 0, 6),
@@ -187,7 +188,7 @@ _define(
     0,
     clamp=(0.0, 6.0),
 )
-_define(
+unary(
     "relu_n1_to_1",
     "y = min(max(x, -1), 1). Source: TFLite RELU_N1_TO_1",
     lambda x: np.clip(x, -1, 1),
@@ -195,29 +196,29 @@ _define(
     0,
     clamp=(-1.0, 1.0),
 )
-_define("tanh", "y = tanh(x). Source: ONNX Tanh-13", in_double(np.tanh), 10)
-_define("sigmoid", "y = 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13", in_double(sigmoid), 10)
-_define(
+unary("tanh", "y = tanh(x). Source: ONNX Tanh-13", in_double(np.tanh), 10)
+unary("sigmoid", "y = 1 / (1 + exp(-x)). Source: ONNX Sigmoid-13", in_double(sigmoid), 10)
+unary(
     "hard_sigmoid",
     "y = min(max(alpha * x + beta, 0), 1). Source: ONNX HardSigmoid-22",
     in_double(lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1)),
     3,
     attrs={"alpha": Attr("float", 0.2), "beta": Attr("float", 0.5)},
 )
-_define(
+unary(
     "hard_swish",
     "y = x * min(max(x/6 + 1/2, 0), 1). Source: ONNX HardSwish-22",
     in_double(hard_swish),
     5,
 )
-_define(
+unary(
     "swish",
     "y = x * sigmoid(alpha * x). Source: ONNX Swish-24",
     in_double(lambda x, alpha: x * sigmoid(alpha * x)),
     11,
     attrs={"alpha": Attr("float", 1.0)},
 )
-_define(
+unary(
     "gelu",
     "y = x/2 * (1 + erf(x / sqrt(2))), or with approximate='tanh' "
     "y = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))). Source: ONNX Gelu-20",
@@ -225,8 +226,8 @@ _define(
     20,
     attrs={"approximate": Attr("str", "none", ("none", "tanh"))},
 )
-_define("erf", "y = erf(x). Source: ONNX Erf-13", in_double(erf), 20)
-_define(
+unary("erf", "y = erf(x). Source: ONNX Erf-13", in_double(erf), 20)
+unary(
     "leaky_relu",
     "y = x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16",
     lambda x, alpha: np.where(x < 0, x * np.asarray(alpha, x.dtype), x),
@@ -234,14 +235,14 @@ _define(
     0,
     attrs={"alpha": Attr("float", 0.01)},
 )
-_define(
+unary(
     "elu",
     "y = x where x >= 0, else alpha * (exp(x) - 1). Source: ONNX Elu-22",
     in_double(lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x)),
     12,
     attrs={"alpha": Attr("float", 1.0)},
 )
-_define(
+unary(
     "celu",
     "y = max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-12",
     in_double(lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * np.expm1(x / alpha))),
@@ -249,7 +250,7 @@ _define(
     infer=_infer_celu,
     attrs={"alpha": Attr("float", 1.0)},
 )
-_define(
+unary(
     "selu",
     "y = gamma * x where x > 0, else gamma * alpha * (exp(x) - 1). Source: ONNX Selu-22",
     in_double(lambda x, alpha, gamma: gamma * np.where(x <= 0, alpha * np.expm1(x), x)),
@@ -259,25 +260,25 @@ _define(
         "gamma": Attr("float", 1.05070102214813232421875),
     },
 )
-_define(
+unary(
     "softplus",
     "y = log(1 + exp(x)). Source: ONNX Softplus-22",
     in_double(lambda x: np.logaddexp(0, x)),
     20,
 )
-_define(
+unary(
     "softsign",
     "y = x / (1 + |x|). Source: ONNX Softsign-22",
     in_double(lambda x: x / (1 + np.abs(x))),
     3,
 )
-_define(
+unary(
     "mish",
     "y = x * tanh(log(1 + exp(x))). Source: ONNX Mish-22",
     in_double(lambda x: x * np.tanh(np.logaddexp(0, x))),
     31,
 )
-_define(
+unary(
     "thresholded_relu",
     "y = x where x > alpha, else 0. Source: ONNX ThresholdedRelu-22",
     lambda x, alpha: np.where(x > np.asarray(alpha, x.dtype), x, np.zeros((), x.dtype)),
@@ -286,7 +287,7 @@ _define(
     integer_form="",
     attrs={"alpha": Attr("float", 1.0)},
 )
-_define(
+unary(
     "shrink",
     "y = x + bias where x < -lambd, x - bias where x > lambd, else 0. Source: ONNX Shrink-9",
     lambda x, lambd, bias: np.where(

@@ -3,99 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
 from trireme.ir.graph import Value
-from trireme.ir.op import Attr, Call, IntegerForm, OpDef, Sample, define
-from trireme.ops.activation import edge_values, float_samples
-from trireme.ops.activation import in_double as _double
-from trireme.ops.quantized import table
-from trireme.ops.quantized_samples import with_table
-from trireme.ops.shapes import Types, one, same_type
-from trireme.support.dtypes import BOOL, FLOATING, FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Array
+from trireme.ir.op import Attr, OpDef, Sample, define
+from trireme.ops.activation import edge_values, float_samples, in_double, unary
+from trireme.ops.shapes import Types, one
+from trireme.support.dtypes import BOOL, FLOATS, INTEGERS, NUMBERS, REALS, SIGNED, Array
 
 Function = Callable[..., Array]
-
-
-def _unary(
-    name: str,
-    doc: str,
-    reference: Function,
-    cost: int,
-    rtol: float = 0,
-    dtypes: frozenset[str] = FLOATING,
-    integer_form: IntegerForm = "table",
-    **options: Any,
-) -> OpDef:
-    def flops(call: Call) -> int:
-        return cost * call.outputs[0].elements
-
-    if integer_form:
-        options |= {"quantized": table(name), "samples": with_table(name, float_samples)}
-    options.setdefault("samples", float_samples)
-    return define(
-        name,
-        "x",
-        doc,
-        same_type,
-        reference,
-        flops=flops,
-        rtol=rtol,
-        dtypes=(dtypes,),
-        elementwise=True,
-        integer_form=integer_form,
-        **options,
-    )
 
 
 def _rsqrt(x: Array) -> Array:
     return np.asarray(1 / np.sqrt(x))
 
 
-_unary("abs", "y = |x|. Source: ONNX Abs-13", np.abs, 1, dtypes=REALS)
-_unary("neg", "y = -x. Source: ONNX Neg-13", np.negative, 1, dtypes=SIGNED)
-_unary("sign", "y = -1, 0 or 1; NaN stays. Source: ONNX Sign-13", np.sign, 2, dtypes=REALS)
-_unary("floor", "y = the greatest integer <= x. Source: ONNX Floor-13", np.floor, 1)
-_unary("ceil", "y = the least integer >= x. Source: ONNX Ceil-13", np.ceil, 1)
-_unary("round", "y = x rounded, halves to even. Source: ONNX Round-22", np.rint, 1)
-_unary("exp", "y = e^x. Source: ONNX Exp-13", _double(np.exp), 10, 2e-6)
-_unary("log", "y = ln x. Source: ONNX Log-13", _double(np.log), 10, 2e-6)
-_unary("sqrt", "y = sqrt(x). Source: ONNX Sqrt-13", np.sqrt, 4, 1e-6)
-_unary("rsqrt", "y = 1 / sqrt(x). Source: TFLite RSQRT", _double(_rsqrt), 8, 2e-6)
-_unary("square", "y = x * x. Source: TFLite SQUARE", np.square, 1, dtypes=NUMBERS)
-_unary("reciprocal", "y = 1 / x. Source: ONNX Reciprocal-13", lambda x: 1 / x, 4, 1e-6)
+unary("abs", "y = |x|. Source: ONNX Abs-13", np.abs, 1, 0, dtypes=(REALS,))
+unary("neg", "y = -x. Source: ONNX Neg-13", np.negative, 1, 0, dtypes=(SIGNED,))
+unary("sign", "y = -1, 0 or 1; NaN stays. Source: ONNX Sign-13", np.sign, 2, 0, dtypes=(REALS,))
+unary("floor", "y = the greatest integer <= x. Source: ONNX Floor-13", np.floor, 1, 0)
+unary("ceil", "y = the least integer >= x. Source: ONNX Ceil-13", np.ceil, 1, 0)
+unary("round", "y = x rounded, halves to even. Source: ONNX Round-22", np.rint, 1, 0)
+unary("exp", "y = e^x. Source: ONNX Exp-13", in_double(np.exp), 10)
+unary("log", "y = ln x. Source: ONNX Log-13", in_double(np.log), 10)
+unary("sqrt", "y = sqrt(x). Source: ONNX Sqrt-13", np.sqrt, 4, 1e-6)
+unary("rsqrt", "y = 1 / sqrt(x). Source: TFLite RSQRT", in_double(_rsqrt), 8)
+unary("square", "y = x * x. Source: TFLite SQUARE", np.square, 1, 0, dtypes=(NUMBERS,))
+unary("reciprocal", "y = 1 / x. Source: ONNX Reciprocal-13", lambda x: 1 / x, 4, 1e-6)
 for _name in ("sin", "cos", "tan"):
-    _unary(
+    unary(
         _name,
         f"y = {_name} x, x in radians. Source: ONNX {_name.title()}-22",
-        _double(getattr(np, _name)),
+        in_double(getattr(np, _name)),
         20,
-        2e-6,
         integer_form="" if _name == "tan" else "table",
     )
 for _name in ("sinh", "cosh"):
-    _function = _double(getattr(np, _name))
-    _unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, 2e-6, integer_form="")
+    _function = in_double(getattr(np, _name))
+    unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, integer_form="")
 for _name in ("asin", "acos", "atan", "asinh", "acosh", "atanh"):
-    _function = _double(getattr(np, f"arc{_name[1:]}"))
-    _unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, 2e-6, integer_form="")
-_unary(
+    _function = in_double(getattr(np, f"arc{_name[1:]}"))
+    unary(_name, f"y = {_name} x. Source: ONNX", _function, 20, integer_form="")
+unary(
     "bitwise_not",
     "y = ~x. Source: ONNX BitwiseNot-18",
     np.invert,
     1,
-    dtypes=INTEGERS,
+    0,
+    dtypes=(INTEGERS,),
     integer_form="",
     samples=lambda rng: [Sample((rng.integers(-99, 99, (3, 7), np.int32),))],
 )
-_unary(
+unary(
     "not",
     "y = not x. Source: ONNX Not-1",
     np.logical_not,
     1,
-    dtypes=BOOL,
+    0,
+    dtypes=(BOOL,),
     integer_form="",
     samples=lambda rng: [Sample((rng.integers(0, 2, (3, 7)).astype(bool),))],
 )
