@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from trireme.backend.device import Device
 from trireme.calibration.samples import bind, timed
 from trireme.cost.model import CostModel, Estimate, node_signature
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, graph_of
 from trireme.placement.deciding import Deciding
 from trireme.support.errors import TriremeError
 
@@ -52,14 +52,7 @@ def _nodes(graph: Graph, costs: CostModel, found: Sequence[Deciding]) -> Iterato
 def _time(device: Device, graph: Graph, node: Node, launch_s: float) -> float | None:
     """Return the seconds of one node's work on a device; None where the node does not run alone."""
     try:
-        return max(timed(bind(device, _alone(graph, node))) - launch_s, 1e-7)
+        return max(timed(bind(device, graph_of(graph, node))) - launch_s, 1e-7)
     except (TriremeError, ValueError) as error:
         _log.warning("%s could not be timed on %s: %s", node.label, device.spec.name, error)
         return None
-
-
-def _alone(graph: Graph, node: Node) -> Graph:
-    """Return the graph of one node."""
-    inputs = tuple(dict.fromkeys(v for v in node.used if not graph.values[v].is_constant))
-    values = {value: graph.values[value] for value in (*node.used, *node.outputs)}
-    return Graph(graph.name, inputs, node.outputs, (node,), values)

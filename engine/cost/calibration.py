@@ -226,21 +226,6 @@ class Calibration:
         why = self.stale or "never measured here"
         return [f"priced by description, {why}: {', '.join(names)}; fix: {command(names)}"]
 
-    def launch_s(self, spec: DeviceSpec) -> float | None:
-        """Return the measured seconds of launching a task and waiting for it."""
-        found = self.of(spec)
-        return found.launch_s if found else None
-
-    def issue_s(self, spec: DeviceSpec) -> float | None:
-        """Return the measured seconds of launching a task behind another, if the device can."""
-        found = self.of(spec)
-        return found.issue_s if found else None
-
-    def copy(self, spec: DeviceSpec, direction: str) -> tuple[float, float] | None:
-        """Return the latency and bandwidth of "read" (to the host) or "write" (from it)."""
-        found = self.of(spec)
-        return found.copies.get(direction) if found else None
-
     def digest(self, specs: Iterable[DeviceSpec]) -> str:
         """Return a short digest of the figures of these devices; "" where none was measured."""
         found = [asdict(one) for spec in specs if (one := self.of(spec)) is not None]

@@ -249,15 +249,17 @@ class CostModel:
     def launch_s(self, device: str) -> float:
         """Return the seconds of a task beyond its nodes."""
         spec = self.devices[device].spec
-        measured = self.calibration.launch_s(spec)
-        return spec.launch_s if measured is None else measured + spec.handover_s
+        measured = self.calibration.of(spec)
+        if measured is None or measured.launch_s is None:
+            return spec.launch_s
+        return measured.launch_s + spec.handover_s
 
     def issue_s(self) -> dict[str, float]:
         """Return the seconds of launching a task behind another, by device, for the devices that
         can.
         """
-        found = {name: self.calibration.issue_s(d.spec) for name, d in self.devices.items()}
-        return {name: seconds for name, seconds in found.items() if seconds is not None}
+        found = {name: self.calibration.of(d.spec) for name, d in self.devices.items()}
+        return {n: one.issue_s for n, one in found.items() if one and one.issue_s is not None}
 
     def _links(self) -> Links:
         to_host: dict[str, Link] = {}
@@ -269,8 +271,9 @@ class CostModel:
             default = (spec.link_latency_s, spec.link_bandwidth)
             sharing, measured = self._sharing(spec), self.calibration.of(spec)
             shared = sharing.link(measured.core_latency if measured else None) if sharing else None
-            read = shared or self.calibration.copy(spec, "read") or default
-            write = shared or self.calibration.copy(spec, "write") or default
+            copies = measured.copies if measured else {}
+            read = shared or copies.get("read") or default
+            write = shared or copies.get("write") or default
             to_host[spec.memory] = Link(*read)
             from_host[spec.memory] = Link(*write)
         return Links(to_host, from_host)

@@ -257,6 +257,13 @@ def _attr_text(value: Any) -> str:
     return f"graph:{value.name}" if isinstance(value, Graph) else repr(value).replace(" ", "")
 
 
+def graph_of(graph: Graph, node: Node) -> Graph:
+    """Return the graph of one node."""
+    values = {value: graph.values[value] for value in (*node.used, *node.outputs)}
+    inputs = dict.fromkeys(v for v in node.used if not values[v].is_constant)
+    return Graph(node.label, tuple(inputs), node.outputs, (node,), values)
+
+
 def digest(data: Array) -> Hashable:
     """Return what tells the elements of one array from those of another of its type."""
     if data.dtype == object:

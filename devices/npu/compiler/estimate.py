@@ -16,7 +16,7 @@ from trireme.devices.npu.compiler.jobs import Shared
 from trireme.devices.npu.simulator.timing import Timeline, simulate_cycles
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import ENGINES
-from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node, Value, graph_of
 from trireme.support.errors import CompileError, InternalError
 
 COMMAND_BYTES, NODE_BYTES = 130, 700
@@ -71,7 +71,7 @@ class Estimator:
             if key in self._known:
                 return self._known[key]
         try:
-            made = compile_graph(self.machine, alone(graph, node), arguments_inside=True)
+            made = compile_graph(self.machine, graph_of(graph, node), arguments_inside=True)
             cycles = _overlapped(simulate_cycles(self.machine, made.task))
             code = NODE_BYTES + COMMAND_BYTES * len(made.task.commands)
             kept = Resident(made.constants.nbytes, code)
@@ -92,13 +92,6 @@ def _overlapped(timeline: Timeline) -> float:
     """
     busiest = max(sum(node.busy[engine] for node in timeline.nodes) for engine in ENGINES)
     return (timeline.cycles + busiest) / 2
-
-
-def alone(graph: Graph, node: Node) -> Graph:
-    """Return the graph of one node."""
-    values = {value: graph.values[value] for value in (*node.used, *node.outputs)}
-    inputs = dict.fromkeys(v for v in node.used if not values[v].is_constant)
-    return Graph(node.label, tuple(inputs), node.outputs, (node,), values)
 
 
 def _key(graph: Graph, node: Node) -> Any:
