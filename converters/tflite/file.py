@@ -68,7 +68,6 @@ def _enum_names(enum: type) -> dict[int, str]:
 _TENSOR_TYPES = _enum_names(tflite.TensorType)
 _OPERATORS = _enum_names(tflite.BuiltinOperator)
 OPTIONS = _enum_names(tflite.BuiltinOptions)
-_OPTIONS_2 = _enum_names(getattr(tflite, "BuiltinOptions2", type("none", (), {})))
 
 
 @dataclass(frozen=True, eq=False)

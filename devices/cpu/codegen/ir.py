@@ -189,6 +189,12 @@ class Function:
         first = self.as_value("i64", left)
         return self.select(self.compare("slt", first, right), first, right)
 
+    def maximum(self, left: Index, right: int) -> Index:
+        """Return the larger of an i64 and a number."""
+        if isinstance(left, int):
+            return max(left, right)
+        return self.select(self.compare("sgt", left, right), left, right)
+
     def call(self, type: str, name: str, *arguments: Value, extra: str = "") -> Value:
         """Call an intrinsic or a library function, declaring it."""
         return self.emit(type, self._call(type, name, arguments, extra))

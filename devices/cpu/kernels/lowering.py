@@ -158,6 +158,13 @@ class Context:
         """Return the type of a value."""
         return self.graph.values[value].type
 
+    def constant(self, value: int) -> Array:
+        """Return the data of a constant."""
+        data = self.graph.values[value].data
+        if data is None:
+            raise InternalError(f"%{value} is not a constant")
+        return data
+
     def operand(self, value: int) -> Operand:
         """Return a value as an operand: its data when it is a constant."""
         data = self.graph.values[value].data

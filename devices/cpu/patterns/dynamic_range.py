@@ -34,7 +34,6 @@ from trireme.devices.cpu.patterns.dynamic_range_nodes import (
 from trireme.ir.graph import Node
 from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 
 _NONE = np.zeros(0, np.int32)
 _NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)
@@ -172,8 +171,8 @@ def _epilogue(
 ) -> Dequantiser:
     """Return the epilogue of a product of so many rows (lines of output, if depthwise)."""
     source, dot = product.source, _dot(context, product.source, product.op)
-    scales = [_constant(context, value) for value in product.scales]
-    bias = None if product.bias is None else _constant(context, product.bias)
+    scales = [context.constant(value) for value in product.scales]
+    bias = None if product.bias is None else context.constant(product.bias)
     zero = 0 if dot.width == 2 else None if source.asymmetric else 128
     _, state = _memory(context, source, product.op)
     return dequantiser(
@@ -188,13 +187,6 @@ def _epilogue(
     )
 
 
-def _constant(context: Context, value: int) -> Array:
-    data = context.graph.values[value].data
-    if data is None:
-        raise InternalError(f"%{value} is not a constant")
-    return data
-
-
 def _weights(context: Context, value: int) -> Array:
     """Return whole numbers of float32 as int8."""
-    return context.pack(value, "int8", lambda: _constant(context, value).astype(np.int8))
+    return context.pack(value, "int8", lambda: context.constant(value).astype(np.int8))

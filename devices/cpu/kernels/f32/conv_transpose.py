@@ -44,7 +44,6 @@ from trireme.devices.cpu.kernels.phases import MOST_PHASES, Axis, Run, axes_of, 
 from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)
@@ -90,22 +89,15 @@ def window_for(
     )
 
 
-def _data(context: Context, value: int) -> Array:
-    data = context.graph.values[value].data
-    if data is None:
-        raise InternalError(f"%{value} is not a constant")
-    return data
-
-
 def _image(context: Context, value: int) -> Array:
     """Return the weights as [C, KH, KW, M]."""
-    data = _data(context, value)
+    data = context.constant(value)
     return data if data.ndim == 4 else data[:, None]
 
 
 def _bias(context: Context, node: Node) -> Array | None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
-    return None if value is None else _data(context, value)
+    return None if value is None else context.constant(value)
 
 
 def _product(

@@ -34,7 +34,6 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
 
     def pack(width: int) -> Operand:
         def make() -> Array:
-            data = _data(context, weight).reshape(groups, columns, depth)
+            data = context.constant(weight).reshape(groups, columns, depth)
             return pack_panels(data.transpose(0, 2, 1), width)
 
         nbytes = panel_bytes(groups, depth, columns, width)
@@ -163,13 +162,6 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
 
     operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
     return [product_step(context, node, product, operands, "conv")]
-
-
-def _data(context: Context, value: int) -> Array:
-    data = context.graph.values[value].data
-    if data is None:
-        raise InternalError(f"%{value} is not a constant")
-    return data
 
 
 def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
@@ -189,7 +181,7 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
 
     def pack(width: int) -> Operand:
         def make() -> Array:
-            return pack_panels(_data(context, weight).T[None], width)
+            return pack_panels(context.constant(weight).T[None], width)
 
         nbytes = panel_bytes(1, depth, columns, width)
         return context.pack_later(weight, f"panels 1 {width}", nbytes, make)
@@ -240,7 +232,7 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
 
     def pack(width: int) -> Operand:
         def make() -> Array:
-            return pack_panels(_data(context, right).reshape(b_count, depth, columns), width)
+            return pack_panels(context.constant(right).reshape(b_count, depth, columns), width)
 
         nbytes = panel_bytes(b_count, depth, columns, width)
         return context.pack_later(right, f"panels {width}", nbytes, make)
@@ -277,7 +269,7 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
     constant = context.graph.values[right].data
     extra: tuple[Operand, ...] = ()
     if len(node.used) == 3:
-        c = _data(context, node.used[2])
+        c = context.constant(node.used[2])
         key, beta = node.used[2], np.float32(attrs["beta"])
         row = context.pack(
             key,
@@ -296,7 +288,7 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
 
     def pack(width: int) -> Operand:
         def make() -> Array:
-            data = _data(context, right)
+            data = context.constant(right)
             return pack_panels((data.T if attrs["trans_b"] else data)[None] * alpha, width)
 
         nbytes = panel_bytes(1, depth, columns, width)

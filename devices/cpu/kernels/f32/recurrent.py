@@ -38,7 +38,7 @@ from trireme.devices.cpu.kernels.lowering import (
 from trireme.ir.graph import Graph, Node
 from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
-from trireme.support.errors import GraphError, InternalError
+from trireme.support.errors import GraphError
 
 _LONGEST_S = 0.01
 """What the steps of one kernel take at most: no native call may keep signals waiting longer."""
@@ -92,13 +92,6 @@ def _data(context: Context, value: int | None) -> Array | None:
     return None if value is None else context.graph.values[value].data
 
 
-def _weights(context: Context, value: int) -> Array:
-    data = context.graph.values[value].data
-    if data is None:
-        raise InternalError(f"%{value} is not a constant")
-    return data
-
-
 def _padded(data: Array, gates: int, units: int) -> Array:
     """Return [D, gates*H, ..] as [D, gates, units, ..], filled up with zeros."""
     split = data.reshape(data.shape[0], gates, -1, *data.shape[2:])
@@ -118,7 +111,7 @@ def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Ste
 
     def pack(width: int) -> Operand:
         def make() -> Array:
-            whole = _padded(_weights(context, weight), cell.gates, units)
+            whole = _padded(context.constant(weight), cell.gates, units)
             return pack_panels(whole.reshape(columns, depth).T[None], width)
 
         nbytes = panel_bytes(1, depth, columns, width)
@@ -150,7 +143,7 @@ def _recurrent_weights(context: Context, value: int, layer: Layer) -> Packed:
     isa, cell, units = context.isa, layer.cell, layer.padded(context.isa)
 
     def make() -> Array:
-        whole = _padded(_weights(context, value), cell.gates, units)  # [D, G, units, H]
+        whole = _padded(context.constant(value), cell.gates, units)  # [D, G, units, H]
         return np.concatenate([_direction(isa, layer, one) for one in whole])
 
     nbytes = 4 * layer.directions * cell.gates * units * layer.hidden
@@ -177,7 +170,7 @@ def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
         found.append(np.ascontiguousarray(of_state[:, gate], np.float32))
     if cell.peepholes:
         peepholes = _given(node, 7)
-        found.append(_padded(_weights(context, peepholes or 0), 3, units))
+        found.append(_padded(context.constant(peepholes or 0), 3, units))
     lengths, label = _given(node, 4), node.label
     if lengths is not None:
         steps = layer.steps

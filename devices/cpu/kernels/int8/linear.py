@@ -142,7 +142,7 @@ class _Kernel:
         last_panel = fn.minimum(first_panel + self.part, self.panels)
         whole = self.product.channels // (self.tile.vectors * self.isa.lanes)
         for full in (True, False):
-            low = first_panel if full else fn_maximum(fn, first_panel, whole)
+            low = first_panel if full else fn.maximum(first_panel, whole)
             high = fn.minimum(last_panel, whole) if full else last_panel
             if full and not whole or not full and whole == self.panels:
                 continue
@@ -231,13 +231,6 @@ class _Kernel:
         if self.repeats is not None:
             self.repeats.emit(fn, self.dot, acc, starts, self.again, panel[0])
         return [[var.get() for var in row] for row in acc]
-
-
-def fn_maximum(fn: Function, left: Index, right: int) -> Index:
-    """Return the larger of an index and a number."""
-    if isinstance(left, int):
-        return max(left, right)
-    return fn.select(fn.compare("sgt", left, right), left, right)
 
 
 def _times(index: Index, factor: int) -> Index:

@@ -95,7 +95,7 @@ def _pool_vector(
         if node.attrs["pads"][axis] == 0 and node.attrs["pads"][axis + 2] == 0:
             bounds.append((low, low + kernel))
         else:
-            bounds.append((_maximum(fn, low, 0), fn.minimum(low + kernel, size)))
+            bounds.append((fn.maximum(low, 0), fn.minimum(low + kernel, size)))
     (top, bottom), (left, right) = bounds
     for iy in fn.range(top, bottom):
         for ix in fn.range(left, right):
@@ -113,12 +113,6 @@ def _pool_vector(
         result = _divide(fn, result, number)
     bytes_out = clamp_and_narrow(fn, result, 0, params.low, params.high)
     store_bytes(fn, bytes_out, fn.at(target, c, "i8"), count)
-
-
-def _maximum(fn: Function, left: Index, right: int) -> Index:
-    if isinstance(left, int):
-        return max(left, right)
-    return fn.select(fn.compare("sgt", left, right), left, right)
 
 
 def _divide(fn: Function, total: Value, count: Value | int) -> Value:

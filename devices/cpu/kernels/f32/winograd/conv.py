@@ -20,7 +20,6 @@ from trireme.devices.cpu.kernels.f32.winograd.transforms import panels_shape, tr
 from trireme.devices.cpu.kernels.lowering import Context, InPlace, Step
 from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 from trireme.support.mapped import release
 
 
@@ -35,7 +34,7 @@ def winograd_size(context: Context, node: Node) -> int:
     if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
         return 0
     size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
-    return size if size and _is_finite(_weights(context, node)) else 0
+    return size if size and _is_finite(context.constant(node.used[1])) else 0
 
 
 def winograd_cost(context: Context, node: Node) -> float | None:
@@ -54,7 +53,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     outputs, batch = context.type(weight).dims[0], context.type(node.used[0]).dims[0]
     window = _window(context, node)
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
-    weights = _by_strides(_weights(context, node))
+    weights = _by_strides(context.constant(node.used[1]))
     strides = np.array(weights.strides, np.int64) // weights.itemsize
     conv = WinogradConv(
         batch,
@@ -71,7 +70,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
     nbytes = 4 * math.prod(panels_shape(made, outputs, window.channels, cut.width))
 
     def pack() -> Array:
-        return transform_weights(_weights(context, node), made, cut.width)
+        return transform_weights(context.constant(node.used[1]), made, cut.width)
 
     reads = (
         context.operand(node.used[0]),
@@ -112,10 +111,3 @@ def _by_strides(weights: Array) -> Array:
     """Return weights whose strides count whole elements forwards: themselves where they do."""
     fit = all(stride >= 0 and stride % weights.itemsize == 0 for stride in weights.strides)
     return weights if fit else np.ascontiguousarray(weights)
-
-
-def _weights(context: Context, node: Node) -> Array:
-    data = context.graph.values[node.used[1]].data
-    if data is None:
-        raise InternalError(f"%{node.used[1]} is not a constant")
-    return data
