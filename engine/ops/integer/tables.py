@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from trireme.ops.integer.arithmetic import (
     round_half_away,
     rounding_divide_by_power_of_two,
 )
-from trireme.ops.integer.types import clamp_between, dequantized, dtype_limits, quant_of
+from trireme.ops.integer.types import CLAMPS, clamp_between, dequantized, dtype_limits, quant_of
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError
 
@@ -113,20 +114,8 @@ def _requantized(call: Call, stored: Array) -> Array:
     return requantize(_shifted(call, stored), *pair, y.zero_point, *limits)
 
 
-def _relu(call: Call, stored: Array) -> Array:
-    return _clamped(call, stored, 0.0, None)
-
-
-def _relu6(call: Call, stored: Array) -> Array:
-    return _clamped(call, stored, 0.0, 6.0)
-
-
-def _relu_n1_to_1(call: Call, stored: Array) -> Array:
-    return _clamped(call, stored, -1.0, 1.0)
-
-
 def _clip(call: Call, stored: Array) -> Array:
-    return _clamped(call, stored, *(_constant(call, position) for position in (1, 2)))
+    return _clamped(call, stored, (_constant(call, 1), _constant(call, 2)))
 
 
 def _constant(call: Call, position: int) -> float | None:
@@ -140,10 +129,10 @@ def _constant(call: Call, position: int) -> float | None:
     return float(value.data.reshape(-1)[0])
 
 
-def _clamped(call: Call, stored: Array, low: float | None, high: float | None) -> Array:
-    limits = clamp_between(call.outputs[0], low, high)
+def _clamped(call: Call, stored: Array, limits: tuple[float | None, float | None]) -> Array:
+    ends = clamp_between(call.outputs[0], *limits)
     zero = _quants(call)[1].zero_point
-    return requantize(_shifted(call, stored), *quantize_multiplier(_ratio(call)), zero, *limits)
+    return requantize(_shifted(call, stored), *quantize_multiplier(_ratio(call)), zero, *ends)
 
 
 def _leaky_relu(call: Call, stored: Array) -> Array:
@@ -220,9 +209,7 @@ def _concat_table(x: TensorType, y: TensorType) -> Array | None:
 
 _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "quantize": _requantized,
-    "relu": _relu,
-    "relu6": _relu6,
-    "relu_n1_to_1": _relu_n1_to_1,
+    **{name: partial(_clamped, limits=limits) for name, limits in CLAMPS.items() if name},
     "clip": _clip,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
