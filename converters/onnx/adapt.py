@@ -24,11 +24,11 @@ def to_input(name: str, position: int, dtype: str = "int64") -> Adapter:
     return adapt
 
 
-def to_typed_input(name: str, position: int, default: Any = None) -> Adapter:
+def to_typed_input(name: str, position: int) -> Adapter:
     """Return the same, with the constant of the first input's dtype."""
 
     def adapt(use: NodeUse) -> None:
-        value = use.take(name, default)
+        value = use.take(name)
         if value is not None:
             use.set_input(position, use.constant(value, use.type().dtype))
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from trireme.converters.onnx.scope import NodeUse
 
 
-def sequence(use: NodeUse, position: int = 0) -> list[int]:
-    """Return the values of an input that must be a sequence."""
+def sequence(use: NodeUse) -> list[int]:
+    """Return the values of the first input, which must be a sequence."""
     names = use.proto.input
-    found = use.scope.sequence(names[position]) if position < len(names) else None
+    found = use.scope.sequence(names[0]) if names else None
     if found is None:
-        raise use.error(f"input {position} is not a sequence of known length")
+        raise use.error("input 0 is not a sequence of known length")
     return found
 
 

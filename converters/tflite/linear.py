@@ -34,10 +34,10 @@ def padding(
     return (*before, *after)
 
 
-def spatial(use: OperatorUse, position: int, rank: int = 4) -> list[int]:
+def spatial(use: OperatorUse, position: int) -> list[int]:
     """Return the dimensions of an NHWC input between the first and the last."""
     dims = use.dims(position)
-    if len(dims) != rank or 0 in dims:
+    if len(dims) != 4 or 0 in dims:
         raise ModelFileError(f"{use.source}: input {position} has shape {list(dims)}")
     return list(dims[1:-1])
 

@@ -210,9 +210,9 @@ class OperatorUse:
             )
         self.state.ids[tensor.index] = value
 
-    def fail(self, sentence: str, fix: str = "") -> ConvertError:
+    def fail(self, sentence: str) -> ConvertError:
         """Return the error with the sentence on the unsupported part of this operator."""
-        return ConvertError(f"{self.source}: {sentence}", fix=fix)
+        return ConvertError(f"{self.source}: {sentence}")
 
 
 Converter = Callable[[OperatorUse], None]

@@ -199,9 +199,9 @@ class Function:
         """Call an intrinsic or a library function, declaring it."""
         return self.emit(type, self._call(type, name, arguments, extra))
 
-    def call_void(self, name: str, *arguments: Value, extra: str = "") -> None:
+    def call_void(self, name: str, *arguments: Value) -> None:
         """Call a function that returns nothing, declaring it."""
-        self.line(self._call("void", name, arguments, extra))
+        self.line(self._call("void", name, arguments, ""))
 
     def _call(self, type: str, name: str, arguments: Sequence[Value], extra: str) -> str:
         types = ", ".join([*(a.type for a in arguments), *extra.split()[:1]])
@@ -261,13 +261,13 @@ class Function:
         """Emit a store."""
         self.line(f"store {value}, {pointer}, align {align}")
 
-    def load_some(self, type: str, pointer: Value, count: int, fill: float = 0.0) -> Value:
-        """Load the first `count` lanes and no byte beyond them; the other lanes get `fill`."""
+    def load_some(self, type: str, pointer: Value, count: int) -> Value:
+        """Load the first `count` lanes and no byte beyond them; the other lanes get 0."""
         lanes = lanes_of(type)
         if count == lanes:
             return self.load(type, pointer)
         name = f"llvm.masked.load.{mangled(type)}.p0"
-        rest = self.as_value(type, fill)
+        rest = self.as_value(type, 0.0)
         return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), rest)
 
     def store_some(self, value: Value, pointer: Value, count: int) -> None:

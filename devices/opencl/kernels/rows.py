@@ -69,12 +69,10 @@ def _emit_rows(
     rows: int,
     size: int,
     inner: int,
-    more: list[Tensor] | None = None,
 ) -> None:
     node = chain[0]
     tensors = [
         Tensor("x", "float", low.ref(node.used[0])),
-        *(more or []),
         Tensor("y", "float", low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(

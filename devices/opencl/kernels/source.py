@@ -180,6 +180,6 @@ ACTIVATIONS = {
 """
 
 
-def activation(name: str, x: str, lanes: Lanes, ctype: str = "float") -> str:
+def activation(name: str, x: str, lanes: Lanes) -> str:
     """Return the activation of a variable as an expression."""
-    return ACTIVATIONS[name].format(x=x, T=f"({lanes.type(ctype)})")
+    return ACTIVATIONS[name].format(x=x, T=f"({lanes.type('float')})")
