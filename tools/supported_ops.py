@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trireme.backend.device import Device
 from trireme.backend.registry import device_names, kind_named, open_device
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, TensorType
+from trireme.ir.builder import graph_of_sample
+from trireme.ir.graph import Graph
 from trireme.ir.op import OpDef, Sample, all_ops
-from trireme.support.dtypes import dtype_name
 from trireme.support.errors import DeviceError, TriremeError
 
 _HEADER = """# Supported ops
@@ -101,23 +100,14 @@ def _with_kernels() -> Iterator[tuple[dict[str, Device], dict[str, str]]]:
 
 def sample_graph(op: OpDef, sample: Sample, half: bool = False) -> Graph:
     """Return the graph of one node that a sample describes, its float32 made float16 by `half`."""
-    b = GraphBuilder(op.name)
-    inputs: list[int | None] = []
-    for position, array in enumerate(sample.inputs):
-        if half and array is not None and array.dtype == np.float32:
-            with np.errstate(over="ignore"):
-                array = array.astype(np.float16)
-        quant = sample.quants[position] if position < len(sample.quants) else None
-        if array is None:
-            inputs.append(None)
-        elif position in sample.constants:
-            inputs.append(b.constant(f"c{position}", array, quant))
-        else:
-            type = TensorType(array.shape, dtype_name(array.dtype), quant)
-            inputs.append(b.input(f"x{position}", type))
-    outputs = max(len(sample.out_quants), op.out_arity[0], 1)
-    made = b.add_node(op.name, inputs, sample.attrs, outputs=outputs, quants=sample.out_quants)
-    return b.finish(*made)
+    if half:
+        with np.errstate(over="ignore"):
+            halved = (
+                a.astype(np.float16) if a is not None and a.dtype == np.float32 else a
+                for a in sample.inputs
+            )
+            sample = replace(sample, inputs=tuple(halved))
+    return graph_of_sample(op, sample, max(len(sample.out_quants), op.out_arity[0], 1))
 
 
 def support_table() -> SupportTable:

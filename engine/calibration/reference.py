@@ -18,11 +18,10 @@ import numpy as np
 from trireme.cost.calibration import REFERENCE, Curve, DeviceCalibration, reference_description
 from trireme.cost.model import reference_classes, work_of
 from trireme.cost.quality import Judgement, judge
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, TensorType
+from trireme.ir.builder import graph_of_sample
+from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, Sample, all_ops
-from trireme.support.dtypes import dtype_name
 from trireme.support.errors import TriremeError
 from trireme.support.timing import Repeat, time_calls
 
@@ -144,7 +143,8 @@ def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
     ones.
     """
     try:
-        graph = _graph(op, sample)
+        outputs = op.out_arity[1] or len(sample.out_quants) or op.out_arity[0]
+        graph = graph_of_sample(op, sample, outputs)
         (node,) = graph.nodes
         if not all(_is_planned(graph.type(value)) for value in (*node.used, *node.outputs)):
             return None
@@ -159,24 +159,3 @@ def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
 def _is_planned(type: TensorType) -> bool:
     """Whether a plan can hold values of a type, so that a placement prices the op."""
     return type.is_static and type.dtype != "string"
-
-
-def _graph(op: OpDef, sample: Sample) -> Graph:
-    """Return the graph of one node that computes a sample."""
-    builder = GraphBuilder(op.name)
-    operands: list[int | None] = []
-    for position, array in enumerate(sample.inputs):
-        if array is None:
-            operands.append(None)
-            continue
-        quant = sample.quants[position] if position < len(sample.quants) else None
-        if position in sample.constants:
-            operands.append(builder.constant(f"c{position}", array, quant))
-        else:
-            type = TensorType(array.shape, dtype_name(array.dtype), quant)
-            operands.append(builder.input(f"x{position}", type))
-    outputs = op.out_arity[1] or len(sample.out_quants) or op.out_arity[0]
-    made = builder.add_node(
-        op.name, operands, sample.attrs, outputs=outputs, quants=sample.out_quants
-    )
-    return builder.finish(*made)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.ir.effects import EffectOrder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
-from trireme.ir.op import get_op
+from trireme.ir.op import OpDef, Sample, get_op
 from trireme.ir.verify import check, check_value, infer_types
 from trireme.support.arguments import check_arguments
 from trireme.support.dtypes import Array, constant_array, dtype_name
@@ -148,3 +148,23 @@ _NODE_OPTIONS = ("names", "quants", "source", "pin", "after")
 def scalar(value: float, dtype: str = "float32") -> Array:
     """Return a 0-d array, for constants of elementwise ops."""
     return np.asarray(value, dtype=dtype)
+
+
+def graph_of_sample(op: OpDef, sample: Sample, outputs: int, source: str = "") -> Graph:
+    """Return the graph of one node that computes a sample; its constants are in it."""
+    b = GraphBuilder(op.name)
+    operands: list[int | None] = []
+    for position, data in enumerate(sample.inputs):
+        quant = sample.quants[position] if position < len(sample.quants) else None
+        if data is None:
+            operands.append(None)
+        elif position in sample.constants:
+            operands.append(b.constant(f"c{position}", np.asarray(data), quant))
+        else:
+            type = TensorType(np.shape(data), dtype_name(np.asarray(data).dtype), quant)
+            operands.append(b.input(f"x{position}", type))
+    quants = sample.out_quants
+    made = b.add_node(
+        op.name, operands, sample.attrs, outputs=outputs, quants=quants, source=source
+    )
+    return b.finish(*made)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from op_samples import feeds_of as feeds_of_sample
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.backend.device import Device, NodeSpan
 from trireme.devices.npu.executable import NpuCall, NpuExecutable
-from trireme.ir.builder import GraphBuilder
+from trireme.ir.builder import GraphBuilder, graph_of_sample
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.ir.op import OpDef, Sample
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import Array, numpy_dtype
 
 
 class Run:
@@ -46,24 +47,8 @@ class Run:
 
 def sample_graph(op: OpDef, sample: Sample) -> tuple[Graph, dict[int, Array]]:
     """Return the graph of one node, and what to feed it."""
-    builder = GraphBuilder(op.name)
-    ids: list[int | None] = []
-    feeds: dict[int, Array] = {}
-    for position, data in enumerate(sample.inputs):
-        quant = sample.quants[position] if position < len(sample.quants) else None
-        if data is None:
-            ids.append(None)
-        elif position in sample.constants:
-            ids.append(builder.constant(f"c{position}", np.asarray(data), quant))
-        else:
-            array = np.asarray(data)
-            type = TensorType(array.shape, dtype_name(array.dtype), quant)
-            ids.append(builder.input(f"x{position}", type))
-            feeds[ids[-1] or 0] = array
-    outs = builder.add_node(
-        op.name, ids, sample.attrs, outputs=_outputs(op, sample), quants=sample.out_quants
-    )
-    return builder.finish(*outs), feeds
+    graph = graph_of_sample(op, sample, _outputs(op, sample))
+    return graph, feeds_of_sample(graph, sample)
 
 
 def _outputs(op: OpDef, sample: Sample) -> int:

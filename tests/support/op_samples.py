@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import TensorType
+from trireme.ir.builder import graph_of_sample
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
-from trireme.support.dtypes import dtype_name
 
 SEED = 20261121
 
@@ -61,28 +59,16 @@ def outputs_of(op, sample):
 
 def sample_graph(op, sample, outputs=None):
     """A graph of one node that computes the sample, and what to feed it by value id."""
-    builder, feeds, operands = GraphBuilder(op.name), {}, []
-    for position, array in enumerate(sample.inputs):
-        if array is None:
-            operands.append(None)
-            continue
-        quant = sample.quants[position] if position < len(sample.quants) else None
-        if position in sample.constants:
-            operands.append(builder.constant(f"c{position}", array, quant))
-        else:
-            type_ = TensorType(array.shape, dtype_name(array.dtype), quant)
-            value = builder.input(f"x{position}", type_)
-            feeds[value] = array
-            operands.append(value)
-    made = builder.add_node(
-        op.name,
-        operands,
-        sample.attrs,
-        outputs=outputs_of(op, sample) if outputs is None else outputs,
-        quants=sample.out_quants,
-        source="test:sample",
-    )
-    return builder.finish(*made), feeds
+    count = outputs_of(op, sample) if outputs is None else outputs
+    graph = graph_of_sample(op, sample, count, "test:sample")
+    return graph, feeds_of(graph, sample)
+
+
+def feeds_of(graph, sample):
+    """What to feed the graph of a sample, by value id."""
+    inputs = enumerate(sample.inputs)
+    given = [x for at, x in inputs if x is not None and at not in sample.constants]
+    return dict(zip(graph.inputs, map(np.asarray, given), strict=True))
 
 
 def interpreted(op, sample, outputs=None):
