@@ -1,14 +1,14 @@
-"""Lower bounds: what no placement can beat, copies and launches included.
+"""Lower bounds, copies and launches included: no placement scores below them.
 
-* The critical path: the earliest that each node can be over on each device, if it had every
-  resource to itself. Exact where the graph is a chain.
-  What a known placement rules out (a node on a device whose longest path is no shorter) is left out
-  before bounding the rest.
-* The forest: a dynamic programme over one input of each node, exact for prices that sum on a chain
-  or a tree. Other edges' copies are left out, so what it finds is never above the true least. The
-  launches along one path of it count in full: a device change on a path is always a new task.
-* The load: for any weights of the resources that sum to one, the makespan is at least the weighted
-  loads' sum, and the forest bounds that; a few subgradient steps look for good weights.
+* The critical path is the earliest end of each node on each device, if the node had every resource
+  to itself. It is exact where the graph is a chain. A known placement rules out choices first: a
+  node on a device is left out if the longest path through it there is no shorter.
+* The forest keeps one input of each node. A dynamic programme over it is exact for prices that sum
+  on a chain or a tree. It leaves out the copies on other edges, so it is never above the optimum.
+  The launches along one path count in full: a device change on a path always starts a task.
+* The load bounds the makespan from below: for any weights of the resources that sum to one, the
+  makespan is at least the weighted sum of the loads. The forest bounds that sum. A few subgradient
+  steps look for good weights.
 """
 
 from __future__ import annotations

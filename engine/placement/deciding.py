@@ -1,8 +1,8 @@
-"""Which estimates decide a placement: those whose error, alone, would make a rival the faster one.
+"""Which estimates decide a placement: those whose error alone would make a rival faster.
 
-A rival is each other device alone, and the declined mixture. For a rival, the estimates
-of an op on a device are moved together, within their interval, to where they speak for the rival;
-both placements are held meanwhile and scored as the search scores them.
+The rivals are each other device alone, and the declined mixture. The estimates of one op on one
+device move together within their interval, towards the rival. Both placements are fixed meanwhile,
+and the search's scorer scores them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The parts of a price that depend on several nodes, for message passing (`messages`).
 
-A Pair is an edge whose value has one reader, a Star a value with several, or with one and the
-caller's. Each holds what it has given to the price of each of its nodes, on each of the node's
-able devices; what it keeps is its own price less all it gave. `told(i)` is what it can give to node
-i in all: the least of what it keeps from the others.
+A Pair is an edge whose value has one reader. A Star is a value with several readers, or with one
+and the caller. A factor has given parts of its price to its nodes, on each able device of a node.
+It keeps the rest. `message(i)` is all that it can give to node i: the least of the rest over the
+other nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Factor(ABC):
     given: dict[int, list[float]]
 
     @abstractmethod
-    def told(self, i: int) -> list[float]:
+    def message(self, i: int) -> list[float]:
         """Return the least of what is left with the other nodes, for each device of node i."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Pair(Factor):
                 for d, row in zip(self.above, self.copies, strict=True)
             ]
 
-    def told(self, i: int) -> list[float]:
+    def message(self, i: int) -> list[float]:
         """Return the least of what is left with the other node, for each device of node i."""
         maker, reader = self.members
         if i == maker:
@@ -137,7 +137,7 @@ class Star(Factor):
         for edge in self.launches:
             self.enter[edge[1]] = [launch[e] * shares[e].get(edge, 0.0) for e in able[edge[1]]]
 
-    def told(self, i: int) -> list[float]:
+    def message(self, i: int) -> list[float]:
         """Return the least of what is left with the other nodes, for each device of node i."""
         able = self.problem.able
         others = [r for r in self.readers if r != i]

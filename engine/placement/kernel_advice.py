@@ -1,7 +1,7 @@
-"""Advice where a graph is shattered: which refusals break regions, what lifting one would save.
+"""Advice on fragmentation: which refusals break regions, and what lifting one would save.
 
-For every device and every (op, reason) that it refuses, the nodes concerned are priced by the
-device's roofline as if it had them, and the graph is placed again.
+A device refuses an op for a reason. The advice prices the nodes that this concerns by the device's
+roofline, as if it had a kernel, and searches again.
 """
 
 from __future__ import annotations

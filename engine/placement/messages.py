@@ -88,7 +88,7 @@ class Messages:
         at: list[int] = []
         for i in range(self.problem.n):
             for factor in self.earlier[i]:
-                factor.given[i] = factor.told(i)
+                factor.given[i] = factor.message(i)
             left = self._left(i)
             at.append(left.index(min(left)))
             self._give(i, left, self.later[i])
@@ -102,7 +102,7 @@ class Messages:
         total = 0.0
         for i in range(self.problem.n - 1, -1, -1):
             for factor in self.later[i]:
-                factor.given[i] = factor.told(i)
+                factor.given[i] = factor.message(i)
             left = self._left(i)
             self._give(i, left, self.earlier[i])
             total += min(left) * (1.0 - self.weight[i] * len(self.earlier[i]))

@@ -1,7 +1,7 @@
 """The search for a good assignment: starts, local search from the best, then annealing.
 
-It is deterministic and bounded by a number of node visits, so that the same graph on the same
-machine is always placed alike, and a thousand nodes take about a second.
+The search is deterministic, and node visits bound it. So the same graph on the same machine is
+always placed alike, and a thousand nodes take about a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Each device alone: all that it can run on it, and what it refuses wherever that costs least.
+"""Each device alone: it has every node that it can run; the rest is where that costs least.
 
-What a placement must never be worse than. `uncertainty` compares a mixture with it, `place
---measure` and `bench --singles` run it.
+No placement may be worse than these. `uncertainty` compares a mixture with them; `place --measure`
+and `bench --singles` run them.
 """
 
 from __future__ import annotations

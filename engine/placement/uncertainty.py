@@ -1,12 +1,12 @@
-"""Whether a mixture of devices is surely better than one device: estimates are not certain.
+"""Whether a mixture of devices gains more than its estimates may be wrong by.
 
 The search compares predictions to the last digit. A mixture that is predicted to gain less than the
-estimates may be wrong by may as well lose, so `prefer_single_device` gives it up for the best
-single device, in sight and with its price. It is asked after the search, or after a proof: `place`
-itself, bounds and what `explain` prices are of virtual time.
+uncertainty of the estimates may be slower when it runs. `prefer_single_device` declines such a
+mixture for the best single device, and says what that costs. `place` calls it after the search or
+the proof: the search, the bounds and `explain` know virtual time alone.
 
-What is certain: a time on a virtual clock, which shows what the model says (the simulated NPU,
-described machines), and what two placements have in common, which is wrong in both alike.
+Two things are certain. A virtual clock shows what the model says (the simulated NPU, described
+machines). And what two placements have in common is wrong in both alike.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trireme.placement.singles import choosing, is_single, singles
 from trireme.placement.stages import Tasks
 
 LEAST_GAIN = 0.05
-"""The share of a device's time that sharing its work with another must be predicted to gain: it
-costs what no estimate has. Threads fall asleep and caches cool while the other is at work."""
+"""The share of a device's time that sharing its work with another must be predicted to gain. No
+estimate holds what sharing costs: threads fall asleep and caches cool while the other works."""
 _STATES = 2.0
 """How many times longer kernels take with the cores as far apart as they can be, at most."""
 Side = tuple[Assignment, Tasks]
@@ -38,11 +38,12 @@ Side = tuple[Assignment, Tasks]
 
 
 def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
-    """Return a placement, or the best single device (what it refuses elsewhere) if it is a mixture
-    that gains less over it than LEAST_GAIN, or than the estimates of what differs may be wrong by;
-    `fallback` says so, and `near_ties` if another device alone may as well be the better one.
+    """Return the placement, or the best single device where the placement is an uncertain mixture.
 
-    Pins hold. Joules and what is all on virtual clocks are a description's, and left as they are.
+    A mixture must gain LEAST_GAIN over the best single device, and more than the estimates of what
+    differs may be wrong by. What that device refuses runs elsewhere. `fallback` names the declined
+    mixture; `near_ties` names another device that may be as fast alone. Pins hold. Energy and
+    virtual clocks are a description's figures, so they are left as they are.
     """
     clocks = {spec.clock for spec in placement.specs.values()}
     if placement.score.unit != "s" or clocks == {"virtual"}:
@@ -60,33 +61,34 @@ def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     if best is None:
         return placement
     kept, mixed = (best.assigned, best.tasks), (assigned, tasks or [])
-    doubt = _doubt_s(pricing, kept, mixed)
-    if best.value - placement.score.value >= max(doubt, LEAST_GAIN * best.value):
+    uncertain_s = _uncertainty_s(pricing, kept, mixed)
+    if best.value - placement.score.value >= max(uncertain_s, LEAST_GAIN * best.value):
         return placement
     alone = pricing.placement_of(scorer, best.assigned, tasks=best.tasks)
-    found = _single_device_placement(alone, best.device, placement, doubt)
+    found = _single_device_placement(alone, best.device, placement, uncertain_s)
     return replace(found, near_ties=_near_ties(pricing, scorer, kept))
 
 
 def _near_ties(pricing: Pricing, scorer: Scorer, kept: Side) -> str:
-    """Return which other device alone may take less than what is kept on one, as far as estimates
-    tell, with the cores as far apart as they are priced for or otherwise; "" if none may.
+    """Return which other device alone may be as fast as the one that is kept; "" if none may.
+
+    Each measured core latency is tried, since the system may put the cores nearer or further apart.
     """
     value, rivals = scorer.value(*kept), list(_rivals(pricing, scorer, kept))
-    told, near = "", [row for row in rivals if row[0] < row[1]]
+    state_text, near = "", [row for row in rivals if row[0] < row[1]]
     if not near and any(more < (_STATES - 1) * value for more, _, _ in rivals):
-        for state, other in _otherwise(pricing):
+        for state, other in _other_core_latencies(pricing):
             again = Scorer(other.problem, scorer.objective)
             near = [row for row in _rivals(other, again, kept) if row[0] < row[1]]
             if near:
-                told, value = state, again.value(*kept)
+                state_text, value = state, again.value(*kept)
                 break
     if not near:
         return ""
-    more, doubt, name = min(near)
+    more, uncertain_s, name = min(near)
     return (
-        f"{name} alone may be as fast{told}: predicted {_faster(-more / value)}, uncertain by "
-        f"{doubt / value:.1%} (--measure decides)"
+        f"{name} alone may be as fast{state_text}: predicted {_faster(-more / value)}, "
+        f"uncertain by {uncertain_s / value:.1%} (--measure decides)"
     )
 
 
@@ -95,16 +97,17 @@ def _faster(gain: float) -> str:
 
 
 def _rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[float, float, str]]:
-    """Yield by how much more each other device alone takes than what is kept, by how much that may
-    be wrong, and its name."""
+    """Yield (extra_s, uncertainty_s, device) for every other single device."""
     value = scorer.value(*kept)
     for name, other in rivals(pricing, scorer, kept):
-        yield scorer.value(*other) - value, _doubt_s(pricing, kept, other), name
+        yield scorer.value(*other) - value, _uncertainty_s(pricing, kept, other), name
 
 
 def rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[str, Side]]:
-    """Yield each other device alone, by name, where it fits its memory. What the device refuses is
-    left where it is kept."""
+    """Yield every other single device that fits its memory, by name.
+
+    What the device refuses stays where it is kept.
+    """
     problem = pricing.problem
     for d in choosing(problem):
         rows = zip(kept[0], problem.able, strict=True)
@@ -115,9 +118,8 @@ def rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[str, 
                 yield problem.machine.names[d], (other, tasks)
 
 
-def _otherwise(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
-    """Yield the prices with the cores of all devices near each other, and far, where either was
-    measured and is not what they are priced for."""
+def _other_core_latencies(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
+    """Yield the prices with each other core latency that was measured, and its text."""
     costs = pricing.costs
     specs = [device.spec for device in costs.devices.values()]
     known = [(spec, one) for spec in specs if (one := costs.calibration.of(spec))]
@@ -131,31 +133,34 @@ def _otherwise(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
 
 
 def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placement:
-    """Return what was found, or what is held of the same graph if what was found moves gains less
-    than the estimates of what differs may be wrong by; `fallback` says so.
+    """Return what was found, or what is held where the gain is within the uncertainty.
+
+    Both are placements of one graph. `fallback` names the declined gain.
     """
     if found.score.unit != "s" or found.device_of == held.device_of:
         return found
-    doubt = doubt_s(held, found, costs)
-    if held.score.value - found.score.value >= doubt:
+    uncertain_s = uncertainty_s(held, found, costs)
+    if held.score.value - found.score.value >= uncertain_s:
         return found
-    why = _why("kept around the parts", held, found, doubt)
-    return _known(held, found, held.unused, why)
+    why = _why("kept around the parts", held, found, uncertain_s)
+    return _with_knowledge_of(held, found, held.unused, why)
 
 
 def _single_device_placement(
-    kept: Placement, device: str, mixture: Placement, doubt: float
+    kept: Placement, device: str, mixture: Placement, uncertain_s: float
 ) -> Placement:
     """Return a device alone with what is known of the mixture: its bound, what it would gain."""
-    why = _why(f"using {device} alone", kept, mixture, doubt)
+    why = _why(f"using {device} alone", kept, mixture, uncertain_s)
     unused = {
         name: f"{device} alone is used" if mixture.nodes_on(name) else why
         for name, why in kept.unused.items()
     }
-    return _known(kept, mixture, unused, why)
+    return _with_knowledge_of(kept, mixture, unused, why)
 
 
-def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: str) -> Placement:
+def _with_knowledge_of(
+    kept: Placement, found: Placement, unused: Mapping[str, str], why: str
+) -> Placement:
     """Return a placement with what is known of another, for which it was kept."""
     bound = max((kept.score, found.score), key=lambda score: score.lower_bound)
     score = replace(kept.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
@@ -171,12 +176,12 @@ def _known(kept: Placement, found: Placement, unused: Mapping[str, str], why: st
     )
 
 
-def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
+def _why(what: str, kept: Placement, mixture: Placement, uncertain_s: float) -> str:
     """Return the sentence that says why something is kept although a mixture may be faster."""
     value, gain = kept.score.value, kept.score.value - mixture.score.value
     parts = [f"{name} {count}" for name in mixture.specs if (count := len(mixture.nodes_on(name)))]
-    why = f"uncertain by {doubt / value:.1%}"
-    if gain >= doubt:
+    why = f"uncertain by {uncertain_s / value:.1%}"
+    if gain >= uncertain_s:
         why = f"less than the {LEAST_GAIN:.0%} asked of sharing the work"
     return (
         f"{what}: {' + '.join(parts)} is predicted {_faster(gain / value)}, {why} "
@@ -184,17 +189,16 @@ def _why(what: str, kept: Placement, mixture: Placement, doubt: float) -> str:
     )
 
 
-def doubt_s(one: Placement, other: Placement, costs: CostModel) -> float:
-    """Return by how many seconds the difference between two placements of a graph may be predicted
-    wrongly.
+def uncertainty_s(one: Placement, other: Placement, costs: CostModel) -> float:
+    """Return the uncertainty of the predicted difference between two placements of a graph.
 
-    Each side's own tasks, copies and nodes have the interval of their sum (cost/model.py), and the
-    two sides are wrong independently of each other.
+    The tasks, copies and nodes of one side alone have the interval of their sum (cost/model.py).
+    The two sides are wrong independently of each other.
     """
     pricing = priced(one, costs)
     sides = map(pricing.assignment_of, (one, other))
     ours, theirs = ((assigned, tasks or []) for assigned, tasks in sides)
-    return _doubt_s(pricing, ours, theirs)
+    return _uncertainty_s(pricing, ours, theirs)
 
 
 def priced(placement: Placement, costs: CostModel) -> Pricing:
@@ -208,7 +212,7 @@ def priced(placement: Placement, costs: CostModel) -> Pricing:
     return Pricing.of(placement.source, costs, known)
 
 
-def _doubt_s(pricing: Pricing, one: Side, other: Side) -> float:
+def _uncertainty_s(pricing: Pricing, one: Side, other: Side) -> float:
     ours, theirs = Counter(_parts(pricing, *one)), Counter(_parts(pricing, *other))
     gone, added = list((ours - theirs).elements()), list((theirs - ours).elements())
     low = sum(part.own.seconds for part in gone) - interval(part.own for part in gone)[0]

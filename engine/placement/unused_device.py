@@ -1,4 +1,4 @@
-"""Why a device has nothing to do: what its cheapest use would add to a run."""
+"""Why a device is unused: what its cheapest use would add to a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from trireme.placement.objective import Scorer
 from trireme.placement.problem import CALLER, Assignment, Problem
 
-_RANKED, _SETTLED = 12, 2
-"""Nodes of least local price that are scored by the quick rules, and of these by all rules."""
+_ESTIMATED = 12
+"""Nodes of least local price that are scored by the rules that matter most."""
+_EVALUATED = 2
+"""The best of these, which are scored by all rules."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,9 @@ def least_uses(
         nodes = [i for i in range(problem.n) if d in problem.able[i]]
         if not nodes or d in assigned:
             continue
-        ranked = sorted(nodes, key=lambda i: (_local(problem, assigned, i, d), i))[:_RANKED]
+        ranked = sorted(nodes, key=lambda i: (_local(problem, assigned, i, d), i))[:_ESTIMATED]
         moved = {i: (*assigned[:i], d, *assigned[i + 1 :]) for i in ranked}
-        best = sorted(ranked, key=lambda i: (scorer.estimate(moved[i]), i))[:_SETTLED]
+        best = sorted(ranked, key=lambda i: (scorer.estimate(moved[i]), i))[:_EVALUATED]
         settled = {i: scorer.evaluate(moved[i])[0] for i in best}
         node = min(settled, key=lambda i: (settled[i], i))
         searched = met.get(d, float("inf"))

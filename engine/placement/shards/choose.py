@@ -79,7 +79,7 @@ def shard_where_it_gains(
         and around the parts nothing is placed anew unless the gain is significant
     """
     objective: Objective = plain.score.objective  # type: ignore[assignment]
-    reason = _hopeless(plain)
+    reason = _why_none_can_gain(plain)
     if reason:
         return replace(plain, no_shard=f"nothing is sharded: {reason}")
     graph, value = plain.source, plain.score.value
@@ -145,7 +145,7 @@ def _settled(
     return more_certain(kept, found, costs) if multi_device == "significant" else found
 
 
-def _hopeless(plain: Placement) -> str:
+def _why_none_can_gain(plain: Placement) -> str:
     """Return why no shard could gain anything, or ""."""
     groups = {spec.resource_group or name for name, spec in plain.specs.items()}
     if len(groups) < 2:
@@ -184,16 +184,16 @@ def _closest(
         said, is_measured = "the best tried", found.is_measured
     real = any(plain.specs[name].clock == "wall" for name in wanted.devices)
     whose = "devices never measured: trireme calibrate" if real else "figures of a description"
-    doubt = ""
+    asked_text = ""
     if candidate.asked == math.inf:
-        doubt = f"; the run as it is would be left for {whose}"
+        asked_text = f"; the run as it is would be left for {whose}"
     elif after < value and not is_measured:
-        doubt = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
+        asked_text = f"; {UNMEASURED_GAIN:.0%} is asked of {whose}"
     elif after < value:
-        doubt = f"; {LEAST_GAIN:.0%} is asked, and {time_text(LEAST_GAIN_S)} of a time"
+        asked_text = f"; {LEAST_GAIN:.0%} is asked, and {time_text(LEAST_GAIN_S)} of a time"
     most = "" if found is not None else " at most"
     gain = _gain(value, after, objective)
-    return f"{said} would take {gain}{most}: {text_of(graph, what)}{doubt}"
+    return f"{said} would take {gain}{most}: {text_of(graph, what)}{asked_text}"
 
 
 def _pays(candidate: ShardCandidate, found: ShardTrial, value: float, objective: Objective) -> bool:

@@ -16,7 +16,7 @@ from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.cost.model import CostModel, work_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.placement import uncertainty as doubt
+from trireme.placement import uncertainty
 from trireme.placement.explain import explain
 from trireme.placement.lock import lock
 from trireme.placement.lock_changes import differences
@@ -26,7 +26,7 @@ from trireme.placement.prove import prove
 from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.placement.singles import solve_singles
 from trireme.placement.solve import solve
-from trireme.placement.uncertainty import doubt_s, prefer_single_device
+from trireme.placement.uncertainty import prefer_single_device, uncertainty_s
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 
@@ -41,7 +41,7 @@ def test_a_gain_within_the_interval_is_given_up_in_sight():
     mixture = place_plain(graph, costs)
     assert mixture.makespan_s == pytest.approx(195 * US)
     # By hand: 100 us may be 20 less, 95 us may be 23.75 more, of one node each.
-    assert doubt_s(solve_singles(graph, costs)["cpu"], mixture, costs) == pytest.approx(
+    assert uncertainty_s(solve_singles(graph, costs)["cpu"], mixture, costs) == pytest.approx(
         math.hypot(20 * US, 23.75 * US)
     )
     kept = prefer_single_device(mixture, costs)
@@ -139,13 +139,13 @@ def test_what_two_devices_of_one_kind_take_is_wrong_alike():
     """Instances are priced by the same curves, so that one beside the other is no less certain."""
     graph, costs = chain_of_two(95.0)
     one = place_plain(graph, costs)
-    assert doubt_s(one, one, costs) == 0
+    assert uncertainty_s(one, one, costs) == 0
     toys = {f"cpu#{i}": ToyDevice("cpu", launch_s=0.0) for i in (1, 2)}
     for name, toy in toys.items():
         toy.spec = replace(toy.spec, name=name)
     alike = CostModel(toys, costs.calibration)
     first, second = (place_plain(graph, alike, pins=dict.fromkeys([0, 1], name)) for name in toys)
-    assert doubt_s(first, second, alike) == 0 and first.device_of != second.device_of
+    assert uncertainty_s(first, second, alike) == 0 and first.device_of != second.device_of
 
 
 @pytest.mark.parametrize("objective", ["makespan", "serial", "throughput", "energy"])
@@ -167,7 +167,7 @@ def test_the_answer_is_a_single_device_or_surely_better(seed, objective):
     assert held.score.value == pytest.approx(kept.score.value, rel=1e-12)
 
 
-def test_a_session_keeps_to_one_device_unless_told_otherwise():
+def test_a_session_keeps_to_one_device_unless_told_other_core_latencies():
     graph, costs = chain_of_two(95.0)
     given = dict(
         devices=list(costs.devices.values()),
@@ -251,16 +251,18 @@ def test_cores_elsewhere_may_make_another_device_the_faster(monkeypatch):
     """Priced for far cores the gpu takes 320 us more; near each other they would be 30."""
     graph, costs = conv_and_lrn(400.0)
     near = Pricing.of(graph, conv_and_lrn(110.0)[1])
-    monkeypatch.setattr(doubt, "_otherwise", lambda pricing: [(" with its cores near", near)])
+    monkeypatch.setattr(
+        uncertainty, "_other_core_latencies", lambda pricing: [(" with its cores near", near)]
+    )
     assert not place_plain(graph, costs, multi_device="significant").near_ties
-    monkeypatch.setattr(doubt, "_STATES", 3.0)
+    monkeypatch.setattr(uncertainty, "_STATES", 3.0)
     told = place_plain(graph, costs, multi_device="significant").near_ties
     assert "gpu alone may be as fast with its cores near: predicted 15.0% slower" in told
 
 
 def test_prices_of_cores_elsewhere_are_those_of_states_that_were_measured():
     graph, costs = conv_and_lrn(110.0)
-    assert not list(doubt._otherwise(Pricing.of(graph, costs)))
+    assert not list(uncertainty._other_core_latencies(Pricing.of(graph, costs)))
     states = {"near": CoreLatency(5e-8, 1e-10), "far": CoreLatency(2.5e-7, 3e-10)}
     assert all(cores.apart == name for name, cores in states.items())
     entries = [
@@ -268,6 +270,6 @@ def test_prices_of_cores_elsewhere_are_those_of_states_that_were_measured():
         for device in costs.devices.values()
     ]
     costs = CostModel(costs.devices, Calibration.of_devices(*entries))
-    ((told, other),) = doubt._otherwise(Pricing.of(graph, costs))
+    ((told, other),) = uncertainty._other_core_latencies(Pricing.of(graph, costs))
     assert told == " with its cores near"
     assert all(one.apart == "near" for one in other.costs.calibration.devices.values())
