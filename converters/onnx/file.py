@@ -133,7 +133,7 @@ def label_of(node: Any, index: int) -> str:
 
 
 def in_order(nodes: Iterable[Any], where: str) -> list[tuple[str, Any]]:
-    """Return labelled nodes, each after those that make its inputs.
+    """Return labelled nodes, each after the makers of its inputs.
 
     Errors: ModelFileError, if two nodes make one value, or nodes wait for each other in a cycle
     """

@@ -124,7 +124,7 @@ def split(use: OperatorUse) -> None:
 
 
 def split_v(use: OperatorUse) -> None:
-    """SPLIT_V (x, sizes, axis); a size of -1 takes what is left."""
+    """SPLIT_V (x, sizes, axis); a size of -1 takes the rest."""
     sizes, (axis,) = list(use.ints(1)), use.ints(2)
     dims = use.dims(0)
     if not -len(dims) <= axis < len(dims):

@@ -1,8 +1,8 @@
 """The simulated NPU: graphs become command streams, run on a described machine.
 
-Read in this order: `spec` (the machine), `stream.commands` (what it is told), `compiler.lower`
-(nodes to jobs), `tiling` and `residency` (what fits SRAM), `emit` (jobs to commands),
-`simulator.simulate` (values), `timing` (cycles), `chip` and `executable` (tasks at work), `device`
+Read in this order: `spec` (the machine), `stream.commands` (its commands), `compiler.lower` (nodes
+to jobs), `tiling` and `residency` (the use of SRAM), `emit` (jobs to commands). Then read
+`simulator.simulate` (values), `timing` (cycles), `chip` and `executable` (running tasks), `device`
 (the contract with the engine).
 """
 

@@ -1,7 +1,7 @@
-"""The simulated chip at work: its SRAM, its memory's account, and the thread that does tasks.
+"""The running chip: its SRAM, the use of its memory, and the thread that runs tasks.
 
-Tasks run in the order of submission, as one machine runs them. The device submits, the executables
-run on it.
+Tasks run in the order of submission, as on one machine. The device owns the chip; executables
+submit to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
 
 GARBAGE = 0xA5
-"""What SRAM holds at the start of every task: a read before a write shows up as wrong values."""
+"""The content of SRAM at the start of every task: a read before a write gives wrong values."""
 _Work = SimpleQueue[Callable[[], object] | None]
 
 
@@ -34,15 +34,15 @@ class Chip:
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Start afresh, without a thread."""
+        """Reset to the state without a thread."""
         self._queue: _Work = SimpleQueue()
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
 
     def take(self, nbytes: int, owner: object) -> None:
-        """Count bytes of its memory as in use for as long as their owner is there.
+        """Count bytes of its memory as used while their owner exists.
 
-        Errors: DeviceError, if there are not so many
+        Errors: DeviceError, if too few bytes are free
         """
         with self._lock:
             if self._allocated + nbytes > self.machine.dram.bytes:
@@ -71,7 +71,7 @@ class Chip:
             self._queue.put(work)
 
     def finish(self) -> None:
-        """Return when nothing that was submitted is under way."""
+        """Wait until no submitted work is under way."""
         over = threading.Event()
         with self._lock:
             if self._thread is None:
@@ -80,7 +80,7 @@ class Chip:
         over.wait()
 
     def close(self) -> None:
-        """Finish what was submitted and stop the thread."""
+        """Finish the submitted work and stop the thread."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -90,7 +90,7 @@ class Chip:
 
 
 def _serve(queue: _Work) -> None:
-    """Run what is submitted, until the chip is closed or nobody has it any more."""
+    """Run submitted work until the chip is closed or garbage-collected."""
     while (work := queue.get()) is not None:
         work()
-        del work  # it holds the chip
+        del work  # work refers to the chip

@@ -1,6 +1,6 @@
 """The NPU behind the contract of trireme.backend.device: compile, submit, wait, and look inside.
 
-The host sees one submit and one completion of a whole task, and NPU memory only through copies.
+The host sees one submit and one completion of a whole task, and accesses NPU memory only by copies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Npu(Device):
         self._reasons = weakref.WeakKeyDictionary()
 
     def reset_after_fork(self) -> None:
-        """Start afresh, with a lock that nobody holds."""
+        """Reset, with a new lock."""
         self._lock = threading.Lock()
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -111,21 +111,21 @@ class Npu(Device):
             flat[...] = place
 
     def estimate_s(self, graph: Graph, node: Node) -> float | None:
-        """Return the modelled seconds of a node in the midst of a region."""
+        """Return the modelled seconds of a node inside a region."""
         found = self._estimator.predicted(graph, node)
         return found.seconds if found else None
 
     def resident(self, graph: Graph, node: Node) -> Resident:
-        """Return what a node's packed weights and its commands take of the device's memory."""
+        """Return the bytes of a node's packed weights and commands in the device's memory."""
         found = self._estimator.predicted(graph, node)
         return found.resident_of(graph, node) if found else super().resident(graph, node)
 
     def finish(self) -> None:
-        """Return when nothing that was submitted is under way."""
+        """Wait until no submitted work is under way."""
         self.chip.finish()
 
     def close(self) -> None:
-        """Finish what was submitted and stop the thread."""
+        """Finish the submitted work and stop the thread."""
         self.chip.close()
 
 

@@ -1,7 +1,7 @@
-"""Compiled tasks of the NPU: bound to memory, launched, and looked into.
+"""Compiled tasks of the NPU: bound to memory, launched, and inspected.
 
-A launch submits the whole task to the chip and returns; its event is over when the simulator has
-done every command.
+A launch submits the whole task to the chip and returns. Its event is over when the simulator has
+run every command.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _bytes(buffer: Buffer, nbytes: int) -> Array:
 
 
 class NpuCall:
-    """An executable on its memory."""
+    """An executable bound to memory."""
 
     def __init__(self, executable: NpuExecutable, places: list[Array]) -> None:
         self.executable = executable
@@ -116,7 +116,9 @@ class NpuCall:
         self.repeat(False)
 
     def launch(self, profile: bool = False) -> Event:
-        """Submit the task and return at once; put back what it made, where that is asked for."""
+        """Submit the task and return at once; with `repeat(True)`, restore the earlier outputs
+        instead.
+        """
         spans = self.executable.spans if profile else ()
         if self._made:
             for place, made in zip(self._outputs, self._made, strict=True):
@@ -127,14 +129,14 @@ class NpuCall:
         return event
 
     def repeat(self, repeats: bool) -> None:
-        """Have launches put back the outputs of the first of them (True), or simulate (False)."""
+        """Let launches restore the first launch's outputs (True), or simulate (False)."""
         self._repeats, self._made = repeats, list[Array]()
 
     def intermediate(self, value: int) -> Array:
-        """Return a value that the last launch made, by its id in the graph.
+        """Return a value of the last launch, by its id in the graph.
 
         Errors: RunError, if the device was opened without trace=True, before a launch, or if the
-                value is not made by the task
+            value is not made by the task
         """
         if value not in self._traced:
             raise RunError(
@@ -172,7 +174,7 @@ class NpuCall:
 
 
 def _last_commands(commands: Sequence[Command], nodes: int) -> list[int]:
-    """The index of the last command of each node, -1 where it has none."""
+    """Return the index of the last command of each node, -1 without commands."""
     last = [-1] * nodes
     for index, command in enumerate(commands):
         if not isinstance(command.work, Barrier):
@@ -207,5 +209,5 @@ class NpuEvent:
             raise DeviceError(f"npu: the simulator failed: {self._error}") from self._error
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return what each node took, if launched with profile=True."""
+        """Return the span of each node, if launched with profile=True."""
         return self._spans

@@ -1,4 +1,4 @@
-"""What a simulated NPU can be opened with."""
+"""The options of a simulated NPU."""
 
 from dataclasses import dataclass
 from pathlib import Path

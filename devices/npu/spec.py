@@ -1,7 +1,7 @@
 """The description of an NPU: a TOML file in, a checked NpuSpec out.
 
-Compiler and simulator both read it; nothing else in this folder knows a number of a machine. Files
-of devices that come with trireme are in `specs/`; anyone's own file is opened by path.
+Compiler and simulator both read it; no other module of this folder has a number of a machine.
+`specs/` has the descriptions that come with trireme. A user's own file is opened by path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MatrixUnit:
     """The array of multipliers.
 
     rows, cols: its size; MACs a cycle are rows x cols
-    dataflow: which formula of `cycles` counts its time: os, ws, is (systolic), dot, blocks
+    dataflow: the formula of `cycles` that counts its time: os, ws, is (systolic), dot, blocks
     block: (h, w, depth) of the output block that the dataflow `blocks` makes at once
     fill_cycles: to start a command (dot), or a block of `fill_elements` outputs (blocks)
     rate: MACs of a dtype relative to int8; a dtype that is absent cannot be multiplied
@@ -40,7 +40,7 @@ class MatrixUnit:
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """Elementwise work: elements a cycle, cycles to start, and how much slower some work is.
+    """Elementwise work: elements a cycle, cycles to start, and a cost for each kind of work.
 
     cost: lane-cycles an element by command (binary, table, unary, softmax, pool, resize); 1.0 where
         absent
@@ -82,7 +82,7 @@ class Dram:
 
 @dataclass(frozen=True)
 class HostLink:
-    """The way to the host: seconds a submit costs, seconds and bytes a second of a copy."""
+    """The link to the host: seconds of a submit, seconds and bytes a second of a copy."""
 
     launch_s: float
     latency_s: float
@@ -91,7 +91,7 @@ class HostLink:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the engines take: the largest kernel side, stride and dilation of a window."""
+    """Limits of the engines: the largest kernel side, stride and dilation of a window."""
 
     kernel: int
     stride: int
@@ -122,7 +122,7 @@ class NpuSpec:
         return self.matrix.rows * self.matrix.cols
 
     def dram_bytes_per_cycle(self, constants: bool) -> float:
-        """Bytes a cycle of device memory, of its part with packed constants if asked."""
+        """Return the bytes a cycle of device memory, or of the part with packed constants."""
         rate = self.dram.constants_bandwidth if constants else self.dram.bandwidth
         return rate / self.clock_hz
 

@@ -1,7 +1,7 @@
 """The OpenCL device: regions of a graph as kernels on one in-order queue, with one wait.
 
-Nothing here touches OpenCL before a device is asked for, because a driver that was touched does not
-survive a fork.
+Importing this package does not touch OpenCL, because a driver that was used does not survive a
+fork.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An opened device as its driver gives it: the context, its queues, and memory."""
+"""An opened device of a driver: the context, its queues, and memory."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class Context:
         return buffer.handle
 
     def queue(self, work: Literal["kernels", "writes", "reads"], profile: bool) -> Any:
-        """Return the queue for a kind of work; one that keeps times is made when asked for.
+        """Return the queue for a kind of work; a queue that keeps times is made on first use.
 
-        Each runs what it is given in order, and waits for the others where events say so.
+        Each queue runs its work in order, and waits for the other queues by events.
         """
         self.check_open()
         if (work, profile) not in self.queues:
@@ -133,12 +133,12 @@ class Context:
             raise DeviceError("opencl: the device is closed")
 
     def finish(self) -> None:
-        """Return when nothing that was enqueued is under way."""
+        """Wait until no enqueued work is under way."""
         if os.getpid() == self.owner:
             for queue in list(self.queues.values()):
                 queue.finish()
 
     def close(self) -> None:
-        """Wait for what runs and refuse further work."""
+        """Wait for running work and refuse further work."""
         self.finish()
         self.closed = True

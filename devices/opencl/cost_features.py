@@ -1,12 +1,12 @@
-"""What the kernels of a region do, in the terms that calibration fits their seconds to.
+"""The amounts of work of a region's kernels, as terms of calibration's curves.
 
-What a kernel is counted in: multiply-adds of vectors, as its tiles make them (what they make twice
-counts twice), image places looked up, vectors finished and stored, elements and bytes. Work that a
-whole round of the compute units is needed for, although only some are busy, counts in full.
+The amounts are multiply-adds of vectors (repeated ones count twice), image places looked up,
+vectors finished and stored, elements and bytes. A round of compute units counts in full, although
+only some of them are busy.
 
-A driver that runs work-groups on the CPU's cores passes data from core to core, as the cpu's
-threads do, and pays what they pay for it: a share of the bytes of values, which differs for what
-is written, and flags where a second core takes a part. A GPU's kernels have no such terms.
+A driver that runs work-groups on the CPU's cores passes data between cores, as the cpu's threads
+do. It pays core latency for a share of the bytes of values, a different share of written bytes, and
+flags where a second core takes a part. A GPU's kernels have no such terms.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trireme.ir.op import get_op
 from trireme.ops.activation import ACTIVATIONS
 
 _NEAR_BYTES = 512 << 10
-"""An operand of more is taken to come from beyond the caches of a core."""
+"""A larger operand counts as beyond the caches of a core."""
 TERM_LIMITS: Mapping[str, float] = {BYTES + "bytes": 1.0, BYTES + "made_bytes": 1.0, FLAGS: 25.0}
-"""How much of the bytes of values, and of those written, can pass from core to core; and how often
-the flags of a wake-up can pass."""
+"""Upper limits of the factors: the share of values' bytes, and of written ones, that pass between
+cores; and the passes of a wake-up's flags."""
 _WAKE_FLAGS = 8.0
-"""Flags of waking a second core and sharing out work-groups with it, beside one of those that work
-handed over in a pool of threads takes: 30 where that takes 4 (PoCL, cores near and far). So curves
-that saw one state only tell what of a wake-up depends on it about right."""
+"""Flags of waking a second core and sharing work-groups with it, relative to one flag of a pool of
+threads. PoCL takes 30 where a pool takes 4, with cores near and far. Curves of one state thus price
+a wake-up about right."""
 _GUESS_S: Mapping[str, float] = {
     "multiplies": 0.25e-9,
     "places": 2e-9,
@@ -43,16 +43,18 @@ _GUESS_S: Mapping[str, float] = {
     "bytes": 0.015e-9,
     "flops": 0.3e-9,
 }
-"""Roughly, the seconds of each on one core: to tell what is so short that one core does it all."""
-_ALONE_S, _SHARED_S = 4e-6, 12e-6
-"""Of one core's work: up to when another core that sleeps wakes too late to take a part; and from
-when it always takes one. A driver on a CPU then wakes it once more for the next kernel."""
+"""Rough seconds of each term on one core, to find kernels too short for a second core."""
+_ALONE_S = 4e-6
+"""Up to so many seconds of one core's work, a sleeping core wakes too late to take a part."""
+_SHARED_S = 12e-6
+"""From so many seconds of one core's work on, a second core always takes a part. A driver on a CPU
+then wakes the core again for the next kernel."""
 
 
 def cost_features_of(lowering: Lowering, units: int, on_cores: bool = False) -> list[KernelCost]:
     """Return the work of every launch, in order, on a device of so many compute units.
 
-    on_cores: whether the units are cores of the CPU, which hand data over to each other
+    on_cores: whether the units are cores of the CPU, which pass data to each other
     """
     cost_features = [_work(lowering, step, units) for step in lowering.steps]
     if not on_cores or units < 2:
@@ -64,8 +66,9 @@ def cost_features_of(lowering: Lowering, units: int, on_cores: bool = False) -> 
 
 
 def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
-    """Return what may pass between cores: bytes of values, as constants lie in all caches, and the
-    flags of a wake-up.
+    """Return the amounts that may pass between cores: bytes of values, and the flags of a wake-up.
+
+    Constants do not count, because they lie in all caches.
     """
     values = [tensor for tensor in step.tensors if tensor.ref.space in ("value", "temporary")]
     made = sum(_nbytes(low, tensor.ref) for tensor in values if tensor.writes)
@@ -89,7 +92,7 @@ def _work(low: Lowering, step: Step, units: int) -> KernelCost:
 
 
 def _amounts(low: Lowering, step: Step) -> dict[str, float]:
-    """Return what all items of a launch do."""
+    """Return the work of all items of a launch."""
     node, items = low.graph.node(step.nodes[0]), math.prod(step.work)
     terms = _traffic(low, step)
     if step.name.tile is None:
@@ -119,7 +122,7 @@ def _amounts(low: Lowering, step: Step) -> dict[str, float]:
 
 
 def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:
-    """Return what the items of a launch that is no product do beside moving bytes."""
+    """Return the work of a launch that is no product, without moving bytes."""
     nodes = [low.graph.node(node) for node in step.nodes]
     node = nodes[0]
     if "kernel" in node.attrs:

@@ -37,7 +37,7 @@ _CORRECTLY_ROUNDED = 1 << 7
 
 
 def open_opencl(options: OpenCLOptions) -> OpenCLDevice:
-    """Return the preferred device that the options leave.
+    """Return the preferred device that the options allow.
 
     Errors: DeviceError, if there is none
     """
@@ -48,7 +48,7 @@ def open_opencl(options: OpenCLOptions) -> OpenCLDevice:
 
 
 class OpenCLDevice(Device):
-    """One OpenCL device: what it is, which kernels it has, and a context of its own."""
+    """One OpenCL device: its description, its kernels, and a context of its own."""
 
     kernel_table = TABLE
 
@@ -99,10 +99,10 @@ class OpenCLDevice(Device):
         return max(int(self.found.handle.max_compute_units), 1)
 
     def core_latency(self) -> CoreLatency | None:
-        """Return what passing data between the CPU's cores costs now, if the kernels run on them.
+        """Return the core latency of the CPU's cores now, if the kernels run on them.
 
-        Another device measures it, as it does for its own threads, in a millisecond. OpenCL cannot:
-        nothing makes two work-groups run at once.
+        Another device measures it between its own threads, in a millisecond. OpenCL cannot: it has
+        no means to run two work-groups at once.
         """
         self.context.check_open()
         if not self.spec.cores or self._units < 2:
@@ -137,11 +137,11 @@ class OpenCLDevice(Device):
         return self.context.start_read(source, target, profile, after)
 
     def finish(self) -> None:
-        """Return when nothing that was enqueued is under way."""
+        """Wait until no enqueued work is under way."""
         self.context.finish()
 
     def close(self) -> None:
-        """Wait for what runs and refuse further work."""
+        """Wait for running work and refuse further work."""
         if self.context.closed or os.getpid() != self.context.owner:
             return
         self.context.close()
@@ -150,7 +150,7 @@ class OpenCLDevice(Device):
 
 
 def _identity(found: FoundDevice) -> str:
-    """What a built binary depends on, besides source and options."""
+    """Return the facts that a built binary depends on, besides source and options."""
     parts = [found.platform, found.device, found.version, found.cpu_name]
     if found.kind == "cpu":
         parts.append(hashlib.sha256(" ".join(sorted(cpu_flags())).encode()).hexdigest())

@@ -1,4 +1,4 @@
-"""What was enqueued and is not over yet: the driver's events, and copies as events of ours."""
+"""Enqueued work: the driver's events, and copies as trireme's events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trireme.support.errors import DeviceError
 
 
 class Checked(Protocol):
-    """What is looked at when an event is over; `reports.Reports` is one."""
+    """Checked when an event is over; `reports.Reports` is one."""
 
     def check(self) -> None:
         """Raise RunError if a kernel reported a wrong index."""
@@ -20,10 +20,10 @@ class Checked(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Enqueued:
-    """What other work of the context can wait for.
+    """Enqueued work that other work of the context can wait for.
 
-    handle: the driver's event; None where there was nothing to do
-    reports: what is looked at once the work is over
+    handle: the driver's event; None without work
+    reports: checked once the work is over
     """
 
     handle: Any
@@ -31,23 +31,23 @@ class Enqueued:
 
 
 def enqueued(events: Sequence[Event]) -> list[Enqueued]:
-    """Return what some events of this context stand for."""
+    """Return the enqueued work behind some events of this context."""
     return [cast(Enqueued, cast(QueuedEvent, event).driver_event) for event in events]
 
 
 def handles(before: Sequence[Enqueued]) -> list[Any] | None:
-    """Return the driver's events of what was enqueued before, None for none."""
+    """Return the driver's events of earlier enqueued work, None for none."""
     found = [one.handle for one in before if one.handle is not None]
     return found or None
 
 
 def reports_of(before: Sequence[Enqueued]) -> tuple[Checked, ...]:
-    """Return the reports of what was enqueued before, each once."""
+    """Return the reports of earlier enqueued work, each once."""
     return tuple(dict.fromkeys(report for one in before for report in one.reports))
 
 
 class CopyEvent:
-    """A copy under way; over when the driver says so. reports: as of OpenCLEvent."""
+    """A copy under way; over when the driver reports its end. reports: as of OpenCLEvent."""
 
     def __init__(
         self, handle: Any, nbytes: int, start: float, reports: Sequence[Checked] = ()

@@ -1,6 +1,6 @@
-"""A graph becomes steps: kernels with their source, arguments and work sizes, and packed constants.
+"""Turn a graph into steps: kernels with source, arguments and work sizes, and packed constants.
 
-The functions in `kernels/` write a node's steps through a `Lowering`; `region` binds the steps to
+The functions in `kernels/` emit a node's steps through a `Lowering`; `region` binds the steps to
 memory. An argument of a kernel is a place (`Ref`): a value of the graph, a packed constant or a
 temporary. Kernels get each place as a buffer and an offset in bytes.
 """
@@ -21,7 +21,7 @@ from trireme.ir.op import Call, call_of
 from trireme.support.dtypes import Array
 
 ALIGNMENT = 64
-"""Of constants and intermediates within their buffers, in bytes."""
+"""Alignment in bytes of constants and intermediates within their buffers."""
 
 C_TYPES: Mapping[str, str] = {
     "float32": "float",
@@ -58,11 +58,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Report:
-    """What a kernel says of indices that are wrong, and what the run ends with then.
+    """A kernel's report of wrong indices, and the error of the run.
 
-    The kernel keeps the greatest of `count` minus the position of a wrong index in an int that is 0
-    before, and the index itself in a list of `count` longs: so the first is told, whatever the
-    order of its items.
+    The kernel keeps the greatest of `count` minus the position of a wrong index, in an int that
+    starts at 0. It keeps the index itself in a list of `count` longs. So the report names the first
+    wrong index, whatever the order of its items.
     message: the sentence of the RunError, made of the first wrong index
     """
 
@@ -75,15 +75,16 @@ Traffic = Literal["whole", "as written", "as read"]
 
 @dataclass(frozen=True)
 class KernelName:
-    """What a kernel is: the facts that its name shows, and that estimates read.
+    """The facts of a kernel, for its name and for estimates.
 
-    does: what it does ("conv", "depthwise"); form: of what dtype, or how ("f32", "strided")
-    family: kernels that grow alike, which are fitted together; does_form if not given
+    does: its work ("conv", "depthwise")
+    form: its dtype or method ("f32", "strided")
+    family: kernels that grow alike and share a fit; does_form if not given
     tile: rows and columns of results that an item of a product makes
-    variant: what tells it from others that do the same
+    variant: distinguishes kernels with the same work
     fused: ops behind the first
-    traffic: whether it reads and writes its tensors whole, as many bytes as it writes of what it
-        reads in part, or as many as it reads of what it writes in part
+    traffic: whether it reads and writes whole tensors. A partial read counts as many bytes as it
+        writes, and a partial write as many as it reads.
     """
 
     does: str
@@ -121,7 +122,7 @@ class Step:
 
 @dataclass
 class Lowering:
-    """What the lowering of one graph has made so far."""
+    """The result of the lowering of one graph so far."""
 
     graph: Graph
     tuning: Tuning
@@ -139,11 +140,11 @@ class Lowering:
     _known: dict[Any, Ref] = field(default_factory=dict)
 
     def call(self, node: Node) -> Call:
-        """Return what the op's functions see of a node."""
+        """Return the Call of a node."""
         return call_of(self.graph, node)
 
     def ref(self, value: int) -> Ref:
-        """Return the place of a value; a constant's data is uploaded as it is."""
+        """Return the place of a value; a constant's data is uploaded unchanged."""
         data = self.graph.values[value].data
         if data is not None:
             return self.constant(data, ("value", value))
@@ -166,9 +167,9 @@ class Lowering:
         return self._known[key] if key in self._known else self.constant(make(), key)
 
     def temporary(self, nbytes: int) -> Ref:
-        """Return a place for bytes that live from the step that is emitted next to the one after.
+        """Return a place for bytes that live from the next emitted step to the one after.
 
-        It is live in every step that names it, and in those between.
+        It is live in every step that names it, and in the steps between.
         """
         self.temporaries.append(nbytes)
         return Ref("temporary", len(self.temporaries) - 1)
@@ -198,10 +199,11 @@ class Lowering:
     ) -> None:
         """Add one launch.
 
-        `body` finds its item in i0, i1, i2, which never reach beyond `work`; `scalars` are int
-        arguments, `baked` constants in the source; `header` stands before the kernel (macros that
-        the kernel needs, undefined again by `footer` lines of their own). With `local` the work is
-        a multiple of the group and every item enters the body, as barriers need.
+        body: finds its item in i0, i1, i2, which never reach beyond `work`
+        scalars: int arguments
+        baked: constants in the source
+        header: stands before the kernel (macros of the kernel, undefined again by `footer` lines)
+        local: the work is a multiple of the group, and every item enters the body, as barriers need
         """
         for node in nodes:
             self.kernels[node.id] = str(name)

@@ -1,4 +1,4 @@
-"""What an OpenCL device can be opened with."""
+"""The options of an OpenCL device."""
 
 from dataclasses import dataclass
 from pathlib import Path

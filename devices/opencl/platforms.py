@@ -1,4 +1,4 @@
-"""Find and choose OpenCL devices; the only place where the OpenCL loader is first touched."""
+"""Find and choose OpenCL devices; the only module that first touches the OpenCL loader."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _touched_by: int | None = None
 
 @dataclass(frozen=True)
 class FoundDevice:
-    """One OpenCL device as found: names, kind ("gpu", "accelerator", "cpu") and pyopencl's object.
+    """One OpenCL device: names, kind ("gpu", "accelerator", "cpu") and pyopencl's object.
 
-    checker: whether it is a tool that simulates kernels to check them, taken only when named
+    checker: whether it is a tool that simulates kernels to check them, chosen only by name
     cpu_name: the CPU PoCL compiles for, else ""
     """
 
@@ -70,9 +70,9 @@ def find_devices() -> list[FoundDevice]:
 
 
 def _import_pyopencl() -> Any:
-    """Import pyopencl without its own cache of pickled code, which nothing guards.
+    """Import pyopencl without its own cache of pickled code, which has no protection.
 
-    It reads the variable when it is imported, and other users of pyopencl may want that cache.
+    pyopencl reads the variable at its import, and other users of pyopencl may want that cache.
     """
     asked = os.environ.get(_NO_CACHE)
     os.environ[_NO_CACHE] = "true"
@@ -113,9 +113,9 @@ def _kind(type_bits: int) -> str:
 
 
 def choose(platform: str | None, device: str | None) -> FoundDevice:
-    """Return the preferred device whose names contain the parts given.
+    """Return the preferred device whose names contain the given parts.
 
-    Errors: DeviceError, listing what was found
+    Errors: DeviceError, listing the devices found
     """
     found = find_devices()
     facts = [str(f) for f in found] or ["no OpenCL platform was found"]

@@ -1,9 +1,9 @@
-"""What PoCL needs from its host, and nothing else does: environment variables and a CPU name.
+"""PoCL's demands on its host, which no other driver has: environment variables and a CPU name.
 
-All writes to os.environ for OpenCL are in `prepare`, called once before the first platform is
-asked for. A damaged entry of PoCL's own cache aborts the process, so PoCL gets an empty private
-folder for each process and programs are kept by `programs`, behind a digest. Without specialised
-work-groups PoCL compiles each kernel once, when its binary is asked for, and never in a launch.
+`prepare` does all writes to os.environ for OpenCL, once, before the first platform is queried. A
+damaged entry of PoCL's own cache aborts the process. So each process gets an empty private folder,
+and `programs` keeps the binaries behind a digest. Without specialised work-groups PoCL compiles
+each kernel once, when its binary is read, and never in a launch.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 PLATFORM = "Portable Computing Language"
 _PREFIX = "trireme-pocl-"
 _ROOM_BYTES = 32 << 20
-"""Free space asked for; a large network takes some megabytes."""
+"""The least free space of a folder; a large network takes some megabytes."""
 _LEFT_S = 3600.0
-"""How long a folder has to be as it is before it may be swept: versions that hold none may run."""
+"""The least age of an unchanged folder before a sweep: processes of older versions hold no lock."""
 _VENDORS = Path("/etc/OpenCL/vendors")
 _STRUCT_BYTES = 4096
 _AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _AVX2 = {"avx2", "fma", "bmi1", "bmi2", "movbe", "f16c"}
 _WITHOUT_AVX512 = {"znver1", "znver2", "znver3"}
 _CORRECTED = ("OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6,",)
-"""The versions, as their platforms say them, whose device structure is known: PyPI's newest."""
+"""Platform versions whose device structure is known: PyPI's newest."""
 _names: list[Any] = []
 
 
@@ -61,11 +61,12 @@ def _names_pocl(path: Path) -> bool:
 
 
 def prepare() -> None:
-    """Set PoCL's environment: a private cache folder, gone with the process, and no specialising.
+    """Set PoCL's environment: a private cache folder, removed with the process, and no
+    specialising.
 
-    Variables that are set already stay as they are, but for a POCL_CACHE_DIR that others can write:
-    PoCL loads libraries from it.
-    Errors: DeviceError, where no folder has room for what PoCL compiles
+    Variables that are already set stay, except a POCL_CACHE_DIR that others can write: PoCL loads
+    libraries from it.
+    Errors: DeviceError, where no folder has room for PoCL's output
     """
     given = os.environ.get("POCL_CACHE_DIR")
     if given is None or untrusted_reason(Path(given)):
@@ -80,7 +81,7 @@ def prepare() -> None:
 def _make_folder() -> Path:
     """Make a folder of mode 0700 where there is room: LLVM ends the process on a full disk.
 
-    Errors: DeviceError, listing what was tried
+    Errors: DeviceError, listing the folders tried
     """
     tried = []
     for parent in _parents():
@@ -100,7 +101,7 @@ def _make_folder() -> Path:
 
 
 def _parents() -> Iterator[Path]:
-    """Yield where a folder can be: the system's temporary folder, then this user's caches."""
+    """Yield possible parent folders: the system's temporary folder, then this user's caches."""
     with contextlib.suppress(FileNotFoundError):
         yield Path(tempfile.gettempdir())
     caches = cache_folder("pocl")
@@ -114,10 +115,10 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def _hold(folder: Path) -> int | None:
-    """Lock a folder for as long as this process lives; return None where another holds it.
+    """Lock a folder while this process lives; return None where another process holds the lock.
 
-    The kernel gives the lock back however the process ends, and needs no number of a process that
-    another may have by then.
+    The kernel releases the lock however the process ends. It needs no process number, which another
+    process may have by then.
     """
     try:
         import fcntl
@@ -134,8 +135,9 @@ def _hold(folder: Path) -> int | None:
 
 
 def sweep(where: Path) -> None:
-    """Remove this user's folders of processes that were killed: those that nobody has held or
-    written to for a while."""
+    """Remove this user's folders of killed processes: those without a lock and unchanged for a
+    while.
+    """
     for folder in where.glob(f"{_PREFIX}*"):
         try:
             about = folder.lstat()
@@ -185,12 +187,12 @@ def name_cpu(device: Any, platform_version: str) -> str:
 
 
 def _cpu_setting(version: str) -> str:
-    """Return the CPU's name as PoCL tells it: "... HSTR: pthread-x86_64-...-linux-gnu-znver3"."""
+    """Return PoCL's text of the CPU's name: "... HSTR: pthread-x86_64-...-linux-gnu-znver3"."""
     return version.partition(" HSTR: ")[2].partition("-linux-gnu-")[2].strip()
 
 
 def _find_slot(address: int, name: str) -> int:
-    """Return where the pointer to the CPU's name lies; 0 where it is not found."""
+    """Return the address of the pointer to the CPU's name; 0 where it is not found."""
     if not sys.platform.startswith("linux"):
         return 0
     try:
@@ -202,12 +204,12 @@ def _find_slot(address: int, name: str) -> int:
 
 
 def _given_names() -> set[bytes]:
-    """Return the names that this process has written: a device may be asked for again."""
+    """Return the names that this process wrote: a device may be opened again."""
     return {buffer.value for buffer in _names}
 
 
 def _cpu_slot(memory: int, address: int) -> tuple[int, bytes]:
-    """Return where the pointer to the CPU's name lies and the name; 0 when it is not found."""
+    """Return the address of the pointer to the CPU's name, and the name; 0 when it is not found."""
     raw = os.pread(memory, _STRUCT_BYTES, address)
     pointers = struct.unpack(f"{len(raw) // 8}Q", raw[: len(raw) // 8 * 8])
     for index, pointer in enumerate(pointers[:-1]):
@@ -228,7 +230,7 @@ def _text(memory: int, pointer: int) -> bytes:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return what /proc/cpuinfo says this CPU can do; empty where there is no such file."""
+    """Return this CPU's flags in /proc/cpuinfo; empty where there is no such file."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -240,7 +242,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def _known_cpu(flags: frozenset[str]) -> bytes:
-    """Return a CPU of LLVM 14 whose instructions this one has, as PoCL picks its kernel library."""
+    """Return a CPU of LLVM 14 with a subset of this one's instructions, as PoCL picks its
+    library.
+    """
     if flags >= _AVX512:
         return b"skylake-avx512"
     if flags >= _AVX2:

@@ -1,6 +1,6 @@
-"""Build kernels and keep the binaries: in memory by kernel, on disk by program (disk_cache.py).
+"""Build kernels and cache the binaries: in memory by kernel, on disk by program (disk_cache.py).
 
-A damaged binary, or one that the driver refuses, is removed and built again.
+A damaged or refused binary is removed and built again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trireme.support.errors import CompileError
 log = logging.getLogger(__name__)
 
 VERSION = "1"
-"""Part of the key; changes when what a cache entry holds changes."""
+"""A part of the key, changed with the content of entries."""
 
 _ERROR_LINE = (
     re.compile(r":(\d+):\d+: (?:fatal )?error"),
@@ -29,7 +29,7 @@ _ERROR_LINE = (
 )
 _LOG_LINES = 12
 _MOST_PROGRAMS = 2_000
-"""Kept on disk; one is some 100 kilobytes, and a network makes one for each of its regions."""
+"""The most programs on disk; one takes some 100 kilobytes, and a network has one a region."""
 
 
 class Programs:
@@ -46,7 +46,7 @@ class Programs:
         self.lock = threading.Lock()
 
     def build(self, kernels: Mapping[str, str], prelude: str) -> dict[str, Any]:
-        """Return the program of each kernel, by name; those not built yet go into one program.
+        """Return the program of each kernel, by name; kernels without one are built as one program.
 
         `kernels` maps names to source; the same name always means the same source.
         Errors: CompileError, with the head of the log and the source line

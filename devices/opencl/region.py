@@ -21,7 +21,7 @@ from trireme.support.errors import DeviceError, InternalError
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the intermediates of a region lie in its scratch memory."""
+    """The places of a region's intermediates in its scratch memory."""
 
     offsets: Mapping[Ref, int]
     nbytes: int
@@ -114,7 +114,7 @@ class _Launch:
 class OpenCLCall:
     """An executable on its memory. One launch at a time: kernel objects are not thread-safe.
 
-    A kernel does not keep its arguments alive, so the call does: `alive` holds them.
+    A kernel does not keep its arguments alive, so `alive` of the call holds them.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class OpenCLCall:
 class OpenCLEvent:
     """A region under way; over when its last kernel is.
 
-    reports: its own and those of what it waits for, for a driver queue is waited for at its end
-        only
+    reports: its own and those of the work it waits for, because a driver queue is awaited at its
+        end only
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class OpenCLEvent:
     def spans(self) -> Sequence[NodeSpan]:
         """Return when each kernel ran, on the clock of time.perf_counter.
 
-        The device's clock is taken to have shown the first kernel's time of queueing when the
-        launch began.
+        The launch's begin is assumed to be the first kernel's time of queueing on the device's
+        clock.
         """
         if not self.launches:
             return []

@@ -1,8 +1,7 @@
-"""What the kernels of a bound call say of wrong indices: a flag that is read with the results.
+"""Reports of wrong indices by the kernels of a bound call: flags that are read with the results.
 
-The flags of a call lie together, so that one copy behind its last kernel brings them all; the host
-waits for that copy instead of the kernel. The first wrong index itself is fetched only where a flag
-is set.
+The flags of a call are contiguous, so one copy behind its last kernel reads them all. The host
+waits for that copy instead of the kernel. The first wrong index is fetched only for a set flag.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ from trireme.devices.opencl.context import Context
 from trireme.devices.opencl.lowering import Report
 from trireme.support.errors import RunError
 
-_FLAG, _INDEX = 4, 8
-"""Bytes of a flag, and of a wrong index."""
+_FLAG = 4
+"""Bytes of a flag."""
+_INDEX = 8
+"""Bytes of a wrong index."""
 
 
 class Reports:
     """The reports of one bound call, in device memory of their own.
 
-    wrong: the sentence on the last launch, "" where its indices were right or are not known yet
+    wrong: the sentence on the last launch, "" where its indices were right or are still unknown
     """
 
     def __init__(self, context: Context, reports: Sequence[Report]) -> None:
@@ -44,7 +45,7 @@ class Reports:
         return self.memory.handle, self.offsets[number] if is_list else number * _FLAG
 
     def start_read(self, queue: Any) -> Any:
-        """Enqueue the copy that brings the flags; return the driver's event."""
+        """Enqueue the copy of the flags to the host; return the driver's event."""
         import pyopencl as cl
 
         self.wrong = ""
@@ -53,7 +54,8 @@ class Reports:
     def check(self) -> None:
         """Raise RunError if a kernel of the last launch reported a wrong index.
 
-        Every event behind the launch raises it, so that who waits for several knows the first.
+        Every event behind the launch raises the error, so a waiter for several events learns the
+        first.
         """
         if self.flags.any():
             self.wrong = self._take()

@@ -1,4 +1,4 @@
-"""Parameter sets of the kernels by device class, and what the device's own figures add to them."""
+"""Parameter sets of the kernels by device class, adjusted by the device's own figures."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trireme.devices.opencl.platforms import FoundDevice
 
 @dataclass(frozen=True)
 class Tuning:
-    """How kernels are cut for a class of devices.
+    """The parameters of the kernels for a class of devices.
 
     vector: lanes of a vector of 4-byte elements
     rows, columns: a tile of a matrix product is `rows` by `columns` vectors, kept in registers
-    group: work items of a work-group in kernels where each item is on its own
+    group: work items of a work-group in kernels of independent items
     product_group: the same in matrix products: (tiles of rows, tiles of columns)
     on_cores: whether the driver runs work-groups on the CPU's cores
     """
@@ -61,11 +61,11 @@ def _class_of(found: FoundDevice) -> str:
 
 
 def figures(device: Any, kind: str) -> tuple[float, float]:
-    """Return (float32 operations, bytes) a second, guessed from what the device says of itself.
+    """Return (float32 operations, bytes) a second, guessed from the device's own description.
 
     Operations: compute units x clock x lanes x 2 (a multiply-add) x 2 pipes, at half of the peak. A
-    CPU says its lanes; a GPU's compute unit is taken to have 64 on one pipe. Bytes: 5 GB/s a core,
-    and a tenth of a byte an operation on a GPU. Calibration replaces both.
+        CPU reports its lanes; a GPU's compute unit counts as 64 on one pipe. Bytes: 5 GB/s a core,
+        and a tenth of a byte an operation on a GPU. Calibration replaces both.
     """
     clock = (int(device.max_clock_frequency) or 1000) * 1e6
     units = max(int(device.max_compute_units), 1)

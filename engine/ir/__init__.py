@@ -1,1 +1,1 @@
-"""The nouns: Value, Node, Graph and OpDef; what builds, rewrites, verifies and runs them."""
+"""The nouns: Value, Node, Graph and OpDef; and how to build, rewrite, verify and run them."""

@@ -100,7 +100,7 @@ def pool_windows(
 
 
 def cropped(space: Ints, kernel: Ints, pads: Ints, dilations: Ints) -> Ints:
-    """Return the kernel without the elements that lie beyond the pads, whatever the window."""
+    """Return the kernel without the elements that lie beyond the pads in every window."""
     sides = zip(pads[: len(space)], pads[len(space) :], strict=True)
     axes = zip(space, kernel, sides, dilations, strict=True)
     return tuple(cropped_kernel(*axis) for axis in axes)

@@ -26,7 +26,7 @@ from trireme.support.errors import ShapeError
 
 
 def resolve_shape(shape: Shape, wanted: Ints, allowzero: bool) -> Shape:
-    """Return the shape a reshape makes: 0 copies a dimension, -1 takes what is left.
+    """Return the shape a reshape makes: 0 copies a dimension, -1 takes the rest.
 
     Errors: ShapeError, if the element counts cannot be equal. Source: ONNX Reshape-25
     """

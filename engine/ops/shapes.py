@@ -42,7 +42,9 @@ def fit(a: Dim, b: Dim) -> Dim:
 
 
 def expect(what: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> Dim:
-    """Return the common dimension; raise ShapeError "what is found, expected wanted"."""
+    """Return the common dimension; raise ShapeError with the sentence "... is FOUND, expected
+    WANTED".
+    """
     if differ(found, wanted):
         reason = f" ({why})" if why else ""
         raise ShapeError(f"{what} is {found}, expected {wanted}{reason}", fix=fix)
@@ -50,7 +52,7 @@ def expect(what: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> 
 
 
 def expect_rank(what: str, value: Value, *ranks: int) -> int:
-    """Return the rank of a value; raise ShapeError when it is none of those."""
+    """Return the rank of a value; raise ShapeError when it is none of the allowed ranks."""
     rank = len(value.shape)
     if rank not in ranks:
         wanted = " or ".join(map(str, ranks))
@@ -215,7 +217,7 @@ def spatial_attrs(rank: int, **lists: tuple[int, ...]) -> None:
 def window(
     rank: int, strides: Ints | None, pads: Ints | None, dilations: Ints | None = None
 ) -> tuple[Ints, Ints, Ints]:
-    """Return a window's strides, pads and dilations, with what is left out filled in."""
+    """Return a window's strides, pads and dilations, with defaults filled in."""
     return strides or (1,) * rank, pads or (0,) * 2 * rank, dilations or (1,) * rank
 
 

@@ -1,4 +1,4 @@
-"""dead_code, common_subexpressions and simplify: remove what changes no result."""
+"""dead_code, common_subexpressions and simplify: remove nodes that change no result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dead_code(graph: Graph) -> Rewritten:
 
 
 def common_subexpressions(graph: Graph) -> Rewritten:
-    """Compute once what several nodes compute: same op, inputs, attributes, types and pin."""
+    """Merge equal nodes: same op, inputs, attributes, types and pin."""
     seen: dict[Hashable, tuple[int, ...]] = {}
     keys: dict[int, Hashable] = {}
 

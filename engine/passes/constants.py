@@ -18,9 +18,10 @@ from trireme.support.errors import TriremeError
 
 FOLD_LIMIT_BYTES = 16 << 20
 """The most bytes that folding one node may add to the constants it replaces."""
-MOST_TIMES, MOST_MORE_BYTES = 5, 256 << 20
-"""How many times as large the constants of a graph may become, and by how much beyond: nodes that
-each double a constant double it 45 times as readily as once."""
+MOST_TIMES = 5
+"""Constants may grow to this many times their bytes, plus MOST_MORE_BYTES."""
+MOST_MORE_BYTES = 256 << 20
+"""Bytes that are always allowed. Without a limit, 45 nodes that each double fill the memory."""
 
 
 def is_repeatable(op: str) -> bool:

@@ -200,7 +200,7 @@ def _node_args(row: NodeRow, is_measured: bool) -> Event:
 
 
 def _arrows(clock: _Clock, rows: Sequence[TaskRow], lane_of: Mapping[int, int]) -> Iterator[Event]:
-    """Yield an arrow from each task to the copies of what it made, and from there to readers."""
+    """Yield an arrow from each task to the copies of its values, and from a copy to its readers."""
     tasks = {row.task: row for row in rows}
     count = 0
     for row in rows:

@@ -31,7 +31,7 @@ from trireme.support.errors import CompileError, GraphError
 
 
 def has_window(op: str) -> bool:
-    """Whether an op slides a window over an image, which has its channels last here."""
+    """Whether an op slides a window over an image, whose channels are last here."""
     return "strides" in get_op(op).attrs
 
 
@@ -44,16 +44,16 @@ def _filled() -> KernelTable[Lower]:
 
 
 TABLE = _filled()
-"""How each op is lowered, by the form of its data; a machine may have fewer dtypes than these."""
+"""The function that lowers each op, by the form of its data; a machine may lack some dtypes."""
 WINDOWS = tuple(filter(has_window, TABLE.ops()))
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A task and the constants that its stream refers to (not made yet: `constants.build()`).
+    """A task and the constants of its stream, which `constants.build()` makes.
 
-    sram_bytes: of each node, the most SRAM in use while it runs: intermediates that live then and
-        its tiles; 0 for a node without commands
+    sram_bytes: of each node, the most SRAM in use while it runs, by live intermediates and its
+        tiles; 0 for a node without commands
     """
 
     task: Task
@@ -65,9 +65,8 @@ class Compiled:
 def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False) -> Compiled:
     """Return the command stream of a graph.
 
-    With `arguments_inside` inputs and outputs are treated as intermediates: what a node costs in
-    the midst of a region, for estimates. Such a stream cannot run.
-
+    arguments_inside: treat inputs and outputs as intermediates. The stream then has the cost of a
+        node inside a region, for estimates, and cannot run.
     Errors: CompileError, if a node cannot be lowered or does not fit SRAM
     """
     constants = Constants(spec.alignment)
@@ -102,7 +101,7 @@ def _argument_ids(graph: Graph) -> tuple[int, ...]:
 
 
 def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
-    """The places of the graph's inputs and outputs, in their own element types."""
+    """Return the places of the graph's inputs and outputs, in their own element types."""
     made = {}
     for index, value in enumerate(_argument_ids(graph)):
         type = graph.type(value)
@@ -127,13 +126,13 @@ def _emit(
         job.emit(out, site, high - low)
         in_use[job.node] = max(in_use[job.node], live_bytes + out.tile_bytes)
         if job.writes not in read:
-            out.flush()  # nobody waits for its last store, but traces look at the value
+            out.flush()  # no command waits for the last store, but traces read the value
     out.flush()
     return out, tuple(in_use)
 
 
 def _values(graph: Graph, state: Lowering, places: Mapping[int, View]) -> tuple[ValueInfo, ...]:
-    """Where every value that a node makes is to be found, for traces."""
+    """Return the place of every value that a node makes, for traces."""
     maker = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     made = []
     for value, index in maker.items():
@@ -145,7 +144,7 @@ def _values(graph: Graph, state: Lowering, places: Mapping[int, View]) -> tuple[
 
 
 def node_kernels(graph: Graph, commands: tuple[Command, ...]) -> dict[int, str]:
-    """Return by node id what its commands are: "npu matrix x4, dma x6"."""
+    """Return a summary of each node's commands, by node id: "npu matrix x4, dma x6"."""
     counts: list[dict[str, int]] = [{} for _ in graph.nodes]
     for command in commands:
         kind = type(command.work).__name__.lower()

@@ -1,7 +1,7 @@
-"""What the NPU asks of a node: each constraint is a function whose docstring is the sentence.
+"""The NPU's constraints on a node: each is a function whose docstring is the user's sentence.
 
-A constraint returns "" where it holds, else the facts that the user sees behind the sentence. The
-list is printed whole by `constraints`, so the page of supported ops cannot go stale.
+A constraint returns "" where it holds, else the facts that follow the sentence. `constraints`
+prints the whole list, so the page of supported ops cannot go stale.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trireme.support.errors import GraphError
 
 @dataclass(frozen=True)
 class Options:
-    """How the device was opened: whether float32 tensors are computed in float16."""
+    """The device's options: whether float32 tensors are computed in float16."""
 
     float32_as_float16: bool = False
 
@@ -44,7 +44,7 @@ class Subject:
 
     @cached_property
     def call(self) -> Call:
-        """The node as its op sees it."""
+        """The node as a Call of its op."""
         return call_of(self.graph, self.node)
 
     @cached_property
@@ -54,13 +54,13 @@ class Subject:
 
     @cached_property
     def tensors(self) -> tuple[TensorType, ...]:
-        """Types of what flows: inputs that are not constant, and outputs."""
+        """Types of run-time tensors: inputs that are not constant, and outputs."""
         values = (*self.node.used, *self.node.outputs)
         return tuple(self.graph.type(v) for v in values if not self.graph.values[v].is_constant)
 
     @cached_property
     def lowered(self) -> Lowering | str:
-        """The node's jobs, or the sentence that says why there are none."""
+        """The node's jobs, or the sentence on why it has none."""
         state = Lowering(self.graph, self.machine, Constants(self.machine.alignment))
         try:
             lower_node(state, self.node, TABLE)
@@ -228,7 +228,7 @@ CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (can_be_lowered, ()),
     (fits_sram, ()),
 )
-"""In the order they are tried; each with the ops it is about, none meaning all."""
+"""The constraints in the order of the checks; each with its ops, none meaning all."""
 
 
 def reason_against(machine: NpuSpec, options: Options, graph: Graph, node: Node) -> str | None:
@@ -244,12 +244,12 @@ def reason_against(machine: NpuSpec, options: Options, graph: Graph, node: Node)
 
 
 def sentence(constraint: Constraint) -> str:
-    """Return what a constraint says."""
+    """Return the sentence of a constraint."""
     return (constraint.__doc__ or constraint.__name__).strip()
 
 
 def sentences() -> tuple[str, ...]:
-    """Return every constraint's sentence, with the ops that it is about unless it is for all."""
+    """Return every constraint's sentence, with its ops unless it holds for all."""
     return tuple(
         sentence(constraint) + (f" ({', '.join(ops)})" if ops else "")
         for constraint, ops in CONSTRAINTS
@@ -257,5 +257,5 @@ def sentences() -> tuple[str, ...]:
 
 
 def supported_ops() -> tuple[str, ...]:
-    """Return the ops that the NPU has."""
+    """Return the ops of the NPU."""
     return TABLE.ops()

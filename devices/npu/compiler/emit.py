@@ -1,8 +1,8 @@
-"""Put commands into a stream: moves tiles in and out of SRAM, and adds the barriers they need.
+"""Emit commands into a stream: move tiles in and out of SRAM, and add the necessary barriers.
 
-Jobs (see `jobs`) say what to compute on which tile. The emitter keeps rings of tile buffers in the
-workspace, copies what is not in SRAM, delays each store behind the next tile's loads so that DMA
-and compute overlap, and orders the engines wherever two commands touch the same bytes.
+A job (see `jobs`) computes one tile after another. The emitter keeps rings of tile buffers in the
+workspace and copies tiles that are not in SRAM. It delays each store behind the next tile's loads,
+so that DMA and compute overlap. It orders the engines wherever two commands touch the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALIGN = 16
 
 @dataclass
 class Ring:
-    """Tile buffers used in turn; `contents` says which view each holds a copy of."""
+    """Tile buffers used in turn; `contents` holds the view that each buffer copies."""
 
     offset: int
     nbytes: int
@@ -40,7 +40,7 @@ class Ring:
     contents: dict[int, View | None] = field(default_factory=dict)
 
     def next(self) -> int:
-        """Return the number of the buffer to use next; its contents are forgotten."""
+        """Return the number of the next buffer; its contents are forgotten."""
         index = self.turn
         self.turn = (index + 1) % self.copies
         self.contents[index] = None
@@ -63,8 +63,8 @@ class _Access:
 class Emitter:
     """A stream under construction.
 
-    node: the node that commands are made for
-    tile_bytes: the most that tile buffers took of the workspace opened last
+    node: the node of the next commands
+    tile_bytes: the most bytes of tile buffers in the latest workspace
     """
 
     def __init__(self) -> None:
@@ -79,17 +79,17 @@ class Emitter:
         self._free, self._begin = (0, 0), 0
 
     def open_workspace(self, start: int, end: int) -> None:
-        """Give the job that follows a stretch of SRAM for its tile buffers."""
+        """Give the next job a range of SRAM for its tile buffers."""
         self._begin = align_up(start, ALIGN)
         self._free = (self._begin, end)
         self.tile_bytes = 0
 
     def mark(self) -> tuple[int, int]:
-        """Return what is left of the workspace, to come back to with `rewind`."""
+        """Return the free part of the workspace, for a later `rewind`."""
         return self._free
 
     def rewind(self, mark: tuple[int, int]) -> None:
-        """Take back the buffers given out since `mark`."""
+        """Release the buffers allocated since `mark`."""
         self._free = mark
 
     def ring(self, nbytes: int, copies: int = 1) -> Ring:
@@ -103,7 +103,9 @@ class Emitter:
         return Ring(start, nbytes, copies)
 
     def fetch(self, ring: Ring | None, source: View, dtype: str | None = None) -> View:
-        """Return the view in SRAM: itself, the copy that a buffer still holds, or a new copy."""
+        """Return the view in SRAM: the source itself, a copy that a buffer still holds, or a new
+        copy.
+        """
         if source.region == SRAM:
             return source
         if ring is None:
@@ -111,7 +113,9 @@ class Emitter:
         return self.copy(ring, source, dtype or source.dtype)
 
     def copy(self, ring: Ring, source: View, dtype: str) -> View:
-        """Return a dense copy in a buffer, new unless a buffer holds it; repeats stay repeats."""
+        """Return a dense copy in a buffer, new unless a buffer holds one; repeated elements stay
+        repeated.
+        """
         held = next((i for i, view in ring.contents.items() if view == source), None)
         index = ring.next() if held is None else held
         shape = _distinct(source)
@@ -143,13 +147,13 @@ class Emitter:
             self._pending.append((Command(work, self.node), [*reads(work), *writes(work)]))
 
     def flush(self) -> None:
-        """Emit the stores that were delayed."""
+        """Emit the delayed stores."""
         pending, self._pending = self._pending, []
         for command, _ in pending:
             self._append(command)
 
     def add(self, work: Work) -> None:
-        """Emit a command, and before it the barrier that it needs."""
+        """Emit a command, preceded by its barrier."""
         if self._pending:
             mine = [*reads(work), *writes(work)]
             if any(_overlap(a, b) for _, theirs in self._pending for a in theirs for b in mine):
@@ -183,7 +187,7 @@ class Emitter:
         self.commands.append(Command(Barrier(ENGINES[engine], *waits), node))
 
     def _needs(self, engine: int, read: list[Extent], written: list[Extent]) -> list[int]:
-        """How many commands of each other engine must be complete before this one starts."""
+        """Return how many commands of each other engine must be complete before this one starts."""
         need = [0, 0, 0]
         for extents, any_access in ((read, False), (written, True)):
             for region, start, end in extents:
@@ -196,7 +200,7 @@ class Emitter:
         return need
 
     def _remember(self, item: Extent, engine: int, write: bool) -> None:
-        """Note an access; forget those that whoever conflicts with them now waits for anyway."""
+        """Record an access; drop earlier accesses that later conflicts wait for anyway."""
         region, start, end = item
         kept = [
             seen

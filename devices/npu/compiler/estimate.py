@@ -1,6 +1,6 @@
-"""Predict what a node takes: its own command stream, timed and measured, without packing anything.
+"""Predict a node's time and memory: compile its own stream and time it, without packing constants.
 
-Inputs and outputs count as being in SRAM where they fit, as in the midst of a sunk region.
+Inputs and outputs count as in SRAM where they fit, as inside a sunk region.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from trireme.devices.npu.stream.commands import ENGINES
 from trireme.ir.graph import Graph, Node, Value, graph_of
 from trireme.support.errors import CompileError, InternalError
 
-COMMAND_BYTES, NODE_BYTES = 130, 700
-"""Of a stream, for each command and each node, about: FlatBuffers tables of several views each."""
+COMMAND_BYTES = 130
+"""Approximate bytes of a command in a stream: a FlatBuffers table of several views."""
+NODE_BYTES = 700
+"""Approximate bytes of a node in a stream."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a node takes in the midst of a region: seconds, and bytes of device memory.
+    """A node's cost inside a region: seconds, and bytes of device memory.
 
-    shared: (key, bytes) of the constants that other nodes may use too, which the key names by their
-        positions among the inputs
+    shared: (key, bytes) of the constants that other nodes may use too; the key has their positions
+        among the inputs
     """
 
     seconds: float
@@ -36,7 +38,7 @@ class Predicted:
     shared: tuple[tuple[Shared, int], ...]
 
     def resident_of(self, graph: Graph, node: Node) -> Resident:
-        """Return what such a node keeps in the memory of the device."""
+        """Return the bytes that such a node keeps in the device's memory."""
         shared = ((_renamed(key, node.inputs), nbytes) for key, nbytes in self.shared)
         kept = (one for one in shared if len(graph.users(one[0].value)) > 1)
         return replace(self.resident, shared=tuple(kept))
@@ -49,7 +51,7 @@ def _positions(key: Shared, node: Node) -> Shared:
 
 
 def _renamed(key: Shared, inputs: Sequence[int | None]) -> Shared:
-    """Return a key of positions as one of the constants there."""
+    """Return a key of positions as one of the constants in these inputs."""
     value = inputs[key.value]
     if value is None:
         raise InternalError("a constant of an input that was left out")
@@ -57,7 +59,7 @@ def _renamed(key: Shared, inputs: Sequence[int | None]) -> Shared:
 
 
 class Estimator:
-    """Remembers what it has estimated, by everything of a node that its cycles depend on."""
+    """Caches estimates, by every property of a node that its cycles depend on."""
 
     def __init__(self, machine: NpuSpec) -> None:
         self.machine = machine
@@ -65,7 +67,7 @@ class Estimator:
         self._lock = threading.Lock()
 
     def predicted(self, graph: Graph, node: Node) -> Predicted | None:
-        """Return what a supported node takes, None for one that cannot be compiled."""
+        """Return a supported node's cost, None for a node that cannot be compiled."""
         key = _key(graph, node)
         with self._lock:
             if key in self._known:
@@ -88,7 +90,8 @@ class Estimator:
 def _overlapped(timeline: Timeline) -> float:
     """Return cycles between those of the node alone and those of its busiest engine.
 
-    Neighbours hide work of the other engines; over the zoo's regions about half of what they could.
+    Neighbours hide the work of the other engines. Over the zoo's regions they hide about half of
+    the maximum.
     """
     busiest = max(sum(node.busy[engine] for node in timeline.nodes) for engine in ENGINES)
     return (timeline.cycles + busiest) / 2
@@ -103,7 +106,7 @@ def _key(graph: Graph, node: Node) -> Any:
 
 
 def _operand(value: Value) -> Any:
-    """A type, and the data of small constants, which shapes and axes are."""
+    """Return a type, and the data of small constants such as shapes and axes."""
     small = value.data is not None and value.data.size <= 16
     data = value.data.tobytes() if small and value.data is not None else b""
     return value.type, value.is_constant, data

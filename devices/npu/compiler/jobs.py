@@ -1,7 +1,7 @@
 """Jobs: the steps between a graph and a stream. One node becomes a few; each emits its commands.
 
-A job knows which values it reads and writes and how they lie (Layouts), how little SRAM it can work
-in, and how to cut itself into tiles. Where values live is the Site's to say (see `residency`).
+A job knows its values, their Layouts, the least SRAM it can work in, and how to cut itself into
+tiles. The Site knows where values live (see `residency`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ from trireme.support.errors import InternalError
 
 
 class Shared(NamedTuple):
-    """The key of bytes that are of constants and of no node: all nodes of a task use one copy.
+    """The key of bytes that depend on constants and not on a node: all nodes of a task share one
+    copy.
 
-    value: the constant, by id; addend: another that is packed with it
-    packing: all else that the bytes depend on; tile: which of them
+    value: the constant, by id
+    addend: another constant that is packed with it
+    packing: all further facts that the bytes depend on
+    tile: the part of the constant
     """
 
     value: int
@@ -46,7 +49,7 @@ class Shared(NamedTuple):
 
 
 class Constants:
-    """Packed constants of a task: who reserves bytes says how to make them, if they are wanted."""
+    """Packed constants of a task: reserved with a function that makes the bytes when needed."""
 
     def __init__(self, alignment: int) -> None:
         self.nbytes = 0
@@ -56,7 +59,7 @@ class Constants:
         """Bytes by key, those of all tiles together."""
 
     def reserve(self, key: Hashable, nbytes: int, make: Callable[[], Array]) -> View:
-        """Return where the bytes will be; the same key has the same bytes, and place."""
+        """Return the future place of the bytes; the same key has the same bytes, and place."""
         if key not in self._blobs:
             self._blobs[key] = (self.nbytes, nbytes, make)
             taken = align_up(nbytes, self._alignment)
@@ -70,8 +73,7 @@ class Constants:
     def build(self) -> Array:
         """Return the memory image.
 
-        Errors: InternalError, if what is made is not of the bytes that were reserved, as they are
-            or aligned
+        Errors: InternalError, if the bytes differ from the reserved ones in size or alignment
         """
         image = np.zeros(self.nbytes, np.uint8)
         for key, (offset, nbytes, make) in self._blobs.items():
@@ -91,34 +93,36 @@ class Site:
     places: Mapping[int, View]
 
     def resident(self, value: int) -> bool:
-        """Whether a value is in SRAM whole."""
+        """Whether the whole value is in SRAM."""
         return self.places[value].region == SRAM
 
     def width(self, value: int) -> int:
-        """Bytes an element takes in a tile buffer; 0 when it needs none, being in SRAM."""
+        """Return an element's bytes in a tile buffer; 0 for a value in SRAM, which needs no
+        buffer.
+        """
         return 0 if self.resident(value) else ITEMSIZE[self.dtype(value)]
 
     def dtype(self, value: int) -> str:
-        """The element type that the engines see: float32 becomes float16 on its way to SRAM."""
+        """Return the element type for the engines: float32 becomes float16 on its way to SRAM."""
         dtype = self.places[value].dtype
         return "float16" if dtype == "float32" else dtype
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A value and how an op looks at it."""
+    """A value, and the op's view of it."""
 
     value: int
     layout: Layout
 
     def view(self, site: Site) -> View:
-        """Return the operand where it lives."""
+        """Return the view of the operand in its place."""
         return self.layout.view(site.places[self.value])
 
 
 @dataclass
 class Job(ABC):
-    """A step: `node` is an index into the graph's nodes."""
+    """A step of a node; `node` is an index into the graph's nodes."""
 
     node: int
     reads: tuple[int, ...]
@@ -126,11 +130,11 @@ class Job(ABC):
 
     @abstractmethod
     def least_bytes(self, site: Site) -> int:
-        """Return the least workspace that the job can be done in."""
+        """Return the least workspace of the job."""
 
     @abstractmethod
     def wanted_bytes(self, site: Site) -> int:
-        """Return the workspace beyond which more is of no use."""
+        """Return the largest useful workspace."""
 
     @abstractmethod
     def emit(self, out: Emitter, site: Site, budget: int) -> None:
@@ -139,17 +143,17 @@ class Job(ABC):
 
 @dataclass
 class MoveJob(Job):
-    """Copies by DMA, after filling the target with one value if asked."""
+    """Copies by DMA, after an optional fill of the target with one value."""
 
     copies: Sequence[tuple[Operand, Operand]]
     fill: tuple[Operand, float] | None = None
 
     def least_bytes(self, site: Site) -> int:
-        """None: DMA needs no buffers."""
+        """Return 0: DMA needs no buffers."""
         return 0
 
     def wanted_bytes(self, site: Site) -> int:
-        """None either."""
+        """Return 0: DMA needs no buffers."""
         return 0
 
     def emit(self, out: Emitter, site: Site, budget: int) -> None:
@@ -162,7 +166,7 @@ class MoveJob(Job):
 
 
 def element_bits(value: float, dtype: str) -> int:
-    """Return the bits of one element, as the Fill command takes them."""
+    """Return the bits of one element, in the form of the Fill command."""
     data = np.zeros(4, np.uint8)
     with np.errstate(over="ignore"):
         data[: ITEMSIZE[dtype]] = np.array([value]).astype(numpy_dtype(dtype)).view(np.uint8)
@@ -187,11 +191,11 @@ class MapJob(Job):
     table: tuple[object, int, Callable[[], Array]] | None = None
 
     def least_bytes(self, site: Site) -> int:
-        """One element, or one row, of each tensor that is not in SRAM."""
+        """Return the bytes of one element, or one row, of each tensor that is not in SRAM."""
         return max(self._bytes(site, part, self._smallest(part), 1) for part in self.parts)
 
     def wanted_bytes(self, site: Site) -> int:
-        """All of the tensors that are not in SRAM."""
+        """Return the bytes of all tensors that are not in SRAM."""
         return max(self._bytes(site, part, part[1].layout.shape, 1) for part in self.parts)
 
     def emit(self, out: Emitter, site: Site, budget: int) -> None:
@@ -249,7 +253,7 @@ class MapJob(Job):
     def _choose(
         self, site: Site, part: tuple[tuple[Operand, ...], Operand], budget: int
     ) -> tuple[Dims, int]:
-        """Return the largest tile that fits twice, in four at least where anything is copied."""
+        """Return the largest tile that fits twice; at least four tiles where tensors are copied."""
         shape = part[1].layout.shape
         total = self._bytes(site, part, shape, 1)
         streams = any(operand_bytes(site, o, shape) for o in (*part[0], part[1]))
@@ -274,7 +278,7 @@ def operand_bytes(site: Site, operand: Operand, tile: Dims) -> int:
 
 
 def halved(tile: Dims, whole_rows: bool) -> Dims:
-    """Return the tile with its outermost dimension of more than one halved."""
+    """Return the tile with its outermost dimension above 1 halved."""
     for axis in range(3 if whole_rows else 4):
         if tile[axis] > 1:
             sizes = list(tile)

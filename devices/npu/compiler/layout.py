@@ -1,7 +1,7 @@
-"""How an op's axes lie over the bytes of a tensor: strides in elements, folded to four dimensions.
+"""The layout of a tensor's axes in memory: strides in elements, folded to four dimensions.
 
-Tensors are dense and row-major wherever they live, so one Layout of a value serves in DRAM, in SRAM
-and in either of two element sizes; reshapes, slices, broadcasts and transposes are only layouts.
+Tensors are dense and row-major everywhere. So one Layout of a value serves in DRAM, in SRAM and in
+either of two element sizes. Reshapes, slices, broadcasts and transposes are only layouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Layout:
     offset: int = 0
 
     def view(self, place: View) -> View:
-        """Return the box of the tensor that lies at `place`."""
+        """Return the box of a tensor that starts at `place`."""
         size = ITEMSIZE[place.dtype]
         a, b, c, d = self.strides
         return View(
@@ -37,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Axes:
-    """The same with any rank, before folding."""
+    """The same as Layout with any rank, before folding."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -59,7 +59,7 @@ def axes_of(shape: Sequence[int]) -> Axes:
 
 
 def broadcast(shape: Sequence[int], to: Sequence[int]) -> Axes:
-    """Return a dense tensor repeated to a larger shape, as numpy broadcasts."""
+    """Return a dense tensor broadcast to a larger shape, by numpy's rules."""
     padded = (1,) * (len(to) - len(shape)) + tuple(shape)
     strides = (0,) * (len(to) - len(shape)) + row_major(shape)
     return Axes(tuple(to), tuple(0 if n == 1 else s for n, s in zip(padded, strides, strict=True)))

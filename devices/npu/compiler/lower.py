@@ -1,8 +1,8 @@
-"""Lower nodes to jobs: what the machine has to do for each op, before tiles and addresses.
+"""Lower nodes to jobs: the machine's work for each op, before tiles and addresses.
 
-The table in `compiler` maps an op to its function; a node that cannot be lowered is a GraphError
-whose sentence the user sees. Integers come from trireme.ops.integer; nothing is computed here but
-the layouts of tensors.
+The table in `compiler` maps an op to its function. A node that cannot be lowered is a GraphError
+whose sentence the user reads. Integers come from trireme.ops.integer; this module computes only
+layouts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ QUANTISED = ("int8", "uint8")
 
 @dataclass
 class Lowering:
-    """The jobs of a graph so far, and what is known of its values.
+    """The jobs of a graph so far, and the facts of its values.
 
-    alias: a value that is another one's bytes; stored: element type and elements of each tensor
+    alias: the value whose bytes a value shares
+    stored: element type and elements of each tensor
     places: views of constants
     """
 
@@ -44,7 +45,7 @@ class Lowering:
     node: int = 0
 
     def value(self, value: int) -> int:
-        """Return the value whose bytes a value is; a constant gets its place."""
+        """Return the value whose bytes a value shares; a constant gets its place."""
         value = self.alias.get(value, value)
         if value not in self.stored:
             found = self.graph.values[value]
@@ -64,7 +65,7 @@ class Lowering:
         self.places[value] = dense(blob.region, blob.offset, dtype, (1, 1, 1, elements))
 
     def operand(self, value: int | None, layout: Layout | None = None) -> Operand:
-        """Return a value under a layout, by default its own axes as [n,h,w,c]."""
+        """Return a value in a layout, by default its own axes as [n,h,w,c]."""
         if value is None:
             raise GraphError("an input that is needed was left out")
         shape = self.graph.type(value).dims
@@ -106,7 +107,7 @@ def stored_dtype(type: TensorType) -> str:
 
 
 def is_integer(call: Call) -> bool:
-    """Whether a node works on quantised integers; GraphError where types are mixed."""
+    """Whether a node works on quantised integers; GraphError for mixed types."""
     types = [*(v.type for v in call.inputs if v is not None), *call.outputs]
     data = [t for t in types if t.dtype in (*QUANTISED, "float16", "float32")]
     quantised = [t.quant is not None for t in data if t.dtype in QUANTISED]
@@ -138,11 +139,11 @@ def constant_ints(call: Call, position: int) -> tuple[int, ...] | None:
 Lower = Callable[[Lowering, Node, Call], None]
 FLOATS = ("float16", "float32")
 BOTH = (*FLOATS, *STORED_8)
-"""The forms of most ops. float32 is let in by the option that computes it in float16."""
+"""The forms of most ops. The option that computes float32 in float16 admits float32."""
 
 
 class Lowered(NamedTuple):
-    """Lines of the kernel table: some ops, what lowers them, and the forms it has."""
+    """Lines of the kernel table: some ops, the function that lowers them, and its forms."""
 
     ops: tuple[str, ...]
     lower: Lower
@@ -152,7 +153,7 @@ class Lowered(NamedTuple):
 def lower_node(state: Lowering, node: Node, table: KernelTable[Lower]) -> None:
     """Add the jobs of a node.
 
-    Errors: GraphError, if the table has no line for it, or the line does not have this of it
+    Errors: GraphError, if the table has no line for it, or the line's function refuses it
     """
     lower = table.find(state.graph, node)
     if lower is None:

@@ -121,7 +121,7 @@ def _map_unary(state: Lowering, node: Node, make: Any, table: Any) -> None:
 
 
 def _function(node: Node, call: Call) -> tuple[str, float, float]:
-    """The engine's function of an op on floats, and its two parameters."""
+    """Return the engine's function for an op on floats, and its two parameters."""
     if node.op == "clip":
         low, high = (_limit(call, position) for position in (1, 2))
         return "clip", -np.inf if low is None else low, np.inf if high is None else high
@@ -237,7 +237,7 @@ _UNARY = (
 )
 _TABLES = ops_with(lambda op: op.integer_form == "table")
 _TABLE_ONLY = tuple(op for op in _TABLES if op not in (*_UNARY, "quantize"))
-"""Ops that are a table on stored integers, and no function of the vector engine."""
+"""Ops with a table on stored integers, and no function of the vector engine."""
 MAP_OPS = (
     Lowered(tuple(_INTEGER_PARAMS), lower_binary),
     Lowered(("div",), lower_binary, FLOATS),

@@ -24,7 +24,7 @@ from trireme.support.errors import GraphError
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What differs between integers and floats in a matrix op."""
+    """The fields of a matrix op that differ between integers and floats."""
 
     fields: dict[str, Any]
     w_dtype: str
@@ -77,7 +77,7 @@ def _packed(node: Node, numbers: _Numbers) -> Shared:
 
 
 def _constant(call: Call, position: int, name: str) -> Array | None:
-    """The data of an optional constant input."""
+    """Return the data of an optional constant input."""
     value: Value | None = call.input(position)
     if value is None:
         return None
@@ -139,7 +139,7 @@ def lower_conv(state: Lowering, node: Node, call: Call) -> None:
 
 
 def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
-    """Lower conv_transpose: spread the input by the strides, then convolve with turned weights.
+    """Lower conv_transpose: spread the input by the strides, then convolve with flipped weights.
 
     The spread input [N, (H-1) stride + 1, (W-1) stride + 1, C] is filled with the zero point.
     """
@@ -214,7 +214,7 @@ def _channels(layout: Layout, start: int, count: int) -> Layout:
 
 
 def window_of(call: Call, kernel: tuple[int, ...]) -> Window:
-    """Return the window of a conv or pool; one spatial axis is the columns of one row."""
+    """Return the window of a conv or pool; a single spatial axis becomes the columns of one row."""
     dilations, pads = call.attrs["dilations"], call.attrs["pads"]
     strides = effective_strides(call)
     if len(strides) == 1:
@@ -224,7 +224,7 @@ def window_of(call: Call, kernel: tuple[int, ...]) -> Window:
 
 
 def effective_strides(call: Call) -> tuple[int, ...]:
-    """Return the strides of a window, 1 along an axis that has one output only."""
+    """Return the strides of a window, 1 along an axis with a single output."""
     outputs = call.outputs[0].dims[1:-1]
     return tuple(
         stride if size > 1 else 1
@@ -296,12 +296,14 @@ def _batches(
 
 
 def _shared(scales: PackScales) -> PackScales:
-    """Scales that every batch shares."""
+    """Return scales that every batch shares."""
     return lambda part, channels: scales(0, channels)
 
 
 def _lead_steps(shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Elements between matrices along each leading axis of the output, 0 where broadcast."""
+    """Return the elements between matrices along each leading axis of the output, 0 where
+    broadcast.
+    """
     strides = row_major(shape)[:-2]
     own = tuple(0 if n == 1 else s for n, s in zip(shape[:-2], strides, strict=True))
     return (0,) * (len(lead) - len(own)) + own

@@ -1,8 +1,8 @@
 """Lower ops that rearrange elements to DMA: one rule for all of them.
 
-The op's reference is run once on the numbers of the elements; what comes out says for each output
-element which input element it is. Along each axis the numbers fall into runs of equal steps, and
-every box of runs is one strided copy: transposes, slices, tiles, splits, nearest resizing alike.
+The op's reference runs once on the numbers of the elements. The result gives the input element of
+each output element. Along each axis the numbers fall into runs of equal steps, and every box of
+runs is one strided copy. This covers transposes, slices, tiles, splits and nearest resizing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
 MOST_COPIES = 1024
-"""A rearrangement that takes more copies than this is refused."""
+"""The most copies of one rearrangement."""
 
 
 def lower_move(state: Lowering, node: Node, call: Call) -> None:
@@ -97,7 +97,7 @@ def _split_like(place: Axes, source: Axes) -> Axes:
 
 
 def pieces(index: Array) -> list[tuple[tuple[int, ...], tuple[int, ...], Axes]]:
-    """Return (start, shape, source axes) of the boxes that element numbers fall into.
+    """Return (start, shape, source axes) of the boxes in an array of element numbers.
 
     Errors: GraphError, if an axis depends on another or there are too many boxes
     """
@@ -130,11 +130,11 @@ def _line(index: Array, axis: int) -> Array:
 
 
 Run = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""(first position, shape, strides) of a stretch of an axis."""
+"""A run along an axis: (first position, shape, strides)."""
 
 
 def _runs(line: Array) -> list[Run]:
-    """Return the stretches of an axis: one, nested if need be, where its steps are regular."""
+    """Return the runs of an axis: one, nested if necessary, where its steps are regular."""
     regular = _nested(line)
     if regular is not None:
         return [(0, *regular)]
@@ -190,7 +190,7 @@ def copy_axes(
 
 
 def place_part(state: Lowering, out: int, axis: int, start: int, size: int) -> Axes:
-    """Return a stretch of one axis of a value."""
+    """Return a range of one axis of a value."""
     shape = state.graph.type(out).dims
     begin = [0] * len(shape)
     begin[axis] = start

@@ -1,7 +1,7 @@
 """Decide where intermediates live: in SRAM from first write to last read, or in DRAM.
 
-All start in SRAM. While they do not fit together, or leave a job too little room for its tiles, one
-of those in the way goes to DRAM. What remains is packed; each job works in the largest gap.
+All start in SRAM. One of them goes to DRAM while they do not fit together, or leave a job too
+little room for its tiles. The rest is packed; each job works in the largest gap.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from trireme.support.errors import CompileError
 
 @dataclass(frozen=True)
 class Residency:
-    """A place for every intermediate, and a stretch of SRAM for each job's tiles.
+    """A place for every intermediate, and a range of SRAM for each job's tiles.
 
-    live_bytes: of each job, what the intermediates in SRAM take while it works
+    live_bytes: of each job, the bytes of live intermediates in SRAM
     """
 
     places: Mapping[int, View]
@@ -29,7 +29,7 @@ class Residency:
 
 
 def arrange(site: Site, jobs: Sequence[Job], stored: Mapping[int, tuple[str, int]]) -> Residency:
-    """Return where each value that jobs write, and that has no place yet, lives.
+    """Return the place of each value that jobs write and that has no place yet.
 
     Errors: CompileError, if a job cannot work in the whole of SRAM
     """
@@ -69,9 +69,9 @@ def _live_bytes(spans: Iterable[LiveRange], step: int) -> int:
 def live_ranges(
     jobs: Sequence[Job], stored: Mapping[int, tuple[str, int]], placed: set[int], alignment: int
 ) -> dict[int, LiveRange]:
-    """Return from which job to which each value without a place must be kept.
+    """Return the first and the last job that need each value without a place.
 
-    What a node makes is kept until the node is over, also when nobody reads it (traces do).
+    A node's outputs live until the node is over, even without a reader, because traces read them.
     """
     spans: dict[int, LiveRange] = {}
     over = {job.node: step for step, job in enumerate(jobs)}
@@ -90,7 +90,7 @@ def live_ranges(
 def _places(
     spans: Mapping[int, LiveRange], stored: Mapping[int, tuple[str, int]], packing: Packing
 ) -> dict[int, View]:
-    """Places in SRAM; what is outside stands in DRAM at no address yet."""
+    """Return places in SRAM; a value outside is in DRAM, at no address yet."""
     places = {}
     for value in spans:
         dtype, elements = stored[value]
@@ -102,7 +102,7 @@ def _places(
 def _too_large(
     spans: Mapping[int, LiveRange], inside: set[int], packing: Packing, size: int
 ) -> set[int]:
-    """Which value to evict when the packing is larger than SRAM: the largest of those on top."""
+    """Return the value to evict from a packing larger than SRAM: the largest of those on top."""
     high = [v for v in inside if packing.offsets[v] + spans[v].nbytes > size]
     return {max(high, key=lambda v: (spans[v].nbytes, v))} if high else set()
 
@@ -110,7 +110,7 @@ def _too_large(
 def _gap(
     spans: Mapping[int, LiveRange], inside: set[int], packing: Packing, step: int, size: int
 ) -> tuple[int, int]:
-    """The largest stretch of SRAM that holds no value at a step."""
+    """Return the largest range of SRAM without a value at a step."""
     taken = sorted(
         (packing.offsets[v], packing.offsets[v] + spans[v].nbytes)
         for v in inside
@@ -131,7 +131,9 @@ def _crowded(
     inside: set[int],
     gaps: Sequence[tuple[int, int]],
 ) -> set[int]:
-    """Which values to evict for jobs with too little room: large ones that the job does not use."""
+    """Return values to evict for jobs with too little room: large ones that the job does
+    not use.
+    """
     evicted: set[int] = set()
     for step, (job, (start, end)) in enumerate(zip(jobs, gaps, strict=True)):
         least = job.least_bytes(site)
@@ -155,8 +157,9 @@ def _crowded(
 def _halves(
     site: Site, jobs: Sequence[Job], gaps: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Let neighbours work at opposite ends of the gaps, so that the next one's loads need not
-    wait for the last tile of the one before.
+    """Let neighbouring jobs work at opposite ends of the gaps.
+
+    The next job's loads then need not wait for the last tile of the job before.
     """
     made = []
     for step, (job, (start, end)) in enumerate(zip(jobs, gaps, strict=True)):

@@ -1,4 +1,4 @@
-"""Linear resizing: the job, cut into tiles of rows and channels, and how it is lowered."""
+"""Linear resizing: the job, cut into tiles of rows and channels, and its lowering."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Neighbours:
         return np.concatenate([*(np.asarray(row, np.int32) for row in rows), weight])
 
     def reach(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first input that some outputs read, and the one behind the last."""
+        """Return the first input that these outputs read, and the one behind the last."""
         low = min(int(self.lower[start:stop].min()), int(self.upper[start:stop].min()))
         high = max(int(self.lower[start:stop].max()), int(self.upper[start:stop].max()))
         return low, high + 1
@@ -55,11 +55,11 @@ class ResizeJob(Job):
     cols: Neighbours
 
     def least_bytes(self, site: Site) -> int:
-        """One output row of one channel."""
+        """Return the bytes of one output row of one channel."""
         return self._bytes(site, 1, 1, 1)
 
     def wanted_bytes(self, site: Site) -> int:
-        """The whole image."""
+        """Return the bytes of the whole image."""
         _, oh, _, c = self.y.layout.shape
         return self._bytes(site, oh, c, 1)
 

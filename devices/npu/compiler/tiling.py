@@ -1,7 +1,7 @@
-"""Choose tiles: how much of an op's input, weights and output is in SRAM at once.
+"""Choose tiles: the parts of an op's input, weights and output that are in SRAM at once.
 
-Every choice that fits the workspace is ranked by the larger of compute and DMA cycles where two
-buffers fit, by their sum where only one does.
+Every choice that fits the workspace is ranked by cycles. With two buffers they are the larger of
+compute and DMA cycles, with one buffer the sum.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import LARGEST_WINDOWS, Dims, Window
 
 STEP_CYCLES = 24
-"""What a further tile costs beside its cycles, so that tiles are no smaller than they help."""
+"""The fixed cost of a tile in cycles, so that smaller tiles must bring a gain."""
 
 MANY = 32
-"""Tiles that are so many times more than the fewest that fit are not looked at."""
+"""Choices with over this many times the fewest tiles are skipped."""
 
 
 @dataclass(frozen=True)
 class WindowShape:
-    """A matrix op or pool as the tiler sees it: sizes in elements, widths in bytes an element.
+    """A matrix op or pool for the tiler: sizes in elements, widths in bytes an element.
 
-    out [n,oh,ow,oc], size [h,w,ic] of one part (a group, or a batch of a matmul); a width is 0
-    where the tensor is in SRAM whole, or absent. `channels`: outputs a channel-wise op makes of one
-    input channel, 0 for a dense one.
+    out [n,oh,ow,oc], size [h,w,ic] of one part (a group, or a batch of a matmul). A width is 0
+    where the whole tensor is in SRAM, or absent.
+    channels: outputs that a channel-wise op makes of one input channel, 0 for a dense one
     """
 
     out: Dims
@@ -50,7 +50,7 @@ class WindowShape:
 class Tiles:
     """Tile sizes; `weights_outer` loops over output channels outside of space.
 
-    n: images of a tile, more than one only where it holds them whole
+    n: images of a tile; above 1 only for whole images
     copies: tile buffers of each kind, 1 or 2
     """
 
@@ -123,7 +123,7 @@ def workspace_bytes(op: WindowShape, tiles: Tiles) -> int:
 
 
 def _steps(op: WindowShape, tiles: Tiles) -> tuple[int, int, int]:
-    """Tiles over space, over output channels and over input channels, of all parts."""
+    """Return the numbers of tiles over space, output channels and input channels, of all parts."""
     n, oh, ow, oc = op.out
     space = ceil(n / tiles.n) * ceil(oh / tiles.h) * ceil(ow / tiles.w)
     depth = 1 if op.channels else ceil(op.size[2] / tiles.ic)
@@ -134,7 +134,7 @@ def _steps(op: WindowShape, tiles: Tiles) -> tuple[int, int, int]:
 def choose_tiles(spec: NpuSpec, op: WindowShape, budget: int) -> Tiles | None:
     """Return the fastest tiles that fit a budget of SRAM bytes, None if none fits.
 
-    Remembered, because nets repeat their layers and estimates ask what compiling asks again.
+    The answer is cached, because nets repeat layers, and estimates and compilation ask the same.
     """
     best: tuple[float, Tiles] | None = None
     fewest = 0

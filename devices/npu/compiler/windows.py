@@ -1,7 +1,7 @@
 """Jobs that slide a window or multiply matrices: conv, depthwise, fully connected, matmul, pools.
 
-Weights are packed for the tiles they are used in: one contiguous blob for each tile of output (and
-input) channels, its scales in front, so that one DMA brings all that a command needs.
+Weights are packed for their tiles: one contiguous block for each tile of output (and input)
+channels, its scales in front. So one DMA brings all the weights and scales of a command.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Part:
 
 
 class Space(NamedTuple):
-    """A tile of the output, but for its channels: the first of each axis, and how many."""
+    """A tile of the output without its channels: the first of each axis, and how many."""
 
     n: int
     images: int
@@ -58,7 +58,7 @@ class Space(NamedTuple):
 
 @dataclass
 class WindowJob(Job):
-    """What matrix ops and pools share: parts of one shape under one window.
+    """The common part of matrix ops and pools: parts of one shape under one window.
 
     channels: outputs made of one input channel, 0 where all inputs go into each output
     """
@@ -68,7 +68,7 @@ class WindowJob(Job):
     channels: int
 
     def shape(self, site: Site) -> WindowShape:
-        """Return the job as the tiler sees it."""
+        """Return the job in the tiler's form."""
         part = self.parts[0]
         _, h, w, ic = part.x.layout.shape
         dtype = site.dtype(part.x.value)
@@ -87,16 +87,16 @@ class WindowJob(Job):
         )
 
     def _weight_widths(self, site: Site) -> tuple[int, int]:
-        """Bytes of a weight, and of the scales of a channel."""
+        """Return the bytes of a weight, and of the scales of a channel."""
         return 0, 0
 
     def least_bytes(self, site: Site) -> int:
-        """Tiles of one output element."""
+        """Return the bytes of tiles of one output element."""
         shape = self.shape(site)
         return workspace_bytes(shape, Tiles(1, 1, 1, max(self.channels, 1), 1, True, 1))
 
     def wanted_bytes(self, site: Site) -> int:
-        """Everything that is not in SRAM at once."""
+        """Return the bytes of all tensors that are not in SRAM."""
         shape = self.shape(site)
         return workspace_bytes(shape, Tiles(*shape.out, shape.size[2], True, 1))
 
@@ -110,7 +110,7 @@ class WindowJob(Job):
                     yield Space(n, images, h, rows, w, cols)
 
     def input_box(self, x: View, space: Space, channels: slice) -> tuple[View, Window]:
-        """Return the input that an output tile needs, and the window as that tile sees it."""
+        """Return the input of an output tile, and the window relative to that tile."""
         n, images, h, rows, w, cols = space
         win = self.window
         top, size_h, pad_top = reach(
@@ -157,7 +157,7 @@ class MatrixJob(WindowJob):
         return ITEMSIZE[self.w_dtype], scale_bytes(1, site.dtype(self.parts[0].x.value))
 
     def emit(self, out: Emitter, site: Site, budget: int) -> None:
-        """Emit the tiles in the order that the tiler chose."""
+        """Emit the tiles in the tiler's order."""
         shape = self.shape(site)
         tiles = fit(site, shape, budget, self.node)
         buffers = self._buffers(out, site, shape, tiles)
@@ -199,7 +199,7 @@ class MatrixJob(WindowJob):
         tiles: Tiles,
         rings: dict[str, Ring],
     ) -> None:
-        """Emit what one output tile takes: one command for each tile of input channels."""
+        """Emit the commands of one output tile: one for each tile of input channels."""
         part = self.parts[index]
         start = (where.n, where.h, where.w, channels.start)
         size = (where.images, where.rows, where.cols, channels.stop - channels.start)
@@ -249,7 +249,7 @@ class MatrixJob(WindowJob):
         channels: slice,
         rings: dict[str, Ring],
     ) -> tuple[int, int]:
-        """Bring a tile of weights and return the addresses of weights and scales."""
+        """Load a tile of weights and return the addresses of weights and scales."""
         oc = channels.stop - channels.start
         front = align_up(scale_bytes(oc, site.dtype(self.parts[index].x.value)), ALIGN)
         tile = (index, channels.start, channels.stop, depth.start, depth.stop)

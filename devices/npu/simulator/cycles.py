@@ -1,6 +1,6 @@
-"""How many cycles a command takes, from the machine's description alone: formulas, no state.
+"""Cycles of a command, from the machine's description alone: formulas, no state.
 
-`timing` adds them up over a stream; `tiling` ranks tiles by them; `estimate_s` is built on both.
+`timing` adds them up over a stream, `tiling` ranks tiles by them, and `estimate_s` uses both.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def conv_cycles(unit: MatrixUnit, out: tuple[int, int, int, int], window: Window
 def depthwise_cycles(unit: MatrixUnit, out: tuple[int, int, int, int], window: Window) -> int:
     """Return the cycles of a depthwise convolution or a pool of int8.
 
-    dot: each row takes a channel, its columns the taps. blocks: Arm's rule. Systolic arrays: each
-    column takes a channel and its rows the taps, so an output costs ceil(taps / rows) cycles for
-    `cols` channels, with one fill a group of channels.
+    dot: each row takes a channel, its columns the taps. blocks: Arm's rule. In a systolic array
+        each column takes a channel and its rows the taps. So an output costs ceil(taps / rows)
+        cycles for `cols` channels, with one fill a group of channels.
     """
     n, oh, ow, oc = out
     taps = window.kernel_h * window.kernel_w
@@ -108,7 +108,7 @@ def vector_cycles(spec: NpuSpec, kind: str, elements: int) -> int:
 def dma_cycles(spec: NpuSpec, source: View, target: View) -> Cost:
     """Return the cycles of a copy: start, then the slower of its two ends.
 
-    DRAM is touched in whole bursts, so a copy of short runs costs more than its bytes.
+    DRAM moves whole bursts, so a copy of short runs costs more than its bytes.
     """
     nbytes = max(source.elements * ITEMSIZE[source.dtype], target.elements * ITEMSIZE[target.dtype])
     slowest = nbytes / spec.dma.bytes_per_cycle
@@ -136,10 +136,10 @@ def burst_bytes(view: View, burst: int) -> int:
 
 
 def sram_cycles(spec: NpuSpec, views: tuple[View, ...]) -> float:
-    """Return the cycles that moving each view's bytes once takes.
+    """Return the cycles of moving each view's bytes once.
 
-    Lines of `bank_bytes_per_cycle` bytes go round the banks, a bank gives one line a cycle. A dense
-    view uses all banks; one whose strides are a multiple of few banks waits for these few.
+    Lines of `bank_bytes_per_cycle` bytes go round the banks; a bank gives one line a cycle. A dense
+    view uses all banks. A view with strides of a multiple of few banks waits for these few.
     """
     return sum(_view_cycles(spec, view) for view in views)
 
@@ -162,7 +162,7 @@ def _view_cycles(spec: NpuSpec, view: View) -> float:
 
 
 def work_cost(spec: NpuSpec, work: Work) -> Cost:
-    """Return what a command costs the engine that runs it: compute or SRAM, whichever is slower."""
+    """Return a command's cost on its engine: the slower of compute and SRAM."""
     if isinstance(work, Dma):
         return dma_cycles(spec, work.source, work.target)
     if isinstance(work, Fill):
@@ -183,7 +183,7 @@ def work_cost(spec: NpuSpec, work: Work) -> Cost:
 
 
 def pool_cycles(spec: NpuSpec, ofm: View, window: Window) -> int:
-    """Return the cycles of a pool, on the engine that the description gives it to."""
+    """Return the cycles of a pool, on the engine that the description names."""
     if spec.vector.pools == "matrix":
         return ceil(depthwise_cycles(spec.matrix, ofm.shape, window) / _rate(spec, ofm.dtype))
     return vector_cycles(spec, "pool", ofm.elements * window.kernel_h * window.kernel_w)

@@ -65,7 +65,7 @@ FUSED_PARAMETERS: dict[str, tuple[float, float]] = {
     "hard_sigmoid": (1 / 6, 0.5),
     "swish": (1.0, 0.0),
 }
-"""alpha and beta of functions fused into another command, which has no fields for them."""
+"""alpha and beta of functions fused into another command, whose fields cannot hold them."""
 
 
 def apply_function(name: str, x: Array) -> Array:

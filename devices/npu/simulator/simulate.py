@@ -1,7 +1,7 @@
 """Execute a verified stream for its values: every command works on the bytes its views name.
 
-Nothing here knows the graph. A command reads tiles from simulated memory and writes tiles back, so
-a wrong address, a missing load or a wrong size gives wrong results, as it would on the machine.
+The simulator does not know the graph. A command reads tiles from simulated memory and writes tiles
+back. So a wrong address, a missing load or a wrong size gives wrong results, as on the machine.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Memory = Sequence[Array]
 """One 1-D uint8 array a region."""
 
 _UNFOLDED = 1 << 22
-"""Elements of windows that are written out at once."""
+"""The most elements of windows that are expanded at once."""
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 def execute(work: Work, memory: Memory) -> None:
-    """Do one command on memory."""
+    """Execute one command on memory."""
     if not isinstance(work, Barrier):
         with np.errstate(all="ignore"):
             _RUN[type(work)](work, memory)
@@ -118,7 +118,7 @@ def _matrix_float(work: Matrix, memory: Memory) -> None:
 
 
 def _weights(work: Matrix, sram: Array) -> Array:
-    """The weights as [KH,KW,IC,OC]; IC is 1 for a depthwise op."""
+    """Return the weights as [KH,KW,IC,OC]; IC is 1 for a depthwise op."""
     ic = 1 if work.depthwise else work.ifm.shape[3]
     taps = work.window.kernel_h * work.window.kernel_w
     flat = _vector(sram, work.weights, work.weights_dtype, taps * ic * work.ofm.shape[3])
@@ -160,7 +160,7 @@ def _depthwise(x: Array, w: Array, work: Matrix) -> Array:
 
 
 def sliding(x: Array, window: Window, oh: int, ow: int, padding: float) -> Array:
-    """Return the windows of an input, [n,oh,ow,kh,kw,c], without a copy where nothing is padded."""
+    """Return the windows of an input, [n,oh,ow,kh,kw,c], without a copy for an unpadded input."""
     x = _padded(
         x, 1, oh, window.kernel_h, window.stride_h, window.dilation_h, window.pad_top, padding
     )
@@ -212,7 +212,7 @@ def _padded(
 
 
 def _counts(size: int, out: int, kernel: int, stride: int, dilation: int, pad: int) -> Array:
-    """How many taps of each window along an axis are inside the input."""
+    """Return how many taps of each window along an axis are inside the input."""
     rows = np.arange(out)[:, None] * stride + np.arange(kernel) * dilation - pad
     return np.asarray(((rows >= 0) & (rows < size)).sum(1))
 

@@ -1,6 +1,6 @@
-"""Execute a stream for its cycles: three engines, each in order, held only by barriers.
+"""Execute a stream for its cycles: three engines, each in order; only barriers make them wait.
 
-The result depends on the stream alone, not on values, so it is computed once a compiled task.
+The cycles depend on the stream alone, not on values, so they are computed once a compiled task.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from trireme.devices.npu.stream.commands import ENGINE_OF, ENGINES, Barrier, Tas
 
 @dataclass
 class NodeCycles:
-    """What one node of a task took.
+    """The cycles of one node of a task.
 
-    start, end: the cycle its first command begins and its last one ends
-    added: how far the node moves the end of the task, so that all nodes add up to the total
-    busy: cycles by engine; macs: multiply-adds; dram_bytes: bytes to and from DRAM
+    start, end: the first cycle of its first command, and the last cycle of its last one
+    added: the node's delay of the task's end; the delays of all nodes add up to the total
+    busy: cycles by engine
+    macs: multiply-adds
+    dram_bytes: bytes to and from DRAM
     """
 
     start: int = -1

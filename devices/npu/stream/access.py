@@ -1,4 +1,4 @@
-"""Which bytes a command reads and writes: the ground of barriers, of checks and of race tests."""
+"""The bytes that a command reads and writes, for barriers, checks and race tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Command streams to bytes and back: FlatBuffers of schema/task.fbs.
 
-The generated classes have the same fields as ours, in camel case, with enums as numbers; so one
-pair of functions translates every command, by the fields' types.
+The generated classes have the same fields in camel case, with enums as numbers. So one pair of
+functions translates every command, by the fields' types.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def encode(task: Task) -> bytes:
 def decode(data: bytes) -> Task:
     """Return the stream in a buffer.
 
-    Errors: DeviceError, if the buffer is not a command stream of this version; see `verify` for
-            what a well-formed stream may still do wrong
+    Errors: DeviceError, if the buffer is not a command stream of this version; `verify` finds the
+        errors of a well-formed stream
     """
     if len(data) < 12 or data[4:8] != b"TRNP":
         raise DeviceError("not an NPU command stream: the identifier TRNP is missing")

@@ -1,7 +1,7 @@
-"""The command stream as Python values: what schema/task.fbs says, frozen.
+"""The command stream as Python values: frozen dataclasses of schema/task.fbs.
 
-The compiler makes a Task and encodes it (`codec`); the simulator decodes the bytes and trusts
-nothing (`verify`). A field means what the schema's comment on it says.
+The compiler makes a Task and encodes it (`codec`). The simulator decodes the bytes and checks them
+(`verify`). The schema's comments define the fields.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FUNCTIONS = (
     "square",
 )
 LARGEST_WINDOWS = 1 << 30
-"""Elements that the windows of one command may have: its outputs times the taps of one."""
+"""The most elements in the windows of one command: its outputs times the taps of one."""
 ITEMSIZE = {"int8": 1, "uint8": 1, "int32": 4, "float16": 2, "float32": 4}
 Dims = tuple[int, int, int, int]
 
@@ -75,7 +75,7 @@ class View:
 
     @property
     def elements(self) -> int:
-        """Elements, repeated ones too."""
+        """The number of elements, repeated ones too."""
         n, h, w, c = self.shape
         return n * h * w * c
 
@@ -261,7 +261,7 @@ ENGINE_OF: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, and the node (an index into Task.nodes) whose work it is."""
+    """One command, and the node (an index into Task.nodes) that it works for."""
 
     work: Work
     node: int
@@ -269,7 +269,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A stretch of memory that commands may touch."""
+    """A range of memory that commands may touch."""
 
     kind: str
     nbytes: int
@@ -285,7 +285,7 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
-    """Where a value lies when the commands of its node are done."""
+    """The place of a value once the commands of its node are done."""
 
     id: int
     node: int
@@ -306,7 +306,7 @@ class Task:
 def array_of(memory: Array, view: View) -> Array:
     """Return the elements of a view of a 1-D uint8 array, without a copy.
 
-    The view must lie inside the array: `verify` has seen to it.
+    The view must lie inside the array, which `verify` checks.
     """
     size = ITEMSIZE[view.dtype]
     start, end = view.extent

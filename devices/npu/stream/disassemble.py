@@ -1,4 +1,4 @@
-"""Print a command stream: for people, and for tests that show what a change does."""
+"""Print a command stream: for people, and for tests that show the effect of a change."""
 
 from __future__ import annotations
 

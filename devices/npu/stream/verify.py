@@ -1,8 +1,8 @@
-"""Check a decoded stream before the machine runs it: nothing it says is trusted.
+"""Check a decoded stream before the machine runs it, without trusting it.
 
-A stream that was made for another machine is refused. After this no command touches a byte outside
-its regions, engines but DMA see SRAM only, SRAM is as large as the machine's, and no barrier waits
-for what never comes.
+A stream for another machine is refused. After the check no command touches a byte outside its
+regions. Engines but DMA access SRAM only, and SRAM is as large as the machine's. Every barrier
+waits for commands that exist.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from trireme.devices.npu.stream.commands import (
 from trireme.support.errors import DeviceError
 
 LARGEST_COPY = 1 << 32
-"""Elements that one copy may touch: far above what real ones do, so that a damaged stream fails
-here and not for want of memory, as with LARGEST_WINDOWS.
-"""
+"""The most elements of one copy, far above real ones. A damaged stream fails here, and not for want
+of memory, as with LARGEST_WINDOWS."""
 FLOATS = ("float16", "float32")
 
 
@@ -158,7 +157,7 @@ def _copy_problem(source: View, target: View) -> str:
 
 
 def _target(work: Work) -> tuple[Dims, Dims]:
-    """Shape and strides of what a command writes."""
+    """Return the shape and strides of a command's target."""
     for name in ("target", "ofm", "y"):
         view = getattr(work, name, None)
         if view is not None:

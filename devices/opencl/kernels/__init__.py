@@ -1,7 +1,8 @@
-"""Kernels by op: for each a rule that says why not, and a function that writes its steps.
+"""Kernels by op: each has a rule with the reason for a refusal, and a function that emits its
+steps.
 
-`reason` and `lower` are all the device sees. Elementwise nodes are fused into the product or the
-elementwise node before them when nobody else reads what lies between.
+The device calls only `reason` and `lower`. Elementwise nodes are fused into the product or the
+elementwise node before them when the value between has no other reader.
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ _MOST_OPERANDS = 8
 
 @dataclass(frozen=True)
 class Kernel:
-    """How an op runs: `refuse` gives a sentence or None; `lower` emits the steps of a node and the
-    elementwise nodes that follow it in a chain, of which `fuses` allows any.
+    """How an op runs.
+
+    refuse: returns a sentence or None
+    lower: emits the steps of a node and of the elementwise nodes that follow it in a chain
+    fuses: whether a chain is allowed
     """
 
     refuse: Callable[[Graph, Node], str | None]
@@ -46,7 +50,7 @@ class Kernel:
 
 
 def _accept(graph: Graph, node: Node) -> str | None:
-    """Refuse nothing but what the table refuses."""
+    """Refuse no node; the table has its own refusals."""
     return None
 
 
@@ -167,7 +171,9 @@ def lower(low: Lowering) -> Lowering:
 
 
 def _alias(low: Lowering) -> None:
-    """Note which values share bytes: an alias and its source, or the source and a graph output."""
+    """Record which values share bytes: an alias and its source, or the source and a graph
+    output.
+    """
     graph = low.graph
     fixed = {*graph.inputs, *graph.outputs}
     for node in reversed(graph.nodes):
@@ -188,9 +194,9 @@ def _alias(low: Lowering) -> None:
 
 
 def _copy_unplaced(low: Lowering, node: Node) -> None:
-    """Copy what an alias could not place: an input, a constant or another output.
+    """Copy an alias that cannot share bytes: of an input, a constant or another output.
 
-    The copy stands where the node does, for later nodes of the region read the output.
+    The copy is emitted at the node's place, because later nodes of the region read the output.
     """
     if node.inputs[0] is None:
         return

@@ -1,7 +1,7 @@
-"""Convolutions in float, NHWC: pointwise as a plain product, the rest by windows, depthwise apart.
+"""Convolutions in float, NHWC: pointwise as a plain product, depthwise, and others by windows.
 
-One spatial axis is a height of one. Windows and depthwise kernels walk the kernel's positions and
-leave out those beyond the image.
+One spatial axis is a height of one. Window and depthwise kernels walk the kernel's positions and
+skip those beyond the image.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class WindowSizes:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether every output pixel is made of the input pixel at its own place."""
+        """Whether every output pixel depends on the input pixel at its own place alone."""
         same = (self.h, self.w) == (self.oh, self.ow)
         return (self.kh, self.kw, self.sh, self.sw, self.top, self.left) == (1,) * 4 + (
             0,
@@ -100,14 +100,14 @@ def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> WindowSizes:
 
 
 def refuse_window(graph: Graph, node: Node, rank: int) -> str | None:
-    """Say why a window op has no kernel for its rank, or None."""
+    """Return why a window op has no kernel for its rank, or None."""
     if rank > 2:
         return f"no kernel for {rank} spatial axes (has 1 and 2)"
     return None
 
 
 def refuse_conv(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a conv, or None."""
+    """Return why there is no kernel for a conv, or None."""
     if not graph.values[node.used[1]].is_constant:
         return "the weight is not a constant"
     rank = len(graph.type(node.used[1]).dims) - 2
@@ -115,7 +115,7 @@ def refuse_conv(graph: Graph, node: Node) -> str | None:
 
 
 def lower_conv(low: Lowering, chain: list[Node]) -> None:
-    """Emit a float conv and what is fused behind it."""
+    """Emit a float conv and the nodes fused behind it."""
     emit_conv(float_product(low, chain))
 
 

@@ -1,8 +1,8 @@
 """Kernels of elementwise ops: chains of them in one pass, operands broadcast by strides.
 
-Axes that all operands walk alike are merged, so most kernels see one axis. An item makes the lanes
-of one vector along the last axis; the last item of a row starts early enough to end with the row,
-so that there are no tails: what two items make twice is the same.
+Axes with the same walk in all operands are merged, so most kernels have one axis. An item makes the
+lanes of one vector along the last axis. The last item of a row starts early enough to end with the
+row, so there are no tails. Two items then compute some elements twice, with the same result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Code = Callable[[Mapping[int, str], Lanes], tuple[list[str], str]]
 
 @dataclass(frozen=True)
 class Walk:
-    """How operands are walked: the merged dims, and strides in elements by operand."""
+    """The walk over operands: the merged dims, and strides in elements by operand."""
 
     dims: Ints
     strides: tuple[Ints, ...]
@@ -102,7 +102,7 @@ def outer_work(dims: Ints) -> Ints:
 
 
 def lower_chain(low: Lowering, nodes: Sequence[Node]) -> None:
-    """Emit one kernel for elementwise nodes, each but the last used by a later one alone."""
+    """Emit one kernel for elementwise nodes; the next node alone reads each node but the last."""
     made = {node.outputs[0]: f"v{i}" for i, node in enumerate(nodes)}
     target = nodes[-1].outputs[0]
     loads = list(dict.fromkeys(v for node in nodes for v in node.used if v not in made))

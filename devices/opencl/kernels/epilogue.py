@@ -1,7 +1,7 @@
-"""What a product does to a finished vector before it is stored: bias, residual, activation, chain.
+"""The end of a product, before a vector is stored: bias, residual, activation, chain.
 
-The nodes of a chain are the product's own node and the elementwise nodes fused behind it. Operands
-may have the output's shape, one element a channel, or one element.
+The nodes of a chain are the product's own node and the elementwise nodes fused behind it. An
+operand has the output's shape, one element a channel, or one element.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trireme.ir.graph import Graph, Node
 
 
 class Finish(Protocol):
-    """What finishes a vector of sums: statements, the tensors they read, and what names show."""
+    """Finishes a vector of sums: statements, the tensors they read, and facts for kernel names."""
 
     tensors: list[Tensor]
 
@@ -54,7 +54,7 @@ class Epilogue:
 
     @property
     def scalars(self) -> dict[str, int]:
-        """The int arguments that the statements read: none."""
+        """No int arguments."""
         return {}
 
     @property
@@ -121,7 +121,7 @@ def has_bias(node: Node) -> bool:
 
 
 def fits(graph: Graph, product: Node, follower: Node) -> bool:
-    """Whether an elementwise node's operands are such as an epilogue reads."""
+    """Whether an epilogue can read an elementwise node's operands."""
     dims = graph.type(product.outputs[0]).dims
     has_channels = product.op != "matmul" or len(graph.type(product.used[1]).dims) > 1
     for value in follower.used:

@@ -1,8 +1,8 @@
 """Elementwise ops as expressions of OpenCL C: one table row an op.
 
-In a template {0}, {1}.. are the operands' variables, {T} casts to their type; a row also says which
-dtypes it is for. Formulas and limits are the references' own (NaN, infinities, -0).
-sin, cos and tan are left out: PoCL's are off by 1e-2 at 88.
+In a template {0}, {1}.. are the operands' variables, and {T} casts to their type. A row also lists
+its dtypes. Formulas and limits are the references' own (NaN, infinities, -0). sin, cos
+and tan are left out, because PoCL's are off by 1e-2 at 88.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ INTEGERS = tuple(name for name in NUMBERS if name not in FLOAT)
 ANY = (*NUMBERS, "bool")
 
 MOST_OPERANDS = 64
-"""Arrays that an elementwise kernel reads: OpenCL promises room for 128 pointers as arguments."""
+"""The most arrays of an elementwise kernel: OpenCL guarantees room for 128 pointers as
+arguments."""
 
 Attrs = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Expression:
-    """What computes an op: a template (or a function of the attributes that makes one), its dtypes,
-    whether it gives booleans, and whether many inputs are folded with it from the left.
+    """The computation of an op.
+
+    It has a template (or a function of the attributes that makes one), its dtypes, and whether it
+    gives booleans. Its last field says whether many inputs are folded from the left.
     """
 
     template: str | Callable[[Attrs], str]
@@ -174,15 +177,15 @@ for _name in ("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh")
 
 
 def operand_dtype(graph: Graph, node: Node) -> str:
-    """Return the dtype that decides which kernel: of the first input, of where the second."""
+    """Return the dtype that selects the kernel: the first input's; for where, the second's."""
     return graph.type(node.used[get_op(node.op).main_input]).dtype
 
 
 def _expression(graph: Graph, node: Node, names: list[str | None], lanes: Lanes) -> str:
-    """Return an elementwise node as an expression of variables, in its output's compute type,
-    without its activation; of a fold, the first step.
+    """Return an elementwise node as an expression of variables, without its activation.
 
-    `names` gives the variable of each input, None where it was left out.
+    The type is the output's compute type. A fold gives its first step.
+    names: the variable of each input, None where it was left out
     """
     row = ROWS[node.op]
     ctype = compute_type(operand_dtype(graph, node))
@@ -207,8 +210,8 @@ def statements(
 ) -> list[str]:
     """Return the statements that make the variable `result` from the operands' variables.
 
-    A fold takes a statement for each operand: within one expression a template that names an
-    operand twice would double with each.
+    A fold takes a statement for each operand. In one expression, a template that names an operand
+    twice would double with each operand.
     """
     kind = lanes.type(compute_type(graph.type(node.outputs[0]).dtype))
     lines = [f"{kind} {result} = {_expression(graph, node, names, lanes)};"]
@@ -251,9 +254,9 @@ def _cast(graph: Graph, node: Node, name: str, lanes: Lanes) -> str:
 
 
 def _to_integer(dtype: str, target: str, name: str, lanes: Lanes) -> str:
-    """Return a float cut toward zero: see `trireme.ops.conversion`, which says what is outside.
+    """Return a float truncated toward zero; `trireme.ops.conversion` defines values out of range.
 
-    OpenCL leaves open what a number outside the integers is converted to.
+    OpenCL leaves the conversion of values out of range open.
     """
     if dtype == "float16" and target == "uint":
         return lanes.convert(target, _to_signed(64, name, lanes))
@@ -271,7 +274,7 @@ _SIGNED = {32: "int", 64: "long"}
 
 
 def _to_signed(width: int, name: str, lanes: Lanes) -> str:
-    """Return a float as a signed integer, the least one where it is outside."""
+    """Return a float as a signed integer, the least one for a value out of range."""
     kind, limit = _SIGNED[width], lanes.splat("float", f"0x1p{width - 1}f")
     inside = f"convert_{lanes.mask(kind)}(({name} >= -{limit}) & ({name} < {limit}))"
     least = lanes.splat(kind, "INT_MIN" if width == 32 else "LONG_MIN")

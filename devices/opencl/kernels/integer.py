@@ -1,7 +1,7 @@
 """Kernels on quantised values: the integers of trireme.ops.integer, bit for bit.
 
-Products run on the float kernels (see `products`): stored integers are widened to float32 with
-their zero point taken off, and a sum goes over to int32 before it could lose a bit.
+Products run on the float kernels (see `products`). Stored integers are widened to float32 without
+their zero point. A sum becomes int32 before float32 could lose a bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINEAR: Mapping[str, Callable[[Call], q.LinearParams]] = {
 
 
 def refuse_linear(graph: Graph, node: Node) -> str | None:
-    """Say why there is no quantised product here, or None; raises GraphError with a sentence."""
+    """Return why there is no quantised product here, or None; raises GraphError with a sentence."""
     _LINEAR[node.op](call_of(graph, node))
     if node.op == "matmul":
         return None
@@ -79,13 +79,13 @@ _EMIT: Mapping[str, Callable[[ProductOperands], None]] = {
 
 
 def _most(dtype: str, zero: int) -> int:
-    """The largest magnitude of a stored integer less its zero point."""
+    """Return the largest magnitude of a stored integer less its zero point."""
     low, high = q.dtype_limits(dtype)
     return max(high - zero, zero - low, 1)
 
 
 def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
-    """Return float32 of a quantised value less its zero point, made once however many read it."""
+    """Return float32 of a quantised value less its zero point, made once for all readers."""
     key = (value, zero)
     if key not in low.widened:
         type = low.graph.type(value)
@@ -115,7 +115,7 @@ def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
 
 @dataclass
 class Requantize:
-    """What finishes the sums of a quantised product: bias, multiplier and shift, clamp, store."""
+    """Finishes the sums of a quantised product: bias, multiplier and shift, clamp, store."""
 
     low: Lowering
     node: Node
@@ -134,7 +134,7 @@ class Requantize:
 
     @property
     def fused(self) -> tuple[str, ...]:
-        """Nothing is fused behind it."""
+        """No ops are fused behind it."""
         return ()
 
     def target(self) -> Tensor:
@@ -169,7 +169,7 @@ class Requantize:
 def numbers(params: object) -> dict[str, int]:
     """Return the numbers of lowered parameters by name: the int arguments of a kernel.
 
-    As arguments, and not in the source, they let layers share a kernel.
+    Arguments, unlike numbers in the source, let layers share a kernel.
     """
     return {name: value for name, value in vars(params).items() if type(value) is int}
 
@@ -192,7 +192,7 @@ def _off(lanes: Lanes, name: str, zero: str) -> str:
 
 
 def refuse_binary(graph: Graph, node: Node) -> str | None:
-    """Say why a quantised add, sub, mul or prelu cannot run, by raising GraphError; else None."""
+    """Refuse a quantised add, sub, mul or prelu by GraphError; None where it can run."""
     _BINARY[node.op](call_of(graph, node))
     return None
 
@@ -243,7 +243,7 @@ _BINARY: Mapping[str, Callable[[Call], q.AddParams | q.MulParams | q.PreluParams
 
 
 def refuse_table(graph: Graph, node: Node) -> str | None:
-    """Say why a unary op has no table, by raising GraphError; else None."""
+    """Refuse a unary op without a table by GraphError; else None."""
     q.unary_table(node.op, call_of(graph, node))
     return None
 
@@ -274,7 +274,7 @@ def lower_table(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_quantize(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for quantize, or None."""
+    """Return why there is no kernel for quantize, or None."""
     x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
     if x.quant is not None:
         return refuse_table(graph, node)
@@ -310,7 +310,7 @@ def lower_quantize(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_dequantize(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for dequantize, or None."""
+    """Return why there is no kernel for dequantize, or None."""
     q.quant_of(graph.type(node.used[0]), "input")
     return None
 
@@ -344,7 +344,7 @@ def refuse_stored(
 
 
 def refuse_softmax(graph: Graph, node: Node) -> str | None:
-    """Say why a quantised softmax cannot run, by raising GraphError; else None."""
+    """Refuse a quantised softmax by GraphError; None where it can run."""
     q.softmax_params(call_of(graph, node))
     return None
 
@@ -387,6 +387,6 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_concat(graph: Graph, node: Node) -> str | None:
-    """Say why a quantised concat cannot run, by raising GraphError; else None."""
+    """Refuse a quantised concat by GraphError; None where it can run."""
     q.concat_tables(call_of(graph, node))
     return None

@@ -1,8 +1,8 @@
 """Products staged through local memory, for GPUs with fast local memory of their own.
 
-A work-group of 8 x 8 items makes 32 rows by 32 columns. Slice by slice of the depth its items fetch
-the rows and the panels together, wait for each other, and multiply from local memory. Nobody leaves
-early: items beyond the last tile or panel make the last one again, so that barriers meet.
+A work-group of 8 x 8 items makes 32 rows by 32 columns. For each slice of the depth, its items
+fetch the rows and the panels together, wait for each other, and multiply from local memory. No item
+leaves early: items beyond the last tile or panel repeat the last one, so that barriers meet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEPTH = 16
 
 
 def fits(product: ProductOperands, rows: int, b: Array) -> bool:
-    """Whether a product of dense rows with b [K,N] is one for local memory."""
+    """Whether local memory suits a product of dense rows with b [K,N]."""
     return (
         product.low.tuning.name == "desktop_gpu"
         and not product.chunk
@@ -37,7 +37,7 @@ def fits(product: ProductOperands, rows: int, b: Array) -> bool:
 
 
 def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None:
-    """Emit a product of dense rows with a constant b [K,N] by way of local memory."""
+    """Emit a product of dense rows with a constant b [K,N] through local memory."""
     tile = Tile(_ROWS, 1, Lanes(_LANES), b.shape[1])
     packed, ctype = product.packed("columns", tile, b), C_TYPES[product.dtype]
     lines = [
@@ -88,7 +88,7 @@ def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None
 
 
 def _fetch(product: ProductOperands) -> list[str]:
-    """Return the statements with which an item fetches its share of a slice, zeros beyond K."""
+    """Return the statements that fetch an item's share of a slice, zeros beyond K."""
     share = _DEPTH // _SIDE
     value = Lanes(_LANES).load(product.dtype, f"p + (k0 + b) * {_LANES}")
     return [

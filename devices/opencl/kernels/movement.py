@@ -1,9 +1,8 @@
 """Kernels that only move elements: one strided copy, and one copy by a table of places.
 
-What an op moves is asked of its own reference: fed with every element's index it returns, for each
-output element, the element that belongs there. Where that is the same step along every axis the
-copy is strided; else a table holds a place for every run of elements that stay together, or -1 for
-those that are filled.
+The op's own reference gives the move: from every element's index it returns the source element of
+each output element. With one step along each axis the copy is strided. Otherwise a table holds a
+place for every run of elements that stay together, or -1 for filled ones.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TRAFFIC: Mapping[str, Traffic] = {
     "split": "as written",
     "concat": "as read",
 }
-"""Of ops that read a part of their input, or write a part of their output."""
+"""Ops that read a part of their input, or write a part of their output."""
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
 MOVES = (
     "transpose",
@@ -53,7 +52,7 @@ MOVES = (
     "batch_to_space",
     "space_to_batch",
 )
-"""Ops whose first input is moved and whose other inputs say where to."""
+"""Ops that move their first input; the other inputs give the places."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Side:
 
 
 def refuse_move(graph: Graph, node: Node) -> str | None:
-    """Say why a moving op has no kernel here, or None."""
+    """Return why a moving op has no kernel here, or None."""
     for value in node.used[1:]:
         if not graph.values[value].is_constant:
             return "an input that says what moves where is not a constant"
@@ -98,9 +97,9 @@ def lower_move(low: Lowering, chain: list[Node]) -> None:
 
 
 def _places(graph: Graph, node: Node) -> list[Array]:
-    """Return, for each output, which element of the input goes where; -1 is filled.
+    """Return, for each output, the input element of each place; -1 is filled.
 
-    Elements are numbered from 1, so that the zeros an op fills in tell themselves apart.
+    Elements are numbered from 1, so the zeros that an op fills in differ from all of them.
     """
     shape = graph.type(node.used[0]).dims
     count = math.prod(shape)
@@ -116,7 +115,7 @@ def _places(graph: Graph, node: Node) -> list[Array]:
 def _steps(places: Array) -> Ints | None:
     """Return the step along each axis when it is the same everywhere, else None.
 
-    Of a place that is filled there is none: before element 0 there is no element.
+    A filled place has no step.
     """
     if not places.size:
         return (0,) * places.ndim
@@ -228,7 +227,7 @@ def _emit_table(
 
 
 def fill_value(graph: Graph, node: Node) -> Array:
-    """Return what a pad fills with, as an array of one element of the stored dtype."""
+    """Return the fill value of a pad, as an array of one element of the stored dtype."""
     type = graph.type(node.used[0])
     value = node.inputs[2] if node.op == "pad" and len(node.inputs) > 2 else None
     if value is not None:
@@ -279,7 +278,7 @@ def lower_quantized_concat(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_concat(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a concat, or None."""
+    """Return why there is no kernel for a concat, or None."""
     fused, dtype = str(node.attrs["activation"]), graph.type(node.outputs[0]).dtype
     if fused and dtype not in ("float32", "float16"):
         return f"no kernel for activation {fused} on {dtype}"
@@ -287,9 +286,9 @@ def refuse_concat(graph: Graph, node: Node) -> str | None:
 
 
 def lower_gather(low: Lowering, chain: list[Node]) -> None:
-    """Emit a gather whose indices are known only when it runs; a wrong one is reported.
+    """Emit a gather with run-time indices; a wrong index is reported.
 
-    It reads slice 0 instead, for the kernels behind it run before anybody sees the report.
+    The kernel then reads slice 0, because later kernels run before the host reads the report.
     """
     node, graph = chain[0], low.graph
     if _is_known(graph, node):
@@ -329,7 +328,7 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_gather(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a gather, or None."""
+    """Return why there is no kernel for a gather, or None."""
     if _is_known(graph, node):
         return refuse_move(graph, node)
     if node.attrs["batch_dims"]:
@@ -340,7 +339,9 @@ def refuse_gather(graph: Graph, node: Node) -> str | None:
 
 
 def _is_known(graph: Graph, node: Node) -> bool:
-    """Whether the indices of a gather are constants, and right: wrong ones are told in the run."""
+    """Whether the indices of a gather are constants in range; wrong ones are reported at
+    run time.
+    """
     indices, dims = graph.values[node.used[1]].data, graph.type(node.used[0]).dims
     size = dims[int(node.attrs["axis"]) % len(dims)]
     return indices is not None and first_outside(indices, -size, size - 1) is None

@@ -14,12 +14,14 @@ from trireme.ops.integer import pool_params
 
 
 def refuse_pool(graph: Graph, node: Node) -> str | None:
-    """Say why there is no float kernel for a pool, or None."""
+    """Return why there is no float kernel for a pool, or None."""
     return _refuse_shape(graph, node) or refuse_floats(graph, node)
 
 
 def refuse_quantized_pool(graph: Graph, node: Node) -> str | None:
-    """Say why there is no 8-bit kernel for a pool, or None; raises GraphError with a sentence."""
+    """Return why there is no 8-bit kernel for a pool, or None; raises GraphError with a
+    sentence.
+    """
     from trireme.ir.op import call_of
 
     pool_params(call_of(graph, node))
@@ -33,7 +35,7 @@ def _refuse_shape(graph: Graph, node: Node) -> str | None:
 
 
 def _loop(window: WindowSizes, lines: list[str], node: Node, lanes: Lanes) -> list[str]:
-    """Return the walk over the window's elements inside the image, and how many there are."""
+    """Return the walk over the window's elements inside the image, and their number."""
     place = f"x + ((n * H + h) * W + w) * C + min(i0 * {lanes.n}, C - {lanes.n})"
     rank = len(node.attrs["kernel"])
     pads = node.attrs["pads"]
@@ -68,7 +70,7 @@ def _begin() -> list[str]:
 
 
 def lower_pool(low: Lowering, chain: list[Node]) -> None:
-    """Emit max_pool or average_pool in float and what is fused behind it."""
+    """Emit max_pool or average_pool in float and the nodes fused behind it."""
     node, epilogue = chain[0], Epilogue(low, chain)
     window = window_of(low.graph, node, node.attrs["kernel"])
     lanes = Lanes(lanes_for(window.c, low.tuning.vector))

@@ -2,9 +2,9 @@
 
     y[row, o] = finish(sum over k of a[row, k] b[k, o])
 
-Sums are in float32. Quantised products use the same kernels: integers under 2^24 are exact in
-float32, so stored integers (zero points taken off) are multiplied as floats and the sums go over to
-int32 before they can grow beyond that.
+Sums are in float32. Quantised products use the same kernels, because integers under 2^24 are exact
+in float32. Stored integers less their zero points are multiplied as floats. The sums become int32
+before they can exceed 2^24.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def lower_matmul(low: Lowering, chain: list[Node]) -> None:
 def emit_matmul(product: ProductOperands) -> None:
     """Emit a [..,M,K] times b [..,K,N], float or quantised; packed when b is one constant matrix.
 
-    Otherwise both sides are read as they lie in memory, and a table says where a batch starts.
+    Otherwise both sides are read in their memory order, and a table gives the start of each batch.
     """
     graph, node = product.low.graph, product.node
     a, b = graph.type(node.used[0]).dims, graph.type(node.used[1]).dims
@@ -141,7 +141,7 @@ def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> No
 
 
 def batch_places(a: Ints, b: Ints) -> Array:
-    """Return for every batch where its a, b and y start, in elements: int32 [batches, 3]."""
+    """Return the start of a, b and y of every batch, in elements: int32 [batches, 3]."""
     batches = np.broadcast_shapes(a[:-2], b[:-2])
     grid = np.indices(batches).reshape(len(batches), math.prod(batches))
     columns = []
@@ -152,14 +152,14 @@ def batch_places(a: Ints, b: Ints) -> Array:
 
 
 def refuse_fully_connected(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a fully_connected, or None."""
+    """Return why there is no kernel for a fully_connected, or None."""
     if not graph.values[node.used[1]].is_constant:
         return "the weight is not a constant"
     return refuse_floats(graph, node)
 
 
 def refuse_floats(graph: Graph, node: Node) -> str | None:
-    """Say why there is no float kernel for these dtypes, or None."""
+    """Return why there is no float kernel for these dtypes, or None."""
     for value in (*node.used, *node.outputs):
         dtype = graph.type(value).dtype
         if dtype != "float32":

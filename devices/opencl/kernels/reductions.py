@@ -1,7 +1,7 @@
 """Reductions along any axes, float and quantised: an item makes a result, or a vector of them.
 
-Where the reduced elements lie together an item goes over them by vectors and joins the lanes at the
-end; else the lanes are neighbouring results.
+Where the reduced elements are contiguous, an item reads them by vectors and joins the lanes at the
+end. Otherwise the lanes are neighbouring results.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from trireme.ops import integer as q
 
 @dataclass(frozen=True)
 class Reduction:
-    """How a result {s} grows by the next value {v}: `before` makes {v} of an element, `end` a
-    result of {s} and the number of elements COUNT. `ctype` is what it is computed in.
+    """How a result {s} grows by the next value {v}.
+
+    before: makes {v} of an element
+    end: makes a result of {s} and the number of elements COUNT
+    ctype: the type of the computation
     """
 
     start: str
@@ -66,7 +69,7 @@ QUANTIZED = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
 
 
 def refuse_quantized_reduction(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a reduction of quantised values, or None."""
+    """Return why there is no kernel for a reduction of quantised values, or None."""
     call = call_of(graph, node)
     if node.op in ("reduce_max", "reduce_min"):
         q.same_quant(call)
@@ -93,7 +96,7 @@ def lower_reduction(low: Lowering, chain: list[Node]) -> None:
 
 
 def reduced_axes(graph: Graph, node: Node) -> Ints | None:
-    """Return the axes a reduction goes over, in order; None when they are not constant."""
+    """Return the reduced axes, in order; None when they are not constant."""
     rank = len(graph.type(node.used[0]).dims)
     given = node.inputs[1] if len(node.inputs) > 1 else None
     data = None if given is None else graph.values[given].data
@@ -106,12 +109,12 @@ def reduced_axes(graph: Graph, node: Node) -> Ints | None:
 
 
 def refuse_reduction(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a reduction, or None."""
+    """Return why there is no kernel for a reduction, or None."""
     return None if reduced_axes(graph, node) is not None else "the axes are not constant"
 
 
 def split_walk(dims: Ints, axes: Ints) -> tuple[Walk, Walk]:
-    """Return the walks of what is kept (strides of y and x) and of what is reduced (of x)."""
+    """Return the walks of kept axes (strides of y and x) and of reduced axes (of x)."""
     strides = dense_strides(dims)
     kept = [axis for axis in range(len(dims)) if axis not in axes]
     kept_dims = tuple(dims[axis] for axis in kept)

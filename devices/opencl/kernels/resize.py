@@ -1,7 +1,7 @@
 """Linear and cubic resizing of two neighbouring axes: weighted sums of a few taps along each.
 
-Which elements a result is made of and with what weights is worked out on the host, by the
-reference's own functions; nearest resizing only moves elements (see `movement`).
+The reference's own functions compute the elements and the weights of each result on the host.
+Nearest resizing only moves elements (see `movement`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _first_axis(axes: list[int]) -> int | None:
 
 
 def refuse_resize(graph: Graph, node: Node) -> str | None:
-    """Say why there is no float kernel for a resize, or None."""
+    """Return why there is no float kernel for a resize, or None."""
     if node.attrs["mode"] == "nearest":
         return refuse_move(graph, node)
     if graph.type(node.used[0]).dtype != "float32":
@@ -96,7 +96,7 @@ def lower_resize(low: Lowering, chain: list[Node]) -> None:
 
 
 def refuse_quantized_resize(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a resize of quantised values, or None."""
+    """Return why there is no kernel for a resize of quantised values, or None."""
     q.same_quant(call_of(graph, node))
     if node.attrs["mode"] == "nearest":
         return refuse_move(graph, node)

@@ -1,4 +1,4 @@
-"""Kernels that go over rows: softmax and normalisations, one item a row or a vector of rows."""
+"""Kernels along rows: softmax and normalisations, one item a row or a vector of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     dims = low.graph.type(node.used[0]).dims or (1,)
     axis = int(node.attrs["axis"]) % len(dims)
     size, inner = dims[axis], math.prod(dims[axis + 1 :])
-    # items must not share elements, because they read back what they wrote
+    # items must not share elements, because they read back their own results
     lanes = Lanes(min(inner & -inner, low.tuning.vector))
     beta = c_float(float(node.attrs.get("beta", 1.0)))
     kind, scale = lanes.type("float"), "" if beta == c_float(1.0) else f" * {beta}"
@@ -87,7 +87,7 @@ def _emit_rows(
 
 
 def refuse_normalization(graph: Graph, node: Node) -> str | None:
-    """Say why there is no kernel for a layer or rms normalisation, or None."""
+    """Return why there is no kernel for a layer or rms normalisation, or None."""
     if len(node.outputs) > 1:
         return "no kernel for the mean and deviation as outputs"
     dims = graph.type(node.used[0]).dims

@@ -1,8 +1,9 @@
 """Building blocks of OpenCL C source: vectors of any number of lanes, literals, activations.
 
-One text serves scalars and vectors: `Lanes` spells types, loads and stores for a number of lanes,
-and conditions are written `c ? a : b`, which OpenCL C applies lane by lane. NaN is kept by asking
-`x < limit` and leaving x alone where the answer is no. No relaxed mathematics is ever asked for.
+One text serves scalars and vectors. `Lanes` spells types, loads and stores for a number of lanes.
+Conditions are written `c ? a : b`, which OpenCL C applies lane by lane. To keep NaN, a clamp
+compares `x < limit` and leaves x unchanged where that is false. Relaxed mathematics is never
+enabled.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MASKS = {1: "char", 2: "short", 4: "int", 8: "long"}
 
 
 def compute_type(dtype: str) -> str:
-    """Return the C type in which a dtype is computed: float16 is stored as half, used as float."""
+    """Return the C type that computes a dtype: float16 is stored as half, used as float."""
     return "float" if dtype == "float16" else C_TYPES[dtype]
 
 
@@ -84,7 +85,7 @@ def _requantize(n: int) -> str:
 
 
 PRELUDE += "".join(_requantize(n) for n in (1, 2, 4, 8, 16))
-"""Before all kernels: a*b+c is contracted only where a kernel says fma."""
+"""The text before all kernels: a*b+c is contracted only where a kernel calls fma."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Lanes:
         return f"({self.type(ctype)})({value})"
 
     def load(self, dtype: str, pointer: str) -> str:
-        """Return what loads consecutive elements of a dtype."""
+        """Return an expression that loads consecutive elements of a dtype."""
         if dtype == "float16":
             return f"vload_half{self.n if self.n > 1 else ''}(0, {pointer})"
         return f"*({pointer})" if self.n == 1 else f"vload{self.n}(0, {pointer})"
@@ -129,7 +130,7 @@ class Lanes:
 
 
 def lanes_for(size: int, most: int) -> int:
-    """Return the greatest power of two that is neither above `size` nor above `most`."""
+    """Return the greatest power of two up to both `size` and `most`."""
     return 1 << (max(min(size, most), 1).bit_length() - 1)
 
 

@@ -1,8 +1,8 @@
-"""What products share: their operands, tiles, packing, and the loops and epilogues of a tile.
+"""Common parts of products: their operands, tiles, packing, and the loops and epilogues of a tile.
 
-A tile is rows by vectors of columns, kept in registers. Constant b is packed so that a tile reads
-it in order: [panel, position, k, vectors of the panel]. A row or column too few is made by starting
-the last tile early, so that there are no tails; what is made twice is the same.
+A tile is rows by vectors of columns, kept in registers. Constant b is packed in the order in which
+a tile reads it: [panel, position, k, vectors of the panel]. The last tile starts early where rows
+or columns are missing, so there are no tails. Results computed twice are equal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from trireme.support.dtypes import Array
 
 @dataclass(frozen=True)
 class ProductOperands:
-    """What a product works on, float or quantised.
+    """The operands of a product, float or quantised.
 
-    x: the rows, float32; weight: the constant side as the op has it, zero point taken off, or the
-        place of b where it is not constant
-    dtype: what the packed weight is kept in; key: what it is known by
-    chunk: how many products a float sum may hold before it goes over to int32; 0 for any number
+    x: the rows, float32
+    weight: the constant side in the op's layout, without its zero point, or the place of b where b
+        is not constant
+    dtype: the dtype of the packed weight
+    key: the key of the packed weight
+    chunk: the most products in a float sum before the sum becomes int32; 0 for any number
     """
 
     low: Lowering
@@ -75,7 +77,7 @@ def float_product(low: Lowering, chain: list[Node]) -> ProductOperands:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut: `rows` x `vectors` of `lanes` columns; `panels` of vectors in all."""
+    """The cut of a product: `rows` x `vectors` of `lanes` columns; `panels` of vectors in all."""
 
     rows: int
     vectors: int
@@ -98,13 +100,13 @@ class Tile:
         return [f"{i}_{j}" for i in range(self.rows) for j in range(self.vectors)]
 
     def starts(self) -> list[int]:
-        """Return the first column of every vector: the last ones start early to end in time."""
+        """Return the first column of every vector; the last vectors start early to end in time."""
         last = self.columns - self.lanes.n
         return [min(v * self.lanes.n, last) for v in range(self.panels * self.vectors)]
 
 
 def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
-    """Return the tile of a product: as large as registers allow, with little done twice."""
+    """Return the tile of a product: as large as registers allow, with few repeated results."""
     lanes = Lanes(lanes_for(columns, low.tuning.vector))
     most_vectors = -(-columns // lanes.n)
     vectors = min(low.tuning.columns, most_vectors)
@@ -151,7 +153,7 @@ def declare_sums(tile: Tile, chunk: int) -> list[str]:
 
 
 def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[str]:
-    """Return the loop of k up to `size`; sums go over to integers after every `chunk`, if set."""
+    """Return the loop of k up to `size`; sums become integers after every `chunk`, if set."""
     if not chunk:
         return [f"for (int k = 0; k < {size}; k++) {{", *body, "}"]
     zero = tile.lanes.splat("float", "0.0f")
@@ -213,7 +215,7 @@ def indent(lines: Sequence[str]) -> str:
 def product_name(
     product: ProductOperands, op: str, tile: Tile, family: str = "product", variant: str = ""
 ) -> KernelName:
-    """Return the name of a product's kernel: op, dtype, tile, variant, and what is fused behind."""
+    """Return the name of a product's kernel: op, dtype, tile, variant, and the ops fused behind."""
     kind = product.finish.kind
     return KernelName(
         op,
