@@ -82,9 +82,11 @@ class CpuDevice(HostMemoryDevice):
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""
-        return self.compile_telling(graphs, no_progress)
+        return self.compile_with_progress(graphs, no_progress)
 
-    def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
+    def compile_with_progress(
+        self, graphs: Sequence[Graph], progress: Progress
+    ) -> list[Executable]:
         """Return an executable for each graph; tell how many kernels are compiled."""
         lowered, self._lowered = self._lowered, None
         recipes = self._jit.recipes

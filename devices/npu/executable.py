@@ -19,7 +19,14 @@ from trireme.devices.npu.compiler.compile import Compiled, node_kernels
 from trireme.devices.npu.simulator.simulate import execute
 from trireme.devices.npu.simulator.timing import Timeline, simulate_cycles
 from trireme.devices.npu.stream.codec import decode
-from trireme.devices.npu.stream.commands import ARGUMENTS, SRAM, Barrier, Command, Task, array_of
+from trireme.devices.npu.stream.commands import (
+    ARGUMENTS,
+    SRAM,
+    Barrier,
+    Command,
+    CommandStream,
+    array_of,
+)
 from trireme.devices.npu.stream.verify import verify
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
@@ -38,7 +45,7 @@ class NpuExecutable(Executable):
         self, chip: Chip, graph: Graph, compiled: Compiled, stream: bytes, trace: bool
     ) -> None:
         self.chip, self.graph, self.stream, self.trace = chip, graph, stream, trace
-        self.task: Task = verify(chip.machine, decode(stream))
+        self.task: CommandStream = verify(chip.machine, decode(stream))
         self.constants = compiled.constants.build()
         self.sram_bytes = compiled.sram_bytes
         self.sram_peak_bytes = self.task.regions[SRAM].nbytes

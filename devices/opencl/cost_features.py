@@ -18,7 +18,7 @@ from dataclasses import replace
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import WAKES, KernelCost
 from trireme.devices.opencl.kernels.source import lanes_for
-from trireme.devices.opencl.lowering import Lowering, Ref, Step
+from trireme.devices.opencl.lowering import KernelLaunch, Lowering, Ref
 from trireme.ir.graph import Node
 from trireme.ir.op import get_op
 from trireme.ops.activation import ACTIVATIONS
@@ -65,7 +65,7 @@ def cost_features_of(lowering: Lowering, units: int, on_cores: bool = False) -> 
     ]
 
 
-def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
+def _handed(low: Lowering, step: KernelLaunch, wakes: float) -> dict[str, float]:
     """Return the amounts that may pass between cores: bytes of values, and the flags of a wake-up.
 
     Constants do not count, because they lie in all caches.
@@ -80,7 +80,7 @@ def _handed(low: Lowering, step: Step, wakes: float) -> dict[str, float]:
     }
 
 
-def _work(low: Lowering, step: Step, units: int) -> KernelCost:
+def _work(low: Lowering, step: KernelLaunch, units: int) -> KernelCost:
     groups = max(math.prod(step.work) // max(math.prod(step.group), 1), 1)
     rounds = -(-groups // units) * units / groups
     terms = _amounts(low, step)
@@ -91,7 +91,7 @@ def _work(low: Lowering, step: Step, units: int) -> KernelCost:
     return KernelCost(step.nodes, step.name.family, terms)
 
 
-def _amounts(low: Lowering, step: Step) -> dict[str, float]:
+def _amounts(low: Lowering, step: KernelLaunch) -> dict[str, float]:
     """Return the work of all items of a launch."""
     node, items = low.graph.node(step.nodes[0]), math.prod(step.work)
     terms = _traffic(low, step)
@@ -121,7 +121,7 @@ def _amounts(low: Lowering, step: Step) -> dict[str, float]:
     }
 
 
-def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:
+def _plain(low: Lowering, step: KernelLaunch, items: int) -> dict[str, float]:
     """Return the work of a launch that is no product, without moving bytes."""
     nodes = [low.graph.node(node) for node in step.nodes]
     node = nodes[0]
@@ -134,7 +134,7 @@ def _plain(low: Lowering, step: Step, items: int) -> dict[str, float]:
     return {"flops": sum(get_op(one.op).flops(low.call(one)) for one in nodes)}
 
 
-def _traffic(low: Lowering, step: Step) -> dict[str, float]:
+def _traffic(low: Lowering, step: KernelLaunch) -> dict[str, float]:
     """Return the bytes that a launch reads and writes."""
     read = [_nbytes(low, tensor.ref) for tensor in step.tensors if not tensor.writes]
     made = [_nbytes(low, tensor.ref) for tensor in step.tensors if tensor.writes]
@@ -153,7 +153,7 @@ def _product(low: Lowering, node: Node) -> tuple[int, int, int]:
     return b[-2] if len(b) > 1 else b[0], 1, b[-1] if len(b) > 1 else 1
 
 
-def _finishing(low: Lowering, step: Step) -> float:
+def _finishing(low: Lowering, step: KernelLaunch) -> float:
     """Return the operations on each result of a product: its activation, and what is fused."""
     first, *others = map(low.graph.node, step.nodes)
     after = float(ACTIVATIONS[str(first.attrs.get("activation", ""))].flops)

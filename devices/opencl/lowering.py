@@ -108,7 +108,7 @@ class KernelName:
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelLaunch:
     """One launch of one kernel; `kernel` is its name in the source."""
 
     nodes: tuple[int, ...]
@@ -127,7 +127,7 @@ class Lowering:
     graph: Graph
     tuning: Tuning
     half_weights: bool = False
-    steps: list[Step] = field(default_factory=list)
+    steps: list[KernelLaunch] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     constants: list[Array] = field(default_factory=list)
     constant_offsets: list[int] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Lowering:
         kernel = f"k{digest}"
         self.sources[kernel] = header + text.replace("KERNEL_NAME", kernel)
         self.steps.append(
-            Step(
+            KernelLaunch(
                 tuple(node.id for node in nodes),
                 name,
                 kernel,

@@ -13,7 +13,7 @@ from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.context import Context
 from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
-from trireme.devices.opencl.lowering import ALIGNMENT, Lowering, Ref, Step
+from trireme.devices.opencl.lowering import ALIGNMENT, KernelLaunch, Lowering, Ref
 from trireme.devices.opencl.reports import Reports
 from trireme.ir.graph import Graph
 from trireme.support.errors import DeviceError, InternalError
@@ -87,7 +87,7 @@ class OpenCLExecutable(Executable):
         launches = [self._launch(step, places) for step in self.steps]
         return OpenCLCall(self.context, launches, (self, *args, scratch), reports)
 
-    def _launch(self, step: Step, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
+    def _launch(self, step: KernelLaunch, places: Mapping[Ref, tuple[Any, int]]) -> _Launch:
         import pyopencl as cl
 
         kernel = cl.Kernel(self.programs[step.kernel], step.kernel)

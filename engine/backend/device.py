@@ -208,14 +208,14 @@ class Event(Protocol):
         """Return the spans of a launch with profile=True, after `wait`; otherwise nothing."""
 
 
-Told = Callable[[], Sequence[NodeSpan]]
-"""Puts spans together once they are asked for: done in the launch it would count as its time."""
+LazySpans = Callable[[], Sequence[NodeSpan]]
+"""Returns the spans of a launch. It computes them on the call, so that the launch does not pay."""
 
 
 class Done:
     """The event of a launch that was complete when it returned."""
 
-    def __init__(self, spans: Sequence[NodeSpan] | Told = ()) -> None:
+    def __init__(self, spans: Sequence[NodeSpan] | LazySpans = ()) -> None:
         self._spans = spans
 
     def wait(self) -> None:
@@ -310,7 +310,9 @@ class Device(ABC):
         Errors: CompileError
         """
 
-    def compile_telling(self, graphs: Sequence[Graph], progress: Progress) -> list[Executable]:
+    def compile_with_progress(
+        self, graphs: Sequence[Graph], progress: Progress
+    ) -> list[Executable]:
         """Do the same as `compile`, and report to `progress` if the device can."""
         return self.compile(graphs)
 

@@ -98,7 +98,9 @@ def _compile_tasks(
         return {}
     try:
         graphs = [task_graph(plan, task) for task in mine]
-        made = device.compile_telling(graphs, progress) if progress else device.compile(graphs)
+        made = (
+            device.compile_with_progress(graphs, progress) if progress else device.compile(graphs)
+        )
     except TriremeError as error:
         error.of_device(name)
         raise

@@ -18,8 +18,8 @@ from trireme.backend.device import (
     Done,
     Event,
     Executable,
+    LazySpans,
     NodeSpan,
-    Told,
     host_view,
 )
 from trireme.devices.cpu.codegen.aligned_memory import address
@@ -167,7 +167,7 @@ class Bound:
 
         return move
 
-    def _profiled(self) -> Told:
+    def _profiled(self) -> LazySpans:
         """Run, and return what tells when each step ran."""
         parts = [part.profile() for part in self._parts]
         for call in self._copies:
@@ -336,7 +336,7 @@ class _Native:
         for call in (self.call, self._stamping):
             call.words[runtime.CALL_PARKS] = sleeps
 
-    def profile(self) -> Told:
+    def profile(self) -> LazySpans:
         """Run, in the way that runs without stamps found faster; tell when each step ran."""
         self.stamped()
         self._stamped()
@@ -352,7 +352,7 @@ class _Native:
             stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
         return self._stamping.pointer, self._node_spans
 
-    def _node_spans(self) -> Told:
+    def _node_spans(self) -> LazySpans:
         """Return what tells when each step of the last run with stamps ran."""
         stamps = self._stamps.copy()  # the next run writes them anew
         return lambda: [
@@ -368,7 +368,7 @@ class _Reference:
     node: int
     run: Callable[[], None]
 
-    def profile(self) -> Told:
+    def profile(self) -> LazySpans:
         """Run, and return what tells when it ran."""
         start = perf_counter()
         self.run()

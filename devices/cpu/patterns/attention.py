@@ -17,7 +17,7 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.copies import dense
-from trireme.devices.cpu.kernels.f32.attention import Shape, Strides, attention_kernel
+from trireme.devices.cpu.kernels.f32.attention import AttentionShape, Strides, attention_kernel
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
@@ -63,7 +63,7 @@ class Attention:
     v: int
     mask: int | None
     output: int
-    shape: Shape
+    shape: AttentionShape
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
@@ -178,7 +178,7 @@ def _shape(
     views: tuple[_View, _View, _View, _View],
     mask: int | None,
     scales: tuple[float, float],
-) -> Shape | None:
+) -> AttentionShape | None:
     """Return the kernel's shape, None when it cannot walk the operands."""
     q, k, v, out = views
     batch, (queries, width) = out.shape[:-2], out.shape[-2:]
@@ -191,11 +191,13 @@ def _shape(
         return None
     if not depth or not keys:
         return None
-    shape = Shape(batch, queries, keys, depth, width, first, second, third, last, None, *scales)
+    shape = AttentionShape(
+        batch, queries, keys, depth, width, first, second, third, last, None, *scales
+    )
     return shape if mask is None or _mask_fits(graph, mask, shape) else None
 
 
-def _mask_fits(graph: Graph, mask: int, shape: Shape) -> bool:
+def _mask_fits(graph: Graph, mask: int, shape: AttentionShape) -> bool:
     """Whether a mask is a constant, or the same for all queries."""
     type = graph.type(mask)
     full = (*shape.batch, shape.queries, shape.keys)
@@ -206,7 +208,7 @@ def _mask_fits(graph: Graph, mask: int, shape: Shape) -> bool:
     return fits and (graph.values[mask].is_constant or sizes[-2] == 1)
 
 
-def _lay_mask(context: Context, mask: int, shape: Shape) -> tuple[Operand, Strides]:
+def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Operand, Strides]:
     """Return a mask as the kernel reads it, keys along the rows, and its strides."""
     full = (*shape.batch, shape.queries, shape.keys)
     dims = context.type(mask).dims

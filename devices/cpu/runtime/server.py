@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from trireme.backend.capabilities import Rebind, rebind_of
-from trireme.backend.device import BoundCall, Event, NodeSpan, Told
+from trireme.backend.device import BoundCall, Event, LazySpans, NodeSpan
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import Native, keep_to
@@ -45,17 +45,17 @@ _LOOK_AT = ctypes.addressof(_LOOK)
 class Launched:
     """A call that was passed to a server: over when the server's count has come to `goal`."""
 
-    __slots__ = ("_keep", "_native", "_take", "_told", "done", "error", "goal")
+    __slots__ = ("_keep", "_native", "_spans", "_take", "done", "error", "goal")
 
     def __init__(self, native: Native, done: int, goal: int, keep: object) -> None:
         self._native, self.done, self.goal = native, done, goal
         self._keep: object = keep
         self.error: BaseException | None = None
-        self._take: Callable[[], Told] | None = None
-        self._told: Told = tuple
+        self._take: Callable[[], LazySpans] | None = None
+        self._spans: LazySpans = tuple
 
-    def telling(self, take: Callable[[], Told] | None) -> Launched:
-        """Have `take` called when the call is over: what it returns tells what ran when."""
+    def with_spans(self, take: Callable[[], LazySpans] | None) -> Launched:
+        """Call `take` when the call is over; the function that `take` returns gives the spans."""
         self._take = take
         return self
 
@@ -70,17 +70,17 @@ class Launched:
                 interrupt = error
         self._keep, take, self._take = None, self._take, None
         if take is not None and self.error is None:
-            self._told = take()
+            self._spans = take()
         if interrupt is not None or self.error is not None:
             raise interrupt or self.error  # type: ignore[misc]
 
     def spans(self) -> Sequence[NodeSpan]:
-        """Return what ran when, of a launch that was profiled."""
-        return self._told()
+        """Return the spans of a profiled launch."""
+        return self._spans()
 
 
 Job = Callable[[], object]
-Stamped = tuple[int, Callable[[], Told] | None]
+Stamped = tuple[int, Callable[[], LazySpans] | None]
 """A call that notes when its steps run, by its pointer, and what takes its notes when it is over;
 (0, None) where Python is needed.
 """
@@ -258,9 +258,11 @@ class ServedCall:
             return self._submit(self._pointer() or self._run, after)
         pointer, take = self._stamped()
         if pointer:
-            return self._submit(pointer, after).telling(take)
-        told: list[Sequence[NodeSpan]] = []
-        return self._submit(partial(self._profiled, told), after).telling(lambda: lambda: told[0])
+            return self._submit(pointer, after).with_spans(take)
+        spans: list[Sequence[NodeSpan]] = []
+        return self._submit(partial(self._profiled, spans), after).with_spans(
+            lambda: lambda: spans[0]
+        )
 
     def rebind(self, argument: int) -> Rebind | None:
         """See `RebindableCall.rebind`."""
@@ -278,7 +280,7 @@ class ServedCall:
     def _run(self) -> None:
         self._bound.launch().wait()
 
-    def _profiled(self, told: list[Sequence[NodeSpan]]) -> None:
+    def _profiled(self, spans: list[Sequence[NodeSpan]]) -> None:
         event = self._bound.launch(profile=True)
         event.wait()
-        told.append(event.spans())
+        spans.append(event.spans())

@@ -18,9 +18,9 @@ from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import (
     ARGUMENTS,
     Command,
+    CommandStream,
     NodeInfo,
     Region,
-    Task,
     ValueInfo,
     View,
     dense,
@@ -56,7 +56,7 @@ class Compiled:
         tiles; 0 for a node without commands
     """
 
-    task: Task
+    task: CommandStream
     constants: Constants
     scratch_bytes: int
     sram_bytes: tuple[int, ...]
@@ -86,7 +86,7 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
         Region("scratch", residency.scratch_bytes),
         *(Region("argument", graph.type(value).nbytes) for value in _argument_ids(graph)),
     )
-    task = Task(
+    task = CommandStream(
         spec.name,
         regions,
         tuple(NodeInfo(n.id, n.label) for n in graph.nodes),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from trireme.devices.npu.simulator.cycles import work_cost
 from trireme.devices.npu.spec import NpuSpec
-from trireme.devices.npu.stream.commands import ENGINE_OF, ENGINES, Barrier, Task
+from trireme.devices.npu.stream.commands import ENGINE_OF, ENGINES, Barrier, CommandStream
 
 
 @dataclass
@@ -33,14 +33,14 @@ class NodeCycles:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Cycles of a task, by node (as in Task.nodes) and by command: (start, end)."""
+    """Cycles of a task, by node (as in CommandStream.nodes) and by command: (start, end)."""
 
     cycles: int
     nodes: tuple[NodeCycles, ...]
     commands: tuple[tuple[int, int], ...]
 
 
-def simulate_cycles(spec: NpuSpec, task: Task) -> Timeline:
+def simulate_cycles(spec: NpuSpec, task: CommandStream) -> Timeline:
     """Return when every command of a verified stream starts and ends."""
     free = dict.fromkeys(ENGINES, 0)
     done: dict[str, list[int]] = {engine: [0] for engine in ENGINES}

@@ -21,9 +21,9 @@ from trireme.devices.npu.stream.commands import (
     POOL_KINDS,
     WORKS,
     Command,
+    CommandStream,
     NodeInfo,
     Region,
-    Task,
     ValueInfo,
     View,
     Window,
@@ -46,7 +46,7 @@ _ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def encode(task: Task) -> bytes:
+def encode(task: CommandStream) -> bytes:
     """Return the stream as FlatBuffers of schema/task.fbs."""
     root = fbs.TaskT(version=VERSION, device=task.device)
     root.regions = [_to_fbs(region) for region in task.regions]
@@ -58,7 +58,7 @@ def encode(task: Task) -> bytes:
     return bytes(builder.Output())
 
 
-def decode(data: bytes) -> Task:
+def decode(data: bytes) -> CommandStream:
     """Return the stream in a buffer.
 
     Errors: DeviceError, if the buffer is not a command stream of this version; `verify` finds the
@@ -74,7 +74,7 @@ def decode(data: bytes) -> Task:
         if root.Version() != VERSION:
             raise ValueError(f"version {root.Version()}, expected {VERSION}")
         made = fbs.TaskT.InitFromObj(root)
-        return Task(
+        return CommandStream(
             _text(made.device),
             tuple(_from_fbs(Region, region) for region in made.regions or ()),
             tuple(_from_fbs(NodeInfo, node) for node in made.nodes or ()),

@@ -1,7 +1,7 @@
 """The command stream as Python values: frozen dataclasses of schema/task.fbs.
 
-The compiler makes a Task and encodes it (`codec`). The simulator decodes the bytes and checks them
-(`verify`). The schema's comments define the fields.
+The compiler makes a CommandStream and encodes it (`codec`). The simulator decodes the bytes and
+checks them (`verify`). The schema's comments define the fields.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ ENGINE_OF: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, and the node (an index into Task.nodes) that it works for."""
+    """One command, and the node (an index into CommandStream.nodes) that it works for."""
 
     work: Work
     node: int
@@ -293,7 +293,7 @@ class ValueInfo:
 
 
 @dataclass(frozen=True)
-class Task:
+class CommandStream:
     """A whole command stream."""
 
     device: str

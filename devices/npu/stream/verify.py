@@ -17,6 +17,7 @@ from trireme.devices.npu.stream.commands import (
     SRAM,
     Barrier,
     Binary,
+    CommandStream,
     Dims,
     Dma,
     Fill,
@@ -25,7 +26,6 @@ from trireme.devices.npu.stream.commands import (
     Resize,
     Softmax,
     Table,
-    Task,
     Unary,
     View,
     Window,
@@ -39,7 +39,7 @@ of memory, as with LARGEST_WINDOWS."""
 FLOATS = ("float16", "float32")
 
 
-def verify(spec: NpuSpec, task: Task) -> Task:
+def verify(spec: NpuSpec, task: CommandStream) -> CommandStream:
     """Return the task if the machine can run it safely.
 
     Errors: DeviceError, naming the command and the broken rule
@@ -70,7 +70,7 @@ def verify(spec: NpuSpec, task: Task) -> Task:
     return task
 
 
-def _regions(spec: NpuSpec, task: Task) -> None:
+def _regions(spec: NpuSpec, task: CommandStream) -> None:
     kinds = tuple(region.kind for region in task.regions)
     if kinds[:ARGUMENTS] != KINDS[:ARGUMENTS] or set(kinds[ARGUMENTS:]) - {"argument"}:
         raise DeviceError(f"NPU command stream: regions {', '.join(kinds)} are not in order")
@@ -89,7 +89,7 @@ def _barrier(work: Barrier, counts: dict[str, int]) -> str:
     return ""
 
 
-def _bounds_problem(task: Task, work: Work) -> str:
+def _bounds_problem(task: CommandStream, work: Work) -> str:
     for region, start, end in (*reads(work), *writes(work)):
         if problem := _inside(task, region, start, end):
             return problem
@@ -100,7 +100,7 @@ def _bounds_problem(task: Task, work: Work) -> str:
     return ""
 
 
-def _inside(task: Task, region: int, start: int, end: int) -> str:
+def _inside(task: CommandStream, region: int, start: int, end: int) -> str:
     if region >= len(task.regions):
         return f"region {region} does not exist"
     if end > task.regions[region].nbytes:

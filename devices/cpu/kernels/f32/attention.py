@@ -36,7 +36,7 @@ class Strides:
 
 
 @dataclass(frozen=True)
-class Shape:
+class AttentionShape:
     """Shapes and strides of an attention; Q [queries, depth], K [keys, depth], V [keys, width].
 
     mask: of a mask whose rows are keys, of one column when it is the same for all queries
@@ -56,7 +56,7 @@ class Shape:
     mask_scale: float
 
 
-def attention_kernel(isa: Isa, shape: Shape) -> tuple[Code, int, int, float]:
+def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, float]:
     """Return the kernel, its chunks, the bytes each thread needs of its own and its seconds.
 
     Operands: Q, K, V, the mask where there is one, the result
@@ -84,7 +84,7 @@ class _AttentionEmitter:
     def __init__(
         self,
         fn: Function,
-        shape: Shape,
+        shape: AttentionShape,
         vectors: int,
         rows: int,
         operands: Sequence[Value],

@@ -41,7 +41,7 @@ def key_of(fn: Function, order: Order, value: Value, width: int) -> Value:
 
 
 @dataclass(frozen=True)
-class Shape:
+class TopKShape:
     """The list of a kernel: k are asked for, `room` find room, keys have `width` bits.
 
     lanes: keys looked at at once; as many find room behind the list, where they are undefined
@@ -53,7 +53,7 @@ class Shape:
     lanes: int
 
     @classmethod
-    def of(cls, isa: Isa, order: Order, rows: Rows, k: int) -> Shape:
+    def of(cls, isa: Isa, order: Order, rows: Rows, k: int) -> TopKShape:
         """Return the list for some rows; it holds all of a short one."""
         width = 32 if SCALARS[order.dtype].nbytes <= 4 else 64
         lanes = isa.vector_bits // width if rows.inner == 1 else 1
@@ -75,7 +75,7 @@ class Shape:
 class Candidates:
     """The list of a row: keys and places that may be among the first k, in order of place."""
 
-    def __init__(self, fn: Function, shape: Shape, local: Value) -> None:
+    def __init__(self, fn: Function, shape: TopKShape, local: Value) -> None:
         self.fn, self.shape, self.keys = fn, shape, local
         self.key = f"i{shape.width}"
         self.places = fn.at(local, align_up(shape.keys_bytes, 16), "i8")
@@ -221,7 +221,7 @@ def top_k_kernel(
 
     Operands: x, y [outer, k, inner], and the places (i64), where they are asked for
     """
-    scalar, shape = SCALARS[order.dtype], Shape.of(isa, order, rows, k)
+    scalar, shape = SCALARS[order.dtype], TopKShape.of(isa, order, rows, k)
     fn, (x, y, *places), chunk, local = begin(f"top_k_{scalar.short}", isa, 2 + with_places)
     seconds = rows.outer * rows.inner * _row_s(rows.count, shape)
     size, chunks = deal(rows.outer * rows.inner, seconds)
@@ -242,7 +242,7 @@ def top_k_kernel(
 
 
 def _kept(
-    fn: Function, order: Order, rows: Rows, shape: Shape, row: Value, local: Value
+    fn: Function, order: Order, rows: Rows, shape: TopKShape, row: Value, local: Value
 ) -> Candidates:
     """Emit the pass over a row; return the list, cut to k."""
     kept, lanes = Candidates(fn, shape, local), shape.lanes
@@ -270,7 +270,7 @@ def _kept(
     return kept
 
 
-def _place(fn: Function, shape: Shape, numbers: Value, t: Index) -> Value:
+def _place(fn: Function, shape: TopKShape, numbers: Value, t: Index) -> Value:
     """Return the place in a number of a list."""
     number = f"i{2 * shape.width}"
     found = fn.load(number, fn.at(numbers, t, number), 8)
@@ -279,7 +279,7 @@ def _place(fn: Function, shape: Shape, numbers: Value, t: Index) -> Value:
     return bits(fn, "and", found, (1 << 32) - 1)
 
 
-def _row_s(count: int, shape: Shape) -> float:
+def _row_s(count: int, shape: TopKShape) -> float:
     """Return about what a row takes: the pass, the cuts, what they cut, and the sort."""
     k, room = shape.k, shape.room
     cuts = (room > k) + (math.log(count / room) * k / (room - k) if room < count else 0)
