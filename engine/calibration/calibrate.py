@@ -154,12 +154,9 @@ class _MeasuredDevice:
         if issue_s is not None:
             judged.append(judge("issue", issue_s, 1))
             issue_s = issue_s if judged[-1].used else None
-        return DeviceCalibration(
-            name=self.device.spec.name,
-            description=self.device.spec.description,
+        return replace(
+            fitted,
             launch_s=None if fitted.launch_s is None else fitted.launch_s + more_s,
-            kernel_s=fitted.kernel_s,
-            curves=fitted.curves,
             copies={
                 direction: (link.latency_s, link.bandwidth)
                 for x, link in links
@@ -324,23 +321,13 @@ def _scale(one: NetSample, launch: Curve) -> float:
     return min(max(own_s / sum(one.seconds), _SCALES[0]), _SCALES[1])
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """The fitted figures of a device; None for a launch that is not used."""
-
-    launch_s: float | None = None
-    kernel_s: float = 0.0
-    curves: Mapping[str, Curve] = field(default_factory=dict)
-    judged: tuple[Judgement, ...] = ()
-
-
 def _fitted(
     found: Sequence[NetSample], cores: Mapping[str, CoreLatency], device: Device
-) -> _Fitted:
+) -> DeviceCalibration:
     """Return the fitted launch, seconds between kernels, and curves of the kernel families."""
-    known = [one for one in found if one.seconds]
+    known, spec = [one for one in found if one.seconds], device.spec
     if not known:
-        return _Fitted()
+        return DeviceCalibration(spec.name, spec.description, None)
     launch = fit(
         [{"kernels": float(len(n.seconds)), "kernels_s": sum(n.seconds)} for n in known],
         [net.whole_s for net in known],
@@ -348,9 +335,8 @@ def _fitted(
         min(net.whole_s for net in known),
     )
     nets = len({one.net.name for one in known})
-    described_s = device.spec.launch_s
-    verdict = judge("launch", launch.fixed_s, nets, launch.error, described=described_s)
-    launch = launch if verdict.used else Curve(described_s, {})
+    verdict = judge("launch", launch.fixed_s, nets, launch.error, described=spec.launch_s)
+    launch = launch if verdict.used else Curve(spec.launch_s, {})
     rows: dict[str, list[_KernelSample]] = {}
     for one in known:
         for work, seconds in zip(one.net.cost_features, one.seconds, strict=True):
@@ -372,7 +358,14 @@ def _fitted(
         if judged[-1].used:
             curves[family] = curve
     launch_s = launch.fixed_s if verdict.used else None
-    return _Fitted(launch_s, launch.per.get("kernels", 0.0), curves, tuple(judged))
+    return DeviceCalibration(
+        spec.name,
+        spec.description,
+        launch_s,
+        launch.per.get("kernels", 0.0),
+        curves,
+        judged=tuple(judged),
+    )
 
 
 @dataclass(frozen=True)
