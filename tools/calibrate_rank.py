@@ -15,7 +15,7 @@ from trireme.backend.core_latency import UNKNOWN, Watch
 from trireme.backend.device import Device
 from trireme.cost.calibration import Calibration
 from trireme.ir.graph import Graph
-from trireme.runtime.feeds import random_array
+from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
@@ -58,7 +58,7 @@ def _ranked(
         with Session(
             pinned, devices=list(devices.values()), execution_options=AS_GIVEN, calibration=at
         ) as session:
-            feeds = random_feeds(session)
+            feeds = random_feeds(session.inputs)
             session.run(feeds)
             watch.begin()
             found = session.placement.makespan_s, run_seconds(session, feeds)
@@ -108,12 +108,6 @@ def apart_of(calibration: Calibration, devices: dict[str, Device]) -> str:
 def watch_of(devices: dict[str, Device]) -> Watch:
     """Return what tells how far apart the devices' cores are from one look to the next."""
     return Watch(lambda: next((c for d in devices.values() if (c := d.core_latency())), None))
-
-
-def random_feeds(session: Session) -> dict[str, Any]:
-    """Return random inputs, always the same."""
-    rng = np.random.default_rng(0)
-    return {value.name: random_array(value, rng) for value in session.inputs}
 
 
 def run_seconds(session: Session, feeds: dict[str, Any], repeat: Repeat = _RUNS) -> float:

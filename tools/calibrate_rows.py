@@ -26,6 +26,7 @@ from trireme.placement.place import place
 from trireme.profiling.profile import Profile
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import launch_batches
+from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
@@ -35,7 +36,6 @@ from trireme.tools.calibrate_rank import (
     TRIALS,
     apart_of,
     as_seen,
-    random_feeds,
     run_seconds,
     watch_of,
 )
@@ -160,7 +160,7 @@ def _measured(
         with Session(
             pinned, devices=list(devices.values()), execution_options=AS_GIVEN, calibration=at
         ) as session:
-            profile = session.profile(random_feeds(session), runs=_TURN.least)
+            profile = session.profile(random_feeds(session.inputs), runs=_TURN.least)
             context = ExecutionContext(session.program)
             parts = launch_batches(session.plan, context.calls)
             turns = list(_turns(session, parts, paces, watch, apart))
@@ -199,7 +199,7 @@ def _turns(
     """Yield the seconds of a run, and of each of its parts, in each turn in which the cores stayed
     so far apart.
     """
-    feeds = random_feeds(session)
+    feeds = random_feeds(session.inputs)
     for pace in paces:
         pace.since()
     for _ in range(_TURNS):

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-import numpy as np
-
 from trireme.backend.device import Clock, Progress, no_progress
 from trireme.cost.model import CostModel
 from trireme.ir.effects import uses_state
@@ -30,7 +28,7 @@ from trireme.placement.solve import solve_several
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile
 from trireme.runtime.executors import Executors
-from trireme.runtime.feeds import random_array
+from trireme.runtime.feeds import random_feeds
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
 from trireme.support.timing import Repeat, interleave, time_calls
@@ -186,7 +184,7 @@ def _fastest(
             try:
                 session = open_one(placement)
                 stack.callback(session.close)
-                feeds = _feeds(session)
+                feeds = random_feeds(session.inputs)
                 session.profile(feeds, runs=1, warmup=0)  # which also has the mode chosen
             except TriremeError as error:
                 lines.append(Tried(f"not measured: {_counts(placement)}: {error}"))
@@ -258,11 +256,6 @@ def _kept(best: Placement, placements: Sequence[Placement], lines: tuple[Tried, 
         measured=lines,
         near_ties="",
     )
-
-
-def _feeds(session: Opened) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    return {value.name: random_array(value, rng) for value in session.inputs}
 
 
 def distinct(placements: Iterable[Placement]) -> list[Placement]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -61,3 +61,9 @@ def random_array(value: Value, rng: np.random.Generator) -> Array:
     if dtype == "bool":
         return rng.integers(0, 2, dims).astype(bool)
     return rng.standard_normal(dims).astype(dtype)
+
+
+def random_feeds(values: Iterable[Value], seed: int = 0) -> dict[str, Array]:
+    """Return `random_array` of each input, by name; the same for a seed."""
+    rng = np.random.default_rng(seed)
+    return {value.name: random_array(value, rng) for value in values}

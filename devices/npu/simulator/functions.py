@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from trireme.ops.activation import sigmoid
 from trireme.support.dtypes import Array
 
 _ERF = np.frompyfunc(math.erf, 1, 1)
@@ -15,10 +16,6 @@ _ERF = np.frompyfunc(math.erf, 1, 1)
 
 def _erf(x: Array) -> Array:
     return np.asarray(_ERF(x), dtype=np.float32)
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _clip(x: Array, low: float, high: float) -> Array:
@@ -42,10 +39,10 @@ _FUNCTIONS: dict[str, Function] = {
     "relu6": lambda x, a, b: _clip(x, 0, 6),
     "relu_n1_to_1": lambda x, a, b: _clip(x, -1, 1),
     "tanh": lambda x, a, b: np.tanh(x),
-    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "sigmoid": lambda x, a, b: sigmoid(x),
     "hard_sigmoid": lambda x, a, b: _clip(a * x + b, 0, 1),
     "hard_swish": lambda x, a, b: x * _clip(x / 6 + np.float32(0.5), 0, 1),
-    "swish": lambda x, a, b: x * _sigmoid(a * x),
+    "swish": lambda x, a, b: x * sigmoid(a * x),
     "gelu": lambda x, a, b: _gelu(x),
     "gelu_tanh": lambda x, a, b: _gelu_tanh(x),
     "clip": lambda x, a, b: _clip(x, float(a), float(b)),

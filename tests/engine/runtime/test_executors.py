@@ -5,7 +5,6 @@ import random
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from forced import open_all, pinned_at_random
 from toy_device import ToyDevice
@@ -21,7 +20,7 @@ from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.executors import TRIES, Executors
-from trireme.runtime.feeds import random_array
+from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
@@ -180,8 +179,7 @@ def test_the_table_of_single_devices():
 
 def assert_default_is_best(session, label):
     """The default within 3 % of the fastest mode: in one of three tries, for noise only adds."""
-    rng = np.random.default_rng(0)
-    feeds = {value.name: random_array(value, rng) for value in session.inputs}
+    feeds = random_feeds(session.inputs)
     for attempt in range(3):
         rows = time_modes(Match(session, feeds, label, 9, 0.03, attempt, Calibration()))
         if default_over_best(rows) <= 1.03:
@@ -264,8 +262,7 @@ def test_a_measured_placement_is_within_three_percent_of_each_device_alone(model
 
 
 def assert_no_device_alone_is_better(session, label):
-    rng = np.random.default_rng(0)
-    feeds = {value.name: random_array(value, rng) for value in session.inputs}
+    feeds = random_feeds(session.inputs)
     for attempt in range(3):
         rows = time_singles(Match(session, feeds, label, 5, 0.02, attempt, Calibration()))
         if chosen_over_best(rows) <= 1.03:

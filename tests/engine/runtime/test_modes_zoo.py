@@ -7,7 +7,6 @@ docs/explanation/execution.md.
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from forced import open_all, pinned_at_random
 from zoo import zoo_path
@@ -16,7 +15,7 @@ import trireme
 from trireme.cost.calibration import Calibration
 from trireme.model_file.cache import optimised
 from trireme.runtime.compare import gap
-from trireme.runtime.feeds import random_array
+from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
@@ -71,8 +70,7 @@ def run_every_mode(model, devices, tolerance, options=ExecutionOptions()):
             mode=mode,
             execution_options=replace(options, subgraphs=subgraphs, execution=execution),
         ) as session:
-            rng = np.random.default_rng(5)
-            feeds = {value.name: random_array(value, rng) for value in session.inputs}
+            feeds = random_feeds(session.inputs, 5)
             outputs = session.run(feeds)
         want = first.setdefault(execution, outputs)
         for output, array in outputs.items():
