@@ -127,9 +127,7 @@ def dft_axis(use: NodeUse) -> None:
 
 
 def align(use: NodeUse) -> None:
-    """Opset 6 broadcasts b only if `broadcast` is set, and aligns it with a at `axis` or at the
-    end.
-    """
+    """Opset 6 broadcasts b only if `broadcast` is set; b aligns with a at `axis` or at the end."""
     axis = use.take("axis")
     if use.take("broadcast", 0) and axis is not None:
         a, b = len(use.type(0).shape), len(use.type(1).shape)

@@ -53,9 +53,7 @@ def _captured(scope: Scope, outer: int) -> int:
 
 
 def loop(use: NodeUse, convert: Convert) -> Sequence[int]:
-    """Loop: the body takes the iteration number and a condition, which is true whenever the body
-    runs.
-    """
+    """Loop: the body takes the iteration number and a condition, which is always true there."""
     body = _body(use, 2)
     states = [use.need(i) for i in range(2, len(use.inputs))]
     carried = len(states)

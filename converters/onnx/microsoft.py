@@ -12,9 +12,7 @@ MICROSOFT = "com.microsoft"
 
 
 def fused_matmul(use: NodeUse) -> Sequence[int]:
-    """FusedMatMul: alpha times the product, each side optionally transposed in its last two
-    axes.
-    """
+    """FusedMatMul: alpha times the product; each side's last two axes may be transposed."""
     sides = [_side(use, position, f"trans{name}") for position, name in ((0, "A"), (1, "B"))]
     if any(use.attrs.get(f"transBatch{name}") for name in "AB"):
         raise use.error("transBatchA and transBatchB are not supported")

@@ -155,9 +155,7 @@ def qlinear_global_pool(use: NodeUse) -> Sequence[int]:
 
 
 def whole(use: NodeUse, position: int, zero_position: int, column: bool = False) -> int:
-    """Return an integer input less its zero point, in int32; a `column` has one zero point
-    a row.
-    """
+    """Return an integer input less its zero point, in int32; a `column` has one a row."""
     x = use.add("cast", use.need(position), to="int32")
     zero = use.input(zero_position)
     if zero is None:

@@ -40,9 +40,7 @@ class Common:
     filled_bytes: int = 0
 
     def may_fill(self, nbytes: int) -> bool:
-        """Whether a constant of that size may be made, given all such constants of the model so
-        far.
-        """
+        """Whether a constant of that size may be made beside those already made for the model."""
         fits = self.filled_bytes + nbytes <= MOST_FILLED_BYTES
         self.filled_bytes += nbytes if fits else 0
         return fits

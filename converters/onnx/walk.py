@@ -134,9 +134,7 @@ def bind_inputs(
 def input_type(
     proto: Any, where: str, given: Sequence[int] | None, bound: dict[str, int]
 ) -> TensorType:
-    """Return the type of an input, with `given` as its shape; add the sizes of symbols to
-    `bound`.
-    """
+    """Return the type of an input, with `given` as its shape; add symbols' sizes to `bound`."""
     where = f"{where} input '{proto.name}'"
     tensor = proto.type.tensor_type
     if given is not None and proto.type.HasField("tensor_type") and not tensor.HasField("shape"):

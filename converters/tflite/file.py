@@ -281,9 +281,7 @@ class _FileReader:
         return FileTensor(index, name, shape, dtype, quant, data, variable, sparse)
 
     def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
-        """Return the constant's data as a view of the file; None when the tensor is not a
-        constant.
-        """
+        """Return the constant's data as a view of the file; None for any other tensor."""
         with reading(f"{field}.buffer"):
             index = tensor.Buffer()
             if index >= self.model.BuffersLength():
@@ -305,9 +303,7 @@ class _FileReader:
             return typed if typed.flags.aligned and dense.isnative else typed.astype(dense)
 
     def _raw(self, index: int) -> Array | None:
-        """Return the bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer, at an
-        offset.
-        """
+        """Return the bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer."""
         buffer = self.model.Buffers(index)
         offset, size = buffer.Offset(), buffer.Size()
         if offset > 1:

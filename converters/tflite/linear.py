@@ -182,9 +182,7 @@ def transpose_conv(use: OperatorUse) -> None:
 
 
 def fully_connected(use: OperatorUse) -> None:
-    """FULLY_CONNECTED: the input is flattened to the weights' columns unless it has them
-    already.
-    """
+    """FULLY_CONNECTED: the input is flattened to the weights' columns where it has others."""
     if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise use.fail("shuffled weights are not supported")
     x, columns = use.value(0), use.dims(1)[-1]

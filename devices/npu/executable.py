@@ -123,7 +123,7 @@ class NpuCall:
         self.repeat(False)
 
     def launch(self, profile: bool = False) -> Event:
-        """Submit the task and return at once; with `repeat(True)`, restore the earlier outputs
+        """Submit the task and return at once; after `repeat(True)`, restore earlier outputs
         instead.
         """
         spans = self.executable.spans if profile else ()

@@ -135,9 +135,7 @@ def _hold(folder: Path) -> int | None:
 
 
 def sweep(where: Path) -> None:
-    """Remove this user's folders of killed processes: those without a lock and unchanged for a
-    while.
-    """
+    """Remove this user's folders of killed processes: unlocked and unchanged for a while."""
     for folder in where.glob(f"{_PREFIX}*"):
         try:
             about = folder.lstat()

@@ -178,9 +178,7 @@ def _conflicts(ranges: Sequence[LiveRange]) -> dict[int, list[int]]:
 
 
 def _among_few(ordered: Sequence[LiveRange], together: Mapping[int, list[int]]) -> dict[int, int]:
-    """Return the offset of each range: the lowest that fits between the conflicting ranges
-    so far.
-    """
+    """Return the offset of each range: the lowest that fits between earlier conflicting ranges."""
     placed: dict[int, tuple[int, int]] = {}
     for r in ordered:
         taken: list[tuple[int, int]] = []
@@ -250,9 +248,7 @@ class _Taken:
         self.starts[low:high], self.ends[low:high] = [start], [end]
 
     def after(self, start: int, end: int) -> int:
-        """Return the lowest place at or after start that is free up to end, or the end of the span
-        in the way.
-        """
+        """Return start if start to end is free, else the end of the span in the way."""
         at = bisect_right(self.ends, start)
         return self.ends[at] if at < len(self.ends) and self.starts[at] < end else start
 

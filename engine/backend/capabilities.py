@@ -29,8 +29,8 @@ class RebindableCall(Protocol):
     """A call whose inputs and outputs in host memory can be moved."""
 
     def rebind(self, argument: int) -> Rebind | None:
-        """Return a function that moves an argument (in the order of `bind`); None where it must
-        stay.
+        """Return a function that moves an argument, counted as in `bind`; None where it
+        must stay.
         """
 
 
@@ -50,8 +50,7 @@ class IdlingCall(Protocol):
     """A call of a device whose threads look for more work for a while after a launch."""
 
     def set_idle(self, sleeps: bool) -> None:
-        """Let idle threads sleep right after a launch (True), or look for more work for a while
-        (False).
+        """Let idle threads sleep right after a launch (True), or look for work for a while (False).
 
         True suits runs in which another device then needs the cores.
         """
@@ -62,8 +61,7 @@ class SimulatedCall(Protocol):
     """A call of a simulator, which can restore an earlier result instead of simulating again."""
 
     def repeat(self, repeats: bool) -> None:
-        """Simulate in the next launch and restore its result in later ones (True), or always
-        simulate (False).
+        """Let later launches restore the next launch's result (True), or simulate always (False).
 
         True is for runs with the same inputs.
         """

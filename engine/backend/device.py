@@ -108,9 +108,7 @@ class DeviceSpec:
 
     @property
     def resource(self) -> str:
-        """The resource that its tasks occupy: its resource group, or the device alone
-        without one.
-        """
+        """The resource that its tasks occupy: its resource group, else the device alone."""
         return self.resource_group or self.name
 
 
@@ -165,9 +163,7 @@ class NodeSpan:
 
 
 def held_s(spans: Sequence[NodeSpan]) -> list[float]:
-    """Return how long each span of a launch held its device; measured spans end as the next
-    begins.
-    """
+    """Return how long each span held its device; a measured span ends as the next begins."""
     starts = [span.start_s if span.clock == "wall" else 0.0 for span in spans]
     return [
         max(span.end_s, after) - span.start_s

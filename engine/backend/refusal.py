@@ -31,9 +31,7 @@ def rule_of(reason: str) -> str:
 
 
 def host_reason(node: Node, device: str) -> str | None:
-    """Return why a node runs on the host alone: control flow, or an effect; None for other
-    nodes.
-    """
+    """Return why a node runs on the host alone: control flow, or an effect; None for others."""
     if get_op(node.op).has_body:
         return f"{node.op} is control flow, which {device} does not compile"
     if get_op(node.op).effect:

@@ -82,23 +82,23 @@ def calibrate(
     """
     begin, report = time.perf_counter(), progress or (lambda what, done, total: None)
     end = begin + _MEASURING * limit_s
-    mine = [_MeasuredDevice(device) for device in devices if device.spec.clock == "wall"]
-    _compile(mine, begin + _PREPARING * limit_s, limit_s > 0, report)
+    measured = [_MeasuredDevice(device) for device in devices if device.spec.clock == "wall"]
+    _compile(measured, begin + _PREPARING * limit_s, limit_s > 0, report)
     with ExitStack() as stack:
         pairs: list[_DevicePair] = []
         for round in range(_ROUNDS):
             report("measuring: round", round, _ROUNDS)
-            _measure_nets(mine, end if round else begin + _FIRST * limit_s)
+            _measure_nets(measured, end if round else begin + _FIRST * limit_s)
             if not round and limit_s > 0:
-                for device in mine:
+                for device in measured:
                     device.prepare_launches(stack)
-                pairs = [*_device_pairs(mine, stack, begin + _PAIRING * limit_s)]
-            _measure_launches(mine, pairs if round % _EVERY == 0 else (), end)
+                pairs = [*_device_pairs(measured, stack, begin + _PAIRING * limit_s)]
+            _measure_launches(measured, pairs if round % _EVERY == 0 else (), end)
             if time.perf_counter() > end:
                 break
         report("measuring: round", _ROUNDS, _ROUNDS)
         known = [pair for pair in pairs if pair.transfers.is_measured]
-        return Calibration.of_devices(*(one.calibration(known) for one in mine))
+        return Calibration.of_devices(*(one.calibration(known) for one in measured))
 
 
 @dataclass
@@ -147,8 +147,8 @@ class _MeasuredDevice:
         found = [one for net in self.nets for variant in net for one in variant.found(cores)]
         fitted = _fitted(found, cores, self.device)
         judged = [*fitted.judged]
-        mine = [x for x in pairs if (x.here or x.there) is self.device]
-        links = [(x, link) for x in mine if (link := x.link(judged)) is not None]
+        measured = [x for x in pairs if (x.local or x.remote) is self.device]
+        links = [(x, link) for x in measured if (link := x.link(judged)) is not None]
         more_s = max(statistics.median(self.session_s or [0.0]), 0.0)
         issue_s = self.issue_s
         if issue_s is not None:
@@ -160,10 +160,10 @@ class _MeasuredDevice:
             copies={
                 direction: (link.latency_s, link.bandwidth)
                 for x, link in links
-                if x.here is None
+                if x.local is None
                 for direction in ("read", "write")
             },
-            sharing={x.there.spec.name: link for x, link in links if x.here is not None},
+            sharing={x.remote.spec.name: link for x, link in links if x.local is not None},
             nets={
                 apart: {one.net.name: one.whole_s for one in found if one.apart == apart}
                 for apart in dict.fromkeys(one.apart for one in found)
@@ -177,13 +177,13 @@ class _MeasuredDevice:
 
 @dataclass(frozen=True)
 class _DevicePair:
-    """Two devices that take turns, or one device and the host: then `here` is None.
+    """Two devices that take turns, or one device and the host: then `local` is None.
 
     overlap: seconds of both at once, relative to one after the other
     """
 
-    there: Device
-    here: Device | None
+    remote: Device
+    local: Device | None
     transfers: TransferCosts
     overlap: float = 1.0
 
@@ -193,15 +193,15 @@ class _DevicePair:
         The description's bandwidth replaces a measured one that is not used. The verdicts on the
         figures are added to `judged`.
         """
-        found, spec = self.transfers.figures, self.there.spec
+        found, spec = self.transfers.figures, self.remote.spec
         known = found.sharing(self.overlap)
-        of = f"{'with' if self.here else 'to'} {spec.name}"
+        of = f"{'with' if self.local else 'to'} {spec.name}"
         latency_s, bandwidth = known.link(None)
         fitted = (found.samples, found.error, of)
         latency = judge("copy latency", latency_s, *fitted)
         bytes_a_second = judge("copy bandwidth", bandwidth, *fitted)
         overlap = judge("overlap", self.overlap, 1, of=of)
-        judged += [latency, bytes_a_second, *([overlap] if self.here else [])]
+        judged += [latency, bytes_a_second, *([overlap] if self.local else [])]
         if not latency.used:
             return None
         if not bytes_a_second.used:
@@ -209,19 +209,21 @@ class _DevicePair:
         return known if overlap.used else replace(known, overlap=1.0)
 
 
-def _compile(mine: Sequence[_MeasuredDevice], end: float, some: bool, report: Progress) -> None:
+def _compile(
+    measured: Sequence[_MeasuredDevice], end: float, at_least_one: bool, report: Progress
+) -> None:
     """Compile the networks for all devices. Devices of one kind share code; kinds share the time.
 
-    some: whether to compile the first network even without time
+    at_least_one: whether to compile the first network even without time
     """
     kinds: dict[str, list[_MeasuredDevice]] = {}
-    for one in mine:
+    for one in measured:
         kinds.setdefault(one.device.spec.kind, []).append(one)
     spent_s, done = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
     graphs = cache(lambda number: optimise(build(NETS[number])))
     while open := [kind for kind in kinds if done[kind] < len(NETS)]:
         kind, begin = min(open, key=spent_s.__getitem__), time.perf_counter()
-        if begin > end and (done[kind] or not some):
+        if begin > end and (done[kind] or not at_least_one):
             break
         report(f"compiling for {kind}", done[kind], len(NETS))
         for one in kinds[kind]:
@@ -238,20 +240,20 @@ def _compile(mine: Sequence[_MeasuredDevice], end: float, some: bool, report: Pr
         )
 
 
-def _measure_nets(mine: Sequence[_MeasuredDevice], end: float) -> None:
+def _measure_nets(measured: Sequence[_MeasuredDevice], end: float) -> None:
     """Measure every network once on every device while there is time; the first network always."""
-    for done, same in enumerate(zip_longest(*(one.nets for one in mine), fillvalue=())):
-        for one, variants in zip(mine, same, strict=True):
+    for done, same in enumerate(zip_longest(*(one.nets for one in measured), fillvalue=())):
+        for one, variants in zip(measured, same, strict=True):
             for variant in variants:
                 if not done or time.perf_counter() < end:
                     variant.measure(one.watch)
 
 
 def _measure_launches(
-    mine: Sequence[_MeasuredDevice], pairs: Sequence[_DevicePair], end: float
+    measured: Sequence[_MeasuredDevice], pairs: Sequence[_DevicePair], end: float
 ) -> None:
     """Measure sessions' launches and device pairs while there is time; each at least once."""
-    for one in mine:
+    for one in measured:
         if one.session and (not one.session_s or time.perf_counter() < end):
             one.session_s.append(one.session())
     for pair in pairs:
@@ -260,37 +262,35 @@ def _measure_launches(
 
 
 def _device_pairs(
-    mine: Sequence[_MeasuredDevice], stack: ExitStack, end: float
+    measured: Sequence[_MeasuredDevice], stack: ExitStack, end: float
 ) -> Iterator[_DevicePair]:
     """Yield the device pairs, ready for measurement until the stack closes.
 
     end: no pair is prepared after this time; each pair gets its share of the time
     """
-    pairs = [*_pairs([one.device for one in mine])]
-    for number, (there, here) in enumerate(pairs):
+    pairs = [*_pairs([one.device for one in measured])]
+    for number, (remote, local) in enumerate(pairs):
         now = time.perf_counter()
         if now > end:
             return
-        transfers = TransferCosts(there, here, stack, now + (end - now) / (len(pairs) - number))
+        transfers = TransferCosts(remote, local, stack, now + (end - now) / (len(pairs) - number))
         overlap = 1.0
-        if here is not None:
-            ours, theirs = (supported_part(build(_TURNS), one) for one in (here, there))
-            if not ours.nodes or not theirs.nodes:
+        if local is not None:
+            own, other = (supported_part(build(_TURNS), one) for one in (local, remote))
+            if not own.nodes or not other.nodes:
                 continue
-            overlap = measure_overlap(bind(here, ours), bind(there, theirs))
+            overlap = measure_overlap(bind(local, own), bind(remote, other))
         if transfers.runs:
-            yield _DevicePair(there, here, transfers, overlap)
+            yield _DevicePair(remote, local, transfers, overlap)
 
 
 def _pairs(devices: Sequence[Device]) -> Iterator[tuple[Device, Device | None]]:
-    """Yield each device with memory of its own: alone, and with each host-memory device on its
-    silicon.
-    """
-    for there in (one for one in devices if one.spec.memory != HOST):
-        yield there, None
-        for here in (one for one in devices if one.spec.memory == HOST):
-            if here.spec.resource_group == there.spec.resource_group != "":
-                yield there, here
+    """Yield each device with its own memory: alone, and with each host device on its silicon."""
+    for remote in (one for one in devices if one.spec.memory != HOST):
+        yield remote, None
+        for local in (one for one in devices if one.spec.memory == HOST):
+            if local.spec.resource_group == remote.spec.resource_group != "":
+                yield remote, local
 
 
 def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
@@ -310,8 +310,7 @@ def _session_on(device: Device, stack: ExitStack) -> Callable[[], float] | None:
 
 
 def _scale(one: NetSample, launch: Curve) -> float:
-    """Return the total of a network's kernels in an unprofiled launch, relative to their profiled
-    sum.
+    """Return the seconds of a network's kernels without profiling, relative to the profiled sum.
 
     Medians of single kernels add up to less than the median of the whole.
     """
@@ -345,15 +344,15 @@ def _fitted(
             rows.setdefault(work.family, []).append(row)
     least_s = min(s for n in known for s in n.seconds)
     curves, judged = {}, [verdict]
-    for family, mine in rows.items():
+    for family, own in rows.items():
         curve = fit(
-            [row.terms for row in mine],
-            [row.seconds for row in mine],
+            [row.terms for row in own],
+            [row.seconds for row in own],
             launch.fixed_s / 4,
             least_s,
             device.term_limits,
         )
-        samples = sum(row.samples for row in mine)
+        samples = sum(row.samples for row in own)
         judged.append(judge("kernels", curve.fixed_s, samples, curve.error, family))
         if judged[-1].used:
             curves[family] = curve

@@ -52,9 +52,7 @@ class NetBuilder:
         return self.b.type(self.x).dims
 
     def add(self, op: str, *inputs: int | None, **attrs: Any) -> int:
-        """Add a node whose output has the common quantisation; its output becomes the current
-        value.
-        """
+        """Add a node with the common output quantisation; its output becomes the current value."""
         self.x = self.b.add(op, *inputs, quants=[self._quant()], source="calibrate", **attrs)
         return self.x
 

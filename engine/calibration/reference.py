@@ -139,9 +139,7 @@ def _sizes(sample: Sample) -> Iterator[Sample]:
 
 
 def _time(op: OpDef, sample: Sample, is_enlarged: bool) -> _Timed | None:
-    """Return the seconds of one call; None if the op refuses the inputs, as some refuse enlarged
-    ones.
-    """
+    """Return the seconds of one call; None if the op refuses the (enlarged) inputs."""
     try:
         outputs = op.out_arity[1] or len(sample.out_quants) or op.out_arity[0]
         graph = graph_of_sample(op, sample, outputs)

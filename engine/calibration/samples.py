@@ -50,9 +50,7 @@ class Measured:
         self.samples.append((whole_s, found, watch.end()))
 
     def found(self, apart: Iterable[str]) -> list[NetSample]:
-        """Return the medians in each of these states of the cores; of all together where none was
-        seen.
-        """
+        """Return the medians in each of these states of the cores; of all together for no state."""
         groups = {one: [v for v in self.samples if v[2] == one] for one in apart}
         groups = {one: samples for one, samples in groups.items() if samples}
         if not self.samples:
@@ -90,9 +88,7 @@ def use_single_thread(call: BoundCall, alone: bool) -> bool:
 
 
 def bind(device: Device, graph: Graph) -> BoundCall:
-    """Return a graph compiled for a device and bound to memory, with random inputs from a fixed
-    seed.
-    """
+    """Return a graph compiled for a device and bound to memory, with fixed random inputs."""
     (executable,) = device.compile([graph])
     args = [device.alloc(max(graph.type(v).nbytes, 1)) for v in (*graph.inputs, *graph.outputs)]
     rng = np.random.default_rng(0)

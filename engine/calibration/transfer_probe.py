@@ -93,21 +93,21 @@ in and out."""
 class TransferCosts:
     """Measured runs that change the device, interleaved with other measurements.
 
-    there: a device with memory of its own
-    here: a device on host memory that takes turns with it; None runs the whole network there
+    remote: a device with memory of its own
+    local: a device on host memory that takes turns with it; None runs the whole network there
     stack: closes the runs' sessions
     end: no run is prepared after this time (time.perf_counter), since compiling may take long
     """
 
     def __init__(
-        self, there: Device, here: Device | None, stack: ExitStack, end: float = math.inf
+        self, remote: Device, local: Device | None, stack: ExitStack, end: float = math.inf
     ) -> None:
-        self.watch = Watch(there.core_latency if here else lambda: None)
+        self.watch = Watch(remote.core_latency if local else lambda: None)
         self.runs: list[_TransferRun] = []
-        for graph in _cut(there, here):
+        for graph in _cut(remote, local):
             if time.perf_counter() > end:
                 break
-            self.runs.append(_TransferRun.of(graph, there, here, stack))
+            self.runs.append(_TransferRun.of(graph, remote, local, stack))
 
     def measure(self) -> None:
         """Measure each run once more."""
@@ -169,12 +169,14 @@ class _TransferRun:
     samples: list[tuple[float, float, str]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graph: Graph, there: Device, here: Device | None, stack: ExitStack) -> _TransferRun:
+    def of(
+        cls, graph: Graph, remote: Device, local: Device | None, stack: ExitStack
+    ) -> _TransferRun:
         """Return the session and the tasks on memory, until the stack closes.
 
         The workers stay awake for tasks alone, because waking is a part of the transfer.
         """
-        devices = [one for one in (here, there) if one is not None]
+        devices = [one for one in (local, remote) if one is not None]
         session = stack.enter_context(
             Session(graph, devices=devices, execution_options=AS_GIVEN, calibration=Calibration())
         )
@@ -206,16 +208,16 @@ class _TransferRun:
                 yield self.copies, self.nbytes, whole_s - own_s, whole_s, core_latency
 
 
-def _cut(there: Device, here: Device | None) -> Iterator[Graph]:
+def _cut(remote: Device, local: Device | None) -> Iterator[Graph]:
     """Yield networks that all the devices run, in parts; chains of maps if there are none."""
-    devices = [one for one in (here, there) if one is not None]
+    devices = [one for one in (local, remote) if one is not None]
     names = [one.spec.name for one in devices]
     graphs = [
         in_parts(optimise(build(net)), names, parts)
         for net in NETS
-        for parts in (_CUTS if here else _WHOLE).get(net.name, ())
+        for parts in (_CUTS if local else _WHOLE).get(net.name, ())
     ]
-    chains = [chain(elements, names * (_PAIRS if here else 1)) for elements in _ELEMENTS]
+    chains = [chain(elements, names * (_PAIRS if local else 1)) for elements in _ELEMENTS]
     for some in (graphs, chains):
         mine = [g for g in some if all(supported_part(g, d) is g for d in devices)]
         yield from mine

@@ -213,9 +213,7 @@ class Calibration:
         return tuple(found)
 
     def unmeasured(self, specs: Iterable[DeviceSpec]) -> list[str]:
-        """Return a sentence on the unmeasured real devices, priced by their descriptions; None if
-        none.
-        """
+        """Return a sentence on real devices without measurements; None if there are none."""
         names = [
             spec.name
             for spec in specs

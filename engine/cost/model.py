@@ -106,9 +106,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """Copy costs between memory spaces; a copy between two devices goes through the host's
-    memory.
-    """
+    """Copy costs between memory spaces; a copy between two devices goes through the host."""
 
     to_host: Mapping[str, Link] = field(default_factory=dict)
     from_host: Mapping[str, Link] = field(default_factory=dict)
@@ -150,9 +148,7 @@ def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
 
 
 def _kind(graph: Graph, node: Node, family: str) -> str:
-    """Return the op family; depthwise convolution is a kind of its own, because it is
-    bandwidth-bound.
-    """
+    """Return the op family; depthwise convolution has its own, because it is bandwidth-bound."""
     if node.op == "conv" and node.attrs["groups"] > 1:
         return "depthwise"
     return family
@@ -214,18 +210,14 @@ class CostModel:
         return Estimate(REFERENCE.seconds(work.terms), "reference")
 
     def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
-        """Return the estimates of all nodes that a measured device supports; cached for the
-        graph.
-        """
+        """Return the estimates of all nodes that a measured device supports; cached by graph."""
         known = self._known.get(device)
         if known is None or known[0] is not graph:
             known = self._known[device] = (graph, self._by_kernel(graph, device))
         return known[1]
 
     def _by_kernel(self, graph: Graph, device: str) -> dict[int, Estimate]:
-        """Price the kernels of a graph; share each kernel's seconds among its nodes by the
-        roofline.
-        """
+        """Price the kernels of a graph; a kernel's nodes share its seconds by the roofline."""
         part = supported_part(graph, self.devices[device])
         spec, measured = self.devices[device].spec, self.calibration.of(self.devices[device].spec)
         kernels = self.devices[device].cost_features(part)
@@ -255,9 +247,7 @@ class CostModel:
         return measured.launch_s + spec.handover_s
 
     def issue_s(self) -> dict[str, float]:
-        """Return the seconds of launching a task behind another, by device, for the devices that
-        can.
-        """
+        """Return the seconds of launching a task behind another, by device that can do so."""
         found = {name: self.calibration.of(d.spec) for name, d in self.devices.items()}
         return {n: one.issue_s for n, one in found.items() if one and one.issue_s is not None}
 
@@ -279,8 +269,7 @@ class CostModel:
         return Links(to_host, from_host)
 
     def _sharing(self, spec: DeviceSpec) -> Sharing | None:
-        """Return the cost of turns with a host device on the same silicon, None without such a
-        device.
+        """Return the cost of turns with a host device on the same silicon, None without one.
 
         Of several host devices, the one with the slowest copies counts.
         """

@@ -91,9 +91,7 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor of a graph. A constant has `data`: read-only, often a view of the model's file, of
-    any strides.
-    """
+    """One tensor of a graph. A constant has `data`: read-only, of any strides, often mapped."""
 
     id: int
     name: str
@@ -265,14 +263,14 @@ def graph_of(graph: Graph, node: Node) -> Graph:
 
 
 def digest(data: Array) -> Hashable:
-    """Return what tells the elements of one array from those of another of its type."""
+    """Return a key of an array's elements; arrays of one type with equal keys are equal."""
     if data.dtype == object:
         return tuple(data.ravel().tolist())
     return hashlib.blake2b(np.ascontiguousarray(data).tobytes(), digest_size=16).digest()
 
 
 def hashable(value: Any) -> Hashable:
-    """Return a hashable stand-in for an attribute; a graph is equal to itself only."""
+    """Return a hashable key of an attribute; a graph equals only itself."""
     if isinstance(value, Mapping):
         return tuple((key, hashable(value[key])) for key in sorted(value))
     if isinstance(value, np.ndarray):

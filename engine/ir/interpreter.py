@@ -54,9 +54,7 @@ def evaluate(
     arrays: list[Array | None],
     states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
-    """Return the outputs of one node on the reference; on its quantised form if its first
-    input is.
-    """
+    """Return the outputs of one node on the reference, quantised if its first input is."""
     op, call = get_op(node.op), call_of(graph, node)
     try:
         with np.errstate(all="ignore"):
@@ -86,9 +84,7 @@ def evaluate(
 
 
 def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:
-    """Return the error of type inference with the data of all inputs, None if inference
-    succeeds.
-    """
+    """Return the error of type inference with all inputs' data, None if there is none."""
     known = [
         None
         if value is None or array is None

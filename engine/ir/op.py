@@ -98,9 +98,7 @@ class Attr:
 
 @dataclass(frozen=True)
 class Call:
-    """One use of an op, for the functions of its OpDef: values in, types out, attributes
-    filled in.
-    """
+    """One use of an op, for the OpDef's functions: values in, types out, attributes filled in."""
 
     inputs: tuple[Value | None, ...]
     outputs: tuple[TensorType, ...]
@@ -285,7 +283,7 @@ _OPS: dict[str, OpDef] = {}
 
 
 def _registering(make: Callable[Fields, OpDef]) -> Callable[Fields, OpDef]:
-    """Return `make`, which adds what it makes to the registry and keeps its typed arguments."""
+    """Return `make` with the same typed arguments; it also registers each op."""
 
     def define(*fields: Fields.args, **options: Fields.kwargs) -> OpDef:
         """Add an op to the registry, given the fields of its OpDef, and return it.

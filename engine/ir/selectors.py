@@ -32,41 +32,41 @@ def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str])
     """
     found: dict[int, str] = {}
     for given, device in pins.items():
-        asked = f"pin {given}={device}"
+        option = f"pin {given}={device}"
         if not isinstance(given, str | int):
-            raise PlacementError(f"{asked}: expected a node's name or id")
+            raise PlacementError(f"{option}: expected a node's name or id")
         name = given if isinstance(given, str) else f"#{given}"
         if device not in devices:
             raise PlacementError(
-                f"{asked}: {device!r} is not among the devices {', '.join(devices)}"
+                f"{option}: {device!r} is not among the devices {', '.join(devices)}"
             )
-        found.update(dict.fromkeys(nodes_called(graph, name, asked), device))
+        found.update(dict.fromkeys(nodes_called(graph, name, option), device))
     return found
 
 
-def nodes_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
+def nodes_called(graph: Graph, name: str, option: str) -> tuple[int, ...]:
     """Return the ids of the nodes that a selector names: by op, or as in `region_called`.
 
-    Errors: PlacementError, if there is no such node; its message begins with `asked`
+    Errors: PlacementError, if there is no such node; its message begins with `option`
     """
     if name.startswith(_OP):
-        return _of_op(graph, name.removeprefix(_OP), asked)
-    return region_called(graph, name, asked)
+        return _of_op(graph, name.removeprefix(_OP), option)
+    return region_called(graph, name, option)
 
 
-def _of_op(graph: Graph, op: str, asked: str) -> tuple[int, ...]:
+def _of_op(graph: Graph, op: str, option: str) -> tuple[int, ...]:
     nodes = tuple(node.id for node in graph.nodes if node.op == op)
     if not nodes:
         ops = sorted({node.op for node in graph.nodes})
-        raise PlacementError(f"{asked}: no node is of op {op!r}", facts=[f"ops: {', '.join(ops)}"])
+        raise PlacementError(f"{option}: no node is of op {op!r}", facts=[f"ops: {', '.join(ops)}"])
     return nodes
 
 
-def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
+def region_called(graph: Graph, name: str, option: str) -> tuple[int, ...]:
     """Return the ids of the nodes of that name, in order: one node, FIRST..LAST or `*`.
 
     A node has its first output's name, or a number: "#12", as in messages.
-    asked: the option that contains the name, for errors: "split 'conv1=cpu,npu:rows'"
+    option: the option that contains the name, for errors: "shard 'conv1=cpu,npu:rows'"
     Errors: PlacementError, if there are none
     """
     if name == "*":
@@ -81,11 +81,11 @@ def region_called(graph: Graph, name: str, asked: str) -> tuple[int, ...]:
         if end not in by_name:
             near = [known for known in by_name if end and end in known][:5] or list(by_name)[:5]
             raise PlacementError(
-                f"{asked}: no node is called {end!r}", facts=[f"there is {n}" for n in near]
+                f"{option}: no node is called {end!r}", facts=[f"there is {n}" for n in near]
             )
     found = between(graph, by_name[ends[0]], by_name[ends[-1]])
     if not found:
-        raise PlacementError(f"{asked}: no path leads from {ends[0]!r} to {ends[-1]!r}")
+        raise PlacementError(f"{option}: no path leads from {ends[0]!r} to {ends[-1]!r}")
     return found
 
 

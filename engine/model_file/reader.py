@@ -177,9 +177,7 @@ class _GraphReader:
 
 
 def _check_ids(graph: Graph) -> None:
-    """Check that every id leads to a value, and every value is an input, a constant or made by a
-    node.
-    """
+    """Check that every id leads to a value, and each value is an input, a constant or made."""
     known = graph.values.keys()
     for name, ids in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         for position, value in enumerate(ids):

@@ -117,9 +117,7 @@ def float_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _with_attributes(attrs: Mapping[str, Attr]) -> Callable[..., Iterable[Sample]]:
-    """Return a sampler of `float_samples` and of one sample with every attribute off its
-    default.
-    """
+    """Return a sampler of `float_samples` and one sample with every attribute off its default."""
     other = {
         key: attr.choices[-1] if attr.choices else attr.default / 2 + 0.125
         for key, attr in attrs.items()

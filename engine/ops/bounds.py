@@ -24,11 +24,11 @@ def wrap_indices(indices: Array, size: int) -> Array:
     return np.where(indices < 0, indices + size, indices)
 
 
-def check_range(what: str, values: Array, low: int, high: int) -> None:
+def check_range(subject: str, values: Array, low: int, high: int) -> None:
     """Raise RunError for the first value outside low..high."""
     bad = first_outside(values, low, high)
     if bad is not None:
-        raise RunError(f"{what} {bad} is outside {low}..{high}")
+        raise RunError(f"{subject} {bad} is outside {low}..{high}")
 
 
 def first_outside(values: Array, low: int, high: int) -> int | None:

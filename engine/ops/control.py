@@ -26,19 +26,19 @@ def run_body(body: Graph, arrays: Sequence[Array]) -> list[Array]:
     return [results[value] for value in body.outputs]
 
 
-def _check_body(what: str, body: Graph, given: Sequence[TensorType]) -> None:
+def _check_body(subject: str, body: Graph, given: Sequence[TensorType]) -> None:
     wanted = [body.type(value) for value in body.inputs]
     if len(wanted) != len(given):
-        raise ShapeError(f"{what} takes {len(wanted)} inputs, {len(given)} are given")
+        raise ShapeError(f"{subject} takes {len(wanted)} inputs, {len(given)} are given")
     for i, (inner, outer) in enumerate(zip(wanted, given, strict=True)):
         if inner.dtype != outer.dtype or len(inner.shape) != len(outer.shape):
-            raise ShapeError(f"{what}: input {i} is {inner}, {outer} is given")
+            raise ShapeError(f"{subject}: input {i} is {inner}, {outer} is given")
 
 
-def _common(what: str, a: TensorType, b: TensorType) -> TensorType:
+def _common(subject: str, a: TensorType, b: TensorType) -> TensorType:
     """Return the type that holds values of both; raise ShapeError when none does."""
     if a.dtype != b.dtype or len(a.shape) != len(b.shape):
-        raise ShapeError(f"{what} is {a} or {b}: not of one dtype and rank")
+        raise ShapeError(f"{subject} is {a} or {b}: not of one dtype and rank")
     dims = (x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
     return TensorType(tuple(dims), a.dtype)
 

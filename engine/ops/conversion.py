@@ -43,8 +43,7 @@ def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
 
 
 def _to_integer(x: Array, target: np.dtype[Any]) -> Array:
-    """Truncate floats toward zero; out of range or NaN, return the result of ONNX Runtime 1.32 on
-    x86.
+    """Truncate floats toward zero; out of range or NaN, do as ONNX Runtime 1.32 does on x86.
 
     ONNX leaves these cases open. Targets of up to 32 bits take the low bits of an int32. uint32,
     int64 and uint64 take those of an int64. -2^31 or -2^63 stands for a value out of range. For

@@ -25,11 +25,11 @@ from trireme.support.errors import ShapeError
 Ints = tuple[int, ...]
 
 
-def _shares(what: str, dim: Dim, by: int) -> Dim:
+def _shares(subject: str, dim: Dim, by: int) -> Dim:
     if isinstance(dim, str):
         return dim if by == 1 else UNKNOWN
     if dim % by:
-        raise ShapeError(f"{what} {dim} does not divide by {by}")
+        raise ShapeError(f"{subject} {dim} does not divide by {by}")
     return dim // by
 
 

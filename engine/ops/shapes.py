@@ -41,61 +41,59 @@ def fit(a: Dim, b: Dim) -> Dim:
     return b if isinstance(b, int) or a == UNKNOWN else a
 
 
-def expect(what: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> Dim:
-    """Return the common dimension; raise ShapeError with the sentence "... is FOUND, expected
-    WANTED".
-    """
+def expect(subject: str, found: Dim, wanted: Dim, why: str = "", fix: str = "") -> Dim:
+    """Return the common dimension; raise ShapeError for two that certainly differ."""
     if differ(found, wanted):
         reason = f" ({why})" if why else ""
-        raise ShapeError(f"{what} is {found}, expected {wanted}{reason}", fix=fix)
+        raise ShapeError(f"{subject} is {found}, expected {wanted}{reason}", fix=fix)
     return fit(found, wanted)
 
 
-def expect_rank(what: str, value: Value, *ranks: int) -> int:
+def expect_rank(subject: str, value: Value, *ranks: int) -> int:
     """Return the rank of a value; raise ShapeError when it is none of the allowed ranks."""
     rank = len(value.shape)
     if rank not in ranks:
         wanted = " or ".join(map(str, ranks))
-        raise ShapeError(f"{what} has rank {rank}, expected {wanted}")
+        raise ShapeError(f"{subject} has rank {rank}, expected {wanted}")
     return rank
 
 
-def expect_dims(what: str, value: Value | None, *dims: Dim) -> None:
+def expect_dims(subject: str, value: Value | None, *dims: Dim) -> None:
     """Raise ShapeError unless a value that is there has these dimensions."""
     if value is None:
         return
-    expect_rank(what, value, len(dims))
+    expect_rank(subject, value, len(dims))
     for axis, (found, wanted) in enumerate(zip(value.shape, dims, strict=True)):
-        expect(f"dimension {axis} of {what}", found, wanted)
+        expect(f"dimension {axis} of {subject}", found, wanted)
 
 
-def expect_single(what: str, value: Value) -> None:
+def expect_single(subject: str, value: Value) -> None:
     """Raise ShapeError if a value is known not to have exactly one element."""
     if value.type.is_static:
-        expect(f"elements of {what}", value.type.elements, 1)
+        expect(f"elements of {subject}", value.type.elements, 1)
 
 
-def expect_spread(what: str, value: Value, shape: Shape) -> None:
+def expect_spread(subject: str, value: Value, shape: Shape) -> None:
     """Raise ShapeError unless a value broadcasts to a shape without changing the shape."""
     if len(value.shape) > len(shape):
-        raise ShapeError(f"{what} has rank {len(value.shape)}, expected at most {len(shape)}")
+        raise ShapeError(f"{subject} has rank {len(value.shape)}, expected at most {len(shape)}")
     for axis, found in enumerate(reversed(value.shape), 1):
         if found != 1:
-            expect(f"dimension {-axis} of {what}", found, shape[-axis])
+            expect(f"dimension {-axis} of {subject}", found, shape[-axis])
 
 
-def axis_of(axis: int, rank: int, what: str = "axis") -> int:
+def axis_of(axis: int, rank: int, subject: str = "axis") -> int:
     """Return the axis counted from the front; raise ShapeError when there is no such axis."""
     if not -rank <= axis < rank:
-        raise ShapeError(f"{what} {axis} is outside rank {rank}")
+        raise ShapeError(f"{subject} {axis} is outside rank {rank}")
     return axis % rank if rank else 0
 
 
-def axes_of(axes: Sequence[int], rank: int, what: str = "axis") -> tuple[int, ...]:
+def axes_of(axes: Sequence[int], rank: int, subject: str = "axis") -> tuple[int, ...]:
     """Return distinct axes counted from the front; raise ShapeError for a bad or repeated one."""
-    found = tuple(axis_of(axis, rank, what) for axis in axes)
+    found = tuple(axis_of(axis, rank, subject) for axis in axes)
     if len(set(found)) != len(found):
-        raise ShapeError(f"{what} list {tuple(axes)} names one axis twice")
+        raise ShapeError(f"{subject} list {tuple(axes)} names one axis twice")
     return found
 
 
@@ -115,12 +113,12 @@ MOST_PARTS = 1 << 16
 """The most dimensions or parts of a type, so that a damaged model cannot ask for billions."""
 
 
-def known_length(value: Value, what: str) -> int:
+def known_length(value: Value, subject: str) -> int:
     """Return the number of elements of a 1-d input; raise ShapeError when it is unknown."""
     if len(value.shape) != 1 or not isinstance(value.shape[0], int):
-        raise ShapeError(f"{what} is {value.type}, expected one dimension of known length")
+        raise ShapeError(f"{subject} is {value.type}, expected one dimension of known length")
     if value.shape[0] > MOST_PARTS:
-        raise ShapeError(f"{what} is {value.type}, expected at most {MOST_PARTS} elements")
+        raise ShapeError(f"{subject} is {value.type}, expected at most {MOST_PARTS} elements")
     return value.shape[0]
 
 
@@ -221,8 +219,8 @@ def window(
     return strides or (1,) * rank, pads or (0,) * 2 * rank, dilations or (1,) * rank
 
 
-def known_dims(what: str, dims: Sequence[Dim]) -> tuple[int, ...]:
+def known_dims(subject: str, dims: Sequence[Dim]) -> tuple[int, ...]:
     """Return dimensions that must be numbers; raise ShapeError when one is not."""
     if not all(isinstance(dim, int) for dim in dims):
-        raise ShapeError(f"{what} is [{','.join(map(str, dims))}], expected numbers")
+        raise ShapeError(f"{subject} is [{','.join(map(str, dims))}], expected numbers")
     return tuple(int(dim) for dim in dims)

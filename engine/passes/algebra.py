@@ -189,9 +189,7 @@ def is_clamp(op: str) -> bool:
 
 
 def clamp_before(g: GraphRewriter, value: int | None) -> tuple[str, ...]:
-    """Return the op that makes a value if it is a clamp, in the form of `made_by` and
-    `only_for`.
-    """
+    """Return the op that makes a value if it is a clamp, as an argument of `made_by`."""
     node = g.producer(value)
     return (node.op,) if node is not None and is_clamp(node.op) else ()
 

@@ -75,9 +75,7 @@ def pair_of_types(g: GraphRewriter, root: Node) -> tuple[int] | None:
 def _quantized_once(
     g: GraphRewriter, root: Node, first: Node, quant: Quant, stored: str
 ) -> int | None:
-    """Return the result of the quantize_linear `first`, by a type; one value for all its
-    readers.
-    """
+    """Return the result of the quantize_linear `first`, by a type; all readers share it."""
     real = first.used[0]
     if g.data(real) is not None:
         return g.constant(_run(g, first), g.values[real].name, quant)

@@ -74,8 +74,7 @@ class Flow:
 
 
 def flow_of(plan: Plan, seconds: Sequence[float], depth: int | None = None) -> Flow:
-    """Return how a plan flows if task i takes seconds[i]; depth None finds the least that is
-    enough.
+    """Return how a plan flows if task i takes seconds[i]; depth None: the least one that is enough.
 
     Errors: PlanError, if the depth is not a number above 0, or its contexts fit no device's memory
     """

@@ -252,9 +252,7 @@ def _last_in_prediction(tasks: Sequence[Task], last: Mapping[int, int]) -> dict[
 
 
 def _with_byte_waits(tasks: Sequence[Task], slots: Mapping[int, Slot]) -> tuple[Task, ...]:
-    """Add the waits for bytes: each task waits for the earlier users of the bytes that it
-    writes.
-    """
+    """Add the waits for bytes: a task waits for the earlier users of bytes that it writes."""
     done: list[Task] = []
     memories: defaultdict[str, _Users] = defaultdict(_Users)
     for task in tasks:
@@ -293,9 +291,7 @@ class _Users:
         return users
 
     def _split_at(self, slot: Slot) -> tuple[int, int]:
-        """Split spans so that a slot covers whole ones; return the first, and the first after the
-        slot.
-        """
+        """Split spans so that a slot covers whole ones; return the first and the one behind."""
         return self._border(slot.offset), self._border(slot.offset + max(slot.nbytes, 1))
 
     def _border(self, offset: int) -> int:
@@ -307,9 +303,7 @@ class _Users:
 
 
 def _serialise_subgraphs(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """Make every subgraph wait for the one before: its first tasks wait for the other's
-    last tasks.
-    """
+    """Make the first tasks of every subgraph wait for the last tasks of the one before."""
     members: dict[int, list[Task]] = {}
     for task in tasks:
         members.setdefault(task.subgraph, []).append(task)

@@ -21,9 +21,7 @@ Execution = Literal["sunk", "interactive"]
 
 @dataclass(frozen=True)
 class TaskGroup:
-    """Nodes that run as one task. `subgraph` numbers the regions in plan order; a copy has its
-    region's number.
-    """
+    """Nodes that run as one task. `subgraph` numbers regions in plan order, their copies too."""
 
     device: str
     level: int
@@ -71,9 +69,7 @@ def _merged(
     levels: Mapping[int, int],
     execution: Execution,
 ) -> list[TaskGroup]:
-    """Return the regions' groups; each copy is a group, right after the group that makes
-    its value.
-    """
+    """Return the regions' groups; each copy is a group right after its value's maker."""
     graph = placement.graph
     copies: dict[int | None, list[Node]] = {}
     for node in graph.nodes:
@@ -97,9 +93,7 @@ def _merged(
 def _split(
     placement: Placement, regions: Sequence[_Region], execution: Execution
 ) -> list[TaskGroup]:
-    """Return each region's groups: the copies that it reads, its nodes, the copies of its
-    outputs.
-    """
+    """Return each region's groups: its input copies, its nodes, the copies of its outputs."""
     graph = placement.graph
     ordered: list[TaskGroup] = []
     copied: set[int] = set()

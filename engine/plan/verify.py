@@ -17,9 +17,7 @@ from trireme.support.errors import PlanError
 
 
 def check_plan(plan: Plan) -> None:
-    """Raise PlanError naming the tasks and values if some order that the waits allow could go
-    wrong.
-    """
+    """Raise PlanError, naming tasks and values, if an order that the waits allow can go wrong."""
     before = _closure(plan)
     _check_nodes(plan, before)
     _check_effects(plan)
@@ -28,9 +26,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def _closure(plan: Plan) -> list[int]:
-    """Return, for each task, the tasks that must be over when it starts, as the bits of a
-    number.
-    """
+    """Return, for each task, the tasks that must be over when it starts, as bits."""
     before: list[int] = []
     for position, task in enumerate(plan.tasks):
         if task.index != position:
@@ -45,9 +41,7 @@ def _closure(plan: Plan) -> list[int]:
 
 
 def _check_nodes(plan: Plan, before: list[int]) -> None:
-    """Check that each node runs once, and each input is made before, inside or by an
-    awaited task.
-    """
+    """Check that each node runs once, and each input is made before it or inside its task."""
     graph = plan.graph
     made_in: dict[int, int] = {}
     for task in plan.tasks:
@@ -111,9 +105,7 @@ def _effect_pairs(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
 
 
 def _check_bytes(plan: Plan, before: list[int]) -> None:
-    """Check that a writer of bytes is after every earlier user and before every later user
-    of them.
-    """
+    """Check that a writer of bytes is after earlier users and before later users of them."""
     graph, slots = plan.graph, plan.slots
     writer = {value: -1 for value in graph.inputs}
     readers: dict[int, list[int]] = {}

@@ -83,9 +83,7 @@ _WHY: Mapping[Source, str] = {
 
 
 def _remedy(sources: Sequence[Source], command: str) -> str:
-    """Return the sentence on the most common source other than calibration, else on a busy
-    machine.
-    """
+    """Return the sentence on the most common source but calibration, else on a busy machine."""
     rough = [source for source in sources if source != "calibration"]
     if 2 * len(rough) > len(sources):
         most = max(dict.fromkeys(rough), key=lambda source: rough.count(source))

@@ -192,9 +192,7 @@ def clock_of(plan: Plan, task: Task) -> Clock:
 
 
 def moved_bytes(graph: Graph, nodes: Sequence[Node]) -> int:
-    """Return the bytes that the nodes of one kernel read and make, without values that stay
-    inside.
-    """
+    """Return the bytes that one kernel's nodes read and make, without values that stay inside."""
     made = {value for node in nodes for value in node.outputs}
     read = {value for node in nodes for value in node.used}
     inside = {value for value in made & read if not graph.is_output(value)}

@@ -62,9 +62,7 @@ def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
 
 
 def _wall(profile: Profile) -> _Clock:
-    """Return the wall clock of the last run; nodes of simulated devices are on the virtual
-    clock.
-    """
+    """Return the wall clock of the last run; simulated nodes are on the virtual clock."""
     origin = min((min(span.start_s, *span.held_s) for span in profile.last_run), default=0.0)
     rows = _nodes_of(profile.nodes)
     tasks: dict[int, Times] = {}

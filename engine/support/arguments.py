@@ -46,9 +46,7 @@ _LONGEST = 60
 
 
 def checked(kind: type[TriremeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the function raises `kind` for an argument that its annotation
-    forbids.
-    """
+    """Return a decorator: the function raises `kind` for arguments against their annotations."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""The version of the code, for the keys of caches: other code makes what they keep anew."""
+"""The version of the code, a part of cache keys: changed code makes the entries again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @functools.cache
 def code_version() -> str:
-    """Return a digest of when the code that makes graphs was changed, file by file."""
+    """Return a digest of the change times of the files that make graphs."""
     specs = map(importlib.util.find_spec, ("trireme", "trireme.converters"))
     roots = [root for spec in specs if spec for root in spec.submodule_search_locations or ()]
     files = sorted(file for root in roots for file in Path(root).rglob("*.py"))

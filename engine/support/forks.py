@@ -15,9 +15,7 @@ class Forkable(Protocol):
     """An object with threads or locks of its own."""
 
     def reset_after_fork(self) -> None:
-        """Return to the state before the first use of a thread; called in a child without other
-        threads.
-        """
+        """Return to the state before any thread; called in a child without other threads."""
 
 
 _KNOWN: weakref.WeakSet[Forkable] = weakref.WeakSet()

@@ -111,9 +111,7 @@ def release(array: Array) -> None:
 
 
 def offset_in(array: Array, file: OpenFile) -> int | None:
-    """Return the file offset of an array's first element, for an array that is a view of
-    the file.
-    """
+    """Return the file offset of an array's first element; None if it is no view of the file."""
     low, high = np.lib.array_utils.byte_bounds(array)
     start, end = np.lib.array_utils.byte_bounds(file.data)
     return array.ctypes.data - start if start <= low and high <= end else None

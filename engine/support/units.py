@@ -35,18 +35,16 @@ def bytes_text(nbytes: float) -> str:
     return _scaled(nbytes, _SIZES)
 
 
-def rate_text(per_second: float, what: str) -> str:
-    """Return a rate to three digits; `what` is its unit without a prefix: "12.8 GB/s"."""
+def rate_text(per_second: float, unit: str) -> str:
+    """Return a rate to three digits; `unit` is its unit without a prefix: "12.8 GB/s"."""
     for prefix, scale in _RATES:
         if per_second >= scale * _ONE:
-            return f"{_three_digits(per_second / scale)} {prefix}{what}"
-    return f"{per_second:.3g} {what}"
+            return f"{_three_digits(per_second / scale)} {prefix}{unit}"
+    return f"{per_second:.3g} {unit}"
 
 
 def _scaled(number: float, units: Sequence[tuple[str, float]]) -> str:
-    """Return a number in the largest unit with a number of at least one, else in the
-    smallest unit.
-    """
+    """Return a number in the largest unit that makes it at least one, else in the smallest."""
     unit, scale = next((one for one in units if abs(number) * one[1] >= _ONE), units[-1])
     return f"{_three_digits(number * scale)} {unit}"
 

@@ -103,9 +103,7 @@ class Emitter:
         return Ring(start, nbytes, copies)
 
     def fetch(self, ring: Ring | None, source: View, dtype: str | None = None) -> View:
-        """Return the view in SRAM: the source itself, a copy that a buffer still holds, or a new
-        copy.
-        """
+        """Return the view in SRAM: the source itself, a copy still in a buffer, or a new copy."""
         if source.region == SRAM:
             return source
         if ring is None:
@@ -113,9 +111,7 @@ class Emitter:
         return self.copy(ring, source, dtype or source.dtype)
 
     def copy(self, ring: Ring, source: View, dtype: str) -> View:
-        """Return a dense copy in a buffer, new unless a buffer holds one; repeated elements stay
-        repeated.
-        """
+        """Return a dense copy, new unless a buffer holds one; repeated elements stay repeated."""
         held = next((i for i, view in ring.contents.items() if view == source), None)
         index = ring.next() if held is None else held
         shape = _distinct(source)

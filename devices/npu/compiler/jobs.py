@@ -97,9 +97,7 @@ class Site:
         return self.places[value].region == SRAM
 
     def width(self, value: int) -> int:
-        """Return an element's bytes in a tile buffer; 0 for a value in SRAM, which needs no
-        buffer.
-        """
+        """Return an element's bytes in a tile buffer; 0 for a value in SRAM."""
         return 0 if self.resident(value) else ITEMSIZE[self.dtype(value)]
 
     def dtype(self, value: int) -> str:

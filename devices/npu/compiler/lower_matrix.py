@@ -301,9 +301,7 @@ def _shared(scales: PackScales) -> PackScales:
 
 
 def _lead_steps(shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the elements between matrices along each leading axis of the output, 0 where
-    broadcast.
-    """
+    """Return the elements between matrices along each leading output axis, 0 where broadcast."""
     strides = row_major(shape)[:-2]
     own = tuple(0 if n == 1 else s for n, s in zip(shape[:-2], strides, strict=True))
     return (0,) * (len(lead) - len(own)) + own

@@ -171,9 +171,7 @@ def lower(low: Lowering) -> Lowering:
 
 
 def _alias(low: Lowering) -> None:
-    """Record which values share bytes: an alias and its source, or the source and a graph
-    output.
-    """
+    """Record which values share bytes: an alias and its source, or the source and an output."""
     graph = low.graph
     fixed = {*graph.inputs, *graph.outputs}
     for node in reversed(graph.nodes):

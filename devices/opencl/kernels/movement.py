@@ -339,9 +339,7 @@ def refuse_gather(graph: Graph, node: Node) -> str | None:
 
 
 def _is_known(graph: Graph, node: Node) -> bool:
-    """Whether the indices of a gather are constants in range; wrong ones are reported at
-    run time.
-    """
+    """Whether a gather's indices are constants in range; wrong ones are reported at run time."""
     indices, dims = graph.values[node.used[1]].data, graph.type(node.used[0]).dims
     size = dims[int(node.attrs["axis"]) % len(dims)]
     return indices is not None and first_outside(indices, -size, size - 1) is None

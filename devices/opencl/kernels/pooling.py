@@ -19,9 +19,7 @@ def refuse_pool(graph: Graph, node: Node) -> str | None:
 
 
 def refuse_quantized_pool(graph: Graph, node: Node) -> str | None:
-    """Return why there is no 8-bit kernel for a pool, or None; raises GraphError with a
-    sentence.
-    """
+    """Return why there is no 8-bit kernel for a pool, or None; GraphError gives a reason too."""
     from trireme.ir.op import call_of
 
     pool_params(call_of(graph, node))
