@@ -16,7 +16,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
-from trireme.runtime.interactive import Step
+from trireme.runtime.interactive import WatchedTask
 from trireme.runtime.session import Session
 from trireme.support.dtypes import FLOATS, Array, dtype_name
 
@@ -128,7 +128,7 @@ class _Watcher:
         self.right = dict(self.seen)
         self.left = {value: len(graph.users(value)) for value in graph.values}
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: WatchedTask) -> None:
         for node in step.task.nodes:
             self._references(node, step.values)
         single = len(step.task.nodes) == 1
@@ -157,7 +157,7 @@ class _Watcher:
         arrays = [None if i is None else self.seen[i] for i in node.inputs]
         return evaluate(self.graph, node, arrays)
 
-    def _row(self, step: Step, node: Node, value: int, local: Array | None) -> None:
+    def _row(self, step: WatchedTask, node: Node, value: int, local: Array | None) -> None:
         ours = step.values[value]
         total = gap(ours, self.right[value])
         mine = None if local is None else gap(ours, local)

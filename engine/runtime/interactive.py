@@ -19,7 +19,7 @@ from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class Step:
+class WatchedTask:
     """What one task did: the nodes it ran, where, and the arrays that left it, by value id."""
 
     task: Task
@@ -46,7 +46,7 @@ class Step:
         return "\n".join(lines)
 
 
-Watcher = Callable[[Step], None]
+Watcher = Callable[[WatchedTask], None]
 
 
 def run_steps(
@@ -66,7 +66,7 @@ def run_steps(
             calls[index].launch().wait()
         except Exception as error:
             raise_named(plan, [index], error)
-        watch(Step(task, plan.graph, {value: read(value) for value in task.outputs}))
+        watch(WatchedTask(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 
 def summary(array: Array) -> str:

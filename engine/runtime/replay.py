@@ -27,7 +27,7 @@ from trireme.plan.plan import Plan
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Mode
-from trireme.runtime.interactive import Step
+from trireme.runtime.interactive import WatchedTask
 from trireme.runtime.session import Session
 from trireme.support.arguments import checked, choice
 from trireme.support.atomic import write_atomic
@@ -159,7 +159,7 @@ def _step_by_step(
     graph, found = session.plan.graph, list[Digest]()
     session.states.clear()
 
-    def watch(step: Step) -> None:
+    def watch(step: WatchedTask) -> None:
         for value, array in step.values.items():
             maker = graph.producer(value)
             label = maker.label if maker else "input"

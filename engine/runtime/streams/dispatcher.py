@@ -24,7 +24,7 @@ from trireme.support.forks import register_at_fork
 
 
 @dataclass(frozen=True)
-class Step:
+class StreamStep:
     """A part of an item, for the thread of a queue.
 
     waits: the steps of the item that come before
@@ -48,7 +48,7 @@ class StreamContext:
     """
 
     execution: ExecutionContext
-    steps: Sequence[Step] = ()
+    steps: Sequence[StreamStep] = ()
     between: Sequence[tuple[int, int]] = ()
     launch: Callable[[list[Event]], None] | None = None
 

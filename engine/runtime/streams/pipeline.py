@@ -15,7 +15,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
-from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
+from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 
 
 def pipeline(program: Program, depth: int | None = None) -> Dispatcher:
@@ -33,10 +33,10 @@ def pipeline(program: Program, depth: int | None = None) -> Dispatcher:
     return Dispatcher(flow, contexts, queues)
 
 
-def _steps(context: ExecutionContext, queues: Sequence[str]) -> list[Step]:
+def _steps(context: ExecutionContext, queues: Sequence[str]) -> list[StreamStep]:
     """Return a step for each task."""
     return [
-        Step(
+        StreamStep(
             queues.index(task.device),
             task.waits,
             task.estimate_s < CHEAP_S,

@@ -24,7 +24,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program, compile_plan
-from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
+from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 from trireme.runtime.streams.pipeline import pipeline
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
@@ -134,7 +134,7 @@ def round_robin(programs: Sequence[Program], flow: Flow) -> Dispatcher:
         )
     runs = [serial_runner(one.program.plan, one.calls) for one in made]
     contexts = [
-        StreamContext(one, [Step(number % len(programs), (), False, run)])
+        StreamContext(one, [StreamStep(number % len(programs), (), False, run)])
         for number, (one, run) in enumerate(zip(made, runs, strict=True))
     ]
     return Dispatcher(flow, contexts, [f"replica-{number}" for number in range(len(programs))])

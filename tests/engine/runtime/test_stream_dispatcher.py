@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trireme.runtime.streams.dispatcher import Dispatcher, Step, StreamContext
+from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 from trireme.runtime.streams.stream import Stream, Streams
 from trireme.support.errors import RunError
 
@@ -41,10 +41,10 @@ class Execution:
 def context_of(kind, execution, cheap=False, between=()):
     first, second = partial(execution.part, 0), partial(execution.part, 1)
     if kind == "steps":
-        steps = [Step(0, (), False, first), Step(1, (0,), cheap, second)]
+        steps = [StreamStep(0, (), False, first), StreamStep(1, (0,), cheap, second)]
         return StreamContext(execution, steps, between)
     if kind == "whole":
-        return StreamContext(execution, [Step(0, (), False, lambda: (first(), second()))])
+        return StreamContext(execution, [StreamStep(0, (), False, lambda: (first(), second()))])
     event = SimpleNamespace(wait=second)
     return StreamContext(execution, launch=lambda events: (first(), events.append(event)))
 
