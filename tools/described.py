@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from trireme.backend.device import Device
-from trireme.backend.registry import keep_states
+from trireme.backend.registry import add_host
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
 from trireme.devices.described import load_soc
@@ -85,7 +85,7 @@ def described_placement(options: argparse.Namespace) -> Placement:
         devices = described_devices(options)
         graph = optimise(load(options), disable=passes_off(options))
         graph = graph if options.batch is None else batched(graph, options.batch)
-        keep_states(devices, States({}))
+        add_host(devices, graph, States({}))
         costs = CostModel(devices, Calibration())
         return place(graph, costs, placement_options(options))
     finally:

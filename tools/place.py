@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.backend.device import Device
-from trireme.backend.registry import keep_states, open_devices
+from trireme.backend.registry import add_host, open_devices
 from trireme.calibration.deciding import measure_deciding
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
@@ -117,7 +117,7 @@ def place_model(options: argparse.Namespace) -> int:
         graph = optimise(load(options), disable=passes_off(options))
         graph = graph if options.batch is None else batched(graph, options.batch)
         described = options.soc is not None
-        keep_states(devices, States({} if described else state_types(graph)))
+        add_host(devices, graph, States({} if described else state_types(graph)))
         measured = Calibration() if described else load_calibration(calibration_path())
         costs = CostModel(devices, measured)
         costs, placement, remark = _decided(options, graph, costs, before, progress)

@@ -13,7 +13,7 @@ def _open(options: HostOptions, instance: Instance) -> Device:
 
 KIND = DeviceKind(
     name=HOST,
-    summary="numpy references, and the states of a session",
+    summary="numpy references, control flow, and the states of a session",
     open=_open,
     options=HostOptions,
 )

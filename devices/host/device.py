@@ -1,7 +1,7 @@
 """Run nodes on the numpy references, where inputs, outputs and states live.
 
-A session of a graph with state opens one by itself, for nothing but the reads and writes of its
-states. Asked for by name it runs every op, control flow included: slow, and never chosen silently.
+A session of a graph with states or control flow opens one by itself, for these nodes alone. Asked
+for by name it runs every op: slow, and never chosen silently.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trireme.backend.device import (
     NodeSpan,
     host_view,
 )
+from trireme.backend.refusal import needs_host
 from trireme.devices.host.options import HostOptions
 from trireme.ir.effects import States, uses_state
 from trireme.ir.graph import Graph, Node
@@ -29,9 +30,10 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
 REFERENCE = "numpy reference"
+DRIVES = "the host drives control flow"
 _SPEC = DeviceSpec(
     name=HOST,
-    description="numpy references, and the states of a session",
+    description="numpy references, control flow, and the states of a session",
     flops={"float32": 1e9},
     bandwidth=5e9,
     launch_s=15e-6,
@@ -57,13 +59,18 @@ class HostDevice(HostMemoryDevice):
                 return f"shape {list(type.shape)} is dynamic; memory is planned for exact shapes"
             if type.dtype == "string":
                 return "planned memory holds no strings"
-        if not self.operators and not uses_state(node):
-            return "the host keeps states only; ask for the device 'host' to run ops on it"
+        if not self.operators and not needs_host(node):
+            return (
+                "the host keeps states and drives control flow; ask for the device 'host' to run "
+                "other ops on it"
+            )
         return None
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
-        """Return "numpy reference" for everything but reads and writes of states."""
-        return "" if uses_state(node) else REFERENCE
+        """Return "numpy reference" for everything but reads and writes of states, and why."""
+        if uses_state(node):
+            return ""
+        return f"{REFERENCE}: {DRIVES}" if needs_host(node) else REFERENCE
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""

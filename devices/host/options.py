@@ -13,4 +13,4 @@ class HostOptions:
     states: States | None = option(
         None, "where `variable` and `assign` find their arrays (default: a set of its own)"
     )
-    operators: bool = option(True, "run ops without a state, too")
+    operators: bool = option(True, "run ops that other devices run, too")

@@ -30,10 +30,16 @@ def rule_of(reason: str) -> str:
     return reason.rule if isinstance(reason, Refusal) else reason
 
 
+def needs_host(node: Node) -> bool:
+    """Return whether only the host runs a node of this kind: control flow, or an effect."""
+    op = get_op(node.op)
+    return op.has_body or bool(op.effect)
+
+
 def host_reason(node: Node, device: str) -> str | None:
     """Return why a node runs on the host alone: control flow, or an effect; None for others."""
     if get_op(node.op).has_body:
-        return f"{node.op} is control flow, which {device} does not compile"
+        return f"the host drives control flow: {device} compiles no {node.op}"
     if get_op(node.op).effect:
         return f"{node.op} has an effect, which a compiled region cannot keep in order"
     return None

@@ -15,7 +15,9 @@ from typing import Any
 from trireme.backend.capabilities import states_of
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
 from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.refusal import needs_host
 from trireme.ir.effects import States
+from trireme.ir.graph import Graph
 from trireme.support.errors import DeviceError, TriremeError
 
 DEFAULT_DEVICE = "cpu"
@@ -133,17 +135,25 @@ def open_devices(
     return opened, absent
 
 
-def keep_states(opened: dict[str, Device], states: States) -> States:
+def add_host(opened: dict[str, Device], graph: Graph, states: States) -> States:
     """Return where the states of a graph live: `states`, or those of an open host device.
 
-    Without such a device, the host device is added for the states alone.
+    Without such a device, the host device is added for states, and for control flow that no other
+    open device takes. It then takes nothing else.
     """
-    if states.types and HOST not in opened:
+    if HOST not in opened and (states.types or _wants_host(opened, graph)):
         opened[HOST] = open_device(HOST, states=states, operators=False)
     found = states_of(opened.get(HOST))
     kept = states if found is None else found
     kept.types.update(states.types)
     return kept
+
+
+def _wants_host(opened: Mapping[str, Device], graph: Graph) -> bool:
+    return any(
+        needs_host(node) and all(d.unsupported_reason(graph, node) for d in opened.values())
+        for node in graph.nodes
+    )
 
 
 def options_of(

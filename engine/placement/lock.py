@@ -99,11 +99,11 @@ class Lock:
 
 def devices_of(locked: Lock) -> list[str]:
     """Return the names that a lock's devices are opened by; not the host's if it had nothing but
-    states, for which it is there by itself."""
+    states and control flow, for which it is there by itself."""
     if locked.options.devices:
         return list(locked.options.devices)
     ops = {node.op for node in locked.nodes if node.device == HOST}
-    keeper = bool(ops) and ops <= set(ops_with(lambda op: op.effect in ("reads", "writes")))
+    keeper = bool(ops) and ops <= set(ops_with(lambda op: op.effect or op.has_body))
     return [name for name in locked.devices if not (keeper and name == HOST)]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from trireme.backend.device import HOST, Device, Progress
-from trireme.backend.registry import keep_states, open_devices
+from trireme.backend.registry import add_host, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
 from trireme.ir.effects import States, state_types
@@ -86,7 +86,7 @@ class Preparation:
         devices = self._open(states)
         asked = self.made.placement_options
         graph = pinned(graph, pins_called(graph, asked.pins, devices))
-        states = keep_states(devices, states)
+        states = add_host(devices, graph, states)
         calibration = load_calibration(self.calibration)
         unmeasured = calibration.unmeasured(one.spec for one in devices.values())
         asked = replace(asked, pins={})  # the graph has them

@@ -90,16 +90,22 @@ def test_a_model_without_nodes_is_placed_and_run(tmp_path, capsys, constant):
         assert words[0] in ("run", "whatif") or "the graph has no nodes" in out
 
 
-def test_what_only_the_host_runs_says_so(tmp_path, capsys):
-    b = GraphBuilder("loop")
+def test_control_flow_is_placed_on_the_host_that_nobody_named(tmp_path, capsys):
+    b = GraphBuilder("if")
     c, x = b.input("c", TensorType((), "bool")), b.input("x", TensorType((3,), "float32"))
     body = GraphBuilder("body")
     branch = body.finish(body.add("tanh", body.input("x", TensorType((3,), "float32"))))
-    model = str(tmp_path / "if.trm")
-    trireme.save(b.finish(b.add("if", c, x, then_branch=branch, else_branch=branch)), model)
-    code, _, err = call(capsys, "place", model)
-    assert code == 3 and "control flow" in err and "fix: add a device that has it" in err
-    assert call(capsys, "place", model, "--devices", "cpu,host")[0] == 0
+    model, path = str(tmp_path / "if.trm"), str(tmp_path / "lock.toml")
+    y = b.add("if", c, b.add("neg", x), then_branch=branch, else_branch=branch)
+    trireme.save(b.finish(y), model)
+    code, out, err = call(capsys, "place", model, "--lock", path)
+    assert code == 0 and re.search(r"cpu +1 +1 ", out) and re.search(r"host +1 ", out), err
+    code, out, _ = call(capsys, "explain", model, "--all")
+    assert code == 0 and "the host drives control flow: cpu compiles no if" in out
+    code, out, _ = call(capsys, "place", model, "--check", path)
+    assert code == 0 and "the placement is the same" in out
+    with trireme.Session(model, placement=path) as session:
+        assert set(session.devices) == {"cpu", "host"}
 
 
 def test_place_pins_by_name(model, capsys):
