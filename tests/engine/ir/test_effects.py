@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import any_order
@@ -18,7 +19,6 @@ from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file import dumps, loads
 from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
-from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, PlacementError, PlanError, RunError

@@ -9,13 +9,13 @@ import random
 import numpy as np
 import pytest
 from forced import pinned_at_random
+from plan_verifier import check_plan
 from random_graphs import random_feeds, random_graph
 from sweep import sweep
 
 from trireme.cost.calibration import Calibration
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
-from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from placing import place_plain
+from plan_verifier import check_plan
 from random_graphs import random_feeds, random_graph
 from sweep import sweep
 from toy_device import ToyDevice
@@ -31,7 +32,6 @@ from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.shard import KINDS, ShardSpec, axis_of, extent, shard
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, TriremeError

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placing import place_plain
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import (
@@ -28,7 +29,6 @@ from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.plan.verify import check_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.program import compile_plan
 from trireme.runtime.session import Session

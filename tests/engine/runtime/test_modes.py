@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import PINNED, SOME_FREE, any_order, devices, feeds_of, random_graph
@@ -14,7 +15,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
-from trireme.plan.verify import check_plan
 from trireme.runtime.compare import compare_nodes, gap
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
