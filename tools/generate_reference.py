@@ -63,7 +63,7 @@ MODULES = {
         "placement.objective",
         "placement.lockfile",
     ),
-    "Optimiser": ("passes.pipeline", "ir.rewriter"),
+    "Optimiser": ("passes.pipeline", "ir.rules", "ir.rewriter"),
     "Ops": ("ir.op", "ir.builder", "ir.interpreter"),
     "Devices": (
         "backend.device",

@@ -1,4 +1,4 @@
-"""Rewrite a graph in one walk, by rules: every pass uses this module.
+"""A graph during a rewrite: one walk offers each node to the rules of its op.
 
 A rule gets a GraphRewriter, the half-rewritten graph, and one of its nodes, the root of a pattern.
 The rule looks at the nodes before the root. It returns None to leave the root. Otherwise it adds
@@ -12,26 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
-from trireme.ir.op import OpDef, get_op, ops_with
+from trireme.ir.op import get_op
 from trireme.ir.verify import check, check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
-
-MAX_WALKS = 20
-"""The most walks of one pass; it ends earlier when none of its rules finds a root."""
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """The graph a pass made, and how often each of its rules fired."""
-
-    graph: Graph
-    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class GraphRewriter:
@@ -353,34 +342,8 @@ class GraphRewriter:
 Rule = Callable[[GraphRewriter, Node], Sequence[int] | None]
 """Returns the values that replace the root's outputs, or None where the pattern does not match."""
 
-Roots = Sequence[str] | Callable[[OpDef], object]
-"""The ops of a rule's root: names, or a common trait."""
 Rules = Mapping[str, Sequence[Rule]]
 """The rules of each op."""
-
-
-def rules_by_op(*entries: tuple[Roots, Rule]) -> dict[str, list[Rule]]:
-    """Return the table that `apply` reads, from lines of (ops of the root, rule)."""
-    table: dict[str, list[Rule]] = {}
-    for roots, rule in entries:
-        for op in ops_with(roots) if callable(roots) else roots:
-            table.setdefault(op, []).append(rule)
-    return table
-
-
-def apply(graph: Graph, rules: Rules) -> Rewritten:
-    """Return the graph rewritten by the rules until none of them finds a root."""
-    counts: Counter[str] = Counter()
-    for _ in range(MAX_WALKS):
-        if not any(node.op in rules for node in graph.nodes):
-            break
-        draft = GraphRewriter(graph)
-        draft.walk(rules)
-        if not draft.counts:
-            break
-        counts += draft.counts
-        graph = draft.finish()
-    return Rewritten(graph, counts)
 
 
 def merged_source(nodes: Iterable[Node]) -> str:

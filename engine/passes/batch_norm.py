@@ -7,7 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.linear import LINEAR, as_linear, channel_axis
 from trireme.support.dtypes import FLOATS, numpy_dtype
 

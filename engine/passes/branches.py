@@ -12,7 +12,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 
 MOST_UNROLLED = 1000
 """The most nodes of an unrolled scan."""

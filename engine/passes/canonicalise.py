@@ -17,7 +17,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import LINEAR, Linear, as_linear, channel_axis, per_channel
 from trireme.passes.windows import crop_window

@@ -9,7 +9,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Value, digest, hashable
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rule
+from trireme.ir.rules import Rewritten, Roots, apply, rules_by_op
 from trireme.passes.constants import is_repeatable
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.quantize_folding import quant_of_node
 from trireme.support.errors import TriremeError
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import OpDef, get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.ops.activation import ACTIVATIONS
 from trireme.passes.algebra import clamp_limits, close, is_clamp, name_of_clamp, named_clamp
 from trireme.passes.linear import channel_axis

@@ -14,7 +14,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rule
+from trireme.ir.rules import Rewritten, Roots, apply, rules_by_op
 from trireme.passes.axes import renumber_of
 from trireme.passes.views import (
     Perm,

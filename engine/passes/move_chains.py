@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.cleanup import perm_of
 
 

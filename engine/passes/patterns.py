@@ -10,7 +10,8 @@ import math
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import has_op
-from trireme.ir.rewriter import GraphRewriter, Rewritten, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.algebra import (
     Clamp,
     Factors,

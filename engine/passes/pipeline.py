@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from trireme.ir.graph import Graph
-from trireme.ir.rewriter import Rewritten
+from trireme.ir.rules import Rewritten
 from trireme.ir.verify import check
 from trireme.passes.batch_norm import batch_norm
 from trireme.passes.branches import known_branches

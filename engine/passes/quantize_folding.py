@@ -16,7 +16,8 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.interpreter import evaluate
-from trireme.ir.rewriter import GraphRewriter, Rewritten, Roots, Rule, apply, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, Rule
+from trireme.ir.rules import Rewritten, Roots, apply, rules_by_op
 from trireme.passes.integer_ops import EIGHT_BIT, has_type, integers_of, on_integers
 from trireme.support.dtypes import Array
 

@@ -7,7 +7,8 @@ from same_results import assert_same_results, op_names
 
 from trireme.ir.builder import scalar
 from trireme.ir.graph import Graph
-from trireme.ir.rewriter import GraphRewriter, merged_source, rules_by_op
+from trireme.ir.rewriter import GraphRewriter, merged_source
+from trireme.ir.rules import rules_by_op
 from trireme.passes.pipeline import optimise
 
 
