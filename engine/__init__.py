@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trireme.model_file.convert import convert
     from trireme.placement.explain import explain
     from trireme.placement.options import PlacementOptions
+    from trireme.runtime import eager
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
     from trireme.runtime.streams.replicas import Replicas
@@ -51,6 +52,7 @@ _LATER = {
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
     "convert": "trireme.model_file.convert",
+    "eager": "trireme.runtime",
     "explain": "trireme.placement.explain",
     "load": "trireme.model_file",
     "save": "trireme.model_file",
@@ -76,6 +78,7 @@ __all__ = [
     "TriremeError",
     "__version__",
     "convert",
+    "eager",
     "explain",
     "load",
     "ops",
@@ -86,7 +89,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'trireme' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    where = importlib.import_module(_LATER[name])
+    if not hasattr(where, name):
+        importlib.import_module(f"{_LATER[name]}.{name}")
+    found = globals()[name] = getattr(where, name)
     return found
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 
 import trireme
+from trireme import eager
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.op import Call, Sample, define
 from trireme.ops.shapes import same_type
-from trireme.runtime import eager
 from trireme.support.dtypes import FLOATING, Array
 
 

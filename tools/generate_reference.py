@@ -46,6 +46,7 @@ MODULES = {
         "runtime.options",
         "runtime.streams.replicas",
         "runtime.eager",
+        "runtime.operators",
         "runtime.replay",
     ),
     "Results": (
@@ -173,7 +174,7 @@ def _exit_codes() -> Iterator[str]:
 
 def api_page() -> str:
     """Return the page of the Python API."""
-    names = [name for name in trireme.__all__ if name not in ("__version__", "ops")]
+    names = [name for name in trireme.__all__ if name not in ("__version__", "eager", "ops")]
     lines = [
         _NOTE,
         "# The Python API",

@@ -1,11 +1,12 @@
-"""Any op at once, on a chosen device, with values that print.
+"""Any op at once, on a chosen device, with tensors that read like arrays.
 
-    from trireme.runtime import eager
+    from trireme import eager
     y = eager.matmul(x, w, device="opencl")
-    print(eager.softmax(y, axis=-1))
+    print(eager.softmax(y, axis=-1) * 2)
 
-Every op of the registry is a function here: its inputs by position, its attributes by name. What
-is compiled is kept by device, op, types and attributes, so the second call of a kind only runs.
+Every op of the registry is a function here: its inputs by position, its attributes by name. A
+Tensor has Python's operators too (`operators.py`). An op on tensors runs where they are. What is
+compiled is kept by device, op, types and attributes, so the second call of a kind only runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import atexit
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,13 @@ import numpy as np
 
 import trireme.ops  # noqa: F401 - fills the registry
 from trireme.backend.device import HOST, Buffer, Device
-from trireme.backend.registry import DEFAULT_DEVICE, open_device, options_of
+from trireme.backend.registry import DEFAULT_DEVICE, kind_named, open_device, options_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType, Value, digest, hashable
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, all_ops, get_op, has_op
 from trireme.runtime.interactive import summary
+from trireme.runtime.operators import Operators
 from trireme.support.arguments import check_arguments
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import GraphError, PlacementError, TriremeError
@@ -37,19 +39,36 @@ MOST_KEPT = 512
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
-    """A value: an array, its type (with quantisation) and the device that made it. It prints."""
+class Tensor(Operators):
+    """A value: an array, its type (with quantisation) and the device that made it.
+
+    It prints, and works as an array does: `x * 2 + y[:, 1:]`, `x.mean(axis=-1)`, `for row in x`.
+    The rules of shapes and dtypes are numpy 2's. A result is on the device of its operands.
+
+    device: where ops on the tensor run; "" where no device made it
+    """
 
     data: Array
     type: TensorType
     device: str = ""
+    _context: Eager | None = field(default=None, repr=False)
+    _opened: Device | None = field(default=None, repr=False)
 
     def numpy(self) -> Array:
         """Return the array."""
         return self.data
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self.data, dtype=dtype, copy=copy)
+    def to(self, device: str) -> Tensor:
+        """Return the same elements for ops on another device; raise DeviceError if unknown."""
+        kind_named(device)
+        return Tensor(self.data, self.type, device, self._context)
+
+    def _apply(self, op: str, *inputs: Any, **attrs: Any) -> Any:
+        contexts = (each._context for each in inputs if isinstance(each, Tensor))
+        return next(filter(None, contexts), run)(op, *inputs, **attrs)
+
+    def _concrete(self) -> Array:
+        return self.data
 
     def __repr__(self) -> str:
         where = f" on {self.device}" if self.device else ""
@@ -70,6 +89,17 @@ def tensor(data: Any, quant: Quant | None = None) -> Tensor:
     if array.dtype == np.float64 and not isinstance(data, (np.ndarray, np.generic)):
         array = array.astype(np.float32)
     return Tensor(array, TensorType(array.shape, dtype_name(array.dtype), quant))
+
+
+def from_dlpack(data: Any) -> Tensor:
+    """Return a value of an array of another library in host memory, without a copy.
+
+    Errors: GraphError, if the array cannot be shared, or a graph has no such dtype
+    """
+    try:
+        return tensor(np.from_dlpack(data))
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise GraphError(f"a {type(data).__name__} cannot be shared by DLPack: {error}") from error
 
 
 def replace_quant(type: TensorType, quant: Quant | None) -> TensorType:
@@ -147,7 +177,7 @@ class Eager:
         self,
         op: str,
         *inputs: Any,
-        device: str | Device = DEFAULT_DEVICE,
+        device: str | Device | None = None,
         outputs: int | None = None,
         quants: Sequence[Quant | None] = (),
         **attrs: Any,
@@ -155,25 +185,28 @@ class Eager:
         """Return the outputs of one op: a Tensor, or a tuple where there are several.
 
         inputs: arrays, Tensors, numbers, or None for one that is left out
-        device: a name or an open device; "host" is the numpy references, and runs every op
+        device: a name or an open device; "host" is the numpy references, and runs every op. When
+            None, the device of the Tensors among the inputs, or "cpu" if no device made any
         outputs: how many of the op's outputs; those it always has when None
         quants: quantisation of the outputs
-        Errors: PlacementError, if the device refuses the op; GraphError (ShapeError) if the inputs
-            or attributes do not fit; DeviceError
+        Errors: PlacementError, if the device refuses the op or the inputs are on several devices;
+            GraphError (ShapeError), if the inputs or attributes do not fit; DeviceError
         """
-        given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
-        check_arguments(Eager.__call__, given, GraphError)
+        asked = {"op": op, "device": device, "outputs": outputs, "quants": quants}
+        check_arguments(Eager.__call__, asked, GraphError)
         use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
-        if device == HOST:
+        where = _device_of(op, operands) if device is None else device
+        if where == HOST:
             made = self._on_references(use, operands)
         else:
             with self._lock:
-                name = device if isinstance(device, str) else device.spec.name
-                opened = self._open(device) if isinstance(device, str) else device
+                opened = self._open(where) if isinstance(where, str) else where
                 call = self._compiled(use, operands, opened)
             made = call([each.data for each in operands if each is not None])
-            made = [Tensor(each.data, each.type, name) for each in made]
+        name = where if isinstance(where, str) else where.spec.name
+        given = None if isinstance(where, str) else where
+        made = [Tensor(each.data, each.type, name, self, given) for each in made]
         return made[0] if len(made) == 1 else tuple(made)
 
     def close(self) -> None:
@@ -197,7 +230,7 @@ class Eager:
         arrays = [None if i is None else graph.values[i].data for i in node.inputs]
         results = evaluate(graph, node, arrays, self.states)
         return [
-            Tensor(array, TensorType(array.shape, graph.type(i).dtype, graph.type(i).quant), HOST)
+            Tensor(array, TensorType(array.shape, graph.type(i).dtype, graph.type(i).quant))
             for array, i in zip(results, graph.outputs, strict=False)
         ]
 
@@ -219,6 +252,19 @@ class Eager:
                 self._calls.popitem(last=False)
         self._calls.move_to_end(key)
         return self._calls[key]
+
+
+def _device_of(op: str, operands: Sequence[Operand]) -> str | Device:
+    """Return the device on which the operands are; raise PlacementError if there are several."""
+    made = {each.device: each for each in operands if each is not None and each.device}
+    if len(made) > 1:
+        raise PlacementError(
+            f"{op}: the inputs are on {' and '.join(made)}; an op runs on one device",
+            fix=f'x.to("{next(iter(made))}"), or device= of the call',
+        )
+    for name, each in made.items():
+        return each._opened or name
+    return DEFAULT_DEVICE
 
 
 def _choose_constants(use: _Use, operands: Sequence[Operand], device: Device) -> frozenset[int]:
@@ -312,4 +358,6 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 def __dir__() -> list[str]:
     """Return what the module is for, the ops included."""
-    return sorted({"Eager", "Tensor", "run", "tensor", *(op.name for op in all_ops())})
+    return sorted(
+        {"Eager", "Tensor", "from_dlpack", "run", "tensor", *(op.name for op in all_ops())}
+    )

@@ -1,0 +1,365 @@
+"""Python's operators, indexing and array methods on tensors, each as ops of the registry.
+
+Comes in: a class with a `type` and `_apply`, which runs an op (`eager.Tensor`) or records one (a
+trace). Goes out: the same class with `x * 2 + y[:, 1:]`, `x.mean(axis=-1)` and the like. Meaning
+and dtypes are numpy 2's (`operands.promoted`), which the tests compare with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from trireme.runtime.indexing import index
+from trireme.runtime.operands import (
+    NUMBER_KINDS,
+    Operand,
+    cast,
+    dtype_of,
+    int_vector,
+    promoted,
+    without_quant,
+)
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.errors import GraphError, ShapeError
+
+Axis = int | Sequence[int] | None
+
+
+class Operators(Operand):
+    """A tensor that reads like an array: arithmetic, comparisons, indexing, reductions.
+
+    `==` compares elements, so a tensor is hashed by identity. A subclass gives `type` and `_apply`.
+    One with elements gives `_concrete` too; then bool(), int(), float() and iteration work.
+    """
+
+    __array_priority__ = 1000.0
+    """Above that of numpy's arrays, so that `array + tensor` is a tensor."""
+    __hash__ = object.__hash__
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of the elements."""
+        return numpy_dtype(self.type.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements; raises GraphError where a dimension is a symbol."""
+        self._expect_static("size")
+        return self.type.elements
+
+    @property
+    def T(self) -> Self:  # noqa: N802 - numpy's name
+        """The tensor with its axes reversed."""
+        return self.transpose()
+
+    def _expect_static(self, what: str) -> None:
+        if not self.type.is_static:
+            raise GraphError(f"{what} of {self.type}: a dimension is not known before a run")
+
+    # Arithmetic: numpy's ufunc gives the dtypes, the op the elements.
+
+    def _binary(
+        self, rule: np.ufunc, op: str, other: Any, swap: bool = False, truth: str = "", **attrs: Any
+    ) -> Self:
+        """Return an op of two operands, self second if `swap`; NotImplemented for another kind.
+
+        rule: numpy's ufunc, which says the dtypes
+        truth: the op of two operands of bool, where `op` takes numbers alone
+        """
+        made: Any = NotImplemented
+        if isinstance(other, (*NUMBER_KINDS, Operand)):
+            pair = promoted(rule, *((other, self) if swap else (self, other)))
+            is_truth = bool(truth) and dtype_of(pair[0]).kind == "b"
+            made = self._apply(truth if is_truth else op, *pair, **attrs)
+        result: Self = made
+        return result
+
+    def __add__(self, other: Any) -> Self:
+        return self._binary(np.add, "add", other, truth="or")
+
+    def __radd__(self, other: Any) -> Self:
+        return self._binary(np.add, "add", other, True, truth="or")
+
+    def __sub__(self, other: Any) -> Self:
+        return self._binary(np.subtract, "sub", other)
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._binary(np.subtract, "sub", other, True)
+
+    def __mul__(self, other: Any) -> Self:
+        return self._binary(np.multiply, "mul", other, truth="and")
+
+    def __rmul__(self, other: Any) -> Self:
+        return self._binary(np.multiply, "mul", other, True, truth="and")
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._binary(np.true_divide, "div", other)
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._binary(np.true_divide, "div", other, True)
+
+    def __floordiv__(self, other: Any) -> Self:
+        return self._binary(np.floor_divide, "floor_div", other)
+
+    def __rfloordiv__(self, other: Any) -> Self:
+        return self._binary(np.floor_divide, "floor_div", other, True)
+
+    def __mod__(self, other: Any) -> Self:
+        return self._binary(np.remainder, "mod", other)
+
+    def __rmod__(self, other: Any) -> Self:
+        return self._binary(np.remainder, "mod", other, True)
+
+    def __divmod__(self, other: Any) -> tuple[Self, Self]:
+        return self // other, self % other
+
+    def __pow__(self, other: Any) -> Self:
+        return self._binary(np.power, "pow", other)
+
+    def __rpow__(self, other: Any) -> Self:
+        return self._binary(np.power, "pow", other, True)
+
+    def __matmul__(self, other: Any) -> Self:
+        return self._binary(np.matmul, "matmul", other)
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self._binary(np.matmul, "matmul", other, True)
+
+    def __and__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_and, "bitwise_and", other, truth="and")
+
+    def __rand__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_and, "bitwise_and", other, True, truth="and")
+
+    def __or__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_or, "bitwise_or", other, truth="or")
+
+    def __ror__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_or, "bitwise_or", other, True, truth="or")
+
+    def __xor__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_xor, "bitwise_xor", other, truth="xor")
+
+    def __rxor__(self, other: Any) -> Self:
+        return self._binary(np.bitwise_xor, "bitwise_xor", other, True, truth="xor")
+
+    def __lshift__(self, other: Any) -> Self:
+        return self._binary(np.left_shift, "bit_shift", other, direction="LEFT")
+
+    def __rshift__(self, other: Any) -> Self:
+        return self._binary(np.right_shift, "bit_shift", other, direction="RIGHT")
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return self._binary(np.equal, "equal", other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return self._binary(np.not_equal, "not_equal", other)
+
+    def __lt__(self, other: Any) -> Self:
+        return self._binary(np.less, "less", other)
+
+    def __le__(self, other: Any) -> Self:
+        return self._binary(np.less_equal, "less_or_equal", other)
+
+    def __gt__(self, other: Any) -> Self:
+        return self._binary(np.greater, "greater", other)
+
+    def __ge__(self, other: Any) -> Self:
+        return self._binary(np.greater_equal, "greater_or_equal", other)
+
+    def _unary(self, op: str, *inputs: Any, **attrs: Any) -> Self:
+        without_quant(self, op)
+        made: Self = self._apply(op, self, *inputs, **attrs)
+        return made
+
+    def __neg__(self) -> Self:
+        if self.dtype.kind == "u":  # the negative wraps, as numpy's
+            return self._binary(np.subtract, "sub", np.zeros((), self.dtype), True)
+        return self._unary("neg")
+
+    def __pos__(self) -> Self:
+        if self.dtype.kind == "b":
+            raise GraphError(f"positive is not defined for {self.type}")
+        return self
+
+    def __abs__(self) -> Self:
+        return self if self.dtype.kind == "b" else self._unary("abs")
+
+    def __invert__(self) -> Self:
+        return self._unary("not" if self.dtype.kind == "b" else "bitwise_not")
+
+    # Elements: of what has them before a run.
+
+    def __getitem__(self, key: Any) -> Self:
+        found: Self = index(self, key)
+        return found
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise GraphError(f"{self.type} has no axes, so no length")
+        self._expect_static("the length")
+        return self.type.dims[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def tolist(self) -> Any:
+        """Return the elements as Python numbers in nested lists."""
+        return self._elements("a list").tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self._elements("an array"), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            return self._elements("a DLPack capsule").__dlpack__(**options)
+        except BufferError as error:
+            raise GraphError(f"DLPack cannot hold {self.type}: {error}") from error
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._elements("a DLPack device").__dlpack_device__()
+
+    # Methods of numpy's arrays.
+
+    def astype(self, dtype: Any) -> Self:
+        """Return the elements in another dtype: a name of it, a numpy dtype, or a Python type."""
+        name = dtype if isinstance(dtype, str) else dtype_name(dtype)
+        made: Self = cast(self, numpy_dtype(name))
+        return made
+
+    def reshape(self, *shape: Any) -> Self:
+        """Return the elements in order in another shape, given as ints or as one tuple; -1 is the
+        rest."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        rest = any(isinstance(dim, (int, np.integer)) and dim == -1 for dim in wanted)
+        return self._unary("reshape", int_vector(self, wanted), allowzero=int(not rest))
+
+    def ravel(self) -> Self:
+        """Return the elements as a vector."""
+        return self.reshape(-1)
+
+    def transpose(self, *axes: Any) -> Self:
+        """Return the tensor with its axes in another order; reversed when none is given."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        return self._unary("transpose", perm=tuple(order) or None)
+
+    def swapaxes(self, first: int, second: int) -> Self:
+        """Return the tensor with two axes exchanged."""
+        order = list(range(self.ndim))
+        first, second = self._axis(first), self._axis(second)
+        order[first], order[second] = second, first
+        return self.transpose(*order)
+
+    def squeeze(self, axis: Axis = None) -> Self:
+        """Return the tensor without axes of length 1: those given, or all."""
+        if axis is None:
+            axis = [i for i, dim in enumerate(self.shape) if dim == 1]
+        return self._unary("squeeze", _axes(axis)) if axis != [] else self
+
+    def take(self, indices: Any, axis: int | None = None) -> Self:
+        """Return the elements at indices along an axis, or of the vector of all elements."""
+        if axis is None:
+            return self.ravel()[indices]
+        return self[(slice(None),) * self._axis(axis) + (indices,)]
+
+    def clip(self, min: Any = None, max: Any = None) -> Self:
+        """Return the elements moved into min to max."""
+        low = self if min is None else self._binary(np.maximum, "max", min)
+        return low if max is None else low._binary(np.minimum, "min", max)
+
+    def round(self) -> Self:
+        """Return the nearest whole numbers, halves to even."""
+        return self if self.dtype.kind in "biu" else self._unary("round")
+
+    def _axis(self, axis: int) -> int:
+        """Return an axis counted from the first; raise ShapeError where there is none."""
+        if not -self.ndim <= axis < self.ndim:
+            raise ShapeError(f"axis {axis} of {self.type}, which has {self.ndim}")
+        return axis % self.ndim
+
+    def _reduced(self, op: str, axis: Axis, keepdims: bool) -> Self:
+        if axis is None:
+            return self._unary(op, keepdims=int(keepdims))
+        options = {"keepdims": int(keepdims), "noop_with_empty_axes": 1}
+        return self._unary(op, _axes(axis), **options)
+
+    def _widened(self) -> Self:
+        """Return the operand of a sum: bool and narrow integers as 64-bit ones, as numpy does."""
+        wide = {"b": np.int64, "i": np.int64, "u": np.uint64}.get(self.dtype.kind)
+        return self if wide is None else self.astype(np.dtype(wide))
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return the sum along axes, all when None; of integers in 64 bits."""
+        return self._widened()._reduced("reduce_sum", axis, keepdims)
+
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return the product along axes, all when None; of integers in 64 bits."""
+        return self._widened()._reduced("reduce_prod", axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return the mean along axes, all when None; of integers in float64."""
+        whole = self.dtype.kind in "biu"
+        x = self.astype(np.float64) if whole else self
+        return x._reduced("reduce_mean", axis, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return the greatest element along axes, all when None; NaN wins."""
+        return self._reduced("reduce_max", axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return the least element along axes, all when None; NaN wins."""
+        return self._reduced("reduce_min", axis, keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return whether an element along axes is not 0."""
+        return self.astype(bool)._reduced("reduce_any", axis, keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Self:
+        """Return whether no element along axes is 0."""
+        return self.astype(bool)._reduced("reduce_all", axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """Return the index of the greatest element along an axis, or among all; the first."""
+        return self._found("arg_max", axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """Return the index of the least element along an axis, or among all; the first."""
+        return self._found("arg_min", axis, keepdims)
+
+    def _found(self, op: str, axis: int | None, keepdims: bool) -> Self:
+        x = self.ravel() if axis is None else self
+        found = x._unary(op, axis=0 if axis is None else axis, keepdims=int(keepdims))
+        return found.reshape((1,) * self.ndim) if axis is None and keepdims else found
+
+    def cumsum(self, axis: int | None = None) -> Self:
+        """Return the running sums along an axis, or of the vector of all elements."""
+        x = self.ravel() if axis is None else self
+        return x._widened()._unary("cum_sum", np.array(axis or 0, np.int64))
+
+
+def _axes(axis: Axis) -> Array:
+    """Return axes as the op's input."""
+    return np.array([axis] if isinstance(axis, (int, np.integer)) else axis, np.int64)
