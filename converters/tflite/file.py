@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import tflite
 
 from trireme.ir.graph import Quant
 from trireme.support.dtypes import Array, numpy_dtype
-from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.errors import ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file, open_file
 
 IDENTIFIER = b"TFL3"
@@ -45,7 +45,11 @@ _DTYPES = {
     "COMPLEX64": "complex64",
     "COMPLEX128": "complex128",
     "STRING": "string",
+    "RESOURCE": "resource",
+    "VARIANT": "variant",
 }
+_WITHOUT_DATA = ("int4", "string", "resource", "variant")
+"""Dtypes whose data is not read."""
 _BROKEN = (
     struct.error,
     TypeError,
@@ -68,6 +72,14 @@ def _enum_names(enum: type) -> dict[int, str]:
 _TENSOR_TYPES = _enum_names(tflite.TensorType)
 _OPERATORS = _enum_names(tflite.BuiltinOperator)
 OPTIONS = _enum_names(tflite.BuiltinOptions)
+CALLERS = ("IF", "WHILE", "CALL", "CALL_ONCE")
+"""The operators that call subgraphs."""
+_SUBGRAPH_FIELDS = {
+    "IfOptions": ("ThenSubgraphIndex", "ElseSubgraphIndex"),
+    "WhileOptions": ("CondSubgraphIndex", "BodySubgraphIndex"),
+    "CallOptions": ("Subgraph",),
+    "CallOnceOptions": ("InitSubgraphIndex",),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +98,11 @@ class FileTensor:
 
 @dataclass(frozen=True, eq=False)
 class FileOperator:
-    """An operator of the file; `options` is the table of its builtin options, or None."""
+    """An operator of the file; `options` is the table of its builtin options, or None.
+
+    subgraphs: the subgraphs that it calls, in the order of its options
+    intermediates: the tensors that describe what it computes on the way
+    """
 
     index: int
     code: str
@@ -95,6 +111,8 @@ class FileOperator:
     options: Any
     options_name: str
     custom: bytes
+    subgraphs: tuple[int, ...] = ()
+    intermediates: tuple[int, ...] = ()
 
     @property
     def source(self) -> str:
@@ -103,28 +121,15 @@ class FileOperator:
 
 
 @dataclass(frozen=True, eq=False)
-class FileEntry:
-    """An entry of the file: a signature, or a subgraph without a signature.
-
-    names: the signature's names of inputs and outputs, by tensor
-    """
-
-    name: str
-    subgraph: int
-    names: Mapping[int, str]
-
-
-@dataclass(frozen=True, eq=False)
 class FileGraph:
-    """A subgraph of the file, its entry, and the names of all other entries."""
+    """A subgraph of the file."""
 
+    index: int
     name: str
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    entry: FileEntry
-    others: tuple[str, ...]
 
 
 @contextlib.contextmanager
@@ -155,79 +160,48 @@ def open_bytes(
     return memoryview(file.data.data).toreadonly()
 
 
-def read_file(data: memoryview, signature: str | None = None) -> FileGraph:
-    """Return a subgraph of a .tflite file: the one of a signature, or the first.
+class FileReader:
+    """Reads the subgraphs of one file; `_budget` limits the list entries that may be read in all.
 
-    signature: the key of a signature, or the name of a subgraph without one
-    Errors: ModelFileError, naming the field that is damaged; ConvertError, if there is no such
-        signature
+    Errors: ModelFileError, if the bytes are not a .tflite file
     """
-    if len(data) < 8 or bytes(data[4:8]) != IDENTIFIER:
-        raise ModelFileError(
-            "this is not a .tflite file", facts=[f"bytes 4..8 are {bytes(data[4:8])!r}, not 'TFL3'"]
-        )
-    return _FileReader(data).graph(signature)
-
-
-class _FileReader:
-    """Reads one file; `_budget` limits the list entries that may be read in all."""
 
     def __init__(self, data: memoryview) -> None:
+        if len(data) < 8 or bytes(data[4:8]) != IDENTIFIER:
+            raise ModelFileError(
+                "this is not a .tflite file",
+                facts=[f"bytes 4..8 are {bytes(data[4:8])!r}, not 'TFL3'"],
+            )
         self.data = data
         self.array = np.frombuffer(data, np.uint8)
         self._budget = len(data)
         with reading("the root table"):
             self.model = tflite.Model.GetRootAs(data, 0)
-
-    def graph(self, signature: str | None) -> FileGraph:
-        entries = self._entries()
-        entry = _chosen(entries, signature)
         with reading("Model.subgraphs"):
-            sub = self.model.Subgraphs(entry.subgraph)
-            name = _text(sub.Name(), "SubGraph.name") or "main"
-        codes = self._codes()
+            self.subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
+        if not self.subgraphs:
+            raise ModelFileError("the .tflite file has no subgraph")
+        self._codes = self._read_codes()
+
+    def graph(self, index: int) -> FileGraph:
+        """Return a subgraph.
+
+        Errors: ModelFileError, naming the field that is damaged
+        """
+        with reading("Model.subgraphs"):
+            sub = self.model.Subgraphs(index)
+            name = text_of(sub.Name(), "SubGraph.name") or "main"
         with reading("SubGraph.tensors"):
             n_tensors = self.count(sub.TensorsLength(), "SubGraph.tensors")
         tensors = tuple(self._tensor(sub, i) for i in range(n_tensors))
         with reading("SubGraph.operators"):
             n_operators = self.count(sub.OperatorsLength(), "SubGraph.operators")
-        operators = tuple(self._operator(sub, i, codes, n_tensors) for i in range(n_operators))
+        operators = tuple(self._operator(sub, i, n_tensors) for i in range(n_operators))
         inputs = self.indexes(sub, "Inputs", "SubGraph.inputs", n_tensors)
         outputs = self.indexes(sub, "Outputs", "SubGraph.outputs", n_tensors)
         if NO_TENSOR in inputs or NO_TENSOR in outputs:
             raise ModelFileError("SubGraph.inputs or SubGraph.outputs names no tensor (-1)")
-        others = tuple(one.name for one in entries if one is not entry)
-        return FileGraph(name, tensors, operators, inputs, outputs, entry, others)
-
-    def _entries(self) -> list[FileEntry]:
-        """Return the signatures, then the subgraphs without one."""
-        with reading("Model.subgraphs"):
-            subgraphs = self.count(self.model.SubgraphsLength(), "Model.subgraphs")
-        if not subgraphs:
-            raise ModelFileError("the .tflite file has no subgraph")
-        with reading("Model.signature_defs"):
-            n = self.count(self.model.SignatureDefsLength(), "Model.signature_defs")
-        entries = [self._signature(i, subgraphs) for i in range(n)]
-        for index in sorted(set(range(subgraphs)) - {entry.subgraph for entry in entries}):
-            with reading(f"Model.subgraphs[{index}]"):
-                name = _text(self.model.Subgraphs(index).Name(), "SubGraph.name")
-            entries.append(FileEntry(name or f"subgraph_{index}", index, {}))
-        return entries
-
-    def _signature(self, index: int, subgraphs: int) -> FileEntry:
-        field = f"Model.signature_defs[{index}]"
-        with reading(field):
-            signature = self.model.SignatureDefs(index)
-            subgraph = signature.SubgraphIndex()
-            key = _text(signature.SignatureKey(), f"{field}.signature_key")
-            names: dict[int, str] = {}
-            for side in ("Inputs", "Outputs"):
-                n = self.count(getattr(signature, f"{side}Length")(), f"{field}.{side.lower()}")
-                pairs = [getattr(signature, side)(i) for i in range(n)]
-                names |= {p.TensorIndex(): _text(p.Name(), f"{field}.name") for p in pairs}
-        if subgraph >= subgraphs:
-            raise ModelFileError(f"{field}.subgraph_index is {subgraph}, there are {subgraphs}")
-        return FileEntry(key or f"signature_{index}", subgraph, names)
+        return FileGraph(index, name, tensors, operators, inputs, outputs)
 
     def count(self, length: int, field: str) -> int:
         """Return a list's length, if the file is large enough for all lists read so far."""
@@ -247,7 +221,7 @@ class _FileReader:
                 raise ModelFileError(f"{field} names tensor {value}, there are {tensors}")
         return values
 
-    def _codes(self) -> list[str]:
+    def _read_codes(self) -> list[str]:
         with reading("Model.operator_codes"):
             n = self.count(self.model.OperatorCodesLength(), "Model.operator_codes")
         codes = []
@@ -256,7 +230,7 @@ class _FileReader:
                 code = self.model.OperatorCodes(i)
                 number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
                 if number == tflite.BuiltinOperator.CUSTOM:
-                    codes.append(_text(code.CustomCode(), "OperatorCode.custom_code") or "CUSTOM")
+                    codes.append(text_of(code.CustomCode(), "OperatorCode.custom_code") or "CUSTOM")
                 else:
                     codes.append(_OPERATORS.get(number, f"operator {number}"))
         return codes
@@ -265,7 +239,7 @@ class _FileReader:
         field = f"SubGraph.tensors[{index}]"
         with reading(field):
             tensor = sub.Tensors(index)
-            name = _text(tensor.Name(), f"{field}.name") or f"tensor_{index}"
+            name = text_of(tensor.Name(), f"{field}.name") or f"tensor_{index}"
             rank = self.count(tensor.ShapeLength(), f"{field}.shape")
             shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if rank else ()
             dtype = _DTYPES.get(_TENSOR_TYPES.get(tensor.Type(), ""))
@@ -275,7 +249,7 @@ class _FileReader:
             raise ModelFileError(f"{field}.shape is {list(shape[:_MOST_RANK])}")
         if dtype is None:
             raise ModelFileError(f"{field}.type is {tensor.Type()}, which is no known type")
-        plain = not sparse and dtype not in ("int4", "string")
+        plain = not sparse and dtype not in _WITHOUT_DATA
         data = self._data(tensor, field, shape, dtype) if plain else None
         quant = self._quant(tensor, field, shape, dtype)
         return FileTensor(index, name, shape, dtype, quant, data, variable, sparse)
@@ -340,8 +314,9 @@ class _FileReader:
             raise ModelFileError(f"{field}.quantization.zero_point is outside {dtype}")
         return Quant(scales, points, axis)
 
-    def _operator(self, sub: Any, index: int, codes: list[str], tensors: int) -> FileOperator:
+    def _operator(self, sub: Any, index: int, tensors: int) -> FileOperator:
         field = f"SubGraph.operators[{index}]"
+        codes = self._codes
         with reading(field):
             operator = sub.Operators(index)
             position = operator.OpcodeIndex()
@@ -349,28 +324,44 @@ class _FileReader:
             raise ModelFileError(f"{field}.opcode_index is {position}, there are {len(codes)}")
         inputs = self.indexes(operator, "Inputs", f"{field}.inputs", tensors)
         outputs = self.indexes(operator, "Outputs", f"{field}.outputs", tensors)
+        between = self.indexes(operator, "Intermediates", f"{field}.intermediates", tensors)
         with reading(f"{field}.builtin_options"):
             options, name = operator.BuiltinOptions(), operator.BuiltinOptionsType()
             length = operator.CustomOptionsLength()
             custom = operator.CustomOptionsAsNumpy().tobytes() if length else b""
+            called = _called(options, OPTIONS.get(name, "")) if codes[position] in CALLERS else ()
+        for subgraph in called:
+            if not 0 <= subgraph < self.subgraphs:
+                raise ModelFileError(
+                    f"{field} calls subgraph {subgraph}, there are {self.subgraphs}"
+                )
         return FileOperator(
-            index, codes[position], inputs, outputs, options, OPTIONS.get(name, ""), custom
+            index,
+            codes[position],
+            inputs,
+            outputs,
+            options,
+            OPTIONS.get(name, ""),
+            custom,
+            called,
+            between,
         )
 
 
-def _chosen(entries: Sequence[FileEntry], signature: str | None) -> FileEntry:
-    """Return the entry of a name; None selects the one of the first subgraph.
+def _called(table: Any, name: str) -> tuple[int, ...]:
+    """Return the subgraphs that an operator's options name."""
+    if table is None or name not in _SUBGRAPH_FIELDS:
+        raise ValueError("the subgraphs are not given")
+    options = getattr(tflite, name)()
+    options.Init(table.Bytes, table.Pos)
+    return tuple(int(getattr(options, field)()) for field in _SUBGRAPH_FIELDS[name])
 
-    Errors: ConvertError, listing the entries
+
+def text_of(raw: bytes | None, field: str) -> str:
+    """Return a text of the file; an absent one is empty.
+
+    Errors: ModelFileError, if it is longer than LONGEST_NAME
     """
-    for entry in entries:
-        if entry.subgraph == 0 if signature is None else entry.name == signature:
-            return entry
-    known = ", ".join(repr(entry.name) for entry in entries)
-    raise ConvertError(f"the model has no signature {signature!r}", facts=[f"signatures: {known}"])
-
-
-def _text(raw: bytes | None, field: str) -> str:
     if raw is None:
         return ""
     if len(raw) > LONGEST_NAME:

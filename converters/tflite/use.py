@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 import tflite
 
-from trireme.converters.tflite.file import NO_TENSOR, OPTIONS, FileOperator, FileTensor
+from trireme.converters.tflite.file import (
+    NO_TENSOR,
+    OPTIONS,
+    FileGraph,
+    FileOperator,
+    FileTensor,
+)
+from trireme.converters.tflite.scope import Scope
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Quant, TensorType
-from trireme.support.dtypes import Array
+from trireme.ir.graph import Dim, Quant, TensorType
+from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, ModelFileError
 
 _ACTIVATIONS = {
@@ -42,27 +49,59 @@ def _options_of(code: str) -> str | None:
 
 @dataclass
 class ConversionState:
-    """The state of a conversion: the value of each tensor so far."""
+    """The state of one subgraph's conversion: the value of each tensor so far.
 
-    builder: GraphBuilder
-    tensors: Sequence[FileTensor]
-    check_shapes: bool
+    names: names of outputs, by tensor
+    handles: the state that a resource tensor stands for
+    """
+
+    scope: Scope
+    graph: FileGraph
     ids: dict[int, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    handles: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def builder(self) -> GraphBuilder:
+        """The builder of the subgraph's nodes."""
+        return self.scope.builder
+
+    @property
+    def tensors(self) -> Sequence[FileTensor]:
+        """The tensors of the subgraph."""
+        return self.graph.tensors
 
     def value(self, index: int, where: str) -> int:
         """Return the value of a tensor, adding it when it is a constant.
 
+        A variable tensor has the value of its state.
+
         Errors: ModelFileError, if the tensor is read before an operator makes it
         """
+        tensor = self.tensors[index]
+        if tensor.variable:
+            return self.scope.read(self.variable(index), where)
         if index not in self.ids:
-            tensor = self.tensors[index]
             if tensor.data is None:
                 raise ModelFileError(
                     f"{where}: tensor {index} '{tensor.name}' is read before it is made"
                 )
             self.ids[index] = self.builder.constant(tensor.name, tensor.data, tensor.quant)
         return self.ids[index]
+
+    def variable(self, index: int) -> str:
+        """Return the state of a variable tensor. It starts with zeros, or with its zero point.
+
+        Source: TensorFlow Lite, subgraph.cc: ResetVariableTensors
+        """
+        tensor, model = self.tensors[index], self.scope.model
+        name = model.state_name((self.graph.index, index), tensor.name)
+        if name not in model.initial:
+            quant = tensor.quant if tensor.dtype in ("int8", "uint8") else None
+            zero = quant.zero_point if quant and tensor.dtype == "int8" else 0
+            filled = np.full(tensor.shape, zero, numpy_dtype(tensor.dtype))
+            model.initial[name] = (filled, quant)
+        return name
 
 
 class OperatorUse:
@@ -203,16 +242,36 @@ class OperatorUse:
         if tensor.index in self.state.ids:
             raise ModelFileError(f"{self.source}: tensor '{tensor.name}' is made twice")
         declared = TensorType(tensor.shape, tensor.dtype, tensor.quant)
-        same_shape = not self.state.check_shapes or not tensor.shape or type.shape == tensor.shape
-        if type.dtype != tensor.dtype or not same_shape:
+        check = self.state.scope.model.check_shapes and tensor.shape
+        if type.dtype != tensor.dtype or (check and not _fits(type.shape, tensor.shape)):
             raise ModelFileError(
                 f"{self.source}: output '{tensor.name}' is declared {declared}, but is made {type}"
             )
-        self.state.ids[tensor.index] = value
+        if tensor.variable:
+            self.state.scope.write(self.state.variable(tensor.index), value, self.source)
+        else:
+            self.state.ids[tensor.index] = value
+
+    def write(self, position: int, value: int) -> None:
+        """Give the variable tensor of an input a value.
+
+        Errors: ModelFileError, if the tensor is no variable
+        """
+        tensor = self.tensor(position)
+        if not tensor.variable:
+            raise ModelFileError(f"{self.source}: input {position} '{tensor.name}' is no variable")
+        self.state.scope.write(self.state.variable(tensor.index), value, self.source)
 
     def fail(self, sentence: str) -> ConvertError:
         """Return the error with the sentence on the unsupported part of this operator."""
         return ConvertError(f"{self.source}: {sentence}")
+
+
+def _fits(made: Sequence[Dim], declared: Sequence[int]) -> bool:
+    """Whether a shape is the declared one, as far as it is known."""
+    return len(made) == len(declared) and all(
+        dim == known or isinstance(dim, str) for dim, known in zip(made, declared, strict=True)
+    )
 
 
 Converter = Callable[[OperatorUse], None]

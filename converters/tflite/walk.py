@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import trireme.ops  # noqa: F401  (fills the registry)
-from trireme.converters.tflite.file import FileGraph, FileTensor, open_bytes, read_file, reading
+from trireme.converters.tflite.control import CONTROL
+from trireme.converters.tflite.entries import FileModel, read_file
+from trireme.converters.tflite.file import FileGraph, FileTensor, open_bytes, reading
 from trireme.converters.tflite.linear import LINEAR
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
+from trireme.converters.tflite.scope import ModelScope, Scope
 from trireme.converters.tflite.use import ConversionState, OperatorUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
@@ -24,13 +27,15 @@ from trireme.model_file.notes import OnNote, log_note
 from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
-OPERATORS: dict[str, Callable[[OperatorUse], None]] = COMPUTERS | LINEAR | MOVERS | ORDERERS
+OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
+    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS
+)
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
 
 _REFUSED: dict[str, Callable[[FileTensor], bool]] = {
-    "that are variables": lambda t: t.variable,
     "stored sparse": lambda t: t.sparse,
+    "of strings": lambda t: t.dtype == "string",
     "of packed int4": lambda t: t.dtype == "int4",
     "quantised to int16": lambda t: t.dtype == "int16" and t.quant is not None,
 }
@@ -66,16 +71,19 @@ def convert(
     file = read_file(open_bytes(source, use_mmap, on_open), signature)
     if signature is None and file.others:
         on_note(_others_note(file))
-    _check_supported(file)
-    fallback = Path(source).stem if isinstance(source, str | Path) else file.name
-    builder = GraphBuilder(name or fallback)
-    state = ConversionState(builder, file.tensors, check_shapes=not shapes)
+    _check_supported(list(file.graphs.values()))
+    graph = file.main
+    fallback = Path(source).stem if isinstance(source, str | Path) else graph.name
+    scope = Scope(
+        ModelScope(file.graphs, not shapes, _convert_operators), GraphBuilder(name or fallback)
+    )
+    state = ConversionState(scope, graph)
     try:
-        _add_inputs(file, state, shapes or {}, {} if signature is None else file.entry.names)
-        for operator in file.operators:
-            with reading(operator.source):
-                OPERATORS[operator.code](OperatorUse(state, operator))
-        return builder.finish(*_outputs(file, state))
+        _add_inputs(graph, state, shapes or {}, {} if signature is None else file.entry.names)
+        _convert_operators(state)
+        outputs = [state.value(index, "SubGraph.outputs") for index in graph.outputs]
+        scope.finish()
+        return scope.builder.finish(*outputs)
     except GraphError as error:
         raise ModelFileError(
             f"the .tflite file contradicts itself: {error.summary}",
@@ -84,7 +92,15 @@ def convert(
         ) from error
 
 
-def _others_note(file: FileGraph) -> str:
+def _convert_operators(state: ConversionState) -> None:
+    """Add the nodes of a subgraph whose inputs are bound."""
+    state.scope.model.count(state.graph)
+    for operator in state.graph.operators:
+        with reading(operator.source):
+            OPERATORS[operator.code](OperatorUse(state, operator))
+
+
+def _others_note(file: FileModel) -> str:
     others = ", ".join(map(repr, file.others))
     return (
         f"the .tflite file holds {len(file.others) + 1} graphs: {file.entry.name!r} is taken, not "
@@ -92,17 +108,18 @@ def _others_note(file: FileGraph) -> str:
     )
 
 
-def _check_supported(file: FileGraph) -> None:
+def _check_supported(graphs: Sequence[FileGraph]) -> None:
     """Raise one ConvertError with every operator that has no converter."""
-    missing = Counter(op.code for op in file.operators if op.code not in OPERATORS)
+    operators = [op for graph in graphs for op in graph.operators]
+    missing = Counter(op.code for op in operators if op.code not in OPERATORS)
     if missing:
-        first = {op.code: op.source for op in reversed(file.operators)}
+        first = {op.code: op.source for op in reversed(operators)}
         raise ConvertError(
-            f"{sum(missing.values())} of {len(file.operators)} operators are not supported",
+            f"{sum(missing.values())} of {len(operators)} operators are not supported",
             facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
         )
     for trouble, refused in _REFUSED.items():
-        names = [t.name for t in file.tensors if refused(t)]
+        names = [t.name for graph in graphs for t in graph.tensors if refused(t)]
         if names:
             more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
             raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
@@ -134,10 +151,6 @@ def _add_inputs(
         state.ids[index] = state.builder.input(name, TensorType(shape, tensor.dtype, tensor.quant))
     outputs = _unique([*names, *(name_of(i) for i in file.outputs)])[len(names) :]
     state.names = dict(zip(file.outputs, outputs, strict=True))
-
-
-def _outputs(file: FileGraph, state: ConversionState) -> list[int]:
-    return [state.value(index, "SubGraph.outputs") for index in file.outputs]
 
 
 def _unique(names: list[str]) -> list[str]:

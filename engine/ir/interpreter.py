@@ -58,7 +58,7 @@ def evaluate(
     op, call = get_op(node.op), call_of(graph, node)
     try:
         with np.errstate(all="ignore"):
-            if is_quantized(graph, node) and not op.moves:
+            if is_quantized(graph, node) and not op.moves and not _has_body(node):
                 if op.quantized is None:
                     raise GraphError(f"{op.name} has no quantised form")
                 results = op.quantized(call, *arrays)
@@ -104,6 +104,11 @@ def is_quantized(graph: Graph, node: Node) -> bool:
     """Whether a node reads or makes a quantised value, and so works on stored integers."""
     values = [*node.used, *node.outputs]
     return any(graph.type(value).quant is not None for value in values)
+
+
+def _has_body(node: Node) -> bool:
+    """Whether an attribute is a graph, which takes stored integers as they are."""
+    return any(isinstance(value, Graph) for value in node.attrs.values())
 
 
 def run_reference(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -19,12 +19,17 @@ KINDS = {
     "int64": "INT64",
     "bool": "BOOL",
     "int16": "INT16",
+    "resource": "RESOURCE",
+    "string": "STRING",
 }
 
 
 @dataclass
 class T:
-    """A tensor: constant when it has data; `scales` and `zeros` quantise it, along `axis`."""
+    """A tensor: constant when it has data; `scales` and `zeros` quantise it, along `axis`.
+
+    variable: whether it keeps its value between runs
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
@@ -32,6 +37,7 @@ class T:
     zeros: tuple[int, ...] = (0,)
     axis: int = 0
     data: np.ndarray | None = None
+    variable: bool = False
 
 
 def constant(data: np.ndarray, *scales: float, zero: int = 0, axis: int = 0) -> T:
@@ -41,7 +47,10 @@ def constant(data: np.ndarray, *scales: float, zero: int = 0, axis: int = 0) -> 
 
 @dataclass
 class Op:
-    """An operator on tensor indexes; `options` are fields of the table `kind`."""
+    """An operator on tensor indexes; `options` are fields of the table `kind`.
+
+    An input of -1 is left out. intermediates: tensors that describe values on the way
+    """
 
     code: str
     inputs: list[int]
@@ -49,6 +58,7 @@ class Op:
     kind: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     custom: bytes = b""
+    intermediates: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -169,6 +179,8 @@ def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray])
             QuantizedDimension=t.axis,
         )
     fields["Type"] = getattr(tflite.TensorType, KINDS[t.dtype])
+    if t.variable:
+        fields["IsVariable"] = True
     return _table(b, "Tensor", **fields)
 
 
@@ -178,16 +190,21 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
         "Inputs": _ints(b, op.inputs),
         "Outputs": _ints(b, op.outputs),
     }
+    if op.intermediates:
+        fields["Intermediates"] = _ints(b, op.intermediates)
     if op.kind:
-        made = {
-            key: _ints(b, list(value)) if isinstance(value, tuple | list) else value
-            for key, value in op.options.items()
-        }
+        made = {key: _option(b, value) for key, value in op.options.items()}
         fields["BuiltinOptions"] = _table(b, op.kind, **made)
         fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.kind)
     if op.custom:
         fields["CustomOptions"] = b.CreateByteVector(op.custom)
     return _table(b, "Operator", **fields)
+
+
+def _option(b: flatbuffers.Builder, value: Any) -> Any:
+    if isinstance(value, str):
+        return b.CreateString(value)
+    return _ints(b, list(value)) if isinstance(value, tuple | list) else value
 
 
 def _code(b: flatbuffers.Builder, code: str) -> int:

@@ -8,6 +8,7 @@ from tflite_builder import Op, T, constant, model, one_op
 from tflite_cases import CASES, RNG, SEED
 from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
+from trireme.converters.tflite.control import CONTROL
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
 
@@ -92,5 +93,6 @@ def test_every_operator_of_the_table_is_tried():
         "DEPTHWISE_CONV_2D",
         "BITCAST",
         "WHERE",
+        *CONTROL,
     }
     assert set(OPERATORS) - tried - elsewhere == set()

@@ -1,0 +1,393 @@
+"""TFLite files with branches, loops, calls and variables, against LiteRT over several runs."""
+
+import numpy as np
+import pytest
+from litert import interpreter
+from tflite_builder import Op, Signature, Sub, T, constant, model_of
+
+from trireme import Session, convert
+from trireme.ir.interpreter import interpret
+from trireme.runtime.options import ExecutionOptions
+from trireme.support.errors import ConvertError, ModelFileError
+
+X = (2, 3)
+RNG = np.random.default_rng(5)
+FEEDS = [RNG.uniform(-2, 2, X).astype(np.float32) for _ in range(4)]
+RESOURCE = T((1,), "resource")
+
+
+def f32(value, shape=()):
+    return constant(np.full(shape, value, np.float32))
+
+
+def unary(code, name=""):
+    return Sub([T(X), T(X)], [Op(code, [0], [1])], [0], [1], name)
+
+
+def handle(tensor, name="counter"):
+    options = {"Container": "", "SharedName": name}
+    return Op("VAR_HANDLE", [], [tensor], "VarHandleOptions", options)
+
+
+def read(source, target):
+    return Op("READ_VARIABLE", [source], [target], "ReadVariableOptions")
+
+
+def assign(source, value):
+    return Op("ASSIGN_VARIABLE", [source, value], [], "AssignVariableOptions")
+
+
+def add(a, b, y):
+    return Op("ADD", [a, b], [y], "AddOptions")
+
+
+def initial(value, name="counter"):
+    """A subgraph that assigns twice a constant."""
+    return Sub(
+        [RESOURCE, f32(value / 2, X), T(X)], [handle(0, name), add(1, 1, 2), assign(0, 2)], [], []
+    )
+
+
+def once(subgraph):
+    return Op("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": subgraph})
+
+
+def branch(then, other):
+    """y = then(x) if sum(x) > 0 else other(x)."""
+    total, zero = T(()), f32(0)
+    axes = constant(np.array([0, 1], np.int32))
+    return Sub(
+        [T(X), axes, total, zero, T((), "bool"), T(X)],
+        [
+            Op("SUM", [0, 1], [2], "ReducerOptions"),
+            Op("GREATER", [2, 3], [4]),
+            Op(
+                "IF",
+                [4, 0],
+                [5],
+                "IfOptions",
+                {"ThenSubgraphIndex": then, "ElseSubgraphIndex": other},
+            ),
+        ],
+        [0],
+        [5],
+    )
+
+
+def loop(inputs, outputs, condition=1, body=2):
+    options = {"CondSubgraphIndex": condition, "BodySubgraphIndex": body}
+    return Op("WHILE", inputs, outputs, "WhileOptions", options)
+
+
+def below(limit, *others):
+    """The condition turn < limit, beside other carried values."""
+    tensors = [T((), "int32"), *others, constant(np.array(limit, np.int32)), T((), "bool")]
+    n = len(tensors)
+    return Sub(tensors, [Op("LESS", [0, n - 2], [n - 1])], list(range(n - 2)), [n - 1], "below")
+
+
+ONE = constant(np.array(1, np.int32))
+
+
+def counted(limit, start=0):
+    """x doubles `limit - start` times and is tanh of it each time."""
+    main = Sub(
+        [constant(np.array(start, np.int32)), T(X), T((), "int32"), T(X)],
+        [loop([0, 1], [2, 3])],
+        [1],
+        [2, 3],
+    )
+    body = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), T(X), T(X)],
+        [add(0, 2, 3), add(1, 1, 4), Op("TANH", [4], [5])],
+        [0, 1],
+        [3, 5],
+        "body",
+    )
+    return model_of([main, below(limit, T(X)), body])
+
+
+def growing():
+    """Each turn appends x to what is carried."""
+    main = Sub(
+        [constant(np.array(0, np.int32)), T(X), T((), "int32"), T((8, 3))],
+        [loop([0, 1], [2, 3])],
+        [1],
+        [3],
+    )
+    body = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), f32(7, (2, 3)), T((4, 3))],
+        [add(0, 2, 3), Op("CONCATENATION", [1, 4], [5], "ConcatenationOptions", {"Axis": 0})],
+        [0, 1],
+        [3, 5],
+    )
+    return model_of([main, below(3, T(X)), body])
+
+
+def nested():
+    """A loop whose body holds an IF of a loop."""
+    main = Sub(
+        [constant(np.array(0, np.int32)), T(X), T((), "int32"), T(X)],
+        [loop([0, 1], [2, 3])],
+        [1],
+        [3],
+    )
+    two = constant(np.array(2, np.int32))
+    options = {"ThenSubgraphIndex": 3, "ElseSubgraphIndex": 4}
+    body = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), two, T((), "bool"), T(X)],
+        [add(0, 2, 3), Op("LESS", [0, 4], [5]), Op("IF", [5, 1], [6], "IfOptions", options)],
+        [0, 1],
+        [3, 6],
+    )
+    inner = Sub(
+        [constant(np.array(0, np.int32)), T(X), T((), "int32"), T(X)],
+        [loop([0, 1], [2, 3], 5, 6)],
+        [1],
+        [3],
+    )
+    step = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), T(X), f32(0.5)],
+        [add(0, 2, 3), add(1, 5, 4)],
+        [0, 1],
+        [3, 4],
+    )
+    return model_of([main, below(4, T(X)), body, inner, unary("NEG"), below(3, T(X)), step])
+
+
+def counter():
+    """counter += x, from 3; the sum is the output."""
+    main = Sub(
+        [T(X), RESOURCE, T(X), T(X), T(X)],
+        [once(1), handle(1), read(1, 2), add(2, 0, 3), assign(1, 3), read(1, 4)],
+        [0],
+        [4, 2],
+    )
+    return model_of([main, initial(3)])
+
+
+def counter_in_a_loop():
+    """The body adds x to a variable that the condition does not see."""
+    main = Sub(
+        [T(X), constant(np.array(0, np.int32)), T((), "int32"), T(X), RESOURCE, T(X)],
+        [once(3), loop([1, 0], [2, 3]), handle(4), read(4, 5)],
+        [0],
+        [5, 3],
+    )
+    body = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), RESOURCE, T(X), T(X), T(X)],
+        [add(0, 2, 3), handle(4), read(4, 5), add(5, 1, 6), assign(4, 6), add(1, 6, 7)],
+        [0, 1],
+        [3, 7],
+    )
+    return model_of([main, below(3, T(X)), body, initial(1)])
+
+
+def counter_in_a_branch():
+    """A branch assigns, the other reads another variable."""
+    main = branch(1, 2)
+    main.operators[:0] = [once(3), once(4)]
+    then = Sub(
+        [T(X), RESOURCE, T(X), T(X)],
+        [handle(1), read(1, 2), add(2, 0, 3), assign(1, 3)],
+        [0],
+        [3],
+    )
+    other = Sub([T(X), RESOURCE, T(X), T(X)], [handle(1, "b"), read(1, 2), add(2, 0, 3)], [0], [3])
+    return model_of([main, then, other, initial(2), initial(-4, "b")])
+
+
+def resource_as_operand():
+    """The handle itself is carried through the loop."""
+    main = Sub(
+        [T(X), constant(np.array(0, np.int32)), RESOURCE, T((), "int32"), RESOURCE, T(X)],
+        [once(3), handle(2), loop([1, 2], [3, 4]), read(4, 5)],
+        [0],
+        [5],
+    )
+    condition = below(2, RESOURCE)
+    body = Sub(
+        [T((), "int32"), RESOURCE, ONE, T((), "int32"), T(X), T(X)],
+        [add(0, 2, 3), read(1, 4), add(4, 4, 5), assign(1, 5)],
+        [0, 1],
+        [3, 1],
+    )
+    return model_of([main, condition, body, initial(1)])
+
+
+MODELS = {
+    "if": model_of([branch(1, 2), unary("NEG"), unary("TANH")]),
+    "if of one input twice": model_of([branch(1, 1), unary("ABS")]),
+    "while": counted(4),
+    "while without a turn": counted(2, 2),
+    "while that grows": growing(),
+    "nested": nested(),
+    "variable": counter(),
+    "variable in a loop": counter_in_a_loop(),
+    "variable in a branch": counter_in_a_branch(),
+    "variable as an operand": resource_as_operand(),
+}
+
+
+def litert_runs(data, feeds):
+    made = interpreter(data, reference=False)
+    for x in feeds:
+        for detail in made.get_input_details():
+            made.set_tensor(detail["index"], x)
+        made.invoke()
+        yield {d["name"]: made.get_tensor(d["index"]) for d in made.get_output_details()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_reference_agrees_with_litert_over_runs(name):
+    graph, states = convert(MODELS[name]), {}
+    for x, want in zip(FEEDS, litert_runs(MODELS[name], FEEDS), strict=True):
+        made = interpret(graph, dict.fromkeys(graph.inputs, x), states=states)
+        for output in graph.outputs:
+            got = want.pop(graph.values[output].name)
+            np.testing.assert_allclose(made[output], got, rtol=1e-5, atol=1e-6)
+        assert not want
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "while that grows"])
+def test_session_agrees_with_litert_over_runs(name):
+    with Session(MODELS[name], devices=["cpu", "host"]) as session:
+        for x, want in zip(FEEDS, litert_runs(MODELS[name], FEEDS), strict=True):
+            made = session.run({value.name: x for value in session.graph.input_values()})
+            assert made.keys() == want.keys()
+            for output, array in made.items():
+                np.testing.assert_allclose(array, want[output], rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_has_the_name_of_the_variable_and_is_reset():
+    with Session(counter(), devices=["cpu", "host"]) as session:
+        (first,), (second,) = (
+            {k: v for k, v in session.run({"t0": FEEDS[0]}).items() if k == "t4"}.values()
+            for _ in range(2)
+        )
+        np.testing.assert_allclose(second - first, FEEDS[0], rtol=1e-5)
+        np.testing.assert_array_equal(session.states["counter"], second)
+        session.states.clear()
+        np.testing.assert_array_equal(session.run({"t0": FEEDS[0]})["t4"], first)
+
+
+def test_call_is_the_subgraph_itself():
+    """LiteRT has no kernel of CALL."""
+    main = Sub(
+        [T(X), T(X), T(X)],
+        [Op("CALL", [0], [1], "CallOptions", {"Subgraph": 1}), Op("NEG", [1], [2])],
+        [0],
+        [2, 1],
+    )
+    graph = convert(model_of([main, unary("ABS")]))
+    made = interpret(graph, {graph.inputs[0]: FEEDS[0]})
+    want = [-np.abs(FEEDS[0]), np.abs(FEEDS[0])]
+    for output, array in zip(graph.outputs, want, strict=True):
+        np.testing.assert_array_equal(made[output], array)
+    assert [graph.values[output].name for output in graph.outputs] == ["t2", "t1"]
+
+
+def test_quantised_values_pass_through_control_flow():
+    q = T(X, "int8", (0.1,), (3,))
+    options = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}
+    main = Sub([T((), "bool"), q, q], [Op("IF", [0, 1], [2], "IfOptions", options)], [0, 1], [2])
+    then = Sub([q, q], [Op("RELU", [0], [1])], [0], [1])
+    data = model_of([main, then, Sub([q, q], [add(0, 0, 1)], [0], [1])])
+    x = np.arange(-3, 3, dtype=np.int8).reshape(X) * 20
+    for condition in (False, True):
+        made = interpreter(data)
+        feeds = {"t0": np.array(condition), "t1": x}
+        for detail in made.get_input_details():
+            made.set_tensor(detail["index"], feeds[detail["name"]])
+        made.invoke()
+        want = made.get_tensor(made.get_output_details()[0]["index"])
+        with Session(data, devices=["cpu", "host"]) as session:
+            np.testing.assert_array_equal(session.run(feeds)["t2"], want)
+
+
+def uninitialised():
+    main = Sub([T(X), RESOURCE, T(X), T(X)], [handle(1), read(1, 2), add(0, 2, 3)], [0], [3])
+    return model_of([main])
+
+
+def assigned_of_another_shape():
+    main = Sub(
+        [T((1, 3)), RESOURCE, T(X)], [once(1), handle(1), assign(1, 0), read(1, 2)], [0], [2]
+    )
+    return model_of([main, initial(1)])
+
+
+def first_assigned_in_a_body():
+    main = branch(1, 2)
+    then = Sub([T(X), RESOURCE], [handle(1), assign(1, 0)], [0], [0])
+    return model_of([main, then, unary("NEG")])
+
+
+def used_before_its_first_value():
+    main = Sub([T(X), RESOURCE, T(X)], [handle(1), assign(1, 0), once(1), read(1, 2)], [0], [2])
+    return model_of([main, initial(1)])
+
+
+REFUSED = {
+    "read before CALL_ONCE or ASSIGN_VARIABLE": uninitialised,
+    r"variable 'counter' is float32\[2,3\] and becomes float32\[1,3\]": assigned_of_another_shape,
+    "variable 'counter' has no value before this body": first_assigned_in_a_body,
+    "is used before CALL_ONCE gives it a first value": used_before_its_first_value,
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_variables_cannot_do_is_a_sentence(sentence):
+    with pytest.raises(ConvertError, match=sentence):
+        convert(REFUSED[sentence]())
+
+
+def test_calls_without_end_are_damage():
+    options = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1}
+    again = Sub(
+        [T((), "bool"), T((), "bool")], [Op("IF", [0, 0], [1], "IfOptions", options)], [0], [1]
+    )
+    with pytest.raises(ModelFileError, match="calls deep|unfold to over"):
+        convert(model_of([again, again]))
+
+
+def test_a_subgraph_that_is_not_there_is_damage():
+    with pytest.raises(ModelFileError, match="calls subgraph 7, there are 3"):
+        convert(model_of([branch(1, 7), unary("NEG"), unary("NEG")]))
+
+
+def test_an_initial_loop_is_refused():
+    init = Sub(
+        [constant(np.array(0, np.int32)), T((), "int32"), RESOURCE],
+        [loop([0], [1], 2, 3), handle(2), assign(2, 1)],
+        [],
+        [],
+    )
+    body = Sub([T((), "int32"), ONE, T((), "int32")], [add(0, 1, 2)], [0], [2])
+    data = model_of([Sub([T(X), T(X)], [once(1), add(0, 0, 1)], [0], [1]), init, below(5), body])
+    with pytest.raises(ConvertError, match="has a loop, which may run without end"):
+        convert(data)
+
+
+def test_called_subgraphs_are_no_entries(caplog):
+    spare = unary("ABS", "spare")
+    graphs = [branch(1, 2), unary("NEG"), unary("TANH"), spare]
+    convert(model_of(graphs[:3]))
+    assert not caplog.records
+    convert(model_of(graphs))
+    assert "holds 2 graphs: 'main' is taken, not 'spare'" in caplog.text.replace(
+        "subgraph_0", "main"
+    )
+
+
+def test_a_signature_takes_the_subgraphs_that_it_calls():
+    graphs = [unary("ABS"), branch(2, 0), unary("NEG")]
+    signature = Signature("run", 1, {"x": 0}, {"y": 5})
+    with Session(
+        model_of(graphs, [signature]),
+        devices=["cpu", "host"],
+        execution_options=ExecutionOptions(signature="run"),
+    ) as session:
+        for x in FEEDS:
+            want = -x if x.sum() > 0 else np.abs(x)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], want)
