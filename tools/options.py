@@ -34,7 +34,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=1,3,224,224",
-        help="shape of an input that the model leaves open",
+        help="shape of an input that the model leaves open: sizes, or symbols such as seq<=512",
     )
     group.add_argument(
         "--signature", metavar="NAME", help="name of one graph of a .tflite file with several"

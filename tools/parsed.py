@@ -19,15 +19,15 @@ from trireme.support.user_files import calibration_file
 from trireme.tools.options import flag_value, flagged_options
 
 
-def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes given as NAME=1,3,224,224."""
+def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes given as NAME=1,3,224,224, where a symbol such as seq<=512 stays open."""
     shapes = {}
     for row in rows:
-        name, _, numbers = row.rpartition("=")
-        try:
-            shapes[name] = tuple(int(n) for n in numbers.split(","))
-        except ValueError:
-            raise RunError(f"--shape {row}: expected NAME=1,3,224,224") from None
+        name, _, dims = row.replace("<=", "\0").rpartition("=")
+        given = [dim.replace("\0", "<=").strip() for dim in dims.split(",")]
+        if not all(given):
+            raise RunError(f"--shape {row}: expected NAME=1,3,224,224 or NAME=1,seq<=512")
+        shapes[name] = tuple(int(dim) if dim.lstrip("-").isdecimal() else dim for dim in given)
     return shapes
 
 

@@ -1,11 +1,13 @@
 """Bind shapes to the open inputs of a model: by name, for any Graph.
 
-A shape binds a symbol everywhere: in other inputs and in the bodies of control flow too. The types
-of all other values are inferred anew.
+A size binds a symbol everywhere: in other inputs and in the bodies of control flow too. A text such
+as "seq<=512" names a symbol and bounds it, and the dimension stays open. The types of all other
+values are inferred anew.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,30 +16,57 @@ from trireme.ir.op import get_op
 from trireme.ir.verify import check, infer_types
 from trireme.support.errors import ShapeError
 
+Shapes = Mapping[str, Sequence[int | str]]
+"""Shapes of inputs by name; a dimension is a size, or a symbol such as "seq" or "1<=seq<=512"."""
+Bounds = tuple[int, int | None]
+_SYMBOL = re.compile(r"(?:(\d+)<=)?([^<>=,\s]+?)(?:<=(\d+))?")
 _IMAGE_SIZE = 224
 _OTHER_SIZE = 16
 """Example sizes in advice for open dimensions, of images and of others; the first axis gets 1."""
 
 
-def bind_shapes(graph: Graph, shapes: Mapping[str, Sequence[int]]) -> Graph:
+def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
     """Return the graph with these shapes of its inputs, all types inferred anew.
 
-    Shapes: a size for each dimension of the input; a fixed dimension keeps its size
+    Shapes: a size or a symbol for each dimension of the input; a fixed dimension keeps its size
     Errors: ShapeError, if there is no such input, a shape does not fit, or a node refuses it
     """
     if not shapes:
         return graph
     by_name = {value.name: value for value in graph.input_values()}
-    symbols: dict[str, int] = {}
+    symbols: dict[str, Dim] = {}
+    bounds: dict[str, Bounds] = {}
     types: dict[int, TensorType] = {}
     for name, shape in shapes.items():
         if name not in by_name:
             known = [f"{value.name} {value.type}" for value in by_name.values()]
             raise ShapeError(f"no input is called '{name}'", facts=[f"inputs: {', '.join(known)}"])
         value = by_name[name]
-        types[value.id] = _given_type(value, tuple(map(int, shape)), symbols)
+        dims = tuple(_given_dim(dim, bounds) for dim in shape)
+        types[value.id] = _given_type(value, dims, symbols)
     _check_bounds(graph, symbols)
-    return _rebuilt(graph, symbols, types)
+    return _rebuilt(graph, symbols, types, bounds)
+
+
+def is_open(shape: Sequence[int | str]) -> bool:
+    """Whether a shape for `bind_shapes` leaves a dimension open."""
+    return any(isinstance(dim, str) for dim in shape)
+
+
+def _given_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
+    """Return a size or the name of a symbol; add the symbol's bounds to `bounds`."""
+    if not isinstance(dim, str):
+        return int(dim)
+    found = _SYMBOL.fullmatch(dim.strip())
+    if found is None or found[2] == UNKNOWN or found[2].isdecimal():
+        raise ShapeError(f"dimension {dim!r}: expected a size, or a symbol such as 'seq<=512'")
+    least, name, most = int(found[1] or 0), found[2], int(found[3]) if found[3] else None
+    if most is not None and least > most:
+        raise ShapeError(f"dimension {dim!r}: the least size is above the most")
+    before = bounds.get(name, (0, None))
+    tops = [top for top in (before[1], most) if top is not None]
+    bounds[name] = max(least, before[0]), min(tops, default=None)
+    return name
 
 
 def shape_advice(inputs: Iterable[Value]) -> str:
@@ -65,35 +94,42 @@ def _example(shape: tuple[Dim, ...]) -> tuple[int, ...]:
     )
 
 
-def _given_type(value: Value, shape: tuple[int, ...], symbols: dict[str, int]) -> TensorType:
-    """Return the type of an input with this shape; add the sizes of its symbols to `symbols`."""
+def _given_type(value: Value, shape: tuple[Dim, ...], symbols: dict[str, Dim]) -> TensorType:
+    """Return the type of an input with this shape; add what its symbols become to `symbols`."""
     where = f"input '{value.name}' {value.type}: shape {list(shape)} was given"
     if len(shape) != len(value.shape):
         raise ShapeError(f"{where}, expected {len(value.shape)} dimensions")
     for dim, size in zip(value.shape, shape, strict=True):
-        if size < 0 or (isinstance(dim, int) and dim != size):
+        if (isinstance(size, int) and size < 0) or (isinstance(dim, int) and dim != size):
             raise ShapeError(where, fix="only dimensions that are not numbers can be given")
         if isinstance(dim, str) and dim != UNKNOWN and symbols.setdefault(dim, size) != size:
             raise ShapeError(f"{where}: symbol {dim} is bound to {symbols[dim]} and to {size}")
     return replace(value.type, shape=shape)
 
 
-def _check_bounds(graph: Graph, symbols: Mapping[str, int]) -> None:
+def _check_bounds(graph: Graph, symbols: Mapping[str, Dim]) -> None:
     for name, size in symbols.items():
         least, most = graph.symbols.get(name, (0, None))
+        if isinstance(size, str):
+            continue
         if size < least or (most is not None and size > most):
             bounds = f"{least}..{'' if most is None else most}"
             raise ShapeError(f"symbol {name} is {size}, expected {bounds}")
 
 
-def _rebuilt(graph: Graph, symbols: Mapping[str, int], types: Mapping[int, TensorType]) -> Graph:
-    """Return the graph with symbols bound and types of inputs replaced."""
+def _rebuilt(
+    graph: Graph,
+    symbols: Mapping[str, Dim],
+    types: Mapping[int, TensorType],
+    bounds: Mapping[str, Bounds],
+) -> Graph:
+    """Return the graph with symbols bound or renamed and types of inputs replaced."""
     values = dict(graph.values)
     for value in graph.input_values():
         type = types.get(value.id, value.type)
         dims = tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
         values[value.id] = replace(value, type=replace(type, shape=dims))
-    nodes = [_bound_node(node, symbols) for node in graph.nodes]
+    nodes = [_bound_node(node, symbols, bounds) for node in graph.nodes]
     for node in nodes:
         inputs = [None if i is None else values[i] for i in node.inputs]
         made = infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
@@ -101,14 +137,15 @@ def _rebuilt(graph: Graph, symbols: Mapping[str, int], types: Mapping[int, Tenso
             kept = values[out]
             values[out] = replace(kept, type=replace(type, quant=kept.quant))
     used = {dim for value in values.values() for dim in value.shape if isinstance(dim, str)}
-    left = {name: bounds for name, bounds in graph.symbols.items() if name in used}
+    own = {str(symbols.get(name, name)): limits for name, limits in graph.symbols.items()}
+    left = {name: limits for name, limits in {**own, **bounds}.items() if name in used}
     return check(replace(graph, nodes=tuple(nodes), values=values, symbols=left))
 
 
-def _bound_node(node: Node, symbols: Mapping[str, int]) -> Node:
+def _bound_node(node: Node, symbols: Mapping[str, Dim], bounds: Mapping[str, Bounds]) -> Node:
     """Return the node with symbols bound in its bodies."""
     bodies = {key: body for key, body in node.attrs.items() if isinstance(body, Graph)}
     if not bodies:
         return node
-    bound = {key: _rebuilt(body, symbols, {}) for key, body in bodies.items()}
+    bound = {key: _rebuilt(body, symbols, {}, bounds) for key, body in bodies.items()}
     return replace(node, attrs={**node.attrs, **bound})

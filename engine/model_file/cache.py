@@ -15,14 +15,14 @@ import json
 import logging
 import os
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph, Value
 from trireme.ir.op import all_ops
 from trireme.model_file import dumps, loads
@@ -48,7 +48,7 @@ _LENGTH = struct.Struct("<Q")
 
 def optimised(
     model: Model,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     passes: Sequence[str] | None = None,
     disable: Collection[str] = (),
     folder: str | os.PathLike[str] | None = USERS_CACHE,
@@ -71,8 +71,9 @@ def optimised(
         )
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
+    given = shapes or {}
     options = [
-        sorted((k, list(map(int, v))) for k, v in (shapes or {}).items()),
+        sorted((k, [d if isinstance(d, str) else int(d) for d in v]) for k, v in given.items()),
         passes,
         sorted(disable),
         signature,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open
 from trireme.ir.graph import Graph
 from trireme.model_file import is_model_file, load, loads
 from trireme.model_file.notes import OnNote, log_note
@@ -62,7 +61,7 @@ def convert(
     source: str | os.PathLike[str] | bytes,
     *,
     format: str | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     signature: str | None = None,
     mmap: bool = True,
     on_open: OnOpen = ignore_file,
@@ -73,7 +72,8 @@ def convert(
     The constants are views of the file. A mapped file may be replaced, but must not be truncated or
     overwritten in place while the graph is in use.
 
-    shapes: shapes of the inputs that the model leaves open
+    shapes: shapes of the inputs that the model leaves open; a dimension is a size, or a symbol with
+        bounds such as "seq<=512"
     mmap: map the file; False reads it
     on_open: called with every file that the graph is made of
     signature: selects one graph of a .tflite file with several; the default is the first
@@ -95,16 +95,19 @@ def convert(
             f"unknown model format {kind!r}", facts=[f"known: {_TRM}, {', '.join(_FORMATS)}"]
         )
     module, _, function = found.function.partition(":")
+    given = shapes or {}
+    sizes = {name: shape for name, shape in given.items() if not is_open(shape)}
+    symbols = {name: shape for name, shape in given.items() if is_open(shape)}
     try:
         make = getattr(importlib.import_module(module), function)
         more = {"signature": signature, "on_note": on_note} if found.has_signatures else {}
-        graph: Graph = make(source, shapes=shapes, use_mmap=mmap, on_open=on_open, **more)
+        graph: Graph = make(source, shapes=sizes or None, use_mmap=mmap, on_open=on_open, **more)
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
             raise
         summary = f"{os.fspath(source)}: {error.summary}"
         raise type(error)(summary, facts=error.facts, fix=error.fix) from error
-    return graph
+    return bind_shapes(graph, symbols)
 
 
 def _format_of(source: str | os.PathLike[str] | bytes) -> str:

@@ -50,8 +50,8 @@ TIMED = ("makespan", "serial")
 class Opened(Protocol):
     """What is timed: a Session."""
 
-    runs: Executors
-
+    @property
+    def runs(self) -> Executors: ...  # noqa: D102
     @property
     def inputs(self) -> list[Value]: ...  # noqa: D102
     @property

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Value
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
@@ -51,7 +52,15 @@ def misfit(value: Value, array: Array) -> RunError:
 
 
 def random_array(value: Value, rng: np.random.Generator) -> Array:
-    """Return random numbers that suit an input: normal floats, all values of 8-bit integers."""
+    """Return random numbers that suit an input: normal floats, all values of 8-bit integers.
+
+    Errors: RunError, if a dimension is open
+    """
+    if not value.type.is_static:
+        raise RunError(
+            f"input '{value.name}' {value.type} has open dimensions, so it cannot be made up",
+            fix=shape_advice([value]),
+        )
     dims, dtype = value.type.dims, value.type.dtype
     if dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)

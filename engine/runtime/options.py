@@ -25,6 +25,8 @@ class ExecutionOptions:
     signature: which graph of a .tflite file that holds several; the first when None
     model_cache: folder of the optimised graphs of model files; this user's cache folder when not
         given, no folder when None
+    most_shapes: how many programs of a model with open shapes are kept, one for each set of shapes;
+        the one unused for longest goes
     mmap: map the model's files, which must then not be truncated or overwritten in place; False to
         read them
     Errors: RunError, for a value that a field does not take
@@ -37,6 +39,7 @@ class ExecutionOptions:
     passes_off: Sequence[str] = ()
     signature: str | None = None
     model_cache: str | os.PathLike[str] | None = USERS_CACHE
+    most_shapes: int = 32
     mmap: bool = True
 
     def __post_init__(self) -> None:

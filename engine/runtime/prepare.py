@@ -17,6 +17,7 @@ from trireme.backend.device import HOST, Device, Progress
 from trireme.backend.registry import add_host, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
+from trireme.ir.bind_shapes import Shapes
 from trireme.ir.effects import States, state_types
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
@@ -40,19 +41,18 @@ Hold = Callable[[Sequence[Device], Calibration, Placement], Opened]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a session runs.
+    """A graph on open devices, before any placement.
 
     graph: optimised, with its pins
-    calibration: what the estimates are priced by
+    calibration: what estimates are priced by
     unmeasured: the devices that are priced by their description, and why
     """
 
     graph: Graph
+    devices: Mapping[str, Device]
     states: States
     calibration: Calibration
     unmeasured: list[str]
-    program: Program
-    context: ExecutionContext
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Preparation:
     """
 
     made: MadeWith
-    shapes: Mapping[str, Sequence[int]] | None
+    shapes: Shapes | None
     fallback: bool
     calibration: Calibration | str | os.PathLike[str] | None
     execution_options: ExecutionOptions
@@ -75,7 +75,7 @@ class Preparation:
     dropped: dict[str, str] = field(default_factory=dict)
 
     def prepare(self, model: Model) -> Prepared:
-        """Return what a session of the model runs.
+        """Return the model's graph on open devices.
 
         Errors: those of every step
         """
@@ -89,9 +89,15 @@ class Preparation:
         states = add_host(devices, graph, states)
         calibration = load_calibration(self.calibration)
         unmeasured = calibration.unmeasured(one.spec for one in devices.values())
-        asked = replace(asked, pins={})  # the graph has them
-        program, context = self._on_some(devices, graph, calibration, asked)
-        return Prepared(graph, states, calibration, unmeasured, program, context)
+        return Prepared(graph, devices, states, calibration, unmeasured)
+
+    def compile(self, prepared: Prepared) -> tuple[Program, ExecutionContext]:
+        """Return a program of the graph, whose shapes are all known, and its memory.
+
+        Errors: those of every step
+        """
+        asked = replace(self.made.placement_options, pins={})  # the graph has them
+        return self._on_some(prepared.devices, prepared.graph, prepared.calibration, asked)
 
     def _read(self, model: Model) -> Graph:
         """Return the optimised graph of the model, with the batch that was asked for."""

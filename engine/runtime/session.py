@@ -12,27 +12,34 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from trireme.backend.core_latency import Cores
 from trireme.backend.device import Device, Progress, no_progress
 from trireme.cost.calibration import Calibration
+from trireme.ir.bind_shapes import Shapes, shape_advice
 from trireme.ir.graph import Value
 from trireme.model_file.cache import Model
+from trireme.passes.pipeline import optimise
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.dynamic.instances import StageReport, Tools, run_on_reference
+from trireme.runtime.dynamic.program import OpenProgram
+from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.execute import check_order, finish, run_profiled
 from trireme.runtime.executors import Executors, Mode
 from trireme.runtime.interactive import Watcher, run_steps
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Preparation, Prepared
-from trireme.runtime.program import memory_rows
+from trireme.runtime.program import Program, memory_rows
 from trireme.runtime.repeats import seen_runs
 from trireme.runtime.session_defaults import made_with
 from trireme.runtime.streams.pipeline import pipeline
@@ -41,7 +48,7 @@ from trireme.runtime.streams.stream import Stream, Streams
 from trireme.support.arguments import checked, choice
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError, RunError
+from trireme.support.errors import InternalError, PlacementError, RunError
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 from trireme.support.showing import Shown
@@ -64,7 +71,8 @@ class Session(Closing, Shown):
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
     calibration: measured cost curves, or the file that holds them; this user's file when None
-    shapes: shapes of inputs that the model leaves open
+    shapes: shapes of inputs that the model leaves open. What stays open is bound by each run, which
+        may have any shape within the bounds of a symbol: {"ids": (1, "seq<=512")}
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
         when None that of a held lockfile
     progress: told what loading is at: (what, done, total), total 0 where it is not known
@@ -86,7 +94,7 @@ class Session(Closing, Shown):
         placement: FixedPlacement | None = None,
         measure: bool = False,
         calibration: Calibration | str | os.PathLike[str] | None = None,
-        shapes: Mapping[str, Sequence[int]] | None = None,
+        shapes: Shapes | None = None,
         batch: int | None = None,
         progress: Progress = no_progress,
         placement_options: PlacementOptions = PlacementOptions(),
@@ -109,7 +117,13 @@ class Session(Closing, Shown):
                 self._closing,
                 self.dropped,
             )
-            self._keep(preparation.prepare(model), mode)
+            prepared = preparation.prepare(model)
+            self.graph, self.states = prepared.graph, prepared.states
+            self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
+            if is_open(self.graph):
+                self._serve(prepared, mode, measure)
+            else:
+                self._keep(*preparation.compile(prepared), mode)
         except BaseException:
             self.close()
             raise
@@ -120,23 +134,50 @@ class Session(Closing, Shown):
         register_at_fork(self)
         self._closed = False
         self._streams = Streams("this session")
+        self._open: OpenProgram | None = None
+        self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
 
-    def _keep(self, prepared: Prepared, mode: Mode) -> None:
+    def _keep(self, program: Program, context: ExecutionContext, mode: Mode) -> None:
         """Have runs go through the program's memory."""
-        self.graph, self.program = prepared.graph, prepared.program
-        self.states, self.unmeasured = prepared.states, prepared.unmeasured
-        self._calibration, self._context = prepared.calibration, prepared.context
-        self._calls, self._binding = self._context.calls, self._context.ports
-        self.runs = Executors(self.plan, self._calls, mode)
-        self._direct = self._binding.direct(self.runs)
-        self._closing.callback(self.runs.close)
+        self._program, self._context = program, context
+        self._calls, self._binding = context.calls, context.ports
+        self._runs = Executors(program.plan, self._calls, mode)
+        self._direct = self._binding.direct(self._runs)
+        self._closing.callback(self._runs.close)
+
+    def _serve(self, prepared: Prepared, mode: Mode, measure: bool) -> None:
+        """Have runs find the instance for their shapes."""
+        how, asked = self.execution_options, replace(self.placement_options, pins={})
+        if asked.fixed is not None:
+            raise PlacementError(
+                "a placement is fixed for a model whose shapes are open",
+                fix=shape_advice(prepared.graph.input_values()) or "leave out placement=",
+            )
+        open_region = partial(
+            Session,
+            devices=list(prepared.devices.values()),
+            mode=mode,
+            measure=measure,
+            calibration=prepared.calibration,
+            placement_options=asked,
+            execution_options=replace(how, passes=(), passes_off=(), signature=None),
+        )
+        tools = Tools(
+            partial(optimise, passes=how.passes, disable=how.passes_off),
+            open_region,
+            partial(run_on_reference, self.states),
+            how.most_shapes,
+        )
+        self._open = OpenProgram(prepared.graph, tools, self.states)
+        self._devices = prepared.devices
+        self._closing.callback(self._open.close)
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
-        return f"{self.graph.name!r} on {', '.join(self.program.devices)}: {shapes}"
+        return f"{self.graph.name!r} on {', '.join(self.devices)}: {shapes}"
 
     @property
     def inputs(self) -> list[Value]:
@@ -149,9 +190,43 @@ class Session(Closing, Shown):
         return list(self.graph.output_values())
 
     @property
+    def program(self) -> Program:
+        """The program that runs; with open shapes that of the last run.
+
+        Errors: RunError, with open shapes before a run, and if no program ran
+        """
+        return self._latest._program
+
+    @property
     def plan(self) -> Plan:
-        """The plan that runs."""
+        """The plan that runs; with open shapes as `program`."""
         return self.program.plan
+
+    @property
+    def runs(self) -> Executors:
+        """What runs the plan's tasks; with open shapes as `program`."""
+        return self._latest._runs
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """With open shapes, the stages of the last run: what ran where, and what the host ran.
+
+        One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
+        """
+        return () if self._open is None else tuple(self._open.stages)
+
+    @property
+    def _latest(self) -> Session:
+        """This session; with open shapes that of the last run."""
+        if self._open is None:
+            return self
+        last = self._open.last
+        if last is None or not isinstance(last.region, Session):
+            raise RunError(
+                "no program has run: the shapes are open",
+                fix=shape_advice(self.inputs) or "run the session first",
+            )
+        return last.region
 
     @checked(RunError)
     def kernels(self, form: str = "ir") -> dict[str, str]:
@@ -171,12 +246,12 @@ class Session(Closing, Shown):
     @property
     def cores(self) -> tuple[Cores, ...]:
         """How far apart the cores of devices are now, beside what estimates are priced by."""
-        return self._calibration.cores_of(self.program.devices.values())
+        return self._calibration.cores_of(self.devices.values())
 
     @property
     def devices(self) -> Mapping[str, Device]:
         """The open devices, by name."""
-        return self.program.devices
+        return self._program.devices if self._open is None else self._devices
 
     def run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
@@ -192,7 +267,7 @@ class Session(Closing, Shown):
             try:
                 return self._run(feeds, out)
             except BaseException:
-                finish(self.program.devices)
+                finish(self.devices)
                 raise
             finally:
                 self._lock.release()
@@ -206,7 +281,7 @@ class Session(Closing, Shown):
             try:
                 yield
             except BaseException:
-                finish(self.program.devices)
+                finish(self.devices)
                 raise
 
     def _run(
@@ -216,9 +291,27 @@ class Session(Closing, Shown):
         if direct is not None and out is None:
             return direct(feeds)
         self._check_open()
+        if self._open is not None:
+            return self._open.run(feeds, out)
         results = self._binding.bind(feeds, out)
-        self.runs.run()
+        self._runs.run()
         return self._binding.collect(results)
+
+    @checked(RunError)
+    def at(self, feeds: Mapping[str, Any]) -> Session:
+        """Return the session that serves the shapes of these feeds: this one where they are fixed.
+
+        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
+        placement, a plan and a profile of its own, and closes when other shapes take its place.
+        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
+        """
+        with self._alone():
+            if self._open is None:
+                return self
+            found = self._open.whole(feeds)
+            if not isinstance(found, Session):
+                raise InternalError(f"an instance is a {type(found).__name__}")
+            return found
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
@@ -231,6 +324,10 @@ class Session(Closing, Shown):
         time; meanwhile `run` is free where there are no states.
         Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
         """
+        if self._open is not None:
+            raise RunError(
+                "a stream needs fixed shapes", fix=shape_advice(self.inputs) or "use run instead"
+            )
         with self._lock:
             self._check_open()
             asked = self.placement_options
@@ -245,6 +342,8 @@ class Session(Closing, Shown):
 
         Errors: as `run`
         """
+        if self._open is not None:
+            return self.at(feeds).run_traced(feeds)
         with self._alone():
             self._choose_executor(feeds)
             return self._watched(feeds)
@@ -255,6 +354,8 @@ class Session(Closing, Shown):
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
+        if self._open is not None:
+            return self.at(feeds).run_in_order(feeds, order)
         with self._alone():
             check_order(self.plan, order)
             results = self._binding.bind(feeds)
@@ -270,6 +371,8 @@ class Session(Closing, Shown):
         With execution="interactive" every node is a task, and every value is seen.
         Errors: as `run` and, given an order, as `run_in_order`
         """
+        if self._open is not None:
+            return self.at(feeds).run_nodes(feeds, watch, order)
         with self._alone():
             chosen = range(len(self._calls)) if order is None else order
             check_order(self.plan, chosen)
@@ -288,24 +391,26 @@ class Session(Closing, Shown):
         """
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        if self._open is not None:
+            return self.at(feeds).profile(feeds, runs, warmup)
         with self._alone():
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
             run, watch = partial(self._run, feeds), partial(self._watched, feeds)
             seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup)
             memory = memory_rows(self.program)
-            return make_profile(self.plan, *seen, memory, self.runs.is_serial, self.cores)
+            return make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
 
     def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run, and when each of its tasks ran."""
         results = self._binding.bind(feeds)
-        spans = self.runs.profiled()
+        spans = self._runs.profiled()
         return self._binding.collect(results), spans
 
     def _choose_executor(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
         given = self._binding.bind(feeds)
-        self.runs.choose_executor()
+        self._runs.choose_executor()
         self._binding.collect(given)
 
     def close(self) -> None:

@@ -5,12 +5,15 @@ errors advise where they are missing.
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from toy_device import ToyDevice
 
 import trireme
+from trireme.cost.model import CostModel
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.placement.place import place
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, PlanError, ShapeError
@@ -64,9 +67,19 @@ def test_a_session_takes_shapes_for_every_kind_of_model(model, tmp_path):
             np.testing.assert_allclose(session.run({"input": X})["y"], WANTED, rtol=1e-5)
 
 
-def test_without_shapes_the_error_names_the_models_input(model, tmp_path):
+def test_without_shapes_one_session_runs_any(model, tmp_path):
+    options = ExecutionOptions(model_cache=tmp_path / "cache")
+    with Session(model, execution_options=options) as session:
+        np.testing.assert_allclose(session.run({"input": X})["y"], WANTED, rtol=1e-5)
+        other = session.run({"input": X[:1, :, :2]})["y"]
+        np.testing.assert_allclose(
+            other, (np.maximum(X, 0) + X)[:1, :, :2].mean((2, 3), keepdims=True), rtol=1e-5
+        )
+
+
+def test_a_placement_needs_shapes_and_the_error_names_the_models_input():
     with pytest.raises(PlanError) as caught:
-        Session(model, execution_options=ExecutionOptions(model_cache=tmp_path / "cache"))
+        place(trireme.convert(open_model()), CostModel({"cpu": ToyDevice("cpu")}))
     assert caught.value.fix == (
         "give the inputs' shapes, e.g. --shape input=1,3,224,224, "
         "or shapes={'input': (1, 3, 224, 224)} in Python"
@@ -78,18 +91,10 @@ def test_the_advice_can_be_followed_on_the_command_line(tmp_path, capsys, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "open.onnx"
     path.write_bytes(open_model())
-    assert main(["run", str(path)]) != 0
+    assert main(["place", str(path)]) != 0
     advised = capsys.readouterr().err.partition("e.g. ")[2].partition(", or")[0].split()
     assert advised == ["--shape", "input=1,3,224,224"]
-    assert main(["run", str(path), *advised]) == 0
-
-
-def test_a_shape_that_values_decide_has_no_such_advice():
-    builder = GraphBuilder("rows")
-    x = builder.input("x", TensorType((4,), "float32"))
-    with pytest.raises(PlanError) as caught:
-        Session(builder.finish(builder.add("non_zero", x)))
-    assert caught.value.fix == ""
+    assert main(["place", str(path), *advised]) == 0
 
 
 def test_an_input_without_a_shape_is_named():
@@ -155,3 +160,23 @@ def test_bodies_of_control_flow_are_bound_too():
     assert bound.nodes[0].attrs["then_branch"].type(0).shape == (3,)
     feeds = {"condition": np.array(True), "x": np.array([-1, 0, 2], np.float32)}
     np.testing.assert_array_equal(run_reference(bound, feeds)["y"], [0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("dim", "bounds"),
+    [("n", (0, None)), ("n<=8", (0, 8)), ("2<=n<=8", (2, 8)), ("2<=n", (2, None))],
+)
+def test_a_symbol_keeps_its_bounds(dim, bounds):
+    graph = bind_shapes(trireme.convert(open_model()), {"input": (dim, 3, 5, "W")})
+    assert graph.type(graph.inputs[0]).shape == ("n", 3, 5, "W")
+    assert graph.symbols == {"n": bounds, "W": (0, None)}
+    outside = (bounds[1] or 99) + 1 if bounds[1] else bounds[0] - 1
+    if outside >= 0 and bounds != (0, None):
+        with pytest.raises(ShapeError, match=f"symbol n is {outside}"):
+            bind_shapes(graph, {"input": (outside, 3, 5, 5)})
+
+
+@pytest.mark.parametrize("dim", ["", "?", "n<8", "8<=n<=2", "n<=m", "a b"])
+def test_a_symbol_that_cannot_be_read(dim):
+    with pytest.raises(ShapeError, match="dimension"):
+        bind_shapes(trireme.convert(open_model()), {"input": (dim, 3, 5, 5)})

@@ -104,7 +104,8 @@ def run_placed(
             if ran is not None:
                 where = session.placement
                 ran.update((node.op, where.device_of[node.id]) for node in where.source.nodes)
-            placed = lock(session.placement) if len(devices) > 1 else None
+            is_placed = len(devices) > 1 and not session.stages
+            placed = lock(session.placement) if is_placed else None
     except TriremeError as error:
         kind, text = allowed(error), f"{type(error).__name__}: {error}"
         return kind, [] if kind else [Failure(way, "refused", text)], None

@@ -1,0 +1,224 @@
+"""Run a graph with open shapes: an instance for each set of input shapes, kept while it is used.
+
+An instance binds the shapes, optimises the graph and cuts it (stage.py). Its region is a session of
+its own on the same open devices. Where shapes depend on values, the host runs these steps, and the
+rest of the graph gets instances by the shapes that the steps made.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.effects import States
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import evaluate, interpret
+from trireme.runtime.dynamic.stage import Stage, cut, flops_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+
+MOST_REFERENCE_FLOPS = 1 << 20
+"""A later stage with less work runs on the numpy references: compiling it takes longer (50 ms)."""
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Region(Protocol):
+    """What runs a graph of static shapes: a session."""
+
+    @property
+    def devices(self) -> Mapping[str, object]:
+        """The open devices, by name."""
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name."""
+
+    def close(self) -> None:
+        """Release the resources."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What instances are made with.
+
+    optimise: the passes that the caller chose
+    open_region: opens a session for a static graph
+    run_step: runs one node whose results have shapes that depend on values
+    most: instances kept; the one unused for longest goes
+    """
+
+    optimise: Callable[[Graph], Graph]
+    open_region: Callable[[Graph], Region]
+    run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
+    most: int
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What one stage of a run was.
+
+    shapes: of its inputs, by name
+    nodes: the nodes of its region
+    on: the devices of the region, or "numpy reference"; "" without nodes
+    steps: the nodes that the host ran, because the shapes of their results depend on values
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    nodes: int
+    on: str
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
+        lines = [f"{shapes}: {self.nodes} nodes on {self.on}" if self.nodes else f"{shapes}:"]
+        lines += [f"  then host: {step}" for step in self.steps]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A graph for one set of input shapes.
+
+    region: what runs the region; None where there is none or the numpy references run it
+    rest: the next stage
+    """
+
+    stage: Stage
+    region: Region | None
+    rest: OpenGraph | None
+    report: StageReport
+
+
+class Kept:
+    """The instances of all stages of a session, the most recently used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._instances: OrderedDict[tuple[Shapes, ...], Instance] = OrderedDict()
+
+    def get(self, key: tuple[Shapes, ...], make: Callable[[], Instance]) -> Instance:
+        """Return the instance of a key, made when there is none."""
+        found = self._instances.get(key)
+        if found is None:
+            found = self._instances[key] = make()
+            while len(self._instances) > self._most:
+                self._drop(self._instances.popitem(last=False)[1])
+        else:
+            self._instances.move_to_end(key)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def close(self) -> None:
+        """Close every region."""
+        while self._instances:
+            self._drop(self._instances.popitem()[1])
+
+    @staticmethod
+    def _drop(instance: Instance) -> None:
+        if instance.region is not None:
+            instance.region.close()
+
+
+class OpenGraph:
+    """A graph whose inputs have open shapes, and its instances.
+
+    path: the shapes of the stages before this one
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tools: Tools,
+        kept: Kept,
+        states: States,
+        path: tuple[Shapes, ...] = (),
+    ) -> None:
+        self.graph, self._tools, self._kept = graph, tools, kept
+        self._states, self._path = states, path
+        self._names = [value.name for value in graph.input_values()]
+
+    def instance(self, shapes: Shapes) -> Instance:
+        """Return the instance for these shapes of the inputs, in their order.
+
+        Errors: ShapeError, if they do not fit the graph; those of opening a session
+        """
+        return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
+
+    def _make(self, shapes: Shapes) -> Instance:
+        bound = bind_shapes(self.graph, dict(zip(self._names, shapes, strict=True)))
+        stage = cut(self._tools.optimise(bound))
+        region = None
+        if stage.region is not None and not self._is_small(stage.region):
+            region = self._tools.open_region(stage.region)
+        rest = None
+        if stage.rest is not None:
+            path = (*self._path, shapes)
+            rest = OpenGraph(stage.rest, self._tools, self._kept, self._states, path)
+        return Instance(stage, region, rest, _report(stage, region))
+
+    def _is_small(self, region: Graph) -> bool:
+        return bool(self._path) and flops_of(region) <= MOST_REFERENCE_FLOPS
+
+    def run(self, arrays: Sequence[Array], done: list[StageReport]) -> list[Array]:
+        """Return the outputs in order, given an array for each input in order.
+
+        done: gets the report of each stage
+        """
+        instance = self.instance(tuple(array.shape for array in arrays))
+        stage = instance.stage
+        done.append(instance.report)
+        known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
+        if stage.region is not None:
+            known |= self._run_region(instance, stage.region, known)
+        for node in stage.steps:
+            results = self._tools.run_step(stage.graph, node, _operands(stage.graph, node, known))
+            known |= dict(zip(node.outputs, results, strict=True))
+        if instance.rest is not None:
+            rest = instance.rest.graph
+            results = instance.rest.run([known[value] for value in rest.inputs], done)
+            known |= dict(zip(rest.outputs, results, strict=True))
+        return [_value(stage.graph, value, known) for value in stage.graph.outputs]
+
+    def _run_region(
+        self, instance: Instance, region: Graph, known: Mapping[int, Array]
+    ) -> dict[int, Array]:
+        if instance.region is None:
+            feeds = {value: known[value] for value in region.inputs}
+            return interpret(region, feeds, states=self._states.arrays)
+        by_name = {region.values[v].name: known[v] for v in region.inputs}
+        results = instance.region.run(by_name)
+        return {value: results[region.values[value].name] for value in region.outputs}
+
+
+def _report(stage: Stage, region: Region | None) -> StageReport:
+    nodes = () if stage.region is None else stage.region.nodes
+    on = "numpy reference" if region is None else ", ".join(region.devices)
+    shapes = {value.name: value.type.dims for value in stage.graph.input_values()}
+    steps = tuple(node.label for node in stage.steps)
+    return StageReport(shapes, len(nodes), on if nodes else "", steps)
+
+
+def run_on_reference(
+    states: States, graph: Graph, node: Node, arrays: list[Array | None]
+) -> Sequence[Array]:
+    """Return the outputs of a node on its numpy reference, which knows nothing of sizes."""
+    return evaluate(graph, node, arrays, states.arrays)
+
+
+def _operands(graph: Graph, node: Node, known: Mapping[int, Array]) -> list[Array | None]:
+    return [None if value is None else _value(graph, value, known) for value in node.inputs]
+
+
+def _value(graph: Graph, value: int, known: Mapping[int, Array]) -> Array:
+    data = graph.values[value].data
+    if data is not None:
+        return data
+    if value not in known:
+        raise RunError(f"'{graph.values[value].name}' was not made")
+    return known[value]

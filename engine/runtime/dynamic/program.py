@@ -1,0 +1,150 @@
+"""A model with open shapes as a session runs it: feeds by name, instances by their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.effects import States
+from trireme.ir.graph import Graph, Value
+from trireme.runtime.dynamic.instances import (
+    Instance,
+    Kept,
+    OpenGraph,
+    Region,
+    Shapes,
+    StageReport,
+    Tools,
+)
+from trireme.runtime.feeds import as_array, refuse_names
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.errors import RunError, ShapeError
+
+
+class OpenProgram:
+    """A graph with open shapes, the instances that serve it, and the last one that ran.
+
+    stages: what the stages of the last run were
+    """
+
+    def __init__(self, graph: Graph, tools: Tools, states: States) -> None:
+        self.graph = graph
+        self._kept = Kept(tools.most)
+        self._open = OpenGraph(graph, tools, self._kept, states)
+        self._inputs = list(graph.input_values())
+        self._outputs = list(graph.output_values())
+        self.last: Instance | None = None
+        self.stages: list[StageReport] = []
+
+    @property
+    def kept(self) -> int:
+        """The number of instances kept, of all stages."""
+        return len(self._kept)
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name, which the caller owns.
+
+        Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing
+        """
+        arrays = self._arrays(feeds)
+        instance = self._instance(tuple(array.shape for array in arrays))
+        if instance.stage.is_whole and instance.region is not None:
+            self.stages[:] = [instance.report]
+            return instance.region.run(dict(zip(feeds_of(self._inputs), arrays, strict=True)), out)
+        self.stages.clear()
+        results = self._open.run(arrays, self.stages)
+        made = {
+            value.name: _owned(array, arrays)
+            for value, array in zip(self._outputs, results, strict=True)
+        }
+        return made if out is None else _written(made, out)
+
+    def whole(self, feeds: Mapping[str, Any]) -> Region:
+        """Return what runs the whole graph for the shapes of some feeds.
+
+        Errors: RunError, if the host runs a part of it because shapes depend on values
+        """
+        arrays = self._arrays(feeds)
+        instance = self._instance(tuple(array.shape for array in arrays))
+        if instance.region is None or not instance.stage.is_whole:
+            steps = ", ".join(node.label for node in instance.stage.steps[:3])
+            raise RunError(
+                "this model runs in stages, and only `run` runs them all",
+                facts=[f"the host runs {steps}, whose shapes depend on values"],
+            )
+        return instance.region
+
+    def close(self) -> None:
+        """Close every instance."""
+        self._kept.close()
+
+    def _instance(self, shapes: Shapes) -> Instance:
+        with _as_run_error(self._inputs, shapes):
+            self.last = self._open.instance(shapes)
+        return self.last
+
+    def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
+        names = feeds_of(self._inputs)
+        if not isinstance(feeds, Mapping) or set(feeds) != set(names):
+            refuse_names(feeds, self._inputs)
+        return [_fitting(value, feeds[value.name]) for value in self._inputs]
+
+
+def feeds_of(values: list[Value]) -> list[str]:
+    """Return the names to feed."""
+    return [value.name for value in values]
+
+
+def _fitting(value: Value, given: Any) -> Array:
+    array = as_array(value, given)
+    if value.dtype == "string":
+        return array.astype(object)
+    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    if array.dtype != numpy_dtype(value.dtype):
+        fix = f"x.astype({value.dtype!r})"
+        raise RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
+    dims = zip(value.shape, array.shape, strict=False)
+    if len(value.shape) != array.ndim or any(isinstance(a, int) and a != b for a, b in dims):
+        raise RunError(f"input '{value.name}' is {found}, expected {value.type}")
+    return array
+
+
+@contextmanager
+def _as_run_error(inputs: list[Value], shapes: Shapes) -> Iterator[None]:
+    """Turn the ShapeError of binding into a RunError that lists the shapes of the feeds."""
+    try:
+        yield
+    except ShapeError as error:
+        given = zip(inputs, shapes, strict=True)
+        fed = ", ".join(f"{value.name} {list(shape)}" for value, shape in given)
+        facts = [f"the inputs' shapes: {fed}", *error.facts]
+        raise RunError(error.summary, facts=facts, fix=error.fix) from error
+
+
+def _owned(array: Array, fed: list[Array]) -> Array:
+    """Return an array that is no view of what was fed, of a constant or of another output."""
+    alone = array.flags.owndata and array.flags.writeable
+    return array if alone and not any(array is one for one in fed) else np.array(array)
+
+
+def _written(made: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs, those with an array in `out` written into it.
+
+    Errors: RunError, if `out` names no output or an array does not fit
+    """
+    for name, target in out.items():
+        if name not in made:
+            raise RunError(f"out names {name!r}, no output of the model")
+        if target.shape != made[name].shape or target.dtype != made[name].dtype:
+            found = f"{made[name].dtype}{list(made[name].shape)}"
+            raise RunError(
+                f"output '{name}' is {found}, the array is {target.dtype}{list(target.shape)}"
+            )
+        target[...] = made[name]
+        made[name] = target
+    return made

@@ -1,0 +1,117 @@
+"""Cut a graph at the values whose shapes only a run can tell.
+
+The inputs of the graph have static shapes. Nodes whose results are static too make up the region,
+which is placed, planned and compiled like any graph. Nodes that read static values and make others
+are the steps: the host runs them (non_zero, nms, a reshape to computed sizes, strings). All later
+nodes wait in the rest, a graph whose inputs get their shapes from the arrays of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trireme.backend.device import HOST
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.op import call_of, get_op
+from trireme.support.errors import PlacementError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A graph with static inputs, cut in three. `region` and `rest` are None without nodes."""
+
+    graph: Graph
+    region: Graph | None
+    steps: tuple[Node, ...]
+    rest: Graph | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the region is the whole graph."""
+        return self.region is self.graph
+
+
+def cut(graph: Graph) -> Stage:
+    """Return the stage of a graph whose inputs have static shapes."""
+    late: set[int] = set()
+    after: set[int] = set()
+    parts: tuple[list[Node], list[Node], list[Node]] = [], [], []
+    region, steps, rest = parts
+    for node in graph.nodes:
+        if late.intersection(node.used) or after.intersection(node.after):
+            part = rest
+        elif all(is_planned(graph.type(value)) for value in (*node.used, *node.outputs)):
+            part = region
+        else:
+            part = steps
+        part.append(node)
+        if part is steps:
+            _check_pin(node)
+        if part is not region:
+            late.update(node.outputs)
+            after.add(node.id)
+    if not steps:
+        return Stage(graph, graph, (), None)
+    read_late = _reads([*steps, *rest]) | set(graph.outputs)
+    made = [out for node in region for out in node.outputs if out in read_late]
+    mine = {out for node in rest for out in node.outputs}
+    results = [out for out in dict.fromkeys(graph.outputs) if out in mine]
+    return Stage(
+        graph,
+        _part(graph, "region", region, made),
+        tuple(steps),
+        _part(graph, "rest", rest, results),
+    )
+
+
+def _check_pin(node: Node) -> None:
+    if node.pin not in (None, HOST):
+        raise PlacementError(
+            f"{node.label} is pinned to {node.pin}, which takes static shapes only",
+            facts=["the shape of its result depends on values, so the host runs it"],
+        )
+
+
+def _reads(nodes: Iterable[Node]) -> set[int]:
+    return {value for node in nodes for value in node.used}
+
+
+def _part(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[int]) -> Graph | None:
+    """Return some nodes as a graph; what they read from outside becomes inputs."""
+    if not nodes:
+        return None
+    ids = {node.id for node in nodes}
+    made = {out for node in nodes for out in node.outputs}
+    read = [value for node in nodes for value in node.used if value not in made]
+    inputs = [value for value in dict.fromkeys(read) if not graph.values[value].is_constant]
+    values = {v: graph.values[v] for v in (*dict.fromkeys(read), *made)}
+    taken: set[str] = set()
+    for value in (*inputs, *outputs):
+        own = values[value]
+        label = own.name if own.name and own.name not in taken else f"{own.name}%{value}"
+        taken.add(label)
+        values[value] = replace(own, name=label)
+    inside = tuple(
+        replace(node, after=tuple(other for other in node.after if other in ids)) for node in nodes
+    )
+    return Graph(f"{graph.name}.{name}", tuple(inputs), tuple(outputs), inside, values)
+
+
+def is_planned(type: TensorType) -> bool:
+    """Whether memory can be planned for a type: its shape is known, and it is not of strings."""
+    return type.is_static and type.dtype != "string"
+
+
+def is_open(graph: Graph) -> bool:
+    """Whether a value of the graph has a shape or a type without planned memory."""
+    return not all(is_planned(value.type) for value in graph.values.values())
+
+
+def flops_of(graph: Graph) -> int:
+    """Return the arithmetic of a static graph, an element moved counted as one operation."""
+    total = 0
+    for node in graph.nodes:
+        moved = sum(graph.type(out).elements for out in node.outputs)
+        total += moved + get_op(node.op).flops(call_of(graph, node))
+    return total
