@@ -1,52 +1,53 @@
-"""The com.microsoft ops in quantised models from ONNX Runtime."""
+"""The com.microsoft ops that ONNX Runtime's optimisers and quantisers write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from trireme.converters.onnx import microsoft_fused as fused
+from trireme.converters.onnx import microsoft_quantized as integer
 from trireme.converters.onnx import quantized
-from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.microsoft_attention import (
+    attention,
+    multi_head_attention,
+    qattention,
+)
+from trireme.converters.onnx.microsoft_grouped import group_query_attention, rotary_embedding
 from trireme.converters.onnx.table import OpEntry, straight
 
 MICROSOFT = "com.microsoft"
-
-
-def fused_matmul(use: NodeUse) -> Sequence[int]:
-    """FusedMatMul: alpha times the product; each side's last two axes may be transposed."""
-    sides = [_side(use, position, f"trans{name}") for position, name in ((0, "A"), (1, "B"))]
-    if any(use.attrs.get(f"transBatch{name}") for name in "AB"):
-        raise use.error("transBatchA and transBatchB are not supported")
-    y, alpha = use.add("matmul", *sides), use.attrs.get("alpha", 1.0)
-    return (y if alpha == 1 else use.add("mul", y, use.constant(alpha, use.type().dtype)),)
-
-
-def _side(use: NodeUse, position: int, flag: str) -> int:
-    rank = len(use.type(position).shape)
-    if not use.attrs.get(flag) or rank < 2:
-        return use.need(position)
-    perm = (*range(rank - 2), rank - 1, rank - 2)
-    return use.add("transpose", use.need(position), perm=perm)
-
-
-def bias_gelu(use: NodeUse) -> Sequence[int]:
-    """BiasGelu and FastGelu: GELU of x plus an optional bias."""
-    x = use.need(0) if use.input(1) is None else use.add("add", use.need(0), use.need(1))
-    approximate = "tanh" if use.op == "FastGelu" else "none"
-    return (use.add("gelu", x, approximate=approximate),)
-
+BLOCKED = "com.microsoft.nchwc"
+"""The domain of ops on channels in blocks, whose size depends on the CPU that saved the file."""
 
 MICROSOFT_TABLE: dict[str, OpEntry] = {
-    "BiasGelu": OpEntry("gelu", bias_gelu),
+    "Attention": OpEntry("softmax", attention),
+    "BiasGelu": OpEntry("gelu", fused.bias_gelu),
     "DequantizeLinear": straight("dequantize_linear"),
-    "FastGelu": OpEntry("gelu", bias_gelu),
-    "FusedMatMul": OpEntry("matmul", fused_matmul),
+    "DynamicQuantizeMatMul": OpEntry("matmul", integer.dynamic_quantize_matmul),
+    "EmbedLayerNormalization": OpEntry("layer_normalization", fused.embed_layer_normalization),
+    "FastGelu": OpEntry("gelu", fused.bias_gelu),
+    "FusedConv": OpEntry("conv", fused.fused_conv),
+    "FusedGemm": OpEntry("gemm", fused.fused_gemm),
+    "FusedMatMul": OpEntry("matmul", fused.fused_matmul),
     "Gelu": straight("gelu"),
+    "GroupQueryAttention": OpEntry("softmax", group_query_attention),
+    "MatMulIntegerToFloat": OpEntry("matmul", integer.matmul_integer_to_float),
+    "MultiHeadAttention": OpEntry("softmax", multi_head_attention),
+    "NhwcMaxPool": OpEntry("max_pool", integer.nhwc_max_pool),
+    "QAttention": OpEntry("softmax", qattention),
     "QGemm": OpEntry("gemm", quantized.qgemm),
     "QLinearAdd": OpEntry("add", quantized.on_real("add", 2)),
+    "QLinearAveragePool": OpEntry("average_pool", integer.qlinear_average_pool),
     "QLinearConcat": OpEntry("concat", quantized.qlinear_concat),
+    "QLinearConv": OpEntry("conv", integer.qlinear_conv),
     "QLinearGlobalAveragePool": OpEntry("reduce_mean", quantized.qlinear_global_pool),
     "QLinearLeakyRelu": OpEntry("leaky_relu", quantized.on_real("leaky_relu", 1, alpha=0.01)),
     "QLinearMul": OpEntry("mul", quantized.on_real("mul", 2)),
+    "QLinearReduceMean": OpEntry("reduce_mean", integer.qlinear_reduce_mean),
     "QLinearSigmoid": OpEntry("sigmoid", quantized.on_real("sigmoid", 1)),
+    "QLinearSoftmax": OpEntry("softmax", integer.qlinear_softmax),
+    "QLinearWhere": OpEntry("where", integer.qlinear_where),
     "QuantizeLinear": straight("quantize_linear"),
+    "QuickGelu": OpEntry("swish", fused.quick_gelu),
+    "RotaryEmbedding": OpEntry("concat", rotary_embedding),
+    "SkipLayerNormalization": OpEntry("layer_normalization", fused.skip_layer_normalization),
+    "SkipSimplifiedLayerNormalization": OpEntry("rms_normalization", fused.skip_rms_normalization),
 }

@@ -8,12 +8,16 @@ from typing import Any
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
 from trireme.converters.onnx.functions import has_body, static_body
-from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
+from trireme.converters.onnx.microsoft import BLOCKED, MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import MOST_DEPTH
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.support.errors import ConvertError, ModelFileError
 
+SAVE_UNBLOCKED = (
+    "nchwc ops hold channels in blocks for the CPU that saved the file; save the model with "
+    "ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL"
+)
 _SHOWN = 3
 Missing = dict[tuple[str, str], list[str]]
 
@@ -31,7 +35,10 @@ def refuse_unsupported(
         more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         name = f"{domain}.{op}" if domain else op
         facts.append(f"{name}: {len(labels)} x ({', '.join(labels[:_SHOWN])}{more})")
-    raise ConvertError(f"{len(missing)} ops are not supported", facts=facts)
+    blocked = any(domain == BLOCKED for domain, _ in missing)
+    raise ConvertError(
+        f"{len(missing)} ops are not supported", facts=facts, fix=SAVE_UNBLOCKED if blocked else ""
+    )
 
 
 def _search(

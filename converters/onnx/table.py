@@ -168,6 +168,14 @@ def has_element(use: NodeUse) -> Sequence[int]:
     return (use.constant(use.input(0) is not None),)
 
 
+def rms_normalization(use: NodeUse) -> Sequence[int]:
+    """SimplifiedLayerNormalization: what ONNX Runtime wrote before ONNX had RMSNormalization."""
+    if len(use.outputs) > 1:
+        raise use.error("the output inv_std_var is not supported")
+    attrs = {"axis": use.attrs.get("axis", -1), "epsilon": use.attrs.get("epsilon", 1e-5)}
+    return (use.add("rms_normalization", use.need(0), use.need(1), **attrs),)
+
+
 def constant(use: NodeUse) -> Sequence[int]:
     """Constant in all its forms."""
     if len(use.attrs) != 1:
@@ -208,6 +216,7 @@ TABLE: dict[str, OpEntry] = {
     "MaxPool": OpEntry("max_pool", window.pool("max_pool")),
     "RMSNormalization": straight("rms_normalization", drop=("stash_type",)),
     "Resize": OpEntry("resize", resize),
+    "SimplifiedLayerNormalization": OpEntry("rms_normalization", rms_normalization),
     "Softmax": OpEntry("softmax", softmax),
     "Transpose": OpEntry("transpose", transpose_quick),
     "Upsample": OpEntry("resize", resize),
