@@ -69,6 +69,24 @@ def _given_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
     return name
 
 
+def retyped(graph: Graph, types: Sequence[TensorType]) -> Graph:
+    """Return the graph with its inputs of these types, all others inferred anew.
+
+    An input keeps its quantisation, and its sizes where the type given has none.
+    Errors: ShapeError, if a node refuses them
+    """
+    given = {
+        value.id: replace(value.type, shape=_known(type.shape, value.shape))
+        for value, type in zip(graph.input_values(), types, strict=True)
+    }
+    return _rebuilt(graph, {}, given, {})
+
+
+def _known(shape: Sequence[Dim], declared: Sequence[Dim]) -> tuple[Dim, ...]:
+    pairs = zip(shape, declared, strict=True)
+    return tuple(dim if isinstance(dim, int) or old == UNKNOWN else old for dim, old in pairs)
+
+
 def shape_advice(inputs: Iterable[Value]) -> str:
     """Return the fix of an error about open dimensions: shapes for all inputs with open dimensions.
 

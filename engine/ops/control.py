@@ -6,11 +6,13 @@ the node. They are the body's last inputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Attr, Call, define
 from trireme.ops.shapes import Types, axis_of, fit, to_ints
@@ -18,6 +20,8 @@ from trireme.support.dtypes import ANY, BOOL, INDICES, Array
 from trireme.support.errors import ShapeError
 
 _GRAPH = Attr("graph")
+TURN, GOING = TensorType((), "int64"), TensorType((), "bool")
+"""What the body of a loop is given first: the number of the turn, and whether it goes on."""
 
 
 def run_body(body: Graph, arrays: Sequence[Array]) -> list[Array]:
@@ -96,7 +100,7 @@ def _infer_loop(
     _check_body(
         "body",
         body,
-        [TensorType((), "int64"), TensorType((), "bool"), *(v.type for v in values)],
+        [TURN, GOING, *(v.type for v in values)],
     )
     made = _out_types(body)[1:]
     if len(made) < carried:
@@ -178,6 +182,11 @@ def _scan_parts(values: Sequence[Value], carried: int, scanned: int, axes: Ints 
     )
 
 
+def cut(type: TensorType, axis: int) -> TensorType:
+    """Return the type of a slice along an axis, which goes."""
+    return TensorType((*type.shape[:axis], *type.shape[axis + 1 :]), type.dtype)
+
+
 def _infer_scan(
     *values: Value,
     body: Graph,
@@ -193,7 +202,7 @@ def _infer_scan(
     for i, axis in enumerate(axes):
         type = given[carried + i]
         count = fit(type.shape[axis], count) if i else type.shape[axis]
-        given[carried + i] = TensorType((*type.shape[:axis], *type.shape[axis + 1 :]), type.dtype)
+        given[carried + i] = cut(type, axis)
     _check_body("body", body, given)
     made = _out_types(body)
     final = [_common(f"state {i}", values[i].type, made[i]) for i in range(carried)]
@@ -262,3 +271,71 @@ define(
     },
     dtypes=(ANY,),
 )
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How a node repeats its body: one form for `loop` and `scan`.
+
+    The body takes the turn and the condition where `counts`, then states, slices and captures. It
+    returns the condition where `counts`, then states and rows, which are stacked.
+
+    counts: whether a trip count and a condition end it; else the slices do
+    slices, rows: of each the axis, and whether it goes backward
+    """
+
+    body: Graph
+    counts: bool
+    carried: int
+    slices: tuple[tuple[int, bool], ...]
+    rows: tuple[tuple[int, bool], ...]
+
+    @property
+    def first(self) -> int:
+        """Which operand is the first state; the ones before are the trip count and condition."""
+        return 2 if self.counts else 0
+
+    @property
+    def made(self) -> int:
+        """Which output of the body is the first state."""
+        return 1 if self.counts else 0
+
+
+def bodies_of(node: Node) -> dict[str, Graph]:
+    """Return the bodies of a node by attribute, in order: of an `if` both, of others the one."""
+    return {key: value for key, value in node.attrs.items() if isinstance(value, Graph)}
+
+
+def repeat_of(attrs: Mapping[str, Any]) -> Repeat | None:
+    """Return how a node with these attributes repeats its body; None if it is an `if`."""
+    if "body" not in attrs:
+        return None
+    body: Graph = attrs["body"]
+    carried: int = attrs["carried"]
+    if "num_scan_inputs" not in attrs:
+        rows = ((0, False),) * (len(body.outputs) - 1 - carried)
+        return Repeat(body, True, carried, (), rows)
+    slices, count = attrs["num_scan_inputs"], len(body.outputs) - carried
+    return Repeat(
+        body, False, carried, _ways(attrs, "input", slices), _ways(attrs, "output", count)
+    )
+
+
+def _ways(attrs: Mapping[str, Any], end: str, count: int) -> tuple[tuple[int, bool], ...]:
+    axes = attrs[f"scan_{end}_axes"] or (0,) * count
+    turns = attrs[f"scan_{end}_directions"] or (0,) * count
+    return tuple((axis, bool(turn)) for axis, turn in zip(axes, turns, strict=True))
+
+
+def body_types(attrs: Mapping[str, Any], given: Sequence[TensorType]) -> list[TensorType]:
+    """Return what a body is given in the first turn.
+
+    given: the types of the operands but for condition and trip count
+    """
+    form = repeat_of(attrs)
+    if form is None:
+        return list(given)
+    types = list(given)
+    for k, (axis, _) in enumerate(form.slices, form.carried):
+        types[k] = cut(types[k], axis % len(types[k].shape))
+    return [TURN, GOING, *types] if form.counts else types

@@ -15,6 +15,7 @@ from trireme.ir.graph import Graph
 from trireme.ir.rules import Rewritten
 from trireme.ir.verify import check
 from trireme.passes.batch_norm import batch_norm
+from trireme.passes.bodies import narrow_bodies
 from trireme.passes.branches import known_branches
 from trireme.passes.canonicalise import canonicalise
 from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
@@ -36,6 +37,7 @@ PASSES: Mapping[str, Run] = {
     for run in (
         dead_code,
         known_branches,
+        narrow_bodies,
         simplify,
         constant_folding,
         quantize_folding,
@@ -125,6 +127,8 @@ def optimise_report(
         done += reports
         if not any(report.counts for report in reports):
             break
+        if any(report.counts for report in reports if report.name == narrow_bodies.__name__):
+            graph = _with_bodies(graph, inner)
     return OptimiseReport(graph, tuple(done))
 
 

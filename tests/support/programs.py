@@ -175,3 +175,89 @@ steps (float[3] h0, float[2000,3] xs, float[3] w) => (float[3] h, float[2000,3] 
 )
 
 PROGRAMS = (BRANCH, COUNTED, UNTIL, KEPT, NESTED, STEPS)
+
+GROWING = Program(
+    "growing",
+    """
+growing (int64 n, float[k] x) => (float[m] y)
+{
+    y = Loop (n, , x) <body = turn
+        (int64 i, bool going, float[a] s) => (bool more, float[b] t)
+        {
+            more = Identity(going)
+            h = Neg(s)
+            t = Concat <axis = 0> (h, x)
+        }
+    >
+}
+""",
+    tuple(
+        {"n": np.array(n), "x": np.arange(k, dtype=np.float32)} for n, k in ((0, 2), (3, 2), (9, 1))
+    ),
+)
+
+UNEQUAL = Program(
+    "unequal",
+    """
+unequal (bool c, float[k] x) => (float[m] y)
+{
+    y = If (c) <
+        then_branch = one () => (float[p] t) { t = Concat <axis = 0> (x, x) },
+        else_branch = two () => (float[q] e) { e = Neg(x) }
+    >
+}
+""",
+    tuple(
+        {"c": np.array(c), "x": np.arange(k, dtype=np.float32)}
+        for c in (0 < 1, 1 < 0)
+        for k in (1, 4)
+    ),
+)
+
+COLLECTED = Program(
+    "collected",
+    """
+collected (int64 n, float limit, float[3] x) => (float[3] y, float[m,3] all)
+{
+    true = Constant <value = bool {1}> ()
+    y, all = Loop (n, true, x) <body = turn
+        (int64 i, bool going, float[3] s) => (bool more, float[3] t, float[3] seen)
+        {
+            t = Add(s, x)
+            seen = Mul(t, t)
+            m = ReduceMax <keepdims = 0> (t)
+            more = Less(m, limit)
+        }
+    >
+}
+""",
+    tuple(
+        {"n": np.array(n), "limit": np.array(at, np.float32), "x": f32(1, -2, 0.5)}
+        for n, at in ((100, 7.5), (4, 100), (0, 1))
+    ),
+)
+
+DATA = Program(
+    "data",
+    """
+data (int64 n, float[k] x) => (int64 y)
+{
+    zero = Constant <value = int64 {0}> ()
+    y = Loop (n, , zero) <body = turn
+        (int64 i, bool going, int64 s) => (bool more, int64 t)
+        {
+            more = Identity(going)
+            f = Cast <to = 1> (i)
+            d = Greater(x, f)
+            at = NonZero(d)
+            z = Size(at)
+            t = Add(s, z)
+        }
+    >
+}
+""",
+    ({"n": np.array(5), "x": f32(0.5, 3.5, 2.5, 9)},),
+)
+
+VARYING = (GROWING, UNEQUAL, COLLECTED, DATA)
+"""Programs whose shapes depend on what they are given."""
