@@ -47,9 +47,8 @@ class ExecutionContext:
                 with from_device(task.device, f"bind task {task.index}"):
                     self.calls.append(executable.bind(args, self.scratch[task.device]))
         self.set_idle(True)
-        views = {v: self._result(v) for v in plan.graph.outputs}
-        views |= {v: host_view(self._buffer(v), plan.graph.type(v)) for v in plan.graph.inputs}
-        self.ports = IOBinding(plan, self.calls, views)
+        ends = (*plan.graph.inputs, *plan.graph.outputs)
+        self.ports = IOBinding(plan, self.calls, {value: self.view(value) for value in ends})
 
     def set_idle(self, sleeps: bool) -> None:
         """Let idle threads of a device sleep at once where another works on its silicon; or not.
@@ -80,7 +79,8 @@ class ExecutionContext:
         slot = self.program.plan.slots[value]
         return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
 
-    def _result(self, value: int) -> Array:
+    def view(self, value: int) -> Array:
+        """Return the place of a value in host memory as an array, without a copy."""
         graph = self.program.plan.graph
         data = graph.values[value].data
         return data if data is not None else host_view(self._buffer(value), graph.type(value))

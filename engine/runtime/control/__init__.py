@@ -1,0 +1,1 @@
+"""Control flow: bodies as programs of their own, and what drives them."""

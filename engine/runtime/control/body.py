@@ -1,0 +1,54 @@
+"""A body of control flow as a program: placed, planned and compiled like any graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trireme.backend.device import Device
+from trireme.cost.calibration import Calibration
+from trireme.cost.model import CostModel
+from trireme.ir.graph import Graph
+from trireme.placement.options import PlacementOptions
+from trireme.placement.place import place
+from trireme.plan.plan import make_plan
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.execute import serial_runner
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program import compile_plan
+from trireme.support.dtypes import Array
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What bodies are placed and compiled with: open devices, prices and options."""
+
+    devices: Mapping[str, Device]
+    calibration: Calibration
+    options: ExecutionOptions = ExecutionOptions()
+
+
+class Body:
+    """A compiled body on memory of its own; one run at a time."""
+
+    def __init__(self, graph: Graph, workshop: Workshop) -> None:
+        """Compile a static body.
+
+        Errors: PlacementError, PlanError, CompileError and DeviceError, as a session
+        """
+        how, devices = workshop.options, workshop.devices
+        costs = CostModel(devices, workshop.calibration)
+        placement = place(graph, costs, PlacementOptions(sharding="off"))
+        self.plan = make_plan(placement, how.subgraphs, how.execution)
+        context = ExecutionContext(compile_plan(self.plan, devices))
+        placed = self.plan.graph
+        self._run = serial_runner(self.plan, context.calls)
+        self._inputs = [context.view(value) for value in placed.inputs]
+        self._outputs = [context.view(value) for value in placed.outputs]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs, given the inputs in order; shapes and dtypes are the graph's."""
+        for view, array in zip(self._inputs, arrays, strict=True):
+            view[...] = array
+        self._run()
+        return [view.copy() for view in self._outputs]

@@ -1,0 +1,201 @@
+"""Control flow on arrays of any shape: bodies are compiled for the shapes that come again.
+
+A session whose shapes are known when it is made plans its control flow ahead. Where shapes vary
+(growing carried values, branches of unequal shapes, loops that end by their data), a dynamic
+session calls `ControlFlow.run_control` for each control node of a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.ir.bind_shapes import retyped
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
+from trireme.ops.control import Repeat, bodies_of, repeat_of
+from trireme.passes.bodies import narrow_bodies
+from trireme.passes.pipeline import optimise
+from trireme.runtime.control.body import Body, Workshop
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.errors import RunError, TriremeError
+
+MOST_BODIES = 64
+"""Compiled bodies that are kept; the one not used for longest goes first."""
+COMPILED_AT = 2
+"""A body is compiled when inputs of the same types come this often; before, numpy runs it."""
+Arrays = Sequence[Array]
+RunGraph = Callable[[Graph, Arrays], list[Array]]
+Operands = Sequence[Array | None]
+
+
+@dataclass
+class BodyUse:
+    """What became of a body for inputs of certain types.
+
+    runs: how often it ran; why: why numpy runs it, "" where it is compiled
+    """
+
+    name: str
+    types: tuple[str, ...]
+    runs: int = 0
+    why: str = "its types came once"
+    body: Body | None = None
+
+
+class ControlFlow:
+    """Runs control nodes on arrays of any shape, on open devices.
+
+    run_graph: runs a body whose shapes depend on data; numpy runs it when None
+    timeout_s: seconds after which a loop is given up; None for no end
+    """
+
+    def __init__(
+        self, workshop: Workshop, run_graph: RunGraph | None = None, timeout_s: float | None = None
+    ) -> None:
+        self._workshop, self._run_graph, self._timeout_s = workshop, run_graph, timeout_s
+        self._uses: OrderedDict[Hashable, BodyUse] = OrderedDict()
+
+    @property
+    def uses(self) -> list[BodyUse]:
+        """What became of each body lately, the latest last."""
+        return list(self._uses.values())
+
+    def run_control(self, node: Node, arrays: Operands) -> list[Array]:
+        """Return the outputs of an `if`, a `loop` or a `scan`.
+
+        arrays: the operands in the node's order, None where one is left out
+        Errors: RunError, if a loop takes longer than it may; those of the bodies
+        """
+        form = repeat_of(node.attrs)
+        made = self._branch(node, arrays) if form is None else self._repeat(node, form, arrays)
+        return made[: len(node.outputs)]
+
+    def run_body(self, body: Graph, arrays: Arrays) -> list[Array]:
+        """Return the outputs of a body: compiled where its types came before, else by numpy."""
+        types = tuple(TensorType(a.shape, dtype_name(a.dtype)) for a in arrays)
+        key = body, types
+        use = self._uses.get(key)
+        if use is None:
+            use = self._uses[key] = BodyUse(body.name, tuple(map(str, types)))
+            if len(self._uses) > MOST_BODIES:
+                self._uses.popitem(last=False)
+        else:
+            self._uses.move_to_end(key)
+        use.runs += 1
+        if use.runs == COMPILED_AT:
+            self._compile(use, body, types)
+        return self._interpreted(body, arrays) if use.body is None else use.body(arrays)
+
+    def _compile(self, use: BodyUse, body: Graph, types: Sequence[TensorType]) -> None:
+        """Compile a body for these types, or say why numpy runs it."""
+        try:
+            made = optimise(narrow_bodies(retyped(body, types)).graph)
+            use.body, use.why = Body(made, self._workshop), ""
+        except TriremeError as error:
+            use.why = error.summary
+
+    def _interpreted(self, body: Graph, arrays: Arrays) -> list[Array]:
+        """Return the outputs of a body by numpy; control flow inside it comes back here."""
+        if self._run_graph is not None:
+            return self._run_graph(body, arrays)
+        env = {value.id: value.data for value in body.values.values() if value.data is not None}
+        env.update(zip(body.inputs, arrays, strict=True))
+        for node in body.nodes:
+            operands = [None if i is None else env[i] for i in node.inputs]
+            inner = get_op(node.op).has_body
+            made = self.run_control(node, operands) if inner else evaluate(body, node, operands)
+            env.update(zip(node.outputs, made, strict=True))
+        return [env[value] for value in body.outputs]
+
+    def _branch(self, node: Node, arrays: Operands) -> list[Array]:
+        condition, *captures = _given(arrays)
+        then, other = bodies_of(node).values()
+        return self.run_body(then if _is_true(condition) else other, captures)
+
+    def _repeat(self, node: Node, form: Repeat, arrays: Operands) -> list[Array]:
+        trips, condition = (*arrays[: form.first], None, None)[:2]
+        values = _given(arrays[form.first :])
+        end = form.carried + len(form.slices)
+        states, captures = values[: form.carried], values[end:]
+        cut = [
+            np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
+            for x, (axis, backward) in zip(values[form.carried : end], form.slices, strict=True)
+        ]
+        most = _turns(node, trips, cut)
+        going = condition is None or _is_true(condition)
+        kept: list[list[Array]] = [[] for _ in form.rows]
+        deadline, turn = self._deadline(), 0
+        while going and (most is None or turn < most):
+            first = [np.array(turn, np.int64), np.array(going)] if form.counts else []
+            slices = [np.array(x[turn], order="C") for x in cut]
+            made = self.run_body(form.body, [*first, *states, *slices, *captures])
+            going = _is_true(made[0]) if form.counts else True
+            rows = form.made + form.carried
+            states = made[form.made : rows]
+            for one, row in zip(kept, made[rows:], strict=True):
+                one.append(row)
+            turn += 1
+            if deadline is not None and time.monotonic() > deadline:
+                raise timed_out(node, turn, self._timeout_s or 0.0)
+        types = [form.body.type(out) for out in form.body.outputs[form.made + form.carried :]]
+        return [
+            *states,
+            *(
+                stacked(node, one[::-1] if backward else one, type, axis)
+                for one, type, (axis, backward) in zip(kept, types, form.rows, strict=True)
+            ),
+        ]
+
+    def _deadline(self) -> float | None:
+        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+
+def _is_true(array: Array) -> bool:
+    return bool(array.reshape(-1)[0])
+
+
+def _turns(node: Node, trips: Array | None, cut: Sequence[Array]) -> int | None:
+    """Return the most turns of a loop: its trip count, or the length of what it cuts."""
+    if trips is not None:
+        return int(trips.reshape(-1)[0])
+    lengths = {len(x) for x in cut}
+    if len(lengths) > 1:
+        raise RunError(f"{node.label}: the scanned inputs have lengths {sorted(lengths)}")
+    return lengths.pop() if lengths else None
+
+
+def _given(arrays: Operands) -> list[Array]:
+    return [array for array in arrays if array is not None]
+
+
+def stacked(node: Node, rows: Sequence[Array], type: TensorType, axis: int) -> Array:
+    """Return what the turns of a loop made, along a new axis; of length 0 without a turn.
+
+    Errors: RunError, if the turns made arrays of several shapes
+    """
+    if rows:
+        shapes = {row.shape for row in rows}
+        if len(shapes) > 1:
+            first, other = list(dict.fromkeys(row.shape for row in rows))[:2]
+            raise RunError(
+                f"{node.label}: a value to stack is {list(first)} in one turn and {list(other)} "
+                "in another"
+            )
+        return np.stack(rows, axis)
+    shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
+    shape.insert(axis % (len(shape) + 1), 0)
+    return np.zeros(shape, numpy_dtype(type.dtype))
+
+
+def timed_out(node: Node, turns: int, timeout_s: float) -> RunError:
+    """Return the error of a loop that takes longer than it may."""
+    return RunError(
+        f"{node.label} did not end within {timeout_s:g} s: {turns:,} turns are done",
+        fix="a larger timeout_s, or a trip count",
+    )

@@ -1,0 +1,72 @@
+"""Control nodes on arrays of any shape, against ONNX Runtime and the references."""
+
+import numpy as np
+import pytest
+from programs import GROWING, PROGRAMS, UNTIL, VARYING, f32, peer
+
+from trireme.backend.registry import open_device
+from trireme.cost.calibration import Calibration
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
+from trireme.model_file.convert import convert
+from trireme.runtime.control.body import Workshop
+from trireme.runtime.control.dynamic import MOST_BODIES, ControlFlow
+from trireme.support.errors import RunError
+
+
+@pytest.fixture(scope="module")
+def workshop():
+    devices = {name: open_device(name) for name in ("cpu", "host")}
+    yield Workshop(devices, Calibration())
+    for device in devices.values():
+        device.close()
+
+
+def run(flow, graph, feeds):
+    """The outputs of a graph whose control nodes `flow` runs, the others numpy."""
+    env = {v.id: v.data for v in graph.values.values() if v.data is not None}
+    env |= {v.id: np.asarray(feeds[v.name]) for v in graph.input_values()}
+    for node in graph.nodes:
+        operands = [None if i is None else env[i] for i in node.inputs]
+        inner = get_op(node.op).has_body
+        made = flow.run_control(node, operands) if inner else evaluate(graph, node, operands)
+        env.update(zip(node.outputs, made, strict=True))
+    return {v.name: env[v.id] for v in graph.output_values()}
+
+
+@pytest.mark.parametrize("program", PROGRAMS + VARYING, ids=lambda one: one.name)
+def test_control_nodes_on_arrays_equal_onnx_runtime(program, workshop):
+    model = program.model()
+    graph, flow = convert(model), ControlFlow(workshop)
+    for feeds in (*program.feeds, *program.feeds, *program.feeds):
+        found, wanted = run(flow, graph, feeds), peer(model, feeds)
+        for name, right in wanted.items():
+            assert found[name].dtype == right.dtype and found[name].shape == right.shape
+            np.testing.assert_allclose(found[name], right, rtol=1e-5, atol=1e-6)
+    assert all(use.body or use.why for use in flow.uses)
+    assert any(use.body for use in flow.uses) or program.name == "data"
+
+
+def test_bodies_are_compiled_for_types_that_come_again_and_are_bounded(workshop):
+    graph, flow = convert(GROWING.model()), ControlFlow(workshop)
+    run(flow, graph, {"n": np.array(MOST_BODIES + 9), "x": f32(1, 2)})
+    assert len(flow.uses) == MOST_BODIES
+    assert {use.why for use in flow.uses} == {"its types came once"}
+    run(flow, graph, {"n": np.array(2), "x": f32(1, 2)})
+    run(flow, graph, {"n": np.array(2), "x": f32(1, 2)})
+    assert [use.why for use in flow.uses[-2:]] == ["", ""]
+
+
+def test_what_cannot_be_compiled_says_why(workshop):
+    data = VARYING[-1]
+    graph, flow = convert(data.model()), ControlFlow(workshop)
+    run(flow, graph, data.feeds[0])
+    (use,) = flow.uses
+    assert use.runs == 5 and "is not known before it runs" in use.why
+
+
+def test_a_loop_without_end_times_out(workshop):
+    flow = ControlFlow(workshop, timeout_s=0.2)
+    feeds = {"limit": np.array(np.inf, np.float32), "start": np.array(True), "x": f32(0, 0, 0)}
+    with pytest.raises(RunError, match=r"did not end within 0.2 s: [\d,]+ turns are done"):
+        run(flow, convert(UNTIL.model()), feeds)
