@@ -144,7 +144,7 @@ Adder = Callable[[argparse.ArgumentParser], None]
 
 
 @dataclass(frozen=True)
-class Command:
+class Subcommand:
     """A command: what it runs, its line of help, the groups of options it shares, and its own."""
 
     run: Callable[[argparse.Namespace], int]
@@ -187,8 +187,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 _ON_DEVICES = (add_model, add_devices)
-COMMANDS: dict[str, Command] = {
-    "convert": Command(
+COMMANDS: dict[str, Subcommand] = {
+    "convert": Subcommand(
         commands.convert,
         "write a model as a .trm file",
         (add_model,),
@@ -202,7 +202,7 @@ COMMANDS: dict[str, Command] = {
             _arg("--optimise", action="store_true", help="store the optimised graph"),
         ),
     ),
-    "run": Command(
+    "run": Subcommand(
         commands.run,
         "run a model once and show or store its outputs",
         (*_ON_DEVICES, add_inputs),
@@ -219,31 +219,31 @@ COMMANDS: dict[str, Command] = {
             _arg("--nodes", action="store_true", help="show what each task made, as it runs"),
         ),
     ),
-    "profile": Command(
+    "profile": Subcommand(
         profile.profile,
         "show where the time and the bytes of a run go",
         (*_ON_DEVICES, add_described, add_inputs),
         profile.ARGUMENTS,
     ),
-    "explain": Command(
+    "explain": Subcommand(
         explain.explain,
         "explain where each node runs, and what the other devices would cost",
         (*_ON_DEVICES, add_described),
         explain.ARGUMENTS,
     ),
-    "place": Command(
+    "place": Subcommand(
         place.place_model,
         "place a model without running it; prove, lock or check the placement",
         (*_ON_DEVICES, add_described),
         place.ARGUMENTS,
     ),
-    "whatif": Command(
+    "whatif": Subcommand(
         whatif.whatif,
         "place a model on variants of a described machine",
         (add_model, add_holding),
         whatif.ARGUMENTS,
     ),
-    "verify": Command(
+    "verify": Subcommand(
         verify.verify,
         "compare results with another runtime, or node by node with the references",
         (*_ON_DEVICES, add_inputs),
@@ -273,13 +273,13 @@ COMMANDS: dict[str, Command] = {
             ),
         ),
     ),
-    "bench": Command(
+    "bench": Subcommand(
         bench,
         "time models beside other runtimes",
         (add_device_choice, add_placing, add_inputs),
         BENCH_ARGUMENTS,
     ),
-    "replay": Command(
+    "replay": Subcommand(
         replay.replay,
         "record a run, or compare a run with a record bit for bit",
         (*_ON_DEVICES, add_inputs),
@@ -291,19 +291,19 @@ COMMANDS: dict[str, Command] = {
             ),
         ),
     ),
-    "info": Command(
+    "info": Subcommand(
         commands.info,
         "show what a model contains",
         (add_model,),
         (_arg("--graph", action="store_true", help="print every node"),),
     ),
-    "devices": Command(
+    "devices": Subcommand(
         machines.devices,
         "show the devices of this machine, or of a described one",
         (),
         machines.ARGUMENTS,
     ),
-    "supported-ops": Command(
+    "supported-ops": Subcommand(
         commands.supported_ops,
         "show which device has a kernel for which op",
         (),
@@ -315,13 +315,13 @@ COMMANDS: dict[str, Command] = {
             ),
         ),
     ),
-    "calibrate": Command(
+    "calibrate": Subcommand(
         calibrate.calibrate,
         "measure this machine, for better predictions",
         (add_device_choice,),
         calibrate.ARGUMENTS,
     ),
-    "demo": Command(demo.demo, "run a small classifier on three devices", (), demo.ARGUMENTS),
+    "demo": Subcommand(demo.demo, "run a small classifier on three devices", (), demo.ARGUMENTS),
 }
 
 

@@ -11,7 +11,7 @@ from trireme.support.errors import RunError
 
 
 @dataclass(frozen=True)
-class Axis:
+class VariedFigure:
     """A figure, its full names in the description, and what it is set to: values or multiples."""
 
     figure: str
@@ -34,7 +34,7 @@ class Axis:
         return f"as described: {known}"
 
 
-def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
+def parse_axis(soc: Soc, row: str, steps: int) -> VariedFigure:
     """Return an axis from FIGURE=A..B, FIGURE=1e9,2e9 or FIGURE=x0.5,x2.
 
     Errors: RunError, if it is neither, or there is no such figure, or a value is no number
@@ -57,7 +57,7 @@ def parse_axis(soc: Soc, row: str, steps: int) -> Axis:
             f"--vary {row}: expected FIGURE=0.5..16, FIGURE=1e9,2e9 or FIGURE=x0.5,x2",
             facts=[f"--steps {steps}: A..B has two values at least"] if steps < 2 else (),
         ) from None
-    return Axis(figure, tuple(soc.named(figure)), values, multiples)
+    return VariedFigure(figure, tuple(soc.named(figure)), values, multiples)
 
 
 def figures_set(soc: Soc, rows: Sequence[str]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from trireme.placement.pricing import Pricing
 from trireme.placement.shards.choose import shard_as
 from trireme.placement.shards.spec import parse
 from trireme.support.errors import PlacementError, RunError
-from trireme.tools.figures import Axis
+from trireme.tools.figures import VariedFigure
 from trireme.tools.progress import Progress
 
 _MOST = 400
@@ -92,7 +92,7 @@ class Flip:
 def variants(
     graph: Graph,
     soc: Soc,
-    axes: Sequence[Axis],
+    axes: Sequence[VariedFigure],
     objective: Objective,
     progress: Progress,
     asked: Sharding = "auto",
@@ -148,7 +148,7 @@ class _Crossing:
 
     graph: Graph
     soc: Soc
-    axes: Sequence[Axis]
+    axes: Sequence[VariedFigure]
     axis: int
     objective: Objective
     before: Variant
@@ -188,19 +188,19 @@ def _steady(one: Variant, near: Mapping[int, Variant], held: Mapping[int, float]
     return replace(near[best], values=one.values, score=held[best])
 
 
-def _check_apart(axes: Sequence[Axis]) -> None:
+def _check_apart(axes: Sequence[VariedFigure]) -> None:
     for one, other in itertools.combinations(axes, 2):
         both = [name for name in one.names if name in other.names]
         if both:
             raise RunError(f"--vary {one.figure} and --vary {other.figure} both vary {both[0]}")
 
 
-def _machine(soc: Soc, axes: Sequence[Axis], at: Sequence[int]) -> Soc:
+def _machine(soc: Soc, axes: Sequence[VariedFigure], at: Sequence[int]) -> Soc:
     """Return the machine at a place of the grid."""
     return _machine_of(soc, axes, [axis.values[i] for axis, i in zip(axes, at, strict=True)])
 
 
-def _machine_of(soc: Soc, axes: Sequence[Axis], values: Sequence[float]) -> Soc:
+def _machine_of(soc: Soc, axes: Sequence[VariedFigure], values: Sequence[float]) -> Soc:
     """Return the machine with the axes at these values."""
     changes: dict[str, float] = {}
     for axis, value in zip(axes, values, strict=True):

@@ -22,7 +22,7 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.objective import OBJECTIVES, UNIT
 from trireme.support.units import energy_text, time_text
 from trireme.tools.commands import load
-from trireme.tools.figures import Axis, parse_axis
+from trireme.tools.figures import VariedFigure, parse_axis
 from trireme.tools.number_options import whole
 from trireme.tools.output import emit
 from trireme.tools.parsed import device_list, parse_pins, sharding
@@ -83,7 +83,7 @@ def whatif(options: argparse.Namespace) -> int:
 def _json(
     options: argparse.Namespace,
     soc: Soc,
-    axes: Sequence[Axis],
+    axes: Sequence[VariedFigure],
     found: Sequence[Variant],
     flips: Sequence[Flip],
 ) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _json(
 def _text(
     options: argparse.Namespace,
     soc: Soc,
-    axes: Sequence[Axis],
+    axes: Sequence[VariedFigure],
     found: Sequence[Variant],
     flips: Sequence[Flip],
 ) -> str:
@@ -122,7 +122,7 @@ def _text(
     return "\n".join(lines)
 
 
-def _flip_text(axes: Sequence[Axis], flip: Flip, text: Callable[[float], str]) -> str:
+def _flip_text(axes: Sequence[VariedFigure], flip: Flip, text: Callable[[float], str]) -> str:
     axis = next(axis for axis in axes if axis.figure == flip.axis)
     moves = "; ".join(
         f"{way}: {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
@@ -141,7 +141,7 @@ def _flip_text(axes: Sequence[Axis], flip: Flip, text: Callable[[float], str]) -
 _LOCKS = ("before.toml", "after.toml")
 
 
-def commands_of(options: argparse.Namespace, axes: Sequence[Axis], flip: Flip) -> list[str]:
+def commands_of(options: argparse.Namespace, axes: Sequence[VariedFigure], flip: Flip) -> list[str]:
     """Return the commands that reproduce a flip: each locks one side's placement where it was
     found, then holds it at the second neighbour. The gain is the difference of the two last.
     """
@@ -154,7 +154,7 @@ def commands_of(options: argparse.Namespace, axes: Sequence[Axis], flip: Flip) -
 
 
 def _place_command(
-    options: argparse.Namespace, axes: Sequence[Axis], values: Sequence[float]
+    options: argparse.Namespace, axes: Sequence[VariedFigure], values: Sequence[float]
 ) -> str:
     """Return the command that places the model at these values of the axes."""
     words = ["trireme", "place", options.model, "--soc", options.soc]

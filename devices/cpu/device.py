@@ -23,11 +23,11 @@ from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
-from trireme.devices.cpu.compile.program import REFERENCE, Lowered, build, pack
+from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
-from trireme.devices.cpu.runtime.pool import SPINS, Pool
+from trireme.devices.cpu.runtime.pool import SPINS, StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
@@ -50,7 +50,7 @@ class CpuDevice(HostMemoryDevice):
         isa: Isa,
         spec: DeviceSpec,
         jit: Jit,
-        pool: Pool,
+        pool: StepPool,
         *,
         winograd: bool = True,
         server: Server | None = None,
@@ -58,7 +58,7 @@ class CpuDevice(HostMemoryDevice):
         self.isa, self.spec, self.threads, self.winograd = isa, spec, pool.threads, winograd
         self._jit, self._pool, self._server = jit, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
-        self._lowered: Lowered | None = None
+        self._lowered: LoweredGroups | None = None
         self._probe: HandoverProbe | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -100,7 +100,7 @@ class CpuDevice(HostMemoryDevice):
 
     def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""
-        lowered = Lowered(graph)
+        lowered = LoweredGroups(graph)
         recipes = self._jit.recipes
         program = build(graph, self.isa, self.threads, self.winograd, recipes, lowered)
         self._lowered = lowered
@@ -166,7 +166,7 @@ def open_cpu(options: CpuOptions, instance: Instance) -> CpuDevice:
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
     spins = SPINS if options.spins is None else options.spins
     cores = mine if instance.number else ()
-    pool = Pool(jit, count, spins=spins, futex=options.futex, cores=cores)
+    pool = StepPool(jit, count, spins=spins, futex=options.futex, cores=cores)
     server = Server(pool.native, name, mine, spins) if instance.number else None
     spec = _spec(chosen, count, instance, mine)
     return CpuDevice(chosen, spec, jit, pool, winograd=options.winograd, server=server)

@@ -21,7 +21,7 @@ MEMORY = "opencl"
 """The memory space of every buffer."""
 
 
-class Context:
+class OpenCLContext:
     """One context of one device, with a queue for kernels and one for each direction of copies.
 
     handle: the driver's context

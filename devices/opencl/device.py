@@ -19,7 +19,7 @@ from trireme.backend.device import (
 )
 from trireme.backend.registry import open_core_meter
 from trireme.devices.opencl import tuning as tunings
-from trireme.devices.opencl.context import MEMORY, Context
+from trireme.devices.opencl.context import MEMORY, OpenCLContext
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
@@ -58,7 +58,7 @@ class OpenCLDevice(Device):
         self, found: FoundDevice, tuning: tunings.Tuning, half_weights: bool, folder: Path | None
     ) -> None:
         self.found, self.tuning, self.half_weights = found, tuning, half_weights
-        self.context = Context(found)
+        self.context = OpenCLContext(found)
         self.driver_queue = self.context.handle
         self._cores: Device | None = None
         self.exact_division = bool(int(found.handle.single_fp_config) & _CORRECTLY_ROUNDED)

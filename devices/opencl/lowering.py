@@ -47,7 +47,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Pointer:
     """A pointer argument of a kernel: its name and element type in the source, and its place."""
 
     name: str
@@ -114,7 +114,7 @@ class KernelLaunch:
     nodes: tuple[int, ...]
     name: KernelName
     kernel: str
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Pointer, ...]
     scalars: tuple[int, ...]
     work: tuple[int, ...]
     group: tuple[int, ...]
@@ -174,20 +174,20 @@ class Lowering:
         self.temporaries.append(nbytes)
         return Ref("temporary", len(self.temporaries) - 1)
 
-    def report(self, count: int, message: Callable[[int], str]) -> tuple[Tensor, Tensor]:
+    def report(self, count: int, message: Callable[[int], str]) -> tuple[Pointer, Pointer]:
         """Return a kernel's arguments `first` and `wrong` for a report on `count` indices."""
         self.reports.append(Report(count, message))
         key = 2 * len(self.reports) - 2
         return (
-            Tensor("first", "int", Ref("report", key), writes=True),
-            Tensor("wrong", "long", Ref("report", key + 1), writes=True),
+            Pointer("first", "int", Ref("report", key), writes=True),
+            Pointer("wrong", "long", Ref("report", key + 1), writes=True),
         )
 
     def emit(
         self,
         nodes: Sequence[Node],
         name: KernelName,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[Pointer],
         work: Sequence[int],
         body: str,
         *,
@@ -247,7 +247,7 @@ def round_up(sizes: tuple[int, ...], group: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _kernel_text(
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Pointer],
     scalars: Sequence[str],
     baked: Mapping[str, int],
     work: tuple[int, ...],

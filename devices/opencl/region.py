@@ -11,7 +11,7 @@ import numpy as np
 
 from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
-from trireme.devices.opencl.context import Context
+from trireme.devices.opencl.context import OpenCLContext
 from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, KernelLaunch, Lowering, Ref
 from trireme.devices.opencl.reports import Reports
@@ -20,14 +20,14 @@ from trireme.support.errors import DeviceError, InternalError
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScratchLayout:
     """The places of a region's intermediates in its scratch memory."""
 
     offsets: Mapping[Ref, int]
     nbytes: int
 
 
-def plan_scratch(lowering: Lowering) -> Layout:
+def plan_scratch(lowering: Lowering) -> ScratchLayout:
     """Pack the values and temporaries that are not arguments of the region by their live steps."""
     graph = lowering.graph
     outside = {Ref("value", value) for value in (*graph.inputs, *graph.outputs)}
@@ -41,9 +41,9 @@ def plan_scratch(lowering: Lowering) -> Layout:
     refs = list(first)
     ranges = [LiveRange(i, first[r], last[r], _nbytes(lowering, r)) for i, r in enumerate(refs)]
     if not ranges:
-        return Layout({}, 0)
+        return ScratchLayout({}, 0)
     packing = pack(ranges, ALIGNMENT)
-    return Layout({r: packing.offsets[i] for i, r in enumerate(refs)}, packing.nbytes)
+    return ScratchLayout({r: packing.offsets[i] for i, r in enumerate(refs)}, packing.nbytes)
 
 
 def _nbytes(lowering: Lowering, ref: Ref) -> int:
@@ -55,7 +55,9 @@ def _nbytes(lowering: Lowering, ref: Ref) -> int:
 class OpenCLExecutable(Executable):
     """The steps of one graph with their programs and constants; immutable."""
 
-    def __init__(self, context: Context, lowering: Lowering, programs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, context: OpenCLContext, lowering: Lowering, programs: Mapping[str, Any]
+    ) -> None:
         self.context = context
         self.graph: Graph = lowering.graph
         self.steps = tuple(lowering.steps)
@@ -119,7 +121,7 @@ class OpenCLCall:
 
     def __init__(
         self,
-        context: Context,
+        context: OpenCLContext,
         launches: Sequence[_Launch],
         alive: Sequence[object],
         reports: Reports | None = None,

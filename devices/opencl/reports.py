@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.backend.arena import align_up
-from trireme.devices.opencl.context import Context
+from trireme.devices.opencl.context import OpenCLContext
 from trireme.devices.opencl.lowering import Report
 from trireme.support.errors import RunError
 
@@ -28,7 +28,7 @@ class Reports:
     wrong: the sentence on the last launch, "" where its indices were right or are still unknown
     """
 
-    def __init__(self, context: Context, reports: Sequence[Report]) -> None:
+    def __init__(self, context: OpenCLContext, reports: Sequence[Report]) -> None:
         self.context, self.reports = context, reports
         self.wrong = ""
         self.flags = np.zeros(len(reports), np.int32)

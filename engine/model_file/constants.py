@@ -7,12 +7,12 @@ import zlib
 import numpy as np
 
 from trireme.ir.graph import TensorType
-from trireme.model_file.flat import Fault, Table
+from trireme.model_file.flat import FileDefect, Table
 from trireme.model_file.layout import ALIGNMENT
 from trireme.support.dtypes import Array, numpy_dtype
 
 
-class Constants:
+class ConstantArrays:
     """The arrays of checked buffers.
 
     Shapes: weights uint8[size of the weights], read-only, starting at a multiple of 64
@@ -26,15 +26,15 @@ class Constants:
         self._end = 0
 
     def add(self, buffer: Table) -> None:
-        """Add the next buffer; raise Fault when it lies outside or overlaps the one before."""
+        """Add the next buffer; raise FileDefect when it lies outside or overlaps the one before."""
         offset, size, strings = buffer["offset"], buffer["size"], buffer["strings"]
         if strings is not None:
             if offset or size or buffer["crc32"]:
-                raise Fault("has both strings and bytes")
+                raise FileDefect("has both strings and bytes")
         elif offset % ALIGNMENT:
-            raise Fault(f"offset {offset} is not a multiple of {ALIGNMENT}")
+            raise FileDefect(f"offset {offset} is not a multiple of {ALIGNMENT}")
         elif offset < self._end or offset + size > self._weights.size:
-            raise Fault(
+            raise FileDefect(
                 f"bytes {offset} to {offset + size} are not between the buffer before, which ends "
                 f"at {self._end}, and the end of the weights at {self._weights.size}"
             )
@@ -50,21 +50,23 @@ class Constants:
             if buffer["strings"] is None and found != buffer["crc32"]:
                 expected = f"{buffer['crc32']:#010x}"
                 at = f".buffers[{index}].crc32"
-                raise Fault(f"{expected}, the weights give {found:#010x}: damaged", at=at)
+                raise FileDefect(f"{expected}, the weights give {found:#010x}: damaged", at=at)
 
     def array(self, type: TensorType, index: int) -> Array:
         """Return a buffer as a read-only array of a static type."""
         if index >= len(self._buffers):
-            raise Fault(f"buffer {index} of {len(self._buffers)}")
+            raise FileDefect(f"buffer {index} of {len(self._buffers)}")
         if not type.is_static:
-            raise Fault(f"a constant of type {type} has no size")
+            raise FileDefect(f"a constant of type {type} has no size")
         buffer = self._buffers[index]
         if (type.dtype == "string") != (buffer["strings"] is not None):
-            raise Fault(f"buffer {index} does not hold {type.dtype} elements")
+            raise FileDefect(f"buffer {index} does not hold {type.dtype} elements")
         if type.dtype == "string":
             return self._strings(type, index)
         if buffer["size"] != type.nbytes:
-            raise Fault(f"buffer {index} has {buffer['size']} bytes, {type} takes {type.nbytes}")
+            raise FileDefect(
+                f"buffer {index} has {buffer['size']} bytes, {type} takes {type.nbytes}"
+            )
         start, stop = buffer["offset"], buffer["offset"] + buffer["size"]
         if type.dtype == "bool":
             self._check_bools(index, self._weights[start:stop])
@@ -72,17 +74,19 @@ class Constants:
         return flat.reshape(type.dims)
 
     def _check_bools(self, index: int, flat: Array) -> None:
-        """Raise Fault for a bool other than 0 or 1, which numpy computes nonsense with."""
+        """Raise FileDefect for a bool other than 0 or 1, which numpy computes nonsense with."""
         if index not in self._bools:
             if np.any(flat > 1):
-                raise Fault(f"buffer {index} has a bool that is neither 0 nor 1")
+                raise FileDefect(f"buffer {index} has a bool that is neither 0 nor 1")
             self._bools.add(index)
 
     def _strings(self, type: TensorType, index: int) -> Array:
         """Return strings as an array; values that share a buffer share the memory."""
         strings = self._buffers[index]["strings"]
         if len(strings) != type.elements:
-            raise Fault(f"buffer {index} has {len(strings)} strings, {type} takes {type.elements}")
+            raise FileDefect(
+                f"buffer {index} has {len(strings)} strings, {type} takes {type.elements}"
+            )
         if index not in self._texts:
             array = np.empty(len(strings), object)
             array[:] = strings

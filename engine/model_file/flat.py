@@ -25,7 +25,7 @@ _U32 = struct.Struct("<I")
 _SCALARS = {code: struct.Struct(f"<{code}") for code in SIZES}
 
 
-class Fault(Exception):
+class FileDefect(Exception):
     """A defect of a file, and its path, which callers extend on the way out."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Fault(Exception):
 def decode(data: bytes) -> Table:
     """Return the root table.
 
-    Errors: Fault, with the path of the field
+    Errors: FileDefect, with the path of the field
     """
     return _Decoder(data).root()
 
@@ -65,27 +65,27 @@ class _Decoder:
 
     def root(self) -> Table:
         if self.size < 8 or self.data[4:8] != IDENTIFIER:
-            raise Fault(f"identifier {self.data[4:8]!r}, expected {IDENTIFIER!r}")
+            raise FileDefect(f"identifier {self.data[4:8]!r}, expected {IDENTIFIER!r}")
         return self.table(self.target(0), ROOT)
 
     def charge(self, nbytes: int) -> None:
         self.bytes_left -= nbytes
         if self.bytes_left < 0:
-            raise Fault("tables or vectors overlap")
+            raise FileDefect("tables or vectors overlap")
 
     def target(self, at: int) -> int:
         """Follow the offset stored at a place inside the buffer."""
         offset: int = _U32.unpack_from(self.data, at)[0]
         place = at + offset
         if offset == 0 or place & 3 or place + 4 > self.size:
-            raise Fault(f"offset {offset} at byte {at} leads outside or is misaligned")
+            raise FileDefect(f"offset {offset} at byte {at} leads outside or is misaligned")
         return place
 
     def table(self, at: int, name: str) -> Table:
         """Read the table at a 4-byte-aligned place whose first 4 bytes lie inside."""
         self.tables_left -= 1
         if self.tables_left < 0:
-            raise Fault(f"more than {MAX_TABLES} tables")
+            raise FileDefect(f"more than {MAX_TABLES} tables")
         fields = TABLES[name]
         slots, table_size = self.slots(at, len(fields))
         self.charge(table_size)
@@ -95,13 +95,13 @@ class _Decoder:
             try:
                 if offset:
                     if offset < 4 or offset + field.width > table_size:
-                        raise Fault(f"lies at {offset} of a table of {table_size} bytes")
+                        raise FileDefect(f"lies at {offset} of a table of {table_size} bytes")
                     read[field.name] = self.field(at + offset, field)
                 elif field.required:
-                    raise Fault("is missing")
+                    raise FileDefect("is missing")
                 else:
                     read[field.name] = field.default
-            except Fault as error:
+            except FileDefect as error:
                 error.within(f".{field.name}")
                 raise
         return read
@@ -110,18 +110,18 @@ class _Decoder:
         """Return the offsets of up to `most` fields (0: absent) and the table's size in bytes."""
         vtable = at - _I32.unpack_from(self.data, at)[0]
         if vtable < 0 or vtable & 1 or vtable + 4 > self.size:
-            raise Fault(f"the vtable at {vtable} lies outside or is misaligned")
+            raise FileDefect(f"the vtable at {vtable} lies outside or is misaligned")
         vtable_size, table_size = _U16_PAIR.unpack_from(self.data, vtable)
         if vtable_size < 4 or vtable_size & 1 or vtable + vtable_size > self.size:
-            raise Fault(f"the vtable at {vtable} has {vtable_size} bytes")
+            raise FileDefect(f"the vtable at {vtable} has {vtable_size} bytes")
         if table_size < 4 or at + table_size > self.size:
-            raise Fault(f"the table at {at} has {table_size} bytes")
+            raise FileDefect(f"the table at {at} has {table_size} bytes")
         count = min((vtable_size - 4) // 2, most)
         return struct.unpack_from(f"<{count}H", self.data, vtable + 4), table_size
 
     def field(self, at: int, field: Field) -> Any:
         if at % field.width:
-            raise Fault(f"misaligned at byte {at}")
+            raise FileDefect(f"misaligned at byte {at}")
         match field.form:
             case FieldForm.SCALAR:
                 return _SCALARS[field.of].unpack_from(self.data, at)[0]
@@ -140,7 +140,7 @@ class _Decoder:
         count: int = _U32.unpack_from(self.data, at)[0]
         start = at + 4
         if start % width or start + count * width > self.size:
-            raise Fault(f"{count} elements of {width} bytes at {start} do not fit")
+            raise FileDefect(f"{count} elements of {width} bytes at {start} do not fit")
         self.charge(4 + count * width)
         return start, count
 
@@ -154,7 +154,7 @@ class _Decoder:
                     read.append(self.string(target))
                 else:
                     read.append(self.table(target, field.of))
-        except Fault as error:
+        except FileDefect as error:
             error.within(f"[{len(read)}]")
             raise
         return tuple(read)
@@ -165,10 +165,10 @@ class _Decoder:
             return self.strings[at]
         start, count = self.vector(at, 1)
         if start + count >= self.size or self.data[start + count]:
-            raise Fault(f"the string of {count} bytes at {start} does not end in a zero")
+            raise FileDefect(f"the string of {count} bytes at {start} does not end in a zero")
         try:
             text = self.data[start : start + count].decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Fault(f"not UTF-8: {error.reason} at byte {error.start}") from error
+            raise FileDefect(f"not UTF-8: {error.reason} at byte {error.start}") from error
         self.strings[at] = text
         return text

@@ -15,8 +15,8 @@ from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.op import get_op
 from trireme.ir.verify import check
 from trireme.model_file import attributes
-from trireme.model_file.constants import Constants
-from trireme.model_file.flat import Fault, Table, decode
+from trireme.model_file.constants import ConstantArrays
+from trireme.model_file.flat import FileDefect, Table, decode
 from trireme.model_file.layout import HEADER_SIZE, MAX_NESTING, read_header, require_little_endian
 from trireme.model_file.types import read_symbols, read_type
 from trireme.support.dtypes import Array
@@ -42,12 +42,12 @@ def read(raw: Array, verify_weights: bool) -> Graph:
         )
     try:
         file = decode(encoded)
-        constants = Constants(raw[header.weights_offset :])
+        constants = ConstantArrays(raw[header.weights_offset :])
         _each("buffers", file["buffers"], constants.add)
         if verify_weights:
             constants.verify()
         return _GraphReader(file, constants).model()
-    except Fault as fault:
+    except FileDefect as fault:
         raise ModelFileError(fault.summary, facts=fault.facts, fix=fault.fix) from fault
 
 
@@ -57,11 +57,11 @@ def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list
     try:
         for item in items:
             done.append(read_one(item))
-    except Fault as fault:
+    except FileDefect as fault:
         fault.within(f".{name}[{len(done)}]")
         raise
     except TriremeError as error:
-        outer = Fault(error.summary, facts=error.facts, fix=error.fix)
+        outer = FileDefect(error.summary, facts=error.facts, fix=error.fix)
         outer.within(f".{name}[{len(done)}]")
         raise outer from error
     return done
@@ -70,7 +70,7 @@ def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list
 class _GraphReader:
     """Reads the graphs of a decoded file in order, so that bodies come before their users."""
 
-    def __init__(self, file: Table, constants: Constants) -> None:
+    def __init__(self, file: Table, constants: ConstantArrays) -> None:
         self.file = file
         self.constants = constants
         self.graphs: list[Graph] = []
@@ -81,11 +81,11 @@ class _GraphReader:
     def model(self) -> Graph:
         """Return the last graph; all others must be bodies in it."""
         if not self.file["graphs"]:
-            raise Fault("is empty", at=".graphs")
+            raise FileDefect("is empty", at=".graphs")
         _each("graphs", self.file["graphs"], self.graph)
         unused = sorted(self.free - {len(self.graphs) - 1})
         if unused:
-            raise Fault("is used by no node", at=f".graphs[{unused[0]}]")
+            raise FileDefect("is used by no node", at=f".graphs[{unused[0]}]")
         return self.graphs[-1]
 
     def graph(self, table: Table) -> None:
@@ -103,11 +103,11 @@ class _GraphReader:
             symbols,
         )
         if len(graph.values) != len(values):
-            raise Fault("an id is used twice", at=".values")
+            raise FileDefect("an id is used twice", at=".values")
         _check_ids(graph)
         _check_rules(graph)
         if self.body_depth + 1 > MAX_NESTING:
-            raise Fault(f"bodies nest deeper than {MAX_NESTING}")
+            raise FileDefect(f"bodies nest deeper than {MAX_NESTING}")
         self.depth.append(self.body_depth + 1)
         self.free.add(len(self.graphs))
         self.graphs.append(graph)
@@ -115,7 +115,7 @@ class _GraphReader:
     def value(self, table: Table, symbols: list[str]) -> Value:
         type = read_type(table["tensor_type"], symbols)
         if table["id"] < 0:
-            raise Fault(f"id {table['id']} is negative")
+            raise FileDefect(f"id {table['id']} is negative")
         if table["buffer"] is None:
             return Value(table["id"], table["name"], type)
         return Value(table["id"], table["name"], type, self.constants.array(type, table["buffer"]))
@@ -127,15 +127,15 @@ class _GraphReader:
         def read_attr(attr: Table) -> None:
             name = attr["name"]
             if name in given:
-                raise Fault(f"{name!r} is given twice")
+                raise FileDefect(f"{name!r} is given twice")
             if name not in op.attrs:
-                raise Fault(f"{op.name} has no attribute {name!r}")
+                raise FileDefect(f"{op.name} has no attribute {name!r}")
             expected = op.attrs[name]
             kind = attributes.NAMES.get(attr["kind"], "none")
             if attr["kind"] == attributes.NONE and expected.default is None:
                 given[name] = None
             elif kind != expected.kind:
-                raise Fault(f"{name!r} is of kind {kind}, expected {expected.kind}")
+                raise FileDefect(f"{name!r} is of kind {kind}, expected {expected.kind}")
             else:
                 given[name] = self.attr(attr, kind)
 
@@ -156,21 +156,21 @@ class _GraphReader:
         field = attributes.KINDS[kind][1]
         stored = table[field]
         if stored is None:
-            raise Fault(f"{field} is missing")
+            raise FileDefect(f"{field} is missing")
         if kind == "bool":
             if stored not in (0, 1):
-                raise Fault(f"number {stored} is neither 0 nor 1")
+                raise FileDefect(f"number {stored} is neither 0 nor 1")
             return bool(stored)
         if kind == "array":
             if table["tensor_type"] is None:
-                raise Fault("tensor_type is missing")
+                raise FileDefect("tensor_type is missing")
             return self.constants.array(read_type(table["tensor_type"], ()), stored)
         return self.body(stored) if kind == "graph" else stored
 
     def body(self, index: int) -> Graph:
         """Return an earlier graph that nothing has used so far: bodies form a tree."""
         if index not in self.free:
-            raise Fault(f"graph {index} does not come before, or is used elsewhere")
+            raise FileDefect(f"graph {index} does not come before, or is used elsewhere")
         self.free.remove(index)
         self.body_depth = max(self.body_depth, self.depth[index])
         return self.graphs[index]
@@ -182,16 +182,16 @@ def _check_ids(graph: Graph) -> None:
     for name, ids in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         for position, value in enumerate(ids):
             if value not in known:
-                raise Fault(f"there is no value %{value}", at=f".{name}[{position}]")
+                raise FileDefect(f"there is no value %{value}", at=f".{name}[{position}]")
     made = set(graph.inputs)
     for position, node in enumerate(graph.nodes):
         for value in (*node.used, *node.outputs):
             if value not in known:
-                raise Fault(f"there is no value %{value}", at=f".nodes[{position}]")
+                raise FileDefect(f"there is no value %{value}", at=f".nodes[{position}]")
         made.update(node.outputs)
     for position, entry in enumerate(graph.values.values()):
         if not entry.is_constant and entry.id not in made:
-            raise Fault(f"%{entry.id} '{entry.name}' is never made", at=f".values[{position}]")
+            raise FileDefect(f"%{entry.id} '{entry.name}' is never made", at=f".values[{position}]")
 
 
 def _check_rules(graph: Graph) -> None:
@@ -202,4 +202,4 @@ def _check_rules(graph: Graph) -> None:
         raise
     except Exception as error:
         # Inference may fail on attributes that no converter writes.
-        raise Fault(f"types cannot be inferred: {type(error).__name__}: {error}") from error
+        raise FileDefect(f"types cannot be inferred: {type(error).__name__}: {error}") from error

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 from trireme.ir.graph import UNKNOWN, Dim, Quant, TensorType
 from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM
-from trireme.model_file.flat import Fault, Table
+from trireme.model_file.flat import FileDefect, Table
 from trireme.model_file.layout import MAX_RANK, MAX_TENSOR_BYTES
 from trireme.support.dtypes import INTS, NAMES, itemsize
 
 
 def read_type(table: Table, symbols: Sequence[str]) -> TensorType:
-    """Return the type in a table; raise Fault for an invalid or too large one."""
+    """Return the type in a table; raise FileDefect for an invalid or too large one."""
     dtype, shape = table["dtype"], table["shape"]
     if dtype not in _DTYPES:
-        raise Fault(f"unknown dtype {dtype!r}", facts=[f"known: {', '.join(NAMES)}"])
+        raise FileDefect(f"unknown dtype {dtype!r}", facts=[f"known: {', '.join(NAMES)}"])
     if len(shape) > MAX_RANK:
-        raise Fault(f"{len(shape)} dimensions, at most {MAX_RANK}")
+        raise FileDefect(f"{len(shape)} dimensions, at most {MAX_RANK}")
     # Python's integers do not overflow; zeros are left out so that they cannot hide the rest.
     nbytes = math.prod(dim for dim in shape if dim > 0) * itemsize(dtype)
     if nbytes > MAX_TENSOR_BYTES:
-        raise Fault(f"{dtype}{list(shape)} takes {nbytes} bytes, at most {MAX_TENSOR_BYTES}")
+        raise FileDefect(f"{dtype}{list(shape)} takes {nbytes} bytes, at most {MAX_TENSOR_BYTES}")
     dims = tuple(_dim(dim, symbols) for dim in shape)
     quant = None if table["quant"] is None else _quant(table["quant"], dtype)
     return TensorType(dims, dtype, quant)
@@ -37,20 +37,20 @@ def _dim(dim: int, symbols: Sequence[str]) -> Dim:
     if dim == UNKNOWN_DIM:
         return UNKNOWN
     if FIRST_SYMBOL - dim >= len(symbols):
-        raise Fault(f"dimension {dim} names symbol {FIRST_SYMBOL - dim} of {len(symbols)}")
+        raise FileDefect(f"dimension {dim} names symbol {FIRST_SYMBOL - dim} of {len(symbols)}")
     return symbols[FIRST_SYMBOL - dim]
 
 
 def _quant(table: Table, dtype: str) -> Quant:
     """Read scales and zero points; `verify` checks them against the shape."""
     if dtype not in INTS:
-        raise Fault(f"{dtype} cannot be quantised")
+        raise FileDefect(f"{dtype} cannot be quantised")
     bits = int(dtype.lstrip("uint"))
     least = -(1 << bits - 1) if dtype.startswith("int") else 0
     most = least + (1 << bits) - 1
     for zero_point in table["zero_points"]:
         if not least <= zero_point <= most:
-            raise Fault(f"quantisation: zero point {zero_point} is outside {dtype}")
+            raise FileDefect(f"quantisation: zero point {zero_point} is outside {dtype}")
     return Quant(table["scales"], table["zero_points"], table["axis"])
 
 
@@ -60,10 +60,10 @@ def read_symbols(tables: Sequence[Table]) -> dict[str, tuple[int, int | None]]:
     for position, table in enumerate(tables):
         name, least, most = table["name"], table["least"], table["most"]
         if name in ("", UNKNOWN) or name in symbols:
-            raise Fault(
+            raise FileDefect(
                 f"name {name!r} is empty, reserved or used before", at=f".symbols[{position}]"
             )
         if least < 0 or (most is not None and most < least):
-            raise Fault(f"bounds {least} to {most} of {name!r}", at=f".symbols[{position}]")
+            raise FileDefect(f"bounds {least} to {most} of {name!r}", at=f".symbols[{position}]")
         symbols[name] = (least, most)
     return symbols

@@ -29,7 +29,7 @@ _QUEUED = 60
 
 
 @dataclass(frozen=True)
-class _Copy:
+class _PossibleCopy:
     """A copy that may be: who makes the value, whether it is made, from when, and until when."""
 
     maker: int
@@ -48,7 +48,7 @@ class MakespanModel(TaskModel):
     def __init__(self, problem: Problem, known: Assignment, tasks: Tasks, least: float) -> None:
         self.turns: dict[tuple[str, Any], list[Any]] = defaultdict(list)
         self.loads: dict[tuple[str, Any], list[Any]] = defaultdict(list)
-        self.queues: dict[tuple[int, int], list[_Copy]] = defaultdict(list)
+        self.queues: dict[tuple[int, int], list[_PossibleCopy]] = defaultdict(list)
         super().__init__(problem, known, tasks, least, _UNITS, _UNITS)
         nodes = range(problem.n)
         self.begun, self.over = [self.time() for _ in nodes], [self.time() for _ in nodes]
@@ -141,7 +141,7 @@ class MakespanModel(TaskModel):
             if maker != CALLER:
                 model.add(begun >= self.end[maker]).only_enforce_if(copied)
             self.loads["link", (source, space)].append(size * copied)
-            self.queues[source, space].append(_Copy(maker, copied, begun, there))
+            self.queues[source, space].append(_PossibleCopy(maker, copied, begun, there))
         for reader, read in reads:
             if reader != CALLER:
                 model.add(self.start[reader] >= there).only_enforce_if(read, *elsewhere)

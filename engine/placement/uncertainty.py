@@ -221,7 +221,7 @@ def _uncertainty_s(pricing: Pricing, one: Side, other: Side) -> float:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TimedPart:
     """A node, a task's launch or a copy: what it is, the kind of device that does it, and how long
     it takes. Two placements have it in common if all three are the same."""
 
@@ -230,23 +230,23 @@ class _Part:
     own: Estimate
 
 
-def _parts(pricing: Pricing, assigned: Assignment, tasks: Tasks) -> Iterator[_Part]:
+def _parts(pricing: Pricing, assigned: Assignment, tasks: Tasks) -> Iterator[_TimedPart]:
     """Yield what a placement does on the wall clock: nodes, launches and copies."""
     machine, problem, costs = pricing.problem.machine, pricing.problem, pricing.costs
     specs = [device.spec for device in costs.devices.values()]
     for node, d in zip(pricing.graph.nodes, assigned, strict=True):
         if specs[d].clock == "wall":
-            yield _Part(node.id, _kind(specs[d]), pricing.nodes[node.id][0][machine.names[d]])
+            yield _TimedPart(node.id, _kind(specs[d]), pricing.nodes[node.id][0][machine.names[d]])
     for d in (d for d, _ in tasks if specs[d].clock == "wall"):
         own = Estimate(machine.launch_s[d], _source([specs[d]], costs))
-        yield _Part("launch", _kind(specs[d]), own)
+        yield _TimedPart("launch", _kind(specs[d]), own)
     for value, source, target in copies_of(problem, assigned):
         spaces = {machine.spaces[source], machine.spaces[target]} - {HOST}
         ends = [spec for spec in specs if spec.memory in spaces]
         if all(spec.clock == "wall" for spec in ends):
             way = f"{machine.spaces[source]}>{machine.spaces[target]}"
             own = Estimate(problem.copy_s(value, source, target), _source(ends, costs))
-            yield _Part(value, way, own)
+            yield _TimedPart(value, way, own)
 
 
 def _kind(spec: DeviceSpec) -> str:

@@ -25,7 +25,7 @@ FLOAT_FLOOR = 1e-5
 
 
 @dataclass(frozen=True)
-class Gap:
+class Deviation:
     """How far one array is from another.
 
     kind: "relative" to the other's largest finite value (floats), "units" (integers), or "shape"
@@ -37,15 +37,15 @@ class Gap:
     differing: float
 
 
-def gap(ours: Array, theirs: Array) -> Gap:
+def gap(ours: Array, theirs: Array) -> Deviation:
     """Return how far `ours` is from `theirs`; infinitely far when the shapes differ."""
     if ours.shape != theirs.shape:
-        return Gap(f"shape {ours.shape} against {theirs.shape}", float("inf"), 1.0)
+        return Deviation(f"shape {ours.shape} against {theirs.shape}", float("inf"), 1.0)
     if not ours.size:
-        return Gap("empty", 0.0, 0.0)
+        return Deviation("empty", 0.0, 0.0)
     if ours.dtype.kind in "OSUc":
         differing = float(np.mean(ours != theirs))
-        return Gap("units", float(differing > 0), differing)
+        return Deviation("units", float(differing > 0), differing)
     a, b = ours.astype(np.float64), theirs.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -55,8 +55,8 @@ def gap(ours: Array, theirs: Array) -> Gap:
     if dtype_name(theirs.dtype) in FLOATS:
         finite = np.abs(b[np.isfinite(b)])
         scale = max(float(finite.max(initial=0.0)), 1e-30)
-        return Gap("relative", float(apart.max()) / scale, differing)
-    return Gap("units", float(apart.max()), differing)
+        return Deviation("relative", float(apart.max()) / scale, differing)
+    return Deviation("units", float(apart.max()), differing)
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class NodeGap:
     node: Node
     device: str
     value: str
-    local: Gap | None
-    total: Gap
+    local: Deviation | None
+    total: Deviation
     agrees: bool
 
     def __str__(self) -> str:

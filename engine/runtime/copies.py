@@ -30,13 +30,13 @@ def copy_call(
     owner = {device.spec.memory: device for device in devices.values()}
     node = task.nodes[0].id
 
-    def write(array: Array) -> _Copy:
+    def write(array: Array) -> _StartedCopy:
         device = owner[target.memory]
-        return _Copy(device, device.start_write, target, array, node)
+        return _StartedCopy(device, device.start_write, target, array, node)
 
-    def read(array: Array) -> _Copy:
+    def read(array: Array) -> _StartedCopy:
         device = owner[source.memory]
-        return _Copy(device, device.start_read, source, array, node)
+        return _StartedCopy(device, device.start_read, source, array, node)
 
     if source.memory == HOST:
         return write(host_view(source, type))
@@ -46,7 +46,7 @@ def copy_call(
     return _DeviceToDevice(read(staging), write(staging))
 
 
-class _Copy:
+class _StartedCopy:
     """A copy between host memory, where the array lies, and a device's: begun by `start`."""
 
     def __init__(
@@ -64,7 +64,7 @@ class _Copy:
 class _DeviceToDevice:
     """A copy between two devices' memories by way of a host array of its own."""
 
-    def __init__(self, first: _Copy, second: _Copy) -> None:
+    def __init__(self, first: _StartedCopy, second: _StartedCopy) -> None:
         self.first, self.second = first, second
 
     def launch(self, profile: bool = False) -> Event:

@@ -60,7 +60,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """What `run.json` holds; `order` is the indices of the plan's tasks as they ran."""
 
     version: int
@@ -88,7 +88,7 @@ def graph_hash(graph: Graph) -> str:
 
 
 @checked(RunError)
-def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
+def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> RecordedRun:
     """Return the record of one run: the order in which its tasks started, and digests.
 
     Those of what it returned are of that very run. What left its tasks is gone by then: it is read
@@ -99,7 +99,7 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Run:
     outputs, spans = session.run_traced(feeds)
     order = _started(session.plan, spans)
     digests, _ = _step_by_step(session, feeds, order)
-    return Run(
+    return RecordedRun(
         VERSION,
         graph_hash(session.graph),
         session.runs.mode,
@@ -127,7 +127,7 @@ def _started(plan: Plan, spans: Iterable[TaskSpan]) -> list[int]:
 
 
 @checked(RunError)
-def rerun(session: Session, feeds: Mapping[str, Array], recorded: Run) -> Run:
+def rerun(session: Session, feeds: Mapping[str, Array], recorded: RecordedRun) -> RecordedRun:
     """Return the record of the same run done again, task by task in the recorded order.
 
     Errors: RunError, if the model or the plan is not the one recorded
@@ -179,7 +179,7 @@ def _sha256(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def first_divergence(one: Run, two: Run) -> tuple[Digest, Digest] | None:
+def first_divergence(one: RecordedRun, two: RecordedRun) -> tuple[Digest, Digest] | None:
     """Return the first tensor, in the first run's order, that both made and made otherwise.
 
     Inputs come first. A tensor that leaves a task in one run alone, since they were placed
@@ -196,7 +196,7 @@ def first_divergence(one: Run, two: Run) -> tuple[Digest, Digest] | None:
     return None
 
 
-def compared(one: Run, two: Run) -> int:
+def compared(one: RecordedRun, two: RecordedRun) -> int:
     """Return of how many tensors two runs have digests of both."""
     return len({digest.value for digest in one.all} & {digest.value for digest in two.all})
 
@@ -209,7 +209,9 @@ def _other_model(was: str, now: str, first: str = "recorded", second: str = "fou
     )
 
 
-def save_bundle(folder: Path, session: Session, run: Run, feeds: Mapping[str, Array]) -> None:
+def save_bundle(
+    folder: Path, session: Session, run: RecordedRun, feeds: Mapping[str, Array]
+) -> None:
     """Write a bundle into a folder, which is made; `run.json`, which makes it one, comes last.
 
     Errors: ModelFileError, with what the system said
@@ -226,7 +228,7 @@ def save_bundle(folder: Path, session: Session, run: Run, feeds: Mapping[str, Ar
     write_atomic(folder / "run.json", [json.dumps(asdict(run), indent=1).encode(), b"\n"])
 
 
-def load_bundle(folder: Path) -> tuple[Run, dict[str, Array]]:
+def load_bundle(folder: Path) -> tuple[RecordedRun, dict[str, Array]]:
     """Return a bundle's record and inputs; its placement is `folder / PLACEMENT`.
 
     Errors: ModelFileError, if a file is absent, of another version or not what it should be
@@ -264,7 +266,7 @@ _DAMAGE = (
 """What reading broken JSON and broken archives may raise."""
 
 
-def _run_of(raw: Mapping[str, Any], folder: Path) -> Run:
+def _run_of(raw: Mapping[str, Any], folder: Path) -> RecordedRun:
     """Return the record that a file holds, every field of it of its type."""
     if raw["version"] != VERSION:
         raise ModelFileError(
@@ -278,7 +280,7 @@ def _run_of(raw: Mapping[str, Any], folder: Path) -> Run:
     digests = tuple(
         Digest(*(str(one[field.name]) for field in fields(Digest))) for one in raw["digests"]
     )
-    return Run(
+    return RecordedRun(
         VERSION,
         str(raw["graph_sha256"]),
         choice("mode", raw["mode"], Mode),

@@ -17,7 +17,7 @@ from guard import POISON, key_of, output_of, size_of, span_of
 from trireme.devices.cpu.codegen.emit import module_text, optimised
 from trireme.devices.cpu.codegen.target import ISAS
 from trireme.devices.cpu.compile.program import build, pack
-from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Step
+from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Step
 
 GAP = 64
 """Poisoned bytes between operands."""
@@ -116,7 +116,7 @@ class Job:
                     contents[key] = span_of(operand)
                     self._room(key, contents[key].nbytes)
                     continue
-                if isinstance(operand, Fault):
+                if isinstance(operand, KernelFault):
                     contents[key] = np.zeros(2, np.int64)
                 self._room(key, size_of(graph, key, operand))
         memory = np.full(self.size, POISON, np.uint8)

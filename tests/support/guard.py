@@ -12,7 +12,7 @@ from types import FunctionType
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Step, Temp
+from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Step, Temp
 from trireme.support.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -109,7 +109,7 @@ def _places(program, feeds, at_end):
                 data = span_of(operand)
                 places[key] = Guarded(data.nbytes, at_end, data, True)
             else:
-                fresh = np.zeros(2, np.int64) if isinstance(operand, Fault) else None
+                fresh = np.zeros(2, np.int64) if isinstance(operand, KernelFault) else None
                 places[key] = Guarded(size_of(graph, key, operand), at_end, fresh)
     return places
 
@@ -122,7 +122,7 @@ def key_of(program, operand):
         return "constant", id(operand)
     if isinstance(operand, InPlace):
         return "in place", id(operand)
-    if isinstance(operand, Fault):
+    if isinstance(operand, KernelFault):
         return "fault", id(operand)
     return ("temp", operand.key) if isinstance(operand, Temp) else program.buffer_aliases[operand]
 
@@ -136,7 +136,7 @@ def span_of(operand):
 
 def size_of(graph, key, operand):
     """How many bytes an operand that is not packed constants takes."""
-    if isinstance(operand, Fault):
+    if isinstance(operand, KernelFault):
         return 16
     return operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
 

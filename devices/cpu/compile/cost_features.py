@@ -19,7 +19,7 @@ from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import KernelCost
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.executable import TRY_S
-from trireme.devices.cpu.compile.program import Item, Program
+from trireme.devices.cpu.compile.program import Item, RegionProgram
 from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp
 from trireme.ir.graph import Graph
@@ -72,7 +72,7 @@ class Section:
     parts: int = 1
 
 
-def sections_of(program: Program) -> Iterator[Section]:
+def sections_of(program: RegionProgram) -> Iterator[Section]:
     """Yield a program's native steps: what is done part by part, and what lies between."""
     at = 0
     for start, stretch, parts in program.stretches:
@@ -87,7 +87,7 @@ def _native(items: Sequence[Item]) -> list[Step]:
     return [item for item in items if isinstance(item, Step)]
 
 
-def cost_features_of(program: Program, isa: Isa, threads: int) -> list[KernelCost]:
+def cost_features_of(program: RegionProgram, isa: Isa, threads: int) -> list[KernelCost]:
     """Return the work of native steps that run one after another on so many threads."""
     sections = list(sections_of(program))
     shared = sum(x.parts * s.seconds for x in sections for s in x.steps if s.chunks > 1)

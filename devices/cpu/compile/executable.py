@@ -26,10 +26,18 @@ from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.compile.listing import listings
-from trireme.devices.cpu.compile.program import REFERENCE, Program
-from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Fault, InPlace, Operand, Step, Temp
+from trireme.devices.cpu.compile.program import REFERENCE, RegionProgram
+from trireme.devices.cpu.kernels.lowering import (
+    CONSTANTS,
+    At,
+    InPlace,
+    KernelFault,
+    Operand,
+    Step,
+    Temp,
+)
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.devices.cpu.runtime.pool import Call, Pool
+from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
@@ -53,7 +61,7 @@ class CpuExecutable(Executable):
     """
 
     def __init__(
-        self, program: Program, jit: Jit, pool: Pool, server: Server | None = None
+        self, program: RegionProgram, jit: Jit, pool: StepPool, server: Server | None = None
     ) -> None:
         self._program, self._pool, self._server = program, pool, server
         native = [item for item in program.items if isinstance(item, Step)]
@@ -94,9 +102,9 @@ class Bound:
 
     def __init__(
         self,
-        program: Program,
+        program: RegionProgram,
         code: Sequence[int],
-        pool: Pool,
+        pool: StepPool,
         args: Sequence[Buffer],
         scratch: Buffer | None,
     ) -> None:
@@ -105,7 +113,7 @@ class Bound:
         graph = program.graph
         self._buffers: dict[int, Buffer] = {}
         self._fixed: set[int] = set()
-        self._faults: list[tuple[Fault, Array]] = []
+        self._faults: list[tuple[KernelFault, Array]] = []
         again = []  # outputs that are inputs, constants or listed twice
         for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
             if value in self._buffers or graph.values[value].is_constant:
@@ -255,7 +263,7 @@ class Bound:
             return operand.data.ctypes.data
         if isinstance(operand, At):
             return self._address(operand.of) + operand.offset
-        if isinstance(operand, Fault):
+        if isinstance(operand, KernelFault):
             words = np.zeros(2, np.int64)
             self._faults.append((operand, words))
             return words.ctypes.data
@@ -278,7 +286,7 @@ class _Native:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: StepPool,
         steps: Sequence[tuple[Step, int]],
         pointers: Sequence[Sequence[int]],
         owners: Sequence[tuple[int, int] | None],
@@ -305,10 +313,10 @@ class _Native:
         self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
         self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
 
-    def _call(self, table: Array, stamps: Array | None) -> Call:
+    def _call(self, table: Array, stamps: Array | None) -> PoolCall:
         shared = [step.seconds for step in self._steps if step.chunks > 1]
         polls = bool(table[:, runtime.STEP_POLL].any())
-        return Call(
+        return PoolCall(
             table,
             shared=bool(shared),
             wakes=sum(shared) > _WAKE_S,

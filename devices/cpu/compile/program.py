@@ -57,7 +57,7 @@ Item = Step | ReferenceStep
 
 
 @dataclass(frozen=True)
-class Program:
+class RegionProgram:
     """What `build` makes: everything about a region but addresses."""
 
     graph: Graph
@@ -70,7 +70,7 @@ class Program:
     scratch_bytes: int
     local_bytes: int
     kernels: Mapping[int, str]
-    stretches: Sequence[tuple[int, Program, int]] = ()
+    stretches: Sequence[tuple[int, RegionProgram, int]] = ()
     """What is done part by part: its first item, the program of a part, the number of parts."""
     constants: Mapping[int, Array] = field(default_factory=dict)
     """Constants by the identity of the operand that steps name; aligned and contiguous."""
@@ -81,7 +81,7 @@ class Program:
         return tuple(item.code for item in self.items if isinstance(item, Step))
 
 
-class Lowered:
+class LoweredGroups:
     """Groups of nodes with their items, of a graph that was lowered to be priced.
 
     What is compiled of the graph after that takes them from here.
@@ -116,9 +116,9 @@ def build(
     threads: int,
     winograd: bool = True,
     recipes: KernelCache | None = None,
-    lowered: Lowered | None = None,
+    lowered: LoweredGroups | None = None,
     parts: bool = True,
-) -> Program:
+) -> RegionProgram:
     """Lower a graph to a program without its constants; see `pack`.
 
     parts: whether large batches are done a part at a time (batch_tiling.py)
@@ -126,11 +126,11 @@ def build(
         here is added to `lowered`
     """
     context = Context(graph, isa, threads, winograd, recipes=recipes)
-    lowered = Lowered(graph) if lowered is None else lowered
+    lowered = LoweredGroups(graph) if lowered is None else lowered
     buffer_aliases, copies = find_homes(graph)
     items: list[Item] = []
     kernels: dict[int, str] = {}
-    stretches: list[tuple[int, Program, int]] = []
+    stretches: list[tuple[int, RegionProgram, int]] = []
     groups = list(grouped(context))
     for group in cut(graph, groups, isa) if parts else groups:
         if isinstance(group, BatchTile):
@@ -152,7 +152,7 @@ def build(
         items += made
         kernels |= {node.id: _kernel_name(made) for node in group.nodes}
     offsets, nbytes = _place(graph, items, buffer_aliases)
-    return Program(
+    return RegionProgram(
         graph,
         tuple(items),
         tuple(i.code.symbol for i in items if isinstance(i, Step)),
@@ -165,7 +165,7 @@ def build(
     )
 
 
-def pack(program: Program) -> Program:
+def pack(program: RegionProgram) -> RegionProgram:
     """Return the program with its constants, as kernels read them."""
     constants = _constants(program.items)
     _release(program.graph, constants)
@@ -184,7 +184,7 @@ def _lower(context: Context, group: Group) -> list[Item]:
     return [replace(step, nodes=nodes) for step in lower_group(context, group)]
 
 
-def _repeated(program: Program, parts: int) -> list[Item]:
+def _repeated(program: RegionProgram, parts: int) -> list[Item]:
     """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
     graph, buffer_aliases, offsets = program.graph, program.buffer_aliases, program.offsets
     whole = {*graph.inputs, *graph.outputs}

@@ -46,7 +46,7 @@ class At:
 
 
 @dataclass(frozen=True, eq=False)
-class Fault:
+class KernelFault:
     """Where a kernel says that what it was given is wrong: two i64, whether, and a number.
 
     message: the sentence of the RunError that the run ends with, made of the number
@@ -78,9 +78,9 @@ class Packed:
 
 CONSTANTS = (np.ndarray, Packed)
 """What a step reads and nobody writes."""
-Operand = int | Array | Packed | InPlace | Temp | At | Fault
-"""What a kernel is given the address of: a value by id, packed constants, a Temp, a Fault..."""
-_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, Fault)
+Operand = int | Array | Packed | InPlace | Temp | At | KernelFault
+"""A place whose address a kernel gets: a value by id, packed constants, a Temp, a KernelFault..."""
+_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault)
 
 
 ELEMENTWISE, ELEMENTWISE_Q8 = "elementwise_f32", "elementwise_q8"

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Run:
+class PhaseRange:
     """Phases first..first+count-1 of an axis: a window of stride 1 over the input.
 
     taps: the weight of each tap, for the first phase; the next phase has the next weights
@@ -35,7 +35,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Axis:
+class PhaseAxis:
     """An axis of a transposed convolution.
 
     windows: positions of the window, the same for all phases
@@ -47,12 +47,12 @@ class Axis:
     stride: int
     windows: int
     shift: int
-    runs: tuple[Run, ...]
+    runs: tuple[PhaseRange, ...]
 
     @property
-    def places(self) -> Axis:
+    def places(self) -> PhaseAxis:
         """The axis less what does not decide where results go: which weights they were made of."""
-        runs = (Run(run.first, run.count, run.taps and (0,), 0, 1) for run in self.runs)
+        runs = (PhaseRange(run.first, run.count, run.taps and (0,), 0, 1) for run in self.runs)
         return replace(self, size=0, runs=tuple(runs))
 
 
@@ -62,7 +62,7 @@ MOST_PHASES = 4096
 
 def axis_of(
     size: int, out: int, kernel: int, stride: int, pad: int, dilation: int, alone: bool
-) -> Axis:
+) -> PhaseAxis:
     """Return an axis with its phases in runs; `alone` gives each phase a run of its own.
 
     No window begins behind the input's first element.
@@ -70,21 +70,21 @@ def axis_of(
     furthest = {k * dilation % stride: k * dilation // stride for k in range(kernel)}
     start = min(pad // stride, *furthest.values())
     windows = (pad + out - 1) // stride - start + 1
-    runs: list[Run] = []
+    runs: list[PhaseRange] = []
     for phase in range(stride):
         weights = [k for k in range(kernel) if k * dilation % stride == phase]
         offsets = [(k * dilation - phase) // stride for k in weights]
         step = offsets[1] - offsets[0] if len(offsets) > 1 else 1
         last = runs[-1] if runs else None
         if last and not alone and dilation == 1 and len(last.taps) == len(weights):
-            runs[-1] = Run(last.first, last.count + 1, last.taps, last.pad, step)
+            runs[-1] = PhaseRange(last.first, last.count + 1, last.taps, last.pad, step)
             continue
         before = offsets[-1] - start if offsets else 0
-        runs.append(Run(phase, 1, tuple(reversed(weights)), before, step))
-    return Axis(size, out, stride, windows, stride * start - pad, tuple(runs))
+        runs.append(PhaseRange(phase, 1, tuple(reversed(weights)), before, step))
+    return PhaseAxis(size, out, stride, windows, stride * start - pad, tuple(runs))
 
 
-def axes_of(graph: Graph, node: Node, alone: bool) -> tuple[Axis, Axis]:
+def axes_of(graph: Graph, node: Node, alone: bool) -> tuple[PhaseAxis, PhaseAxis]:
     """Return the two spatial axes of a conv_transpose; one of one axis has a height of 1."""
     x, w, y = (graph.type(v).dims for v in (node.used[0], node.used[1], node.outputs[0]))
     attrs = node.attrs
@@ -105,7 +105,7 @@ def axes_of(graph: Graph, node: Node, alone: bool) -> tuple[Axis, Axis]:
     return found[0], found[1]
 
 
-def weights_of(w: Array, rows: Run, columns: Run) -> Array:
+def weights_of(w: Array, rows: PhaseRange, columns: PhaseRange) -> Array:
     """Return the weights of a pair of runs as [row, column, kernel row, kernel column, C, M].
 
     Shapes: w [C,KH,KW,M]; row and column count the phases of the runs
@@ -116,7 +116,7 @@ def weights_of(w: Array, rows: Run, columns: Run) -> Array:
     return np.moveaxis(picked, 0, -2)
 
 
-def pairs(axes: Sequence[Axis]) -> list[tuple[Run, Run]]:
+def pairs(axes: Sequence[PhaseAxis]) -> list[tuple[PhaseRange, PhaseRange]]:
     """Return the runs of both axes that have weights, each a convolution."""
     return [
         (rows, columns)

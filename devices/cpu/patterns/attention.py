@@ -17,7 +17,11 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.copies import dense
-from trireme.devices.cpu.kernels.f32.attention import AttentionShape, Strides, attention_kernel
+from trireme.devices.cpu.kernels.f32.attention import (
+    AttentionShape,
+    OperandStrides,
+    attention_kernel,
+)
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
@@ -40,7 +44,7 @@ class _View:
         *steps, over, along = self.strides
         return _View(self.value, (*batch, column, row), (*steps, along, over))
 
-    def over(self, batch: Sequence[int]) -> Strides | None:
+    def over(self, batch: Sequence[int]) -> OperandStrides | None:
         """The strides along batch dimensions, 0 where broadcast; None when they do not fit."""
         missing = len(batch) - (len(self.shape) - 2)
         sizes = (1,) * missing + self.shape[:-2]
@@ -50,7 +54,7 @@ class _View:
         ):
             return None
         found = tuple(0 if n == 1 else s for n, s in zip(sizes, steps, strict=True))
-        return Strides(found, self.strides[-2], self.strides[-1])
+        return OperandStrides(found, self.strides[-2], self.strides[-1])
 
 
 @dataclass(frozen=True)
@@ -208,14 +212,14 @@ def _mask_fits(graph: Graph, mask: int, shape: AttentionShape) -> bool:
     return fits and (graph.values[mask].is_constant or sizes[-2] == 1)
 
 
-def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Operand, Strides]:
+def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Operand, OperandStrides]:
     """Return a mask as the kernel reads it, keys along the rows, and its strides."""
     full = (*shape.batch, shape.queries, shape.keys)
     dims = context.type(mask).dims
     sizes = (1,) * (len(full) - len(dims)) + dims
     strides = [s if n > 1 else 0 for s, n in zip(dense(sizes), sizes, strict=True)]
     if sizes[-2] == 1:
-        return context.operand(mask), Strides(tuple(strides[:-2]), strides[-1], 0)
+        return context.operand(mask), OperandStrides(tuple(strides[:-2]), strides[-1], 0)
     lanes = context.isa.lanes
     room = -(-shape.queries // lanes) * lanes
 
@@ -227,7 +231,7 @@ def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Opera
     laid = context.pack(mask, f"mask {len(full)} {room}", turn)
     turned = (*sizes[:-2], sizes[-1], room)
     steps = [s if n > 1 else 0 for s, n in zip(dense(turned), turned, strict=True)]
-    return laid, Strides(tuple(steps[:-2]), steps[-2], 1)
+    return laid, OperandStrides(tuple(steps[:-2]), steps[-2], 1)
 
 
 def _plain(graph: Graph, value: int) -> _View:

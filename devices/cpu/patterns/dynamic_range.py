@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser, State, dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
-    Layout,
+    LineLayout,
     Rounding,
     rounding_steps,
 )
@@ -21,7 +21,7 @@ from trireme.devices.cpu.kernels.int8.columns import source_of
 from trireme.devices.cpu.kernels.int8.dot_variants import Way, best_way
 from trireme.devices.cpu.kernels.int8.linear import lane_channels, product_step
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, pack_weights
-from trireme.devices.cpu.kernels.int8.prepare import Image, View
+from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, fully_connected_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
 from trireme.devices.cpu.kernels.lowering import Context, Step, Temp
@@ -82,14 +82,14 @@ def lower_levels(context: Context, levels: Levels) -> list[Step]:
     return steps
 
 
-def _layout(context: Context, levels: Levels, op: Node) -> Layout:
+def _layout(context: Context, levels: Levels, op: Node) -> LineLayout:
     """Return how levels lie as a reader wants them."""
     dims = context.type(levels.x).dims
     top, left, bottom, right = pads_of(op)
     channels, size = dims[-1], context.type(levels.x).elements // levels.images
     lines = dims[1] if len(dims) == 4 and levels.images == dims[0] else 1
     border = (top, left * channels, bottom, right * channels)
-    return Layout(levels.images, lines, size // lines, border, _dot(context, levels, op))
+    return LineLayout(levels.images, lines, size // lines, border, _dot(context, levels, op))
 
 
 def _memory(context: Context, levels: Levels, op: Node) -> tuple[Temp, Temp]:
@@ -119,7 +119,7 @@ def _way(context: Context, levels: Levels, op: Node) -> Way:
     return levels.ways[op.id]
 
 
-def _shape(context: Context, op: Node) -> tuple[Int8MatmulShape, View, Shape]:
+def _shape(context: Context, op: Node) -> tuple[Int8MatmulShape, LineWindow, Shape]:
     shape_of = conv_shape if op.op == "conv" else fully_connected_shape
     return shape_of(context.graph, op)
 

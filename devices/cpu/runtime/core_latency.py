@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.runtime import native
-from trireme.devices.cpu.runtime.pool import Call, Pool
+from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 
 _BYTES = 16 << 10
 """Of a stretch: some of what the first cache holds."""
@@ -181,7 +181,7 @@ def _probe(isa: Isa) -> Code:
 class HandoverProbe:
     """Measures a pool's threads; any thread may ask, one at a time is answered."""
 
-    def __init__(self, jit: Jit, pool: Pool) -> None:
+    def __init__(self, jit: Jit, pool: StepPool) -> None:
         self.threads, self._lock = pool.threads, threading.Lock()
         codes = jit.functions(jit.recipes.kernel(_probe), _FUNCTIONS)
         fill, scan, answer, multiply = codes
@@ -209,7 +209,9 @@ class HandoverProbe:
         table = np.zeros((len(rows), native.STEP_WORDS), np.int64)
         table[:, :5] = rows
         self._stamps = np.zeros((len(rows), 2), np.int64)
-        call = Call(table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps)
+        call = PoolCall(
+            table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps
+        )
         self._run = pool.bind(call)
 
     def measure(self) -> CoreLatency | None:

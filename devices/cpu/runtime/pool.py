@@ -58,7 +58,7 @@ class Native:
             self.advance: Any = ctypes.CFUNCTYPE(None, _P)(advance)
 
 
-class Call:
+class PoolCall:
     """A table of steps, ready to be run again and again by one caller at a time.
 
     steps: the table, runtime.STEP_WORDS words a step; kept alive by this
@@ -92,7 +92,7 @@ class Call:
         self.pointer: int = self.words.ctypes.data
 
 
-class _State:
+class _PoolState:
     """What the workers share with the pool; they hold this and never the pool itself."""
 
     def __init__(self, context: Array) -> None:
@@ -105,7 +105,7 @@ class _State:
         self.closed = False
 
 
-class Pool:
+class StepPool:
     """Runs tables of native steps on `threads` threads, the caller being one of them.
 
     cores: those that the workers keep to; any when empty
@@ -126,7 +126,7 @@ class Pool:
         self.native = Native(jit, self._futex)
         self._local_bytes = 0
         self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
-        self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
+        self._calls: weakref.WeakSet[PoolCall] = weakref.WeakSet()
         self._reset()
         register_at_fork(self)
 
@@ -142,7 +142,7 @@ class Pool:
         """Whether native code alone can run calls: the workers are there, and sleep in it."""
         return self._ready
 
-    def bind(self, call: Call) -> Callable[[], None]:
+    def bind(self, call: PoolCall) -> Callable[[], None]:
         """Return a function that runs a call; it raises DeviceError when the pool is closed."""
         call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
         call.words[runtime.CALL_TRIES] &= self.threads > 1
@@ -174,7 +174,7 @@ class Pool:
             self._ready = False
             self._finalizer()
 
-    def _run_with_care(self, call: Call) -> None:
+    def _run_with_care(self, call: PoolCall) -> None:
         """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
         state = self._state
         if state.closed:
@@ -194,7 +194,7 @@ class Pool:
             if not self._futex:
                 self._set_busy(False)
 
-    def _end_step(self, call: Call) -> None:
+    def _end_step(self, call: PoolCall) -> None:
         """After an interrupt: finish the step whose chunks workers may hold, and no more."""
         words = call.words
         count, budget = int(words[runtime.CALL_COUNT]), int(words[runtime.CALL_BUDGET])
@@ -212,7 +212,7 @@ class Pool:
         self._context[runtime.THREADS] = self.threads
         for call in self._calls:
             call.words[[runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE]] = 0
-        self._state = _State(self._context)
+        self._state = _PoolState(self._context)
         self._place_locals()
         self._finalizer = weakref.finalize(self, _shut, self._state, self.native)
 
@@ -252,7 +252,7 @@ def keep_to(cores: Sequence[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _serve(state: _State, native: Native, who: int, spins: int, cores: Sequence[int]) -> None:
+def _serve(state: _PoolState, native: Native, who: int, spins: int, cores: Sequence[int]) -> None:
     """Be a worker until the pool closes."""
     keep_to(cores)
     while native.worker(state.pointer, who, spins) == 1:
@@ -261,7 +261,7 @@ def _serve(state: _State, native: Native, who: int, spins: int, cores: Sequence[
                 state.wake.wait()
 
 
-def _shut(state: _State, native: Native) -> None:
+def _shut(state: _PoolState, native: Native) -> None:
     with state.wake:
         state.closed = True
         state.wake.notify_all()

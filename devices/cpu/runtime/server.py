@@ -86,7 +86,7 @@ Stamped = tuple[int, Callable[[], LazySpans] | None]
 """
 
 
-class _State:
+class _ServerState:
     """What the thread shares with the server; it holds this and never the server itself."""
 
     def __init__(self, cores: Sequence[int], spins: int) -> None:
@@ -108,7 +108,7 @@ class Server:
     """
 
     thread: threading.Thread | None
-    _state: _State
+    _state: _ServerState
     _finalizer: weakref.finalize[Any, Any]
 
     def __init__(self, native: Native, name: str, cores: Sequence[int], spins: int) -> None:
@@ -193,7 +193,7 @@ class Server:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self.thread = None
-        self._state = _State(self.cores, self._spins)
+        self._state = _ServerState(self.cores, self._spins)
         self._finalizer = weakref.finalize(self, _shut, self._state, self.native, None)
 
     def reset_after_fork(self) -> None:
@@ -202,7 +202,9 @@ class Server:
         self._reset()
 
 
-def _put(state: _State, native: Native, word: int, waits: Sequence[tuple[int, int]] = ()) -> None:
+def _put(
+    state: _ServerState, native: Native, word: int, waits: Sequence[tuple[int, int]] = ()
+) -> None:
     """Write a job into the ring, and say so."""
     at = runtime.JOBS + state.submitted % runtime.RING * runtime.JOB_WORDS
     row: list[int] = [word, len(waits), *(number for pair in waits for number in pair)]
@@ -212,7 +214,7 @@ def _put(state: _State, native: Native, word: int, waits: Sequence[tuple[int, in
     native.advance(state.pointer)
 
 
-def _serve(state: _State, native: Native) -> None:
+def _serve(state: _ServerState, native: Native) -> None:
     """Be a server until it is closed."""
     keep_to(state.cores)
     while native.serve(state.pointer, state.spins) == runtime.PYTHON_JOB:
@@ -226,7 +228,7 @@ def _serve(state: _State, native: Native) -> None:
         native.advance(state.done)
 
 
-def _shut(state: _State, native: Native, thread: threading.Thread | None) -> None:
+def _shut(state: _ServerState, native: Native, thread: threading.Thread | None) -> None:
     if thread is not None:
         _put(state, native, runtime.STOP_JOB)
         if thread is not threading.current_thread():  # a collector may run this anywhere

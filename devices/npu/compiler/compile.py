@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from trireme.backend.kernel_table import ANY, KernelTable
 from trireme.devices.npu.compiler.emit import Emitter
-from trireme.devices.npu.compiler.jobs import Constants, Site
-from trireme.devices.npu.compiler.lower import Lower, Lowering, lower_graph
+from trireme.devices.npu.compiler.jobs import PackedConstants, Site
+from trireme.devices.npu.compiler.lower import Lower, NpuLowering, lower_graph
 from trireme.devices.npu.compiler.lower_maps import MAP_OPS
 from trireme.devices.npu.compiler.lower_matrix import MATRIX_OPS
 from trireme.devices.npu.compiler.lower_moves import MOVE_OPS
@@ -57,7 +57,7 @@ class Compiled:
     """
 
     task: CommandStream
-    constants: Constants
+    constants: PackedConstants
     scratch_bytes: int
     sram_bytes: tuple[int, ...]
 
@@ -69,7 +69,7 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
         node inside a region, for estimates, and cannot run.
     Errors: CompileError, if a node cannot be lowered or does not fit SRAM
     """
-    constants = Constants(spec.alignment)
+    constants = PackedConstants(spec.alignment)
     try:
         state = lower_graph(graph, spec, constants, TABLE)
     except GraphError as error:
@@ -100,7 +100,7 @@ def _argument_ids(graph: Graph) -> tuple[int, ...]:
     return (*graph.inputs, *graph.outputs)
 
 
-def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
+def _arguments(graph: Graph, state: NpuLowering) -> dict[int, View]:
     """Return the places of the graph's inputs and outputs, in their own element types."""
     made = {}
     for index, value in enumerate(_argument_ids(graph)):
@@ -113,7 +113,7 @@ def _arguments(graph: Graph, state: Lowering) -> dict[int, View]:
 
 
 def _emit(
-    state: Lowering, site: Site, residency: Residency, nodes: int
+    state: NpuLowering, site: Site, residency: Residency, nodes: int
 ) -> tuple[Emitter, tuple[int, ...]]:
     """Return the commands of all jobs, and the most SRAM in use by node."""
     out, in_use = Emitter(), [0] * nodes
@@ -131,7 +131,7 @@ def _emit(
     return out, tuple(in_use)
 
 
-def _values(graph: Graph, state: Lowering, places: Mapping[int, View]) -> tuple[ValueInfo, ...]:
+def _values(graph: Graph, state: NpuLowering, places: Mapping[int, View]) -> tuple[ValueInfo, ...]:
     """Return the place of every value that a node makes, for traces."""
     maker = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs}
     made = []

@@ -14,8 +14,8 @@ from functools import cached_property
 from trireme.backend.kernel_table import form_of, layout_of
 from trireme.backend.refusal import Refusal
 from trireme.devices.npu.compiler.compile import TABLE, WINDOWS
-from trireme.devices.npu.compiler.jobs import Constants, Site
-from trireme.devices.npu.compiler.lower import Lowering, lower_node
+from trireme.devices.npu.compiler.jobs import PackedConstants, Site
+from trireme.devices.npu.compiler.lower import NpuLowering, lower_node
 from trireme.devices.npu.compiler.lower_matrix import effective_strides
 from trireme.devices.npu.compiler.residency import live_ranges
 from trireme.devices.npu.spec import NpuSpec
@@ -59,9 +59,9 @@ class Subject:
         return tuple(self.graph.type(v) for v in values if not self.graph.values[v].is_constant)
 
     @cached_property
-    def lowered(self) -> Lowering | str:
+    def lowered(self) -> NpuLowering | str:
         """The node's jobs, or the sentence on why it has none."""
-        state = Lowering(self.graph, self.machine, Constants(self.machine.alignment))
+        state = NpuLowering(self.graph, self.machine, PackedConstants(self.machine.alignment))
         try:
             lower_node(state, self.node, TABLE)
         except GraphError as error:
@@ -183,13 +183,13 @@ def batch_limit(s: Subject) -> str:
 
 def can_be_lowered(s: Subject) -> str:
     """not every form of an op is for the NPU"""
-    return "" if isinstance(s.lowered, Lowering) else s.lowered
+    return "" if isinstance(s.lowered, NpuLowering) else s.lowered
 
 
 def fits_sram(s: Subject) -> str:
     """the smallest tile of every step must fit SRAM"""
     state = s.lowered
-    if not isinstance(state, Lowering):
+    if not isinstance(state, NpuLowering):
         return state
     places = dict(state.places)
     for value in live_ranges(state.jobs, state.stored, set(places), s.machine.alignment):

@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.backend.arena import align_up
 from trireme.devices.npu.compiler.emit import ALIGN, Emitter, Ring
-from trireme.devices.npu.compiler.layout import Layout
+from trireme.devices.npu.compiler.layout import Box
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import (
     CONSTANTS,
@@ -48,7 +48,7 @@ class Shared(NamedTuple):
     tile: tuple[int, ...] = ()
 
 
-class Constants:
+class PackedConstants:
     """Packed constants of a task: reserved with a function that makes the bytes when needed."""
 
     def __init__(self, alignment: int) -> None:
@@ -89,7 +89,7 @@ class Site:
     """Where values live: a dense view of each, by value id."""
 
     spec: NpuSpec
-    constants: Constants
+    constants: PackedConstants
     places: Mapping[int, View]
 
     def resident(self, value: int) -> bool:
@@ -111,7 +111,7 @@ class Operand:
     """A value, and the op's view of it."""
 
     value: int
-    layout: Layout
+    layout: Box
 
     def view(self, site: Site) -> View:
         """Return the view of the operand in its place."""

@@ -1,6 +1,6 @@
 """The layout of a tensor's axes in memory: strides in elements, folded to four dimensions.
 
-Tensors are dense and row-major everywhere. So one Layout of a value serves in DRAM, in SRAM and in
+Tensors are dense and row-major everywhere. So one Box of a value serves in DRAM, in SRAM and in
 either of two element sizes. Reshapes, slices, broadcasts and transposes are only layouts.
 """
 
@@ -15,7 +15,7 @@ from trireme.devices.npu.stream.commands import ITEMSIZE, Dims, View
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Box:
     """A strided box over a dense tensor; strides and offset in elements, 0 repeats."""
 
     shape: Dims
@@ -36,8 +36,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Axes:
-    """The same as Layout with any rank, before folding."""
+class RankedBox:
+    """The same as Box with any rank, before folding."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -53,40 +53,44 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def axes_of(shape: Sequence[int]) -> Axes:
+def axes_of(shape: Sequence[int]) -> RankedBox:
     """Return a whole dense tensor."""
-    return Axes(tuple(shape), row_major(shape))
+    return RankedBox(tuple(shape), row_major(shape))
 
 
-def broadcast(shape: Sequence[int], to: Sequence[int]) -> Axes:
+def broadcast(shape: Sequence[int], to: Sequence[int]) -> RankedBox:
     """Return a dense tensor broadcast to a larger shape, by numpy's rules."""
     padded = (1,) * (len(to) - len(shape)) + tuple(shape)
     strides = (0,) * (len(to) - len(shape)) + row_major(shape)
-    return Axes(tuple(to), tuple(0 if n == 1 else s for n, s in zip(padded, strides, strict=True)))
+    return RankedBox(
+        tuple(to), tuple(0 if n == 1 else s for n, s in zip(padded, strides, strict=True))
+    )
 
 
-def part(axes: Axes, start: Sequence[int], shape: Sequence[int], step: Sequence[int]) -> Axes:
+def part(
+    axes: RankedBox, start: Sequence[int], shape: Sequence[int], step: Sequence[int]
+) -> RankedBox:
     """Return every `step`-th element from `start`; steps are positive."""
     offset = axes.offset + sum(i * s for i, s in zip(start, axes.strides, strict=True))
     strides = tuple(s * k for s, k in zip(axes.strides, step, strict=True))
-    return Axes(tuple(shape), strides, offset)
+    return RankedBox(tuple(shape), strides, offset)
 
 
-def permuted(axes: Axes, order: Sequence[int]) -> Axes:
+def permuted(axes: RankedBox, order: Sequence[int]) -> RankedBox:
     """Return the axes in another order."""
-    return Axes(
+    return RankedBox(
         tuple(axes.shape[i] for i in order), tuple(axes.strides[i] for i in order), axes.offset
     )
 
 
-def nhwc(shape: Sequence[int]) -> Layout:
+def nhwc(shape: Sequence[int]) -> Box:
     """Return a whole dense tensor as [n,h,w,c]: leading axes are added, or folded into n."""
     dims = [1] * (4 - len(shape)) + list(shape)
     n, (h, w, c) = math.prod(dims[:-3]), dims[-3:]
-    return Layout((n, h, w, c), (h * w * c, w * c, c, 1))
+    return Box((n, h, w, c), (h * w * c, w * c, c, 1))
 
 
-def fold(operands: Sequence[Axes], keep_last: bool = False) -> Iterator[tuple[Layout, ...]]:
+def fold(operands: Sequence[RankedBox], keep_last: bool = False) -> Iterator[tuple[Box, ...]]:
     """Yield the operands, all of one shape, as four dimensions; several times if more are needed.
 
     Neighbouring axes are merged where every operand allows it. `keep_last` keeps the last axis on
@@ -108,13 +112,13 @@ def _dot(index: Sequence[int], strides: Sequence[int]) -> int:
     return sum(i * s for i, s in zip(index, strides, strict=True))
 
 
-def _layout(shape: Sequence[int], strides: Sequence[int], offset: int) -> Layout:
+def _layout(shape: Sequence[int], strides: Sequence[int], offset: int) -> Box:
     n, h, w, c = shape
     sn, sh, sw, sc = strides
-    return Layout((n, h, w, c), (sn, sh, sw, sc), offset)
+    return Box((n, h, w, c), (sn, sh, sw, sc), offset)
 
 
-def _merged(operands: Sequence[Axes], keep_last: bool) -> tuple[list[int], list[list[int]]]:
+def _merged(operands: Sequence[RankedBox], keep_last: bool) -> tuple[list[int], list[list[int]]]:
     """Return the shape and strides with axes of size 1 left out and neighbours merged."""
     full = operands[0].shape
     last = len(full) - 1

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trireme.backend.kernel_table import STORED_8, Form, KernelTable
-from trireme.devices.npu.compiler.jobs import Constants, Job, Operand, Shared
-from trireme.devices.npu.compiler.layout import Axes, Layout, axes_of, fold, nhwc
+from trireme.devices.npu.compiler.jobs import Job, Operand, PackedConstants, Shared
+from trireme.devices.npu.compiler.layout import Box, RankedBox, axes_of, fold, nhwc
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import FUNCTIONS, View, dense
 from trireme.ir.graph import Graph, Node, TensorType
@@ -27,7 +27,7 @@ QUANTISED = ("int8", "uint8")
 
 
 @dataclass
-class Lowering:
+class NpuLowering:
     """The jobs of a graph so far, and the facts of its values.
 
     alias: the value whose bytes a value shares
@@ -37,7 +37,7 @@ class Lowering:
 
     graph: Graph
     spec: NpuSpec
-    constants: Constants
+    constants: PackedConstants
     jobs: list[Job] = field(default_factory=list)
     alias: dict[int, int] = field(default_factory=dict)
     stored: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Lowering:
         )
         self.places[value] = dense(blob.region, blob.offset, dtype, (1, 1, 1, elements))
 
-    def operand(self, value: int | None, layout: Layout | None = None) -> Operand:
+    def operand(self, value: int | None, layout: Box | None = None) -> Operand:
         """Return a value in a layout, by default its own axes as [n,h,w,c]."""
         if value is None:
             raise GraphError("an input that is needed was left out")
@@ -78,7 +78,7 @@ class Lowering:
         return value
 
     def parts(
-        self, values: Sequence[tuple[int, Axes]], keep_last: bool = False
+        self, values: Sequence[tuple[int, RankedBox]], keep_last: bool = False
     ) -> list[tuple[tuple[Operand, ...], Operand]]:
         """Return inputs and output (the last) folded to four dimensions, in as many parts."""
         ids = [self.value(value) for value, _ in values]
@@ -87,7 +87,7 @@ class Lowering:
             for layouts in fold([axes for _, axes in values], keep_last)
         ]
 
-    def whole(self, value: int) -> tuple[int, Axes]:
+    def whole(self, value: int) -> tuple[int, RankedBox]:
         """Return a value with all its axes."""
         return value, axes_of(self.graph.type(value).dims)
 
@@ -136,13 +136,13 @@ def constant_ints(call: Call, position: int) -> tuple[int, ...] | None:
     return tuple(int(v) for v in value.data.reshape(-1))
 
 
-Lower = Callable[[Lowering, Node, Call], None]
+Lower = Callable[[NpuLowering, Node, Call], None]
 FLOATS = ("float16", "float32")
 BOTH = (*FLOATS, *STORED_8)
 """The forms of most ops. The option that computes float32 in float16 admits float32."""
 
 
-class Lowered(NamedTuple):
+class LoweringRow(NamedTuple):
     """Lines of the kernel table: some ops, the function that lowers them, and its forms."""
 
     ops: tuple[str, ...]
@@ -150,7 +150,7 @@ class Lowered(NamedTuple):
     forms: tuple[str | Form, ...] = BOTH
 
 
-def lower_node(state: Lowering, node: Node, table: KernelTable[Lower]) -> None:
+def lower_node(state: NpuLowering, node: Node, table: KernelTable[Lower]) -> None:
     """Add the jobs of a node.
 
     Errors: GraphError, if the table has no line for it, or the line's function refuses it
@@ -162,13 +162,13 @@ def lower_node(state: Lowering, node: Node, table: KernelTable[Lower]) -> None:
 
 
 def lower_graph(
-    graph: Graph, spec: NpuSpec, constants: Constants, table: KernelTable[Lower]
-) -> Lowering:
+    graph: Graph, spec: NpuSpec, constants: PackedConstants, table: KernelTable[Lower]
+) -> NpuLowering:
     """Return the jobs of all nodes of a graph, in order.
 
     Errors: GraphError, naming the node
     """
-    state = Lowering(graph, spec, constants)
+    state = NpuLowering(graph, spec, constants)
     for index, node in enumerate(graph.nodes):
         state.node = index
         try:

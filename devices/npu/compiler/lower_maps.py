@@ -10,8 +10,14 @@ import numpy as np
 
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.npu.compiler.jobs import MapJob
-from trireme.devices.npu.compiler.layout import Axes, axes_of, broadcast, permuted
-from trireme.devices.npu.compiler.lower import FLOATS, Lowered, Lowering, function_name, is_integer
+from trireme.devices.npu.compiler.layout import RankedBox, axes_of, broadcast, permuted
+from trireme.devices.npu.compiler.lower import (
+    FLOATS,
+    LoweringRow,
+    NpuLowering,
+    function_name,
+    is_integer,
+)
 from trireme.devices.npu.compiler.lower_moves import copy_axes, place_part
 from trireme.devices.npu.stream.commands import Binary, Softmax, Table, Unary, View, Work
 from trireme.ir.graph import Node
@@ -21,7 +27,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
 
-def lower_binary(state: Lowering, node: Node, call: Call) -> None:
+def lower_binary(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower add, sub, mul, div with broadcasting and a fused clamp or function."""
     fields: dict[str, Any] = {"kind": node.op}
     if is_integer(call):
@@ -49,7 +55,7 @@ _INTEGER_PARAMS: dict[str, Callable[[Call], dict[str, Any]]] = {
 
 
 def _map_binary(
-    state: Lowering, pair: Sequence[int], out: int, fields: dict[str, Any], accumulate: int = -1
+    state: NpuLowering, pair: Sequence[int], out: int, fields: dict[str, Any], accumulate: int = -1
 ) -> None:
     shape = state.graph.type(out).dims if accumulate < 0 else state.graph.type(accumulate).dims
     operands = [(value, broadcast(_dims(state, value, shape), shape)) for value in pair]
@@ -62,11 +68,11 @@ def _map_binary(
     state.jobs.append(MapJob(state.node, reads, parts[0][1].value, parts, make))
 
 
-def _dims(state: Lowering, value: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _dims(state: NpuLowering, value: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if value < 0 else state.graph.type(value).dims
 
 
-def lower_extremum(state: Lowering, node: Node, call: Call) -> None:
+def lower_extremum(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower max and min of any number of inputs: a chain of pairs."""
     if is_integer(call):
         q.same_quant(call)
@@ -88,7 +94,7 @@ def lower_extremum(state: Lowering, node: Node, call: Call) -> None:
             held = made
 
 
-def lower_unary(state: Lowering, node: Node, call: Call) -> None:
+def lower_unary(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower an op of one tensor: a table of 256 entries for integers, a function for floats."""
     if is_integer(call):
         _table(state, node, q.unary_table(node.op, call))
@@ -101,7 +107,7 @@ def lower_unary(state: Lowering, node: Node, call: Call) -> None:
     _map_unary(state, node, make, None)
 
 
-def _table(state: Lowering, node: Node, table: Array) -> None:
+def _table(state: NpuLowering, node: Node, table: Array) -> None:
     key = ("table", state.node, 0)
     _map_unary(state, node, _look_up, (key, table.nbytes, lambda: table))
 
@@ -110,7 +116,7 @@ def _look_up(xs: Sequence[View], y: View, table: int) -> Work:
     return Table(xs[0], y, table)
 
 
-def _map_unary(state: Lowering, node: Node, make: Any, table: Any) -> None:
+def _map_unary(state: NpuLowering, node: Node, make: Any, table: Any) -> None:
     x, y = node.inputs[0], node.outputs[0]
     if x is None:
         raise GraphError("the input is missing")
@@ -141,12 +147,12 @@ def _limit(call: Call, position: int) -> float | None:
     return float(value.data.reshape(-1)[0])
 
 
-def lower_softmax(state: Lowering, node: Node, call: Call) -> None:
+def lower_softmax(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower softmax along any axis: rows are strided when it is not the last."""
     shape = call.type(0).dims
     axis = int(call.attrs["axis"]) % len(shape)
     order = (*(i for i in range(len(shape)) if i != axis), axis)
-    turned: Axes = permuted(axes_of(shape), order)
+    turned: RankedBox = permuted(axes_of(shape), order)
     fields: dict[str, Any] = {"beta": float(call.attrs["beta"])}
     table = None
     if is_integer(call):
@@ -166,13 +172,13 @@ def lower_softmax(state: Lowering, node: Node, call: Call) -> None:
     )
 
 
-def lower_quantize(state: Lowering, node: Node, call: Call) -> None:
+def lower_quantize(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower quantize from one quantisation to another: a table. Floats are for the host."""
     is_integer(call)
     _table(state, node, q.unary_table("quantize", call))
 
 
-def lower_concat(state: Lowering, node: Node, call: Call) -> None:
+def lower_concat(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower concat: each input is copied, or requantised by a table, into its place."""
     integer = is_integer(call)
     if call.attrs["activation"]:
@@ -207,7 +213,7 @@ def lower_concat(state: Lowering, node: Node, call: Call) -> None:
         start += size
 
 
-def _copy(state: Lowering, value: int, out: int, place: Axes) -> None:
+def _copy(state: NpuLowering, value: int, out: int, place: RankedBox) -> None:
     _, whole = state.whole(value)
     copy_axes(state, value, out, [(whole, place)])
 
@@ -239,12 +245,12 @@ _TABLES = ops_with(lambda op: op.integer_form == "table")
 _TABLE_ONLY = tuple(op for op in _TABLES if op not in (*_UNARY, "quantize"))
 """Ops with a table on stored integers, and no function of the vector engine."""
 MAP_OPS = (
-    Lowered(tuple(_INTEGER_PARAMS), lower_binary),
-    Lowered(("div",), lower_binary, FLOATS),
-    Lowered(("max", "min"), lower_extremum),
-    Lowered(_UNARY, lower_unary),
-    Lowered(_TABLE_ONLY, lower_unary, STORED_8),
-    Lowered(("softmax",), lower_softmax),
-    Lowered(("quantize",), lower_quantize, STORED_8),
-    Lowered(("concat",), lower_concat),
+    LoweringRow(tuple(_INTEGER_PARAMS), lower_binary),
+    LoweringRow(("div",), lower_binary, FLOATS),
+    LoweringRow(("max", "min"), lower_extremum),
+    LoweringRow(_UNARY, lower_unary),
+    LoweringRow(_TABLE_ONLY, lower_unary, STORED_8),
+    LoweringRow(("softmax",), lower_softmax),
+    LoweringRow(("quantize",), lower_quantize, STORED_8),
+    LoweringRow(("concat",), lower_concat),
 )

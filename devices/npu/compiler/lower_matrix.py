@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 
 from trireme.devices.npu.compiler.jobs import MoveJob, Operand, Shared
-from trireme.devices.npu.compiler.layout import Layout, nhwc, row_major
-from trireme.devices.npu.compiler.lower import FLOATS, Lowered, Lowering, function_name, is_integer
+from trireme.devices.npu.compiler.layout import Box, nhwc, row_major
+from trireme.devices.npu.compiler.lower import (
+    FLOATS,
+    LoweringRow,
+    NpuLowering,
+    function_name,
+    is_integer,
+)
 from trireme.devices.npu.compiler.windows import MatrixJob, PackScales, PackWeights, Part
 from trireme.devices.npu.stream.commands import Window
 from trireme.ir.graph import Node, Value
@@ -91,7 +97,7 @@ def _pack(data: Array, dtype: str) -> Array:
         return data.astype(dtype) if dtype == "float16" else data
 
 
-def lower_conv(state: Lowering, node: Node, call: Call) -> None:
+def lower_conv(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower conv: one part a group; depthwise where each group has one input channel."""
     weights = _constant(call, 1, "the weight")
     if weights is None:
@@ -138,7 +144,7 @@ def lower_conv(state: Lowering, node: Node, call: Call) -> None:
     )
 
 
-def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
+def lower_conv_transpose(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower conv_transpose: spread the input by the strides, then convolve with flipped weights.
 
     The spread input [N, (H-1) stride + 1, (W-1) stride + 1, C] is filled with the zero point.
@@ -184,7 +190,7 @@ def lower_conv_transpose(state: Lowering, node: Node, call: Call) -> None:
     )
 
 
-def _spread(state: Lowering, node: Node, call: Call) -> Operand:
+def _spread(state: NpuLowering, node: Node, call: Call) -> Operand:
     """Add the job that writes the input with gaps of the strides, and return its result."""
     x = state.operand(node.inputs[0])
     n, h, w, c = x.layout.shape
@@ -195,22 +201,22 @@ def _spread(state: Lowering, node: Node, call: Call) -> Operand:
     made = state.temporary(state.stored[x.value][0], math.prod(shape))
     whole = nhwc(shape)
     step_n, step_h, step_w, _ = whole.strides
-    places = Layout((n, h, w, c), (step_n, sh * step_h, sw * step_w, 1))
+    places = Box((n, h, w, c), (step_n, sh * step_h, sw * step_w, 1))
     quant = call.type(0).quant
     fill = (Operand(made, whole), float(quant.zero_point if quant else 0))
     state.jobs.append(MoveJob(state.node, (x.value,), made, [(x, Operand(made, places))], fill))
     return Operand(made, whole)
 
 
-def _residual(state: Lowering, node: Node) -> Any:
+def _residual(state: NpuLowering, node: Node) -> Any:
     if len(node.inputs) < 4 or node.inputs[3] is None:
         return None
     return state.operand(node.inputs[3])
 
 
-def _channels(layout: Layout, start: int, count: int) -> Layout:
+def _channels(layout: Box, start: int, count: int) -> Box:
     n, h, w, _ = layout.shape
-    return Layout((n, h, w, count), layout.strides, layout.offset + start * layout.strides[3])
+    return Box((n, h, w, count), layout.strides, layout.offset + start * layout.strides[3])
 
 
 def window_of(call: Call, kernel: tuple[int, ...]) -> Window:
@@ -232,22 +238,22 @@ def effective_strides(call: Call) -> tuple[int, ...]:
     )
 
 
-def lower_fully_connected(state: Lowering, node: Node, call: Call) -> None:
+def lower_fully_connected(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower fully_connected: a product with the rows of x."""
     outputs, inner = call.type(1).dims
     numbers = _numbers(call, q.fully_connected_params, _constant(call, 2, "the bias"), outputs)
-    turned = Layout((1, 1, inner, outputs), (0, 0, 1, inner))
+    turned = Box((1, 1, inner, outputs), (0, 0, 1, inner))
     _product(state, node, call, numbers, turned, _residual(state, node))
 
 
-def lower_matmul(state: Lowering, node: Node, call: Call) -> None:
+def lower_matmul(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower matmul: one part for each matrix of b that is used."""
     a, b, y = call.type(0).dims, call.type(1).dims, call.outputs[0].dims
     if len(a) < 2 or len(b) < 2:
         raise GraphError("matmul of a vector is not supported")
     numbers = _numbers(call, q.matmul_params, None, 0)
     inner, columns = b[-2:]
-    dense_b = Layout((1, 1, inner, columns), (0, 0, columns, 1))
+    dense_b = Box((1, 1, inner, columns), (0, 0, columns, 1))
     if math.prod(b[:-2]) == 1:
         _product(state, node, call, numbers, dense_b, None)
         return
@@ -255,7 +261,7 @@ def lower_matmul(state: Lowering, node: Node, call: Call) -> None:
 
 
 def _batches(
-    state: Lowering, node: Node, call: Call, numbers: _Numbers, y: tuple[int, ...]
+    state: NpuLowering, node: Node, call: Call, numbers: _Numbers, y: tuple[int, ...]
 ) -> None:
     a, b = call.type(0).dims, call.type(1).dims
     (rows, inner), columns, lead = a[-2:], b[-1], y[:-2]
@@ -267,9 +273,9 @@ def _batches(
         x_start = sum(i * s for i, s in zip(index, steps_a, strict=True))
         w_start = sum(i * s for i, s in zip(index, steps_b, strict=True))
         starts.append(w_start)
-        x_layout = Layout((1, 1, rows, inner), (0, 0, inner, 1), x_start)
-        w_layout = Layout((1, 1, inner, columns), (0, 0, columns, 1), w_start)
-        y_layout = Layout((1, 1, rows, columns), (0, 0, columns, 1), number * rows * columns)
+        x_layout = Box((1, 1, rows, inner), (0, 0, inner, 1), x_start)
+        w_layout = Box((1, 1, inner, columns), (0, 0, columns, 1), w_start)
+        y_layout = Box((1, 1, rows, columns), (0, 0, columns, 1), number * rows * columns)
         parts.append(
             Part(
                 replace(x_value, layout=x_layout),
@@ -307,7 +313,7 @@ def _lead_steps(shape: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, ...
     return (0,) * (len(lead) - len(own)) + own
 
 
-def lower_gemm(state: Lowering, node: Node, call: Call) -> None:
+def lower_gemm(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower gemm: alpha and beta go into constant weights and bias."""
     alpha, beta = float(call.attrs["alpha"]), float(call.attrs["beta"])
     outputs = call.outputs[0].dims[1]
@@ -322,16 +328,16 @@ def lower_gemm(state: Lowering, node: Node, call: Call) -> None:
     numbers = _numbers(call, q.matmul_params, bias, 0)
     inner, columns = reversed(call.type(1).dims) if call.attrs["trans_b"] else call.type(1).dims
     strides = (0, 0, 1, inner) if call.attrs["trans_b"] else (0, 0, columns, 1)
-    weights = Layout((1, 1, inner, columns), strides)
+    weights = Box((1, 1, inner, columns), strides)
     _product(state, node, call, numbers, weights, None, alpha, bool(call.attrs["trans_a"]))
 
 
 def _product(
-    state: Lowering,
+    state: NpuLowering,
     node: Node,
     call: Call,
     numbers: _Numbers,
-    w_layout: Layout,
+    w_layout: Box,
     residual: Any,
     alpha: float = 1.0,
     turned: bool = False,
@@ -340,7 +346,7 @@ def _product(
     _, _, inner, outputs = w_layout.shape
     rows = call.outputs[0].elements // outputs
     x_strides = (0, 0, 1, rows) if turned else (0, 0, inner, 1)
-    x = state.operand(node.inputs[0], Layout((1, 1, rows, inner), x_strides))
+    x = state.operand(node.inputs[0], Box((1, 1, rows, inner), x_strides))
     y = state.operand(node.outputs[0], nhwc((1, 1, rows, outputs)))
     if residual is not None:
         residual = replace(residual, layout=nhwc((1, 1, rows, outputs)))
@@ -370,7 +376,7 @@ def _product(
     )
 
 
-def _constant_weights(data: Array, layout: Layout, dtype: str, alpha: float) -> PackWeights:
+def _constant_weights(data: Array, layout: Box, dtype: str, alpha: float) -> PackWeights:
     _, _, inner, outputs = layout.shape
     turned = layout.strides[2] == 1 and inner > 1 and outputs > 1
     matrix = data.reshape(outputs, inner).T if turned else data.reshape(inner, outputs)
@@ -383,9 +389,9 @@ def _constant_weights(data: Array, layout: Layout, dtype: str, alpha: float) -> 
 
 
 MATRIX_OPS = (
-    Lowered(("conv",), lower_conv),
-    Lowered(("conv_transpose",), lower_conv_transpose),
-    Lowered(("fully_connected",), lower_fully_connected),
-    Lowered(("matmul",), lower_matmul),
-    Lowered(("gemm",), lower_gemm, FLOATS),
+    LoweringRow(("conv",), lower_conv),
+    LoweringRow(("conv_transpose",), lower_conv_transpose),
+    LoweringRow(("fully_connected",), lower_fully_connected),
+    LoweringRow(("matmul",), lower_matmul),
+    LoweringRow(("gemm",), lower_gemm, FLOATS),
 )

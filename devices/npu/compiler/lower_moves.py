@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from trireme.devices.npu.compiler.jobs import MoveJob, Operand
-from trireme.devices.npu.compiler.layout import Axes, axes_of, fold, part
-from trireme.devices.npu.compiler.lower import BOTH, QUANTISED, Lowered, Lowering, is_integer
+from trireme.devices.npu.compiler.layout import RankedBox, axes_of, fold, part
+from trireme.devices.npu.compiler.lower import BOTH, QUANTISED, LoweringRow, NpuLowering, is_integer
 from trireme.devices.npu.compiler.resize import lower_linear
 from trireme.ir.graph import Node
 from trireme.ir.op import Call, get_op
@@ -28,7 +28,7 @@ MOST_COPIES = 1024
 """The most copies of one rearrangement."""
 
 
-def lower_move(state: Lowering, node: Node, call: Call) -> None:
+def lower_move(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower an op that selects or repeats elements of its first input."""
     x = node.inputs[0]
     if x is None:
@@ -62,7 +62,7 @@ def _rearranged(op: str, call: Call, numbers: Array) -> tuple[Array, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def _move(state: Lowering, x: int, out: int, index: Array) -> None:
+def _move(state: NpuLowering, x: int, out: int, index: Array) -> None:
     whole = np.array_equal(index.reshape(-1), np.arange(state.graph.type(x).elements))
     if whole and not state.graph.is_output(out):
         state.alias[out] = state.value(x)
@@ -78,7 +78,7 @@ def _move(state: Lowering, x: int, out: int, index: Array) -> None:
     copy_axes(state, x, out, copies)
 
 
-def _split_like(place: Axes, source: Axes) -> Axes:
+def _split_like(place: RankedBox, source: RankedBox) -> RankedBox:
     """Return a dense place with its axes split as the source's are."""
     shape, strides = list(place.shape), list(place.strides)
     made: list[int] = []
@@ -93,10 +93,10 @@ def _split_like(place: Axes, source: Axes) -> Axes:
             steps.append(stride * math.prod(inner[position + 1 :]))
     made += wanted
     steps += [0] * len(wanted)
-    return Axes(tuple(made), tuple(steps), place.offset)
+    return RankedBox(tuple(made), tuple(steps), place.offset)
 
 
-def pieces(index: Array) -> list[tuple[tuple[int, ...], tuple[int, ...], Axes]]:
+def pieces(index: Array) -> list[tuple[tuple[int, ...], tuple[int, ...], RankedBox]]:
     """Return (start, shape, source axes) of the boxes in an array of element numbers.
 
     Errors: GraphError, if an axis depends on another or there are too many boxes
@@ -118,7 +118,7 @@ def pieces(index: Array) -> list[tuple[tuple[int, ...], tuple[int, ...], Axes]]:
         offset = first + sum(int(line[run[0]]) for line, run in zip(lines, chosen, strict=True))
         sizes = tuple(itertools.chain.from_iterable(run[1] for run in chosen))
         strides = tuple(itertools.chain.from_iterable(run[2] for run in chosen))
-        made.append((start, shape, Axes(sizes, strides, offset)))
+        made.append((start, shape, RankedBox(sizes, strides, offset)))
     return made
 
 
@@ -173,11 +173,11 @@ def _nested(line: Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
 
 
 def copy_axes(
-    state: Lowering,
+    state: NpuLowering,
     x: int,
     out: int,
-    copies: Sequence[tuple[Axes, Axes]],
-    fill: tuple[Axes, float] | None = None,
+    copies: Sequence[tuple[RankedBox, RankedBox]],
+    fill: tuple[RankedBox, float] | None = None,
 ) -> None:
     """Add a job that copies boxes of x into boxes of out, after a fill."""
     source, target = state.value(x), state.value(out)
@@ -189,7 +189,7 @@ def copy_axes(
     state.jobs.append(MoveJob(state.node, (source,), target, pairs, filled))
 
 
-def place_part(state: Lowering, out: int, axis: int, start: int, size: int) -> Axes:
+def place_part(state: NpuLowering, out: int, axis: int, start: int, size: int) -> RankedBox:
     """Return a range of one axis of a value."""
     shape = state.graph.type(out).dims
     begin = [0] * len(shape)
@@ -198,7 +198,7 @@ def place_part(state: Lowering, out: int, axis: int, start: int, size: int) -> A
     return part(axes_of(shape), begin, cut, (1,) * len(shape))
 
 
-def lower_pad(state: Lowering, node: Node, call: Call) -> None:
+def lower_pad(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower pad: fill the output with the value, then copy the input into it."""
     x, out = node.inputs[0], node.outputs[0]
     if x is None:
@@ -224,7 +224,7 @@ def lower_pad(state: Lowering, node: Node, call: Call) -> None:
     _pad(state, x, out, index, value)
 
 
-def _pad(state: Lowering, x: int, out: int, index: Array, value: float) -> None:
+def _pad(state: NpuLowering, x: int, out: int, index: Array, value: float) -> None:
     kept = np.argwhere(index >= 0)
     fill = (axes_of(index.shape), value)
     if not len(kept):
@@ -241,7 +241,7 @@ def _pad(state: Lowering, x: int, out: int, index: Array, value: float) -> None:
     copy_axes(state, x, out, copies, fill)
 
 
-def lower_resize(state: Lowering, node: Node, call: Call) -> None:
+def lower_resize(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower nearest resizing as a move, linear as a command of its own."""
     if call.attrs["mode"] == "nearest":
         lower_move(state, node, call)
@@ -252,7 +252,7 @@ def lower_resize(state: Lowering, node: Node, call: Call) -> None:
 
 
 MOVE_OPS = (
-    Lowered(
+    LoweringRow(
         (
             "reshape",
             "flatten",
@@ -273,6 +273,6 @@ MOVE_OPS = (
         lower_move,
         (*BOTH, *QUANTISED),
     ),
-    Lowered(("pad",), lower_pad),
-    Lowered(("resize",), lower_resize),
+    LoweringRow(("pad",), lower_pad),
+    LoweringRow(("resize",), lower_resize),
 )

@@ -8,8 +8,8 @@ from typing import Any
 from trireme.devices.npu.compiler.jobs import Operand
 from trireme.devices.npu.compiler.layout import nhwc
 from trireme.devices.npu.compiler.lower import (
-    Lowered,
-    Lowering,
+    LoweringRow,
+    NpuLowering,
     constant_ints,
     function_name,
     is_integer,
@@ -23,7 +23,7 @@ from trireme.ops import integer as q
 from trireme.support.errors import GraphError
 
 
-def lower_pool(state: Lowering, node: Node, call: Call) -> None:
+def lower_pool(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower max_pool and average_pool."""
     if len(node.outputs) > 1:
         raise GraphError("the indices of max_pool are not supported")
@@ -44,11 +44,13 @@ def lower_pool(state: Lowering, node: Node, call: Call) -> None:
     _pool(state, x, y, window, fields)
 
 
-def _pool(state: Lowering, x: Operand, y: Operand, window: Window, fields: dict[str, Any]) -> None:
+def _pool(
+    state: NpuLowering, x: Operand, y: Operand, window: Window, fields: dict[str, Any]
+) -> None:
     state.jobs.append(PoolJob(state.node, (x.value,), y.value, (Part(x, y),), window, 1, fields))
 
 
-def lower_reduce(state: Lowering, node: Node, call: Call) -> None:
+def lower_reduce(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower a mean, sum or maximum over neighbouring axes: a pool with one window."""
     shape = call.type(0).dims
     given = constant_ints(call, 1)
@@ -81,6 +83,6 @@ def _reduce_integers(node: Node, call: Call) -> dict[str, Any]:
 
 
 POOL_OPS = (
-    Lowered(("max_pool", "average_pool"), lower_pool),
-    Lowered(("reduce_mean", "reduce_sum", "reduce_max"), lower_reduce),
+    LoweringRow(("max_pool", "average_pool"), lower_pool),
+    LoweringRow(("reduce_mean", "reduce_sum", "reduce_max"), lower_reduce),
 )

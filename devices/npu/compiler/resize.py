@@ -10,7 +10,7 @@ import numpy as np
 from trireme.backend.arena import align_up
 from trireme.devices.npu.compiler.emit import ALIGN, Emitter
 from trireme.devices.npu.compiler.jobs import Job, Operand, Site, boxes
-from trireme.devices.npu.compiler.lower import Lowering, constant_ints, is_integer
+from trireme.devices.npu.compiler.lower import NpuLowering, constant_ints, is_integer
 from trireme.devices.npu.compiler.tiling import splits
 from trireme.devices.npu.stream.commands import Resize, View
 from trireme.ir.graph import Node
@@ -121,7 +121,7 @@ class ResizeJob(Job):
         return x, height * ow * depth * site.width(self.y.value)
 
 
-def lower_linear(state: Lowering, node: Node, call: Call) -> None:
+def lower_linear(state: NpuLowering, node: Node, call: Call) -> None:
     """Lower linear resizing of rows and columns.
 
     Errors: GraphError, if other axes change or the coordinates have no two neighbours

@@ -14,7 +14,7 @@ from trireme.devices.opencl.kernels.products import emit_rows, refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import (
     ProductOperands,
-    Tile,
+    ProductTile,
     column_starts,
     declare_sums,
     depth_loop,
@@ -26,7 +26,7 @@ from trireme.devices.opencl.kernels.tiles import (
     product_name,
     tile_for,
 )
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -162,9 +162,9 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x),
-        Tensor("w", ctype, packed),
-        Tensor("zero", "float", zeros(low, depth)),
+        Pointer("x", "float", product.x),
+        Pointer("w", ctype, packed),
+        Pointer("zero", "float", zeros(low, depth)),
         *product.finish.tensors,
         product.finish.target(),
     ]
@@ -179,7 +179,7 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
     )
 
 
-def _columns(tile: Tile, groups: int, each: int) -> list[str]:
+def _columns(tile: ProductTile, groups: int, each: int) -> list[str]:
     """Return the declarations of the columns of a panel, and of a group's first input channel."""
     if groups == 1:
         return ["const int first = 0;", *column_starts(tile, "i1")]
@@ -246,8 +246,8 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
         place = f"(((n * OH + oh) * OW + ow + {t}) * N + o0)"
         lines.append("{ " + " ".join(product.finish.code(f"s{t}", lanes, place, "o0")) + " }")
     tensors = [
-        Tensor("x", "float", product.x),
-        Tensor("w", ctype, packed),
+        Pointer("x", "float", product.x),
+        Pointer("w", ctype, packed),
         *product.finish.tensors,
         product.finish.target(),
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
 from trireme.ir.graph import Node
 
 Ints = tuple[int, ...]
@@ -21,14 +21,14 @@ Code = Callable[[Mapping[int, str], Lanes], tuple[list[str], str]]
 
 
 @dataclass(frozen=True)
-class Walk:
+class OperandWalk:
     """The walk over operands: the merged dims, and strides in elements by operand."""
 
     dims: Ints
     strides: tuple[Ints, ...]
 
 
-def walk(dims: Ints, shapes: Sequence[Ints]) -> Walk:
+def walk(dims: Ints, shapes: Sequence[Ints]) -> OperandWalk:
     """Return the merged walk of operands of these shapes that broadcast to `dims`."""
     return merge(dims, [broadcast_strides(dims, shape) for shape in shapes])
 
@@ -45,7 +45,7 @@ def dense_strides(shape: Ints) -> Ints:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def merge(dims: Ints, strides: Sequence[Ints]) -> Walk:
+def merge(dims: Ints, strides: Sequence[Ints]) -> OperandWalk:
     """Return the walk with axes of size 1 dropped and neighbours merged where all strides allow."""
     kept_dims: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
@@ -66,8 +66,8 @@ def merge(dims: Ints, strides: Sequence[Ints]) -> Walk:
             else:
                 each.append(step)
     if not kept_dims:
-        return Walk((1,), tuple((0,) for _ in strides))
-    return Walk(tuple(kept_dims), tuple(map(tuple, kept)))
+        return OperandWalk((1,), tuple((0,) for _ in strides))
+    return OperandWalk(tuple(kept_dims), tuple(map(tuple, kept)))
 
 
 def row_group(low: Lowering, items: int) -> Ints:
@@ -140,7 +140,7 @@ def emit_elementwise(
     lanes = Lanes(low.tuning.vector if even and n >= low.tuning.vector else 1)
     before, coordinates = axis_code(len(plan.dims) - 1)
     body = [f"const int at = min(i0 * {lanes.n}, N - {lanes.n});", *before]
-    tensors: list[Tensor] = []
+    tensors: list[Pointer] = []
     scalars = (
         {"N": n}
         | dict(numbers or {})
@@ -149,7 +149,7 @@ def emit_elementwise(
     names: dict[int, str] = {}
     for i, (value, steps) in enumerate(zip(loads, strides, strict=True)):
         operand, dtype = f"x{i}", graph.type(value).dtype
-        tensors.append(Tensor(operand, C_TYPES[dtype], low.ref(value)))
+        tensors.append(Pointer(operand, C_TYPES[dtype], low.ref(value)))
         offset = _offset(operand, steps, coordinates, scalars)
         names[value] = f"a{i}"
         body.append(_load(f"a{i}", dtype, f"{operand} + {offset}", steps[-1], lanes))
@@ -158,7 +158,7 @@ def emit_elementwise(
     out = _offset("y", plan.strides[0], coordinates, scalars)
     dtype = graph.type(target).dtype
     body.append(lanes.store(dtype, result, f"y + {out}"))
-    tensors.append(Tensor("y", C_TYPES[dtype], low.ref(target), writes=True))
+    tensors.append(Pointer("y", C_TYPES[dtype], low.ref(target), writes=True))
     items = -(-n // lanes.n)
     low.emit(
         nodes,
@@ -199,7 +199,7 @@ def copy_bytes(low: Lowering, nodes: Sequence[Node], source: Ref, target: Ref, n
         f"  const int at = min(i0 * {lanes.n}, N - {lanes.n});\n"
         f"  {lanes.store('uint8', lanes.load('uint8', 'x + at'), 'y + at')}"
     )
-    tensors = [Tensor("x", "uchar", source), Tensor("y", "uchar", target, writes=True)]
+    tensors = [Pointer("x", "uchar", source), Pointer("y", "uchar", target, writes=True)]
     low.emit(
         nodes, KernelName("copy"), tensors, (-(-nbytes // lanes.n),), body, scalars={"N": nbytes}
     )

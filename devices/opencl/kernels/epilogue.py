@@ -12,14 +12,14 @@ from typing import Protocol
 
 from trireme.devices.opencl.kernels.expressions import statements
 from trireme.devices.opencl.kernels.source import Lanes, activation
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, Lowering, Pointer
 from trireme.ir.graph import Graph, Node
 
 
 class Finish(Protocol):
     """Finishes a vector of sums: statements, the tensors they read, and facts for kernel names."""
 
-    tensors: list[Tensor]
+    tensors: list[Pointer]
 
     @property
     def scalars(self) -> dict[str, int]:
@@ -36,7 +36,7 @@ class Finish(Protocol):
         `tensors` is complete after the first.
         """
 
-    def target(self) -> Tensor:
+    def target(self) -> Pointer:
         """Return the tensor argument y to store to."""
 
     @property
@@ -45,12 +45,12 @@ class Finish(Protocol):
 
 
 @dataclass
-class Epilogue:
+class FloatEpilogue:
     """The float form: bias, residual, activation and fused elementwise nodes."""
 
     low: Lowering
     chain: Sequence[Node]
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[Pointer] = field(default_factory=list)
 
     @property
     def scalars(self) -> dict[str, int]:
@@ -67,10 +67,10 @@ class Epilogue:
         """The value that is stored."""
         return self.chain[-1].outputs[0]
 
-    def target(self) -> Tensor:
+    def target(self) -> Pointer:
         """Return the tensor argument to store to."""
         dtype = self.low.graph.type(self.output).dtype
-        return Tensor("y", C_TYPES[dtype], self.low.ref(self.output), writes=True)
+        return Pointer("y", C_TYPES[dtype], self.low.ref(self.output), writes=True)
 
     @property
     def fused(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Epilogue:
         lines = []
         bias = node.inputs[2] if has_bias(node) else None
         if bias is not None:
-            self.tensors.append(Tensor("bias", "float", self.low.ref(bias)))
+            self.tensors.append(Pointer("bias", "float", self.low.ref(bias)))
             lines.append(f"{value} += {lanes.load('float32', f'bias + {o}')};")
         residual = node.inputs[3] if has_bias(node) and len(node.inputs) > 3 else None
         if residual is not None:
@@ -107,7 +107,7 @@ class Epilogue:
     def _operand(self, value: int, lanes: Lanes, at: str, o: str) -> str:
         type = self.low.graph.type(value)
         name = f"e{len(self.tensors)}"
-        self.tensors.append(Tensor(name, C_TYPES[type.dtype], self.low.ref(value)))
+        self.tensors.append(Pointer(name, C_TYPES[type.dtype], self.low.ref(value)))
         if type.elements == 1:
             return lanes.splat("float", Lanes(1).load(type.dtype, name))
         whole = self.low.graph.type(self.chain[0].outputs[0])

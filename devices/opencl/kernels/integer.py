@@ -17,7 +17,7 @@ from trireme.devices.opencl.kernels.elementwise import emit_elementwise
 from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import ProductOperands
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of
 from trireme.ops import integer as q
@@ -98,8 +98,8 @@ def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
             f"  {lanes.store('float32', f'{loaded} - (float)ZERO', 'y + at')}"
         )
         tensors = [
-            Tensor("x", C_TYPES[type.dtype], low.ref(value)),
-            Tensor("y", "float", ref, writes=True),
+            Pointer("x", C_TYPES[type.dtype], low.ref(value)),
+            Pointer("y", "float", ref, writes=True),
         ]
         items = -(-type.elements // lanes.n)
         low.emit(
@@ -120,7 +120,7 @@ class Requantize:
     low: Lowering
     node: Node
     params: q.LinearParams
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[Pointer] = field(default_factory=list)
 
     @property
     def scalars(self) -> dict[str, int]:
@@ -137,22 +137,22 @@ class Requantize:
         """No ops are fused behind it."""
         return ()
 
-    def target(self) -> Tensor:
+    def target(self) -> Pointer:
         """Return the tensor argument to store to."""
         out = self.node.outputs[0]
-        return Tensor("y", C_TYPES[self.low.graph.type(out).dtype], self.low.ref(out), writes=True)
+        return Pointer("y", C_TYPES[self.low.graph.type(out).dtype], self.low.ref(out), writes=True)
 
     def code(self, value: str, lanes: Lanes, at: str, o: str) -> list[str]:
         """Return statements that finish the variable `value`, float or int, and store it."""
         low, p = self.low, self.params
         key = ("requantize", self.node.id)
         self.tensors = [
-            Tensor("multipliers", "int", low.constant(p.multipliers, (*key, "m"))),
-            Tensor("shifts", "int", low.constant(p.shifts, (*key, "s"))),
+            Pointer("multipliers", "int", low.constant(p.multipliers, (*key, "m"))),
+            Pointer("shifts", "int", low.constant(p.shifts, (*key, "s"))),
         ]
         acc = lanes.convert("int", value)
         if len(self.node.inputs) > 2 and self.node.inputs[2] is not None:
-            self.tensors.append(Tensor("bias", "int", low.ref(self.node.inputs[2])))
+            self.tensors.append(Pointer("bias", "int", low.ref(self.node.inputs[2])))
             acc += f" + {lanes.load('int32', f'bias + {o}')}"
         how = "multiply_once" if p.rounding_once else "multiply_twice"
         if self.node.op == "matmul":
@@ -259,9 +259,9 @@ def lower_table(low: Lowering, chain: list[Node]) -> None:
         f"  for (int j = 0; j < {each}; j++) y[at + j] = lut[x[at + j]];"
     )
     tensors = [
-        Tensor("x", "uchar", low.ref(node.used[0])),
-        Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))),
-        Tensor("y", "uchar", low.ref(node.outputs[0]), writes=True),
+        Pointer("x", "uchar", low.ref(node.used[0])),
+        Pointer("lut", "uchar", low.constant(table, ("lut", table.tobytes()))),
+        Pointer("y", "uchar", low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(
         chain,
@@ -372,9 +372,9 @@ def lower_softmax(low: Lowering, chain: list[Node]) -> None:
     ]
     table = low.constant(p.table, ("softmax", node.id))
     tensors = [
-        Tensor("x", ctype, low.ref(node.used[0])),
-        Tensor("lut", "int", table),
-        Tensor("y", out, low.ref(node.outputs[0]), writes=True),
+        Pointer("x", ctype, low.ref(node.used[0])),
+        Pointer("lut", "int", table),
+        Pointer("y", out, low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(
         chain,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from trireme.devices.opencl.kernels.source import Lanes
 from trireme.devices.opencl.kernels.tiles import (
     ProductOperands,
-    Tile,
+    ProductTile,
     column_starts,
     declare_sums,
     finish_lines,
     indent,
     product_name,
 )
-from trireme.devices.opencl.lowering import C_TYPES, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, Pointer
 from trireme.support.dtypes import Array
 
 _SIDE = 8
@@ -38,7 +38,7 @@ def fits(product: ProductOperands, rows: int, b: Array) -> bool:
 
 def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None:
     """Emit a product of dense rows with a constant b [K,N] through local memory."""
-    tile = Tile(_ROWS, 1, Lanes(_LANES), b.shape[1])
+    tile = ProductTile(_ROWS, 1, Lanes(_LANES), b.shape[1])
     packed, ctype = product.packed("columns", tile, b), C_TYPES[product.dtype]
     lines = [
         f"__local float rows[{_SIDE}][{_ROWS}][{_DEPTH}];",
@@ -64,8 +64,8 @@ def emit_local(product: ProductOperands, name: str, rows: int, b: Array) -> None
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x),
-        Tensor("w", ctype, packed),
+        Pointer("x", "float", product.x),
+        Pointer("w", ctype, packed),
         *product.finish.tensors,
         product.finish.target(),
     ]

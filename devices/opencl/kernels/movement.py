@@ -22,7 +22,7 @@ from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
 from trireme.devices.opencl.kernels.source import Lanes, activation, lanes_for
-from trireme.devices.opencl.lowering import KernelName, Lowering, Ref, Tensor, Traffic
+from trireme.devices.opencl.lowering import KernelName, Lowering, Pointer, Ref, Traffic
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.bounds import first_outside, outside_axis
@@ -168,9 +168,9 @@ def emit_strided(
     if fused:
         lines.append(f"v = {activation(fused, 'v', lanes)};")
     lines.append(lanes.store(kind, "v", f"y + {' + '.join(terms['Y'])}"))
-    tensors = [Tensor("x", ctype, source.ref), Tensor("y", ctype, target.ref, writes=True)]
+    tensors = [Pointer("x", ctype, source.ref), Pointer("y", ctype, target.ref, writes=True)]
     if table is not None:
-        tensors.append(Tensor("lut", "uchar", low.constant(table, ("lut", table.tobytes()))))
+        tensors.append(Pointer("lut", "uchar", low.constant(table, ("lut", table.tobytes()))))
     items = -(-n // lanes.n)
     low.emit(
         [node],
@@ -209,10 +209,10 @@ def _emit_table(
     ]
     fill = fill_value(low.graph, node).view(numpy_dtype(kind))
     tensors = [
-        Tensor("x", ctype, source),
-        Tensor("table", "int", low.constant(starts, ("places", node.id, target.key))),
-        Tensor("fill", ctype, low.constant(fill, ("fill", fill.tobytes()))),
-        Tensor("y", ctype, target, writes=True),
+        Pointer("x", ctype, source),
+        Pointer("table", "int", low.constant(starts, ("places", node.id, target.key))),
+        Pointer("fill", ctype, low.constant(fill, ("fill", fill.tobytes()))),
+        Pointer("y", ctype, target, writes=True),
     ]
     items = -(-run // lanes.n)
     low.emit(
@@ -310,10 +310,10 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
         lanes.store(kind, "v", "y + (i2 * W1 + i1) * RUN + at"),
     ]
     tensors = [
-        Tensor("x", _C[kind], low.ref(node.used[0])),
-        Tensor("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
+        Pointer("x", _C[kind], low.ref(node.used[0])),
+        Pointer("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
         *low.report(index.elements, lambda bad: f"{node.label}: {outside_axis(bad, x.dims[axis])}"),
-        Tensor("y", _C[kind], low.ref(node.outputs[0]), writes=True),
+        Pointer("y", _C[kind], low.ref(node.outputs[0]), writes=True),
     ]
     items = -(-run // lanes.n)
     low.emit(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from trireme.devices.opencl.kernels.convolution import WindowSizes, refuse_window, window_of
 from trireme.devices.opencl.kernels.elementwise import row_group
-from trireme.devices.opencl.kernels.epilogue import Epilogue
+from trireme.devices.opencl.kernels.epilogue import FloatEpilogue
 from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
 from trireme.ir.graph import Graph, Node
 from trireme.ops.integer import pool_params
 
@@ -69,7 +69,7 @@ def _begin() -> list[str]:
 
 def lower_pool(low: Lowering, chain: list[Node]) -> None:
     """Emit max_pool or average_pool in float and the nodes fused behind it."""
-    node, epilogue = chain[0], Epilogue(low, chain)
+    node, epilogue = chain[0], FloatEpilogue(low, chain)
     window = window_of(low.graph, node, node.attrs["kernel"])
     lanes = Lanes(lanes_for(window.c, low.tuning.vector))
     kind, maximum = lanes.type("float"), node.op == "max_pool"
@@ -84,7 +84,7 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
         *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0"),
     ]
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])),
+        Pointer("x", "float", low.ref(node.used[0])),
         *epilogue.tensors,
         epilogue.target(),
     ]
@@ -125,8 +125,8 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
         ),
     ]
     tensors = [
-        Tensor("x", C_TYPES[dtype], low.ref(node.used[0])),
-        Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
+        Pointer("x", C_TYPES[dtype], low.ref(node.used[0])),
+        Pointer("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
     ]
     scalars = {"zero": params.zero, "low": params.low, "high": params.high}
     _emit(low, chain, KernelName(node.op, dtype), tensors, window, lanes, lines, scalars)
@@ -136,7 +136,7 @@ def _emit(
     low: Lowering,
     chain: list[Node],
     name: KernelName,
-    tensors: list[Tensor],
+    tensors: list[Pointer],
     window: WindowSizes,
     lanes: Lanes,
     lines: list[str],

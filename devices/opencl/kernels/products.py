@@ -27,7 +27,7 @@ from trireme.devices.opencl.kernels.tiles import (
     product_name,
     tile_for,
 )
-from trireme.devices.opencl.lowering import C_TYPES, Lowering, Ref, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, Lowering, Pointer, Ref
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -67,8 +67,8 @@ def emit_rows(product: ProductOperands, name: str, rows: int, b: Array) -> None:
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x),
-        Tensor("w", ctype, packed),
+        Pointer("x", "float", product.x),
+        Pointer("w", ctype, packed),
         *product.finish.tensors,
         product.finish.target(),
     ]
@@ -123,9 +123,9 @@ def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> No
         *finish_lines(product, tile),
     ]
     tensors = [
-        Tensor("x", "float", product.x),
-        Tensor("w", "float", weight),
-        Tensor("table", "int", low.constant(places, ("batches", a, b))),
+        Pointer("x", "float", product.x),
+        Pointer("w", "float", weight),
+        Pointer("table", "int", low.constant(places, ("batches", a, b))),
         *product.finish.tensors,
         product.finish.target(),
     ]

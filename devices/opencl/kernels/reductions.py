@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trireme.devices.opencl.kernels.elementwise import (
     Ints,
-    Walk,
+    OperandWalk,
     axis_code,
     dense_strides,
     merge,
@@ -22,14 +22,14 @@ from trireme.devices.opencl.kernels.elementwise import (
 from trireme.devices.opencl.kernels.integer import clamped, numbers
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
 
 
 @dataclass(frozen=True)
-class Reduction:
+class Accumulation:
     """How a result {s} grows by the next value {v}.
 
     before: makes {v} of an element
@@ -54,16 +54,16 @@ class Reduction:
 
 _MAX = "({v} > {s}) | ({v} != {v}) ? {v} : {s}"
 _ADD = "{s} + {v}"
-REDUCTIONS: dict[str, Reduction] = {
-    "reduce_sum": Reduction("0.0f", _ADD),
-    "reduce_mean": Reduction("0.0f", _ADD, "{s} / (float)COUNT"),
-    "reduce_max": Reduction("-INFINITY", _MAX),
-    "reduce_min": Reduction("INFINITY", _MAX.replace(">", "<")),
-    "reduce_prod": Reduction("1.0f", "{s} * {v}"),
-    "reduce_l1": Reduction("0.0f", _ADD, before="fabs({v})"),
-    "reduce_l2": Reduction("0.0f", _ADD, "sqrt({s})", "{v} * {v}"),
-    "reduce_sum_square": Reduction("0.0f", _ADD, before="{v} * {v}"),
-    "reduce_log_sum": Reduction("0.0f", _ADD, "log({s})"),
+REDUCTIONS: dict[str, Accumulation] = {
+    "reduce_sum": Accumulation("0.0f", _ADD),
+    "reduce_mean": Accumulation("0.0f", _ADD, "{s} / (float)COUNT"),
+    "reduce_max": Accumulation("-INFINITY", _MAX),
+    "reduce_min": Accumulation("INFINITY", _MAX.replace(">", "<")),
+    "reduce_prod": Accumulation("1.0f", "{s} * {v}"),
+    "reduce_l1": Accumulation("0.0f", _ADD, before="fabs({v})"),
+    "reduce_l2": Accumulation("0.0f", _ADD, "sqrt({s})", "{v} * {v}"),
+    "reduce_sum_square": Accumulation("0.0f", _ADD, before="{v} * {v}"),
+    "reduce_log_sum": Accumulation("0.0f", _ADD, "log({s})"),
 }
 QUANTIZED = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
 
@@ -84,10 +84,10 @@ def lower_quantized_reduction(low: Lowering, chain: list[Node]) -> None:
     least, most = q.dtype_limits(low.graph.type(node.used[0]).dtype)
     if node.op in ("reduce_max", "reduce_min"):
         step, start = ("max", least) if node.op == "reduce_max" else ("min", most)
-        emit_reduction(low, chain, Reduction(f"({start})", f"{step}({{s}}, {{v}})", ctype="int"))
+        emit_reduction(low, chain, Accumulation(f"({start})", f"{step}({{s}}, {{v}})", ctype="int"))
         return
     lower = q.reduce_mean_params if node.op == "reduce_mean" else q.reduce_sum_params
-    emit_reduction(low, chain, Reduction("0", _ADD, ctype="int"), lower(low.call(node)))
+    emit_reduction(low, chain, Accumulation("0", _ADD, ctype="int"), lower(low.call(node)))
 
 
 def lower_reduction(low: Lowering, chain: list[Node]) -> None:
@@ -113,7 +113,7 @@ def refuse_reduction(graph: Graph, node: Node) -> str | None:
     return None if reduced_axes(graph, node) is not None else "the axes are not constant"
 
 
-def split_walk(dims: Ints, axes: Ints) -> tuple[Walk, Walk]:
+def split_walk(dims: Ints, axes: Ints) -> tuple[OperandWalk, OperandWalk]:
     """Return the walks of kept axes (strides of y and x) and of reduced axes (of x)."""
     strides = dense_strides(dims)
     kept = [axis for axis in range(len(dims)) if axis not in axes]
@@ -124,7 +124,7 @@ def split_walk(dims: Ints, axes: Ints) -> tuple[Walk, Walk]:
 
 
 def emit_reduction(
-    low: Lowering, chain: list[Node], how: Reduction, params: q.ReduceParams | None = None
+    low: Lowering, chain: list[Node], how: Accumulation, params: q.ReduceParams | None = None
 ) -> None:
     """Emit a reduction; `params` requantise an integer sum."""
     node, graph = chain[0], low.graph
@@ -160,8 +160,8 @@ def emit_reduction(
     lines.append(f"s = {how.end.format(s='s')};")
     lines += _stored(lanes, dtype, how, params, f"y + {' + '.join(places['y'])}")
     tensors = [
-        Tensor("x", C_TYPES[dtype], low.ref(node.used[0])),
-        Tensor("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
+        Pointer("x", C_TYPES[dtype], low.ref(node.used[0])),
+        Pointer("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
     ]
     items = -(-n // lanes.n)
     low.emit(
@@ -175,14 +175,14 @@ def emit_reduction(
     )
 
 
-def _element(lanes: Lanes, how: Reduction, dtype: str, pointer: str) -> str:
+def _element(lanes: Lanes, how: Accumulation, dtype: str, pointer: str) -> str:
     """Return elements loaded in the type of the reduction."""
     value = lanes.load(dtype, pointer)
     return value if how.ctype == "float" else lanes.convert(how.ctype, value)
 
 
 def _stored(
-    lanes: Lanes, dtype: str, how: Reduction, params: q.ReduceParams | None, pointer: str
+    lanes: Lanes, dtype: str, how: Accumulation, params: q.ReduceParams | None, pointer: str
 ) -> Sequence[str]:
     """Return the statements that store the result."""
     if how.ctype == "float":
@@ -196,7 +196,9 @@ def _stored(
     return [lanes.store(dtype, lanes.convert(C_TYPES[dtype], value), pointer)]
 
 
-def _loops(inner: Walk, scalars: dict[str, int], lanes: Lanes) -> tuple[list[str], list[str]]:
+def _loops(
+    inner: OperandWalk, scalars: dict[str, int], lanes: Lanes
+) -> tuple[list[str], list[str]]:
     """Return the loops over the reduced axes, which set `from`, and their closing braces.
 
     With more than one lane the last axis is left out: it is walked by vectors.
@@ -214,7 +216,7 @@ def _loops(inner: Walk, scalars: dict[str, int], lanes: Lanes) -> tuple[list[str
 
 
 def _vector_rows(
-    loops: list[str], ends: list[str], lanes: Lanes, how: Reduction, dtype: str
+    loops: list[str], ends: list[str], lanes: Lanes, how: Accumulation, dtype: str
 ) -> list[str]:
     """Return the reduction of rows whose elements lie together: vectors, tail, then the lanes."""
     kind, one = lanes.type(how.ctype), Lanes(1)

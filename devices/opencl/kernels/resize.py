@@ -15,7 +15,7 @@ from trireme.devices.opencl.kernels.elementwise import Ints, row_group
 from trireme.devices.opencl.kernels.movement import lower_move, refuse_move
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Tensor
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
@@ -146,16 +146,16 @@ def _emit(low: Lowering, chain: list[Node], first: int, along: list[Taps], ctype
         "}",
         *_end(lanes, type.dtype, ctype),
     ]
-    tensors = [Tensor("x", C_TYPES[type.dtype], low.ref(node.used[0]))]
+    tensors = [Pointer("x", C_TYPES[type.dtype], low.ref(node.used[0]))]
     names = (("row", "rw"), ("column", "cw"))
     for (pick, weight), each in zip(names, along, strict=True):
         wide = np.int32 if ctype == "int" else np.float32
         place = low.constant(each.picks.astype(np.int32), (pick, node.id))
-        tensors.append(Tensor(pick, "int", place))
+        tensors.append(Pointer(pick, "int", place))
         tensors.append(
-            Tensor(weight, ctype, low.constant(each.weights.astype(wide), (weight, node.id)))
+            Pointer(weight, ctype, low.constant(each.weights.astype(wide), (weight, node.id)))
         )
-    tensors.append(Tensor("y", C_TYPES[type.dtype], low.ref(node.outputs[0]), writes=True))
+    tensors.append(Pointer("y", C_TYPES[type.dtype], low.ref(node.outputs[0]), writes=True))
     (oh, th), (ow, tw) = along[0].picks.shape, along[1].picks.shape
     items = -(-inner // lanes.n)
     low.emit(

@@ -8,7 +8,7 @@ from trireme.devices.opencl.kernels.elementwise import row_group
 from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
-from trireme.devices.opencl.lowering import KernelName, Lowering, Tensor
+from trireme.devices.opencl.lowering import KernelName, Lowering, Pointer
 from trireme.ir.graph import Graph, Node
 
 
@@ -72,8 +72,8 @@ def _emit_rows(
 ) -> None:
     node = chain[0]
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])),
-        Tensor("y", "float", low.ref(node.outputs[0]), writes=True),
+        Pointer("x", "float", low.ref(node.used[0])),
+        Pointer("y", "float", low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(
         chain,
@@ -119,13 +119,13 @@ def lower_normalization(low: Lowering, chain: list[Node]) -> None:
         "for (int k = 0; k < SIZE; k++) "
         f"y[i0 * SIZE + k] = (r[k] - mean) * scaled * scale[k]{add};",
     ]
-    more = [Tensor("scale", "float", low.ref(node.used[1]))]
+    more = [Pointer("scale", "float", low.ref(node.used[1]))]
     if bias is not None:
-        more.append(Tensor("bias", "float", low.ref(bias)))
+        more.append(Pointer("bias", "float", low.ref(bias)))
     tensors = [
-        Tensor("x", "float", low.ref(node.used[0])),
+        Pointer("x", "float", low.ref(node.used[0])),
         *more,
-        Tensor("y", "float", low.ref(node.outputs[0]), writes=True),
+        Pointer("y", "float", low.ref(node.outputs[0]), writes=True),
     ]
     low.emit(
         chain,

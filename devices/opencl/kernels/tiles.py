@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.opencl.kernels.epilogue import Epilogue, Finish
+from trireme.devices.opencl.kernels.epilogue import Finish, FloatEpilogue
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.lowering import KernelName, Lowering, Ref
 from trireme.ir.graph import Node
@@ -56,7 +56,7 @@ class ProductOperands:
         """The multiply-add: exact for integers."""
         return "FMA" if self.finish.kind == "f32" else "fma"
 
-    def packed(self, what: str, tile: Tile, b: Array) -> Ref:
+    def packed(self, what: str, tile: ProductTile, b: Array) -> Ref:
         """Return the packed place of b [.., K, N]."""
         key = (what, self.key, tile, self.dtype)
         return self.low.packed(key, lambda: pack_columns(b, tile, self.dtype))
@@ -72,11 +72,13 @@ def float_product(low: Lowering, chain: list[Node]) -> ProductOperands:
     x, weight = node.used[0], low.graph.values[node.used[1]]
     dtype = "float16" if low.half_weights else "float32"
     side: Array | Ref = low.ref(weight.id) if weight.data is None else weight.data
-    return ProductOperands(low, chain, low.ref(x), side, weight.id, dtype, Epilogue(low, chain))
+    return ProductOperands(
+        low, chain, low.ref(x), side, weight.id, dtype, FloatEpilogue(low, chain)
+    )
 
 
 @dataclass(frozen=True)
-class Tile:
+class ProductTile:
     """The cut of a product: `rows` x `vectors` of `lanes` columns; `panels` of vectors in all."""
 
     rows: int
@@ -105,7 +107,7 @@ class Tile:
         return [min(v * self.lanes.n, last) for v in range(self.panels * self.vectors)]
 
 
-def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
+def tile_for(low: Lowering, rows: int, columns: int) -> ProductTile:
     """Return the tile of a product: as large as registers allow, with few repeated results."""
     lanes = Lanes(lanes_for(columns, low.tuning.vector))
     most_vectors = -(-columns // lanes.n)
@@ -114,10 +116,10 @@ def tile_for(low: Lowering, rows: int, columns: int) -> Tile:
     if low.tuning.on_cores and rows <= 4:
         vectors, most = max(min(8 // rows, most_vectors), 1), rows
     tiles = -(-rows // most)
-    return Tile(-(-rows // tiles), vectors, lanes, columns)
+    return ProductTile(-(-rows // tiles), vectors, lanes, columns)
 
 
-def pack_columns(b: Array, tile: Tile, dtype: str) -> Array:
+def pack_columns(b: Array, tile: ProductTile, dtype: str) -> Array:
     """Return b [.., K, N] as [panels, .., K, vectors x lanes], a panel's columns together.
 
     Shapes: the axes before K (kernel positions) stay between the panel and K
@@ -128,7 +130,7 @@ def pack_columns(b: Array, tile: Tile, dtype: str) -> Array:
 
 
 def multiply_lines(
-    product: ProductOperands, tile: Tile, dtype: str, vectors: Sequence[str]
+    product: ProductOperands, tile: ProductTile, dtype: str, vectors: Sequence[str]
 ) -> list[str]:
     """Return the body of the loop over k: load the vectors once, multiply each row r{i} by them."""
     kind = tile.lanes.type("float")
@@ -143,7 +145,7 @@ def multiply_lines(
     return lines
 
 
-def declare_sums(tile: Tile, chunk: int) -> list[str]:
+def declare_sums(tile: ProductTile, chunk: int) -> list[str]:
     """Return the declarations of a tile's sums, and of their integer part where there is one."""
     zero, none = tile.lanes.splat("float", "0.0f"), tile.lanes.splat("int", "0")
     lines = [f"{tile.lanes.type('float')} s{name} = {zero};" for name in tile.sums]
@@ -152,7 +154,7 @@ def declare_sums(tile: Tile, chunk: int) -> list[str]:
     return lines
 
 
-def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[str]:
+def depth_loop(tile: ProductTile, size: str, chunk: int, body: Sequence[str]) -> list[str]:
     """Return the loop of k up to `size`; sums become integers after every `chunk`, if set."""
     if not chunk:
         return [f"for (int k = 0; k < {size}; k++) {{", *body, "}"]
@@ -168,7 +170,7 @@ def depth_loop(tile: Tile, size: str, chunk: int, body: Sequence[str]) -> list[s
     ]
 
 
-def finish_lines(product: ProductOperands, tile: Tile) -> list[str]:
+def finish_lines(product: ProductOperands, tile: ProductTile) -> list[str]:
     """Return the statements that finish and store a tile whose first row is `row`.
 
     On a CPU they are a loop over the sums, which builds in a quarter of the time of the same
@@ -198,7 +200,7 @@ def finish_lines(product: ProductOperands, tile: Tile) -> list[str]:
     ]
 
 
-def column_starts(tile: Tile, panel: str) -> list[str]:
+def column_starts(tile: ProductTile, panel: str) -> list[str]:
     """Return the declarations of the first column of each vector of a panel."""
     n = tile.lanes.n
     return [
@@ -213,7 +215,7 @@ def indent(lines: Sequence[str]) -> str:
 
 
 def product_name(
-    product: ProductOperands, op: str, tile: Tile, family: str = "product", variant: str = ""
+    product: ProductOperands, op: str, tile: ProductTile, family: str = "product", variant: str = ""
 ) -> KernelName:
     """Return the name of a product's kernel: op, dtype, tile, variant, and the ops fused behind."""
     kind = product.finish.kind

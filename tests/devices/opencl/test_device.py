@@ -12,7 +12,7 @@ from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
 from trireme.devices.cpu.device import CpuDevice
 from trireme.devices.opencl.cost_features import TERM_LIMITS
-from trireme.devices.opencl.lowering import Lowering, Tensor
+from trireme.devices.opencl.lowering import Lowering, Pointer
 from trireme.devices.opencl.platforms import find_devices
 from trireme.devices.opencl.programs import build_error
 from trireme.ir.interpreter import interpret
@@ -108,7 +108,7 @@ def test_an_unusable_cache_folder_is_no_error(tmp_path):
 def test_a_build_failure_shows_the_log_and_the_source_line(device):
     graph = opencl.region()
     low = Lowering(graph, device.tuning)
-    tensor = Tensor("y", "float", low.ref(graph.outputs[0]), writes=True)
+    tensor = Pointer("y", "float", low.ref(graph.outputs[0]), writes=True)
     low.emit([graph.nodes[0]], "broken", [tensor], (4,), "  y[i0] = no_such_name;")
     with pytest.raises(CompileError) as caught:
         device.programs.build(low.sources, "")

@@ -47,7 +47,7 @@ _ACCUMULATORS = 4
 
 
 @dataclass(frozen=True)
-class Layout:
+class LineLayout:
     """Images of `lines` x `row` floats, and the border around each: lines and elements of a line.
 
     dot: how levels are multiplied, which says whether they are bytes
@@ -74,7 +74,7 @@ class Layout:
         """Memory of all levels; products may read a little beyond them."""
         return self.images * self.tall * self.wide * self.dot.width + SLACK_BYTES
 
-    def merged(self) -> Layout:
+    def merged(self) -> LineLayout:
         """The same memory as images of one line, where there is no border."""
         return self if any(self.border) else replace(self, lines=1, row=self.lines * self.row)
 
@@ -100,7 +100,7 @@ class Parameters:
 
 
 def rounding_steps(
-    context: Context, layout: Layout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
+    context: Context, layout: LineLayout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
 ) -> list[Step]:
     """Return the steps that write levels and state of the images in x."""
     seconds = layout.images * layout.lines * layout.row / context.isa.lanes * _VECTOR_S
@@ -119,24 +119,24 @@ def rounding_steps(
     return [first, Step(code, (x, ranges), (levels, state), chunks, seconds=seconds * 2 / 3)]
 
 
-def _whole_kernel(isa: Isa, layout: Layout, rounding: Rounding, size: int) -> Code:
-    return _Kernel(isa, layout, rounding).whole(size)
+def _whole_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int) -> Code:
+    return _QuantizeKernel(isa, layout, rounding).whole(size)
 
 
-def _range_kernel(isa: Isa, layout: Layout, rounding: Rounding, size: int, parts: int) -> Code:
-    return _Kernel(isa, layout, rounding).ranges(size, parts)
+def _range_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int, parts: int) -> Code:
+    return _QuantizeKernel(isa, layout, rounding).ranges(size, parts)
 
 
 def _lines_kernel(
-    isa: Isa, layout: Layout, rounding: Rounding, size: int, cuts: int, parts: int
+    isa: Isa, layout: LineLayout, rounding: Rounding, size: int, cuts: int, parts: int
 ) -> Code:
-    return _Kernel(isa, layout, rounding).lines_of_ranges(size, cuts, parts)
+    return _QuantizeKernel(isa, layout, rounding).lines_of_ranges(size, cuts, parts)
 
 
-class _Kernel:
+class _QuantizeKernel:
     """Emits the kernels: range, parameters, levels."""
 
-    def __init__(self, isa: Isa, layout: Layout, rounding: Rounding) -> None:
+    def __init__(self, isa: Isa, layout: LineLayout, rounding: Rounding) -> None:
         self.isa, self.layout, self.rounding = isa, layout, rounding
         self.integers = vector(isa.lanes, "i32")
         kind = "asymmetric" if rounding.asymmetric else "symmetric"

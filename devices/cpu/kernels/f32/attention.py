@@ -27,7 +27,7 @@ _UNROLL = 4
 
 
 @dataclass(frozen=True)
-class Strides:
+class OperandStrides:
     """How an operand is walked: elements between batches (one a dimension), rows and columns."""
 
     batch: tuple[int, ...]
@@ -47,11 +47,11 @@ class AttentionShape:
     keys: int
     depth: int
     width: int
-    q: Strides
-    k: Strides
-    v: Strides
-    out: Strides
-    mask: Strides | None
+    q: OperandStrides
+    k: OperandStrides
+    v: OperandStrides
+    out: OperandStrides
+    mask: OperandStrides | None
     scale: float
     mask_scale: float
 
@@ -119,7 +119,7 @@ class _AttentionEmitter:
         for is_last in fn.either(fn.compare("eq", fn.as_value("i64", block), blocks - 1)):
             self._block(rest if is_last else self.block, q, k, v, mask, out)
 
-    def _batch_offset(self, batch: Index, walk: Strides) -> Index:
+    def _batch_offset(self, batch: Index, walk: OperandStrides) -> Index:
         """The element offset of an operand's matrices of the batch-th combination."""
         fn, offset = self.fn, self.fn.as_value("i64", 0)
         for axis in reversed(range(len(walk.batch))):

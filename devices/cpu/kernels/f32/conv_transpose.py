@@ -40,7 +40,14 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     finish,
 )
-from trireme.devices.cpu.kernels.phases import MOST_PHASES, Axis, Run, axes_of, pairs, weights_of
+from trireme.devices.cpu.kernels.phases import (
+    MOST_PHASES,
+    PhaseAxis,
+    PhaseRange,
+    axes_of,
+    pairs,
+    weights_of,
+)
 from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
 from trireme.support.dtypes import Array
@@ -54,7 +61,7 @@ class Dealing:
     """
 
     batch: int
-    axes: Sequence[Axis]
+    axes: Sequence[PhaseAxis]
     channels: int
     item: int
 
@@ -65,13 +72,16 @@ def is_depthwise(graph: Graph, node: Node) -> bool:
     return bool(node.attrs["groups"] == w[0] and w[-1] == 1 and w[0] > 1)
 
 
-def axes_for(graph: Graph, node: Node) -> tuple[Axis, Axis]:
+def axes_for(graph: Graph, node: Node) -> tuple[PhaseAxis, PhaseAxis]:
     """Return the axes, with runs of phases where one group makes all channels."""
     return axes_of(graph, node, alone=node.attrs["groups"] > 1)
 
 
 def window_for(
-    axes: tuple[Axis, Axis], runs: tuple[Run, Run], channels: int, depth: int
+    axes: tuple[PhaseAxis, PhaseAxis],
+    runs: tuple[PhaseRange, PhaseRange],
+    channels: int,
+    depth: int,
 ) -> ImageWindow:
     """Return the window of a pair of runs over the image."""
     rows, columns = runs
@@ -101,7 +111,11 @@ def _bias(context: Context, node: Node) -> Array | None:
 
 
 def _product(
-    context: Context, node: Node, axes: tuple[Axis, Axis], runs: tuple[Run, Run], target: Temp
+    context: Context,
+    node: Node,
+    axes: tuple[PhaseAxis, PhaseAxis],
+    runs: tuple[PhaseRange, PhaseRange],
+    target: Temp,
 ) -> Step:
     """Return the step of one pair of runs: a product of gathered rows with its weights."""
     x, weight, groups = context.type(node.used[0]).dims, node.used[1], node.attrs["groups"]
@@ -140,7 +154,11 @@ def _product(
 
 
 def _depthwise(
-    context: Context, node: Node, axes: tuple[Axis, Axis], runs: tuple[Run, Run], target: Temp
+    context: Context,
+    node: Node,
+    axes: tuple[PhaseAxis, PhaseAxis],
+    runs: tuple[PhaseRange, PhaseRange],
+    target: Temp,
 ) -> Step:
     """Return the step of one pair of runs where each channel is by itself."""
     x, weight, bias = context.type(node.used[0]).dims, node.used[1], _bias(context, node)
@@ -191,7 +209,11 @@ class _Dealer:
     """Writes rows of the output: rows > runs of rows > runs of columns > windows."""
 
     def __init__(
-        self, fn: Function, dealing: Dealing, results: dict[tuple[Run, Run], Value], blank: Value
+        self,
+        fn: Function,
+        dealing: Dealing,
+        results: dict[tuple[PhaseRange, PhaseRange], Value],
+        blank: Value,
     ) -> None:
         self.fn, self.dealing, self.results, self.blank = fn, dealing, results, blank
         self.pixel = dealing.channels * dealing.item
@@ -205,7 +227,7 @@ class _Dealer:
         source = fn.as_value("i64", image) * down.windows + window
         self._choose(list(down.runs), source, fn.as_value("i64", phase), line)
 
-    def _choose(self, runs: list[Run], source: Value, phase: Value, line: Value) -> None:
+    def _choose(self, runs: list[PhaseRange], source: Value, phase: Value, line: Value) -> None:
         """Emit the choice of a run of rows by the phase."""
         if len(runs) == 1:
             self._columns(runs[0], source, phase, line)
@@ -214,7 +236,7 @@ class _Dealer:
         for is_low in self.fn.either(self.fn.compare("slt", phase, runs[middle].first)):
             self._choose(runs[:middle] if is_low else runs[middle:], source, phase, line)
 
-    def _columns(self, rows: Run, source: Value, phase: Value, line: Value) -> None:
+    def _columns(self, rows: PhaseRange, source: Value, phase: Value, line: Value) -> None:
         """Emit a row's pixels: those of each run of columns, window by window."""
         fn, along = self.fn, self.dealing.axes[1]
         for columns in along.runs:
@@ -236,7 +258,7 @@ class _Dealer:
                 self._pixels(base, line, columns, window, block)
 
     def _pixels(
-        self, base: Value | None, line: Value, columns: Run, window: Index, block: int
+        self, base: Value | None, line: Value, columns: PhaseRange, window: Index, block: int
     ) -> None:
         """Emit the pixels of one window that lie inside the output."""
         fn, along = self.fn, self.dealing.axes[1]
@@ -261,7 +283,11 @@ class _Dealer:
 
 
 def deal_step(
-    context: Context, node: Node, axes: tuple[Axis, Axis], results: Sequence[Temp], blank: Array
+    context: Context,
+    node: Node,
+    axes: tuple[PhaseAxis, PhaseAxis],
+    results: Sequence[Temp],
+    blank: Array,
 ) -> Step:
     """Return the step that puts the results of pairs of runs side by side."""
     y = context.type(node.outputs[0]).dims

@@ -119,7 +119,7 @@ class WindowEmitter:
     ) -> None:
         """Emit one vector of channels; again with care where the careless body met NaN."""
         fn = self.fn
-        part = _Part(fn.at(x, channel), at, inside, taps, channel, count)
+        part = _TilePart(fn.at(x, channel), at, inside, taps, channel, count)
         careless = self.body.careless()
         if careless is None:
             self._store(self.body, part, *self._accumulate(self.body, part, None))
@@ -131,7 +131,7 @@ class WindowEmitter:
             body = self.body if is_odd else careless
             self._store(body, part, *(self._accumulate(body, part, None) if is_odd else made))
 
-    def _accumulate(self, body: Body, part: _Part, odd: Var | None) -> tuple[list[Var], Var]:
+    def _accumulate(self, body: Body, part: _TilePart, odd: Var | None) -> tuple[list[Var], Var]:
         """Emit a tile's accumulators, and the number of kernel rows that they met."""
         fn = self.fn
         totals = [Var(fn, self.type, body.start(part.channel, part.count)) for _ in part.taps]
@@ -146,7 +146,7 @@ class WindowEmitter:
                 lines.set(lines.get() + 1.0)
         return totals, lines
 
-    def _store(self, body: Body, part: _Part, totals: Sequence[Var], lines: Var) -> None:
+    def _store(self, body: Body, part: _TilePart, totals: Sequence[Var], lines: Var) -> None:
         fn = self.fn
         for k, total in enumerate(totals):
             place = part.at + k * self.window.channels + part.channel
@@ -155,7 +155,7 @@ class WindowEmitter:
             fn.store_some(value, fn.at(self.y, place), part.count)
 
     def _kernel_row(
-        self, body: Body, part: _Part, totals: Sequence[Var], kh: int, odd: Var | None
+        self, body: Body, part: _TilePart, totals: Sequence[Var], kh: int, odd: Var | None
     ) -> None:
         """Emit one kernel row: input columns from left to right, each loaded once."""
         fn, window = self.fn, self.window
@@ -182,7 +182,7 @@ class WindowEmitter:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TilePart:
     """A vector of channels of a tile: addresses, kernel rows inside, taps of each column."""
 
     x: Value

@@ -103,14 +103,14 @@ def term_attrs(node: Node) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Walk:
+class ElementWalk:
     """How an expression walks its arrays: merged dimensions, and each operand's strides in them."""
 
     dims: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
 
 
-def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk:
+def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> ElementWalk:
     """Merge the dimensions of an output that all dense, broadcast operands walk alike."""
     columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
     dims: list[int] = []
@@ -129,7 +129,7 @@ def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Walk:
     if not dims:
         dims, strides = [1], [[0 if math.prod(o) == 1 else 1] for o in (*operands, shape)]
         strides[-1] = [1]
-    return Walk(tuple(dims), tuple(tuple(s) for s in strides))
+    return ElementWalk(tuple(dims), tuple(tuple(s) for s in strides))
 
 
 def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
@@ -147,7 +147,7 @@ class _Loop:
     """What every vector of an expression's kernel is made of: terms, a walk, dtypes, lanes."""
 
     terms: Sequence[Term]
-    walk: Walk
+    walk: ElementWalk
     dtypes: Sequence[str]
     lanes: int
 
@@ -160,7 +160,7 @@ class _Loop:
 
 
 def expression_kernel(
-    isa: Isa, name: str, terms: Sequence[Term], walk: Walk, dtypes: Sequence[str]
+    isa: Isa, name: str, terms: Sequence[Term], walk: ElementWalk, dtypes: Sequence[str]
 ) -> tuple[Code, int, float]:
     """Return the kernel of an expression over a walk, its number of chunks and its seconds.
 
@@ -195,7 +195,7 @@ def _vector_cost(isa: Isa, loop: _Loop) -> float:
     return work + sum(2 * registers(dtype) for dtype in loop.dtypes)
 
 
-def row_offset(fn: Function, row: Index, walk: Walk, operand: int) -> Index:
+def row_offset(fn: Function, row: Index, walk: ElementWalk, operand: int) -> Index:
     """The element offset at which an operand's part of a row begins."""
     offset: Index = 0
     rest = row

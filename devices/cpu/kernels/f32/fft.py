@@ -10,8 +10,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.fft_transform import (
-    Transform,
-    Walk,
+    FourierTransform,
+    SignalWalk,
     factors_of,
     fft_kernel,
     places_of,
@@ -36,7 +36,7 @@ _MOST_LOCAL_BYTES = 8 << 20
 def _step(
     context: Context,
     node: Node,
-    transform: Transform,
+    transform: FourierTransform,
     source: Operand,
     target: int | Temp,
     window: Operand | None = None,
@@ -51,27 +51,27 @@ def _lower_rfft2d(context: Context, node: Node) -> list[Step]:
     *lead, height, width = context.type(node.used[0]).dims
     rows, columns = node.attrs["fft_length"]
     images, bins, used = math.prod(lead), columns // 2 + 1, min(height, rows)
-    lines = Transform(
+    lines = FourierTransform(
         images,
         used,
         columns,
         min(width, columns),
         bins,
-        Walk(height * width, width, 1),
-        Walk((1 if rows == 1 else used) * bins, bins, 1),
+        SignalWalk(height * width, width, 1),
+        SignalWalk((1 if rows == 1 else used) * bins, bins, 1),
     )
     source, y = context.operand(node.used[0]), node.outputs[0]
     if rows == 1:
         return [_step(context, node, lines, source, y)]
     between = Temp(f"%{y} lines", 8 * images * used * bins)
-    down = Transform(
+    down = FourierTransform(
         images,
         bins,
         rows,
         used,
         rows,
-        Walk(used * bins, 1, bins),
-        Walk(rows * bins, 1, bins),
+        SignalWalk(used * bins, 1, bins),
+        SignalWalk(rows * bins, 1, bins),
         parts=2,
         is_real=False,
     )
@@ -111,7 +111,7 @@ def _is_open(graph: Graph, node: Node, positions: Sequence[int]) -> bool:
     return any(value is not None and not graph.values[value].is_constant for value in given)
 
 
-def _dft_of(graph: Graph, node: Node) -> Transform:
+def _dft_of(graph: Graph, node: Node) -> FourierTransform:
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     axis = _constant(graph, node, 2)
     at = (-2 if axis is None else axis) % len(x)
@@ -119,14 +119,14 @@ def _dft_of(graph: Graph, node: Node) -> Transform:
     length = x[at] if given is None else given
     outer, inner = math.prod(x[:at]), math.prod(x[at + 1 : -1])
     onesided = bool(node.attrs["onesided"])
-    return Transform(
+    return FourierTransform(
         outer,
         inner,
         length,
         min(x[at], length),
         y[at],
-        Walk(x[at] * inner, 1, inner),
-        Walk(y[at] * inner, 1, inner),
+        SignalWalk(x[at] * inner, 1, inner),
+        SignalWalk(y[at] * inner, 1, inner),
         x[-1],
         x[-1] == 1 or onesided,
         bool(node.attrs["inverse"]),
@@ -147,21 +147,21 @@ def _lower_dft(context: Context, node: Node) -> list[Step]:
     return [_step(context, node, transform, context.operand(node.used[0]), node.outputs[0])]
 
 
-def _stft_of(graph: Graph, node: Node) -> Transform:
+def _stft_of(graph: Graph, node: Node) -> FourierTransform:
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     step, given = _constant(graph, node, 1), _constant(graph, node, 3)
     window = node.inputs[2] if len(node.inputs) > 2 else None
     length = given or (x[1] if window is None else graph.type(window).dims[0])
     _, frames, bins, _ = y
     parts = x[2] if len(x) == 3 else 1
-    return Transform(
+    return FourierTransform(
         x[0],
         frames,
         length,
         length,
         bins,
-        Walk(x[1], step or 1, 1),
-        Walk(frames * bins, bins, 1),
+        SignalWalk(x[1], step or 1, 1),
+        SignalWalk(frames * bins, bins, 1),
         parts,
         parts == 1,
         is_windowed=window is not None,

@@ -27,7 +27,7 @@ _FACTORS = (4, 2, 3, 5, 7, 11, 13)
 
 
 @dataclass(frozen=True)
-class Walk:
+class SignalWalk:
     """Where the elements of signals lie, in items: [outer, inner] signals, and along a signal."""
 
     outer: int
@@ -36,7 +36,7 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Transform:
+class FourierTransform:
     """Transforms of outer * inner signals.
 
     length: of the transform; used: elements that are read, the others are 0; bins: those stored
@@ -49,8 +49,8 @@ class Transform:
     length: int
     used: int
     bins: int
-    source: Walk
-    target: Walk
+    source: SignalWalk
+    target: SignalWalk
     parts: int = 1
     is_real: bool = True
     is_inverse: bool = False
@@ -93,7 +93,7 @@ def places_of(length: int) -> Array:
     return places
 
 
-def fft_kernel(isa: Isa, transform: Transform) -> tuple[Code, int, int, float]:
+def fft_kernel(isa: Isa, transform: FourierTransform) -> tuple[Code, int, int, float]:
     """Return the kernel of transforms, its chunks, bytes of its thread's own and seconds.
 
     Operands: the signals, twiddles, places of the bins, the window where there is one, the bins
@@ -105,7 +105,7 @@ def fft_kernel(isa: Isa, transform: Transform) -> tuple[Code, int, int, float]:
     cycles = 2 * moved + 12 * stages * transform.length
     seconds = tiles * cycles / 3e9
     fn, operands, chunk, local = begin("fft_f32", isa, 4 + transform.is_windowed)
-    body = _Body(fn, transform, operands, local)
+    body = _SignalTile(fn, transform, operands, local)
     size, chunks = deal(tiles, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     for tile in fn.range(first, fn.minimum(first + size, tiles)):
@@ -117,11 +117,11 @@ def fft_kernel(isa: Isa, transform: Transform) -> tuple[Code, int, int, float]:
     return finish(fn), chunks, 8 * transform.length * lanes, seconds
 
 
-class _Body:
+class _SignalTile:
     """Writes a tile of signals: copies in, stages, copies out."""
 
     def __init__(
-        self, fn: Function, transform: Transform, operands: Sequence[Value], local: Value
+        self, fn: Function, transform: FourierTransform, operands: Sequence[Value], local: Value
     ) -> None:
         self.fn, self.transform = fn, transform
         self.lanes = transform.lanes(fn.isa)
@@ -132,7 +132,7 @@ class _Body:
         self.planes = planes[::-1] if transform.is_inverse else planes  # as seen from outside
         self.inner = planes
 
-    def _signal(self, walk: Walk, signal: Value) -> Value:
+    def _signal(self, walk: SignalWalk, signal: Value) -> Value:
         """Return where a signal begins, in items."""
         fn, inner = self.fn, self.transform.inner
         outer, rest = (fn.integer(op, signal, inner) for op in ("udiv", "urem"))

@@ -38,7 +38,7 @@ MOMENTS_COST, NORMALISE_COST = 4, 3
 
 
 @dataclass(frozen=True)
-class Image:
+class GroupedImages:
     """Images of some channels in groups; `area` pixels each, cut into blocks."""
 
     batch: int
@@ -69,7 +69,7 @@ class Image:
         return self.rows.outer * self.rows.inner
 
 
-def image_of(graph: Graph, node: Node) -> Image:
+def image_of(graph: Graph, node: Node) -> GroupedImages:
     """Return the image of a normalisation; one channel is one row in either layout."""
     dims = graph.type(node.used[0]).dims
     is_last = node.attrs["layout"] == "NHWC"
@@ -79,7 +79,7 @@ def image_of(graph: Graph, node: Node) -> Image:
     is_last = is_last and channels > 1
     row = area if is_last else channels // groups * area
     nbytes = 4 * row * (channels if is_last else 1)
-    return Image(dims[0], area, channels, groups, is_last, _blocks(row, nbytes))
+    return GroupedImages(dims[0], area, channels, groups, is_last, _blocks(row, nbytes))
 
 
 def _blocks(row: int, nbytes: int) -> int:
@@ -116,7 +116,7 @@ def _add(a: Value, b: Value) -> Value:
     return a + b
 
 
-def join_kernel(isa: Isa, image: Image, epsilon: float) -> tuple[Code, int, float]:
+def join_kernel(isa: Isa, image: GroupedImages, epsilon: float) -> tuple[Code, int, float]:
     """Return the kernel that joins blocks to groups, its chunks and seconds.
 
     Operands: what moments_kernel makes, scale [C], for each image and channel the mean and behind
@@ -140,7 +140,7 @@ class _Joiner:
     """Writes the means and factors of an image from the moments of its blocks."""
 
     def __init__(
-        self, fn: Function, image: Image, epsilon: float, places: tuple[Value, Value, Value]
+        self, fn: Function, image: GroupedImages, epsilon: float, places: tuple[Value, Value, Value]
     ) -> None:
         self.fn, self.image, self.epsilon = fn, image, epsilon
         self.moments, self.scale, self.y = places
@@ -215,7 +215,7 @@ class _Joiner:
         fn.store_some(scale * inverse, fn.at(self.y, at + image.batch * image.channels), count)
 
 
-def normalise_kernel(isa: Isa, image: Image) -> tuple[Code, int]:
+def normalise_kernel(isa: Isa, image: GroupedImages) -> tuple[Code, int]:
     """Return the kernel (x - mean) * factor + bias, and its chunks.
 
     Operands: x, what join_kernel makes, bias [C], y

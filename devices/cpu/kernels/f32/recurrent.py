@@ -23,12 +23,12 @@ from trireme.devices.cpu.kernels.f32.gemm import (
 )
 from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
 from trireme.devices.cpu.kernels.f32.recurrent_body import Layer, recurrent_kernel, vectors_of
-from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Activation, Cell
+from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Cell, CellActivation
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
-    Fault,
+    KernelFault,
     Operand,
     Packed,
     Rule,
@@ -48,13 +48,13 @@ def _given(node: Node, position: int) -> int | None:
     return node.inputs[position] if position < len(node.inputs) else None
 
 
-def _activations(node: Node) -> list[tuple[Activation, ...]]:
+def _activations(node: Node) -> list[tuple[CellActivation, ...]]:
     """Return the activations of each direction."""
     kind, attrs = KINDS[node.op], node.attrs
     count = 2 if attrs["direction"] == "bidirectional" else 1
     named = activations_of(kind, count, attrs)
     clip = attrs["clip"]
-    made = [Activation(name, *numbers, clip) for name, numbers in named]
+    made = [CellActivation(name, *numbers, clip) for name, numbers in named]
     each = len(kind.activations)
     return [tuple(made[d * each : (d + 1) * each]) for d in range(count)]
 
@@ -174,7 +174,9 @@ def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
     lengths, label = _given(node, 4), node.label
     if lengths is not None:
         steps = layer.steps
-        fault = Fault(lambda bad: f"{label}: a sequence length is {bad}, expected 0 to {steps}")
+        fault = KernelFault(
+            lambda bad: f"{label}: a sequence length is {bad}, expected 0 to {steps}"
+        )
         found += [context.operand(lengths), fault]
     for k in range(cell.states):
         state = _given(node, 5 + k)

@@ -94,7 +94,9 @@ def recurrent_kernel(
     names += ["span", *["states"] * (not is_first)]
     names += [*("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
     fn, operands, chunk, local = begin(f"recurrent_{cell.op}_f32", isa, len(names))
-    body = _Body(fn, layer, dict(zip(names, operands, strict=True)), local, (is_first, is_last))
+    body = _SequenceTile(
+        fn, layer, dict(zip(names, operands, strict=True)), local, (is_first, is_last)
+    )
     tile = layer.tile(isa)
     tiles = -(-layer.batch // tile)
     size, chunks = deal(layer.directions * tiles, layer.seconds(isa))
@@ -122,7 +124,7 @@ class _Sequence:
     live: Value | None
 
 
-class _Body:
+class _SequenceTile:
     """Writes the steps of a tile of sequences."""
 
     def __init__(

@@ -31,7 +31,7 @@ ACTIVATIONS: Mapping[str, Activate] = {
 
 
 @dataclass(frozen=True)
-class Activation:
+class CellActivation:
     """An activation with its numbers; its argument is clipped first where there is a clip."""
 
     name: str
@@ -67,7 +67,7 @@ class Cell:
     op: str
     gates: int
     states: int
-    activations: tuple[Activation, ...]
+    activations: tuple[CellActivation, ...]
     linear: bool = False
     coupled: bool = False
     peepholes: bool = False

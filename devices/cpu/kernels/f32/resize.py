@@ -29,7 +29,7 @@ _MOST_TAPS = 16
 
 
 @dataclass(frozen=True)
-class View:
+class ResizeShape:
     """An image as [outer, height, width, inner] -> [outer, out_height, out_width, inner]."""
 
     outer: int
@@ -59,19 +59,19 @@ def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
     return {a: p for a, p in plans.items() if p.out != p.size or p.scale != 1}
 
 
-def view_of(graph: Graph, node: Node) -> View | None:
+def view_of(graph: Graph, node: Node) -> ResizeShape | None:
     """The node's image as four axes; None when the resized axes are not neighbours."""
     plans, shape = _plans(graph, node), graph.type(node.used[0]).dims
     if plans is None or len(plans) > 2:
         return None
     still = AxisPlan(1, 1, 1.0)
     if not plans:
-        return View(1, still, still, math.prod(shape))
+        return ResizeShape(1, still, still, math.prod(shape))
     first, last = min(plans), max(plans)
     if math.prod(shape[first + 1 : last]) != 1:
         return None
     height = plans[first] if first != last else still
-    return View(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
+    return ResizeShape(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
 
 
 def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ import numpy as np
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.kernels.int8.arithmetic import widen
-from trireme.devices.cpu.kernels.int8.prepare import Image, View
+from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.support.dtypes import Array
 
 MOST_EDGES = 6
@@ -61,10 +61,10 @@ class Source:
         return self.image.zero + (128 if self.image.dtype == "int8" else 0)
 
     @property
-    def view(self) -> View:
+    def view(self) -> LineWindow:
         """Which lines an output line sees."""
         reach = (self.window.kernel[0] - 1) * self.window.dilations[0] + 1
-        return View(self.window.out[1], 1, self.image.tall, self.window.strides[0], reach)
+        return LineWindow(self.window.out[1], 1, self.image.tall, self.window.strides[0], reach)
 
     def local_bytes(self, lines: int, block: int) -> int:
         """Return the thread's own memory that blocks of output lines take."""

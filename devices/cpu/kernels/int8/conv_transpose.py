@@ -17,7 +17,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import eight_bit_reason
 from trireme.devices.cpu.kernels.int8.linear import lower_conv
 from trireme.devices.cpu.kernels.lines import for_lines
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, Temp
-from trireme.devices.cpu.kernels.phases import Axis, Run, axes_of, pairs, weights_of
+from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, axes_of, pairs, weights_of
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import call_of
 from trireme.ops.integer import conv_params, requantize
@@ -42,7 +42,9 @@ def _tiled(quant: Quant | None, phases: int) -> Quant | None:
     return Quant(quant.scales * phases, quant.zero_points * phases, 0)
 
 
-def _plain(graph: Graph, node: Node, axes: tuple[Axis, Axis], runs: tuple[Run, Run]) -> Graph:
+def _plain(
+    graph: Graph, node: Node, axes: tuple[PhaseAxis, PhaseAxis], runs: tuple[PhaseRange, PhaseRange]
+) -> Graph:
     """Return the convolution of a pair of runs of phases as a graph."""
     source, weight = graph.values[node.used[0]], graph.values[node.used[1]]
     w = weights_of(_constant(graph, weight.id), *runs)  # [rows, columns, KH, KW, C, M]

@@ -23,7 +23,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
 from trireme.devices.cpu.kernels.int8.columns import DepthwiseWindow, Source, source_of
-from trireme.devices.cpu.kernels.int8.epilogue import Epilogue, element_kind
+from trireme.devices.cpu.kernels.int8.epilogue import Int8Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.pack import sum_bounds
 from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image
 from trireme.devices.cpu.kernels.int8.requant import Requantiser, channel_order, requantiser
@@ -134,7 +134,7 @@ def depthwise_code(
     isa: Isa,
     source: Source,
     blocks: Sequence[Block],
-    epilogue: Epilogue,
+    epilogue: Int8Epilogue,
     weights: Array,
     seconds: float,
 ) -> tuple[Code, int, int]:
@@ -142,7 +142,7 @@ def depthwise_code(
 
     Of arrays only their forms are looked at.
     """
-    kernel = _Kernel(isa, source, blocks, epilogue, weights, seconds)
+    kernel = _DepthwiseKernel(isa, source, blocks, epilogue, weights, seconds)
     return kernel.code(), kernel.chunks, kernel.local_bytes
 
 
@@ -150,7 +150,7 @@ def depthwise_step(
     context: Context,
     source: Source,
     blocks: Sequence[Block],
-    epilogue: Epilogue,
+    epilogue: Int8Epilogue,
     operands: tuple[Operand, Array, int],
 ) -> Step:
     """Return the step of a depthwise conv; operands: image, weights, the value that is made."""
@@ -228,7 +228,7 @@ def pack_weights(
     return np.concatenate(parts).astype(np.int8 if dot is QUADS else np.int16)
 
 
-class _Kernel:
+class _DepthwiseKernel:
     """Emits the kernel: chunks of output lines > blocks of channels > output columns."""
 
     def __init__(
@@ -236,7 +236,7 @@ class _Kernel:
         isa: Isa,
         source: Source,
         blocks: Sequence[Block],
-        epilogue: Epilogue,
+        epilogue: Int8Epilogue,
         weights: Array,
         seconds: float,
     ) -> None:

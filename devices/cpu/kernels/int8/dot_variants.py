@@ -10,7 +10,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import BYTES, Dot, dot_of
 from trireme.devices.cpu.kernels.int8.pack import (
     MOST_VECTORS,
     Int8MatmulShape,
-    Tile,
+    RegisterTile,
     choose_tile,
     steps_of,
     weight_zero,
@@ -32,7 +32,7 @@ class Way:
     """
 
     dot: Dot
-    tile: Tile
+    tile: RegisterTile
     cycles: float
     steps: Array
     parts: Split | None = None

@@ -15,7 +15,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.elementwise import Walk, plan_walk, row_offset
+from trireme.devices.cpu.kernels.f32.elementwise import ElementWalk, plan_walk, row_offset
 from trireme.devices.cpu.kernels.int8.add import lower_sum
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     EIGHT_BIT,
@@ -150,7 +150,7 @@ def _binary_vector(
     fn: Function,
     bases: Sequence[Value],
     where: tuple[Context, Node],
-    walk: Walk,
+    walk: ElementWalk,
     combine: Combine,
     at: Index,
     count: int,

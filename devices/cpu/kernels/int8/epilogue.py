@@ -16,7 +16,7 @@ Channels = tuple[Value, Index, int, int]
 """Some vectors of channels: the table, the first lane, lanes of a vector, vectors."""
 
 
-class Epilogue(Protocol):
+class Int8Epilogue(Protocol):
     """How sums begin and end; `mark` is what `enter` knows of a row of the product."""
 
     @property
@@ -32,7 +32,7 @@ class Epilogue(Protocol):
         """What else the kernel reads."""
 
     @property
-    def form(self) -> Epilogue:
+    def form(self) -> Int8Epilogue:
         """The same without constants and addresses, which code does not depend on."""
 
     @property
@@ -62,6 +62,6 @@ class Epilogue(Protocol):
         """Store the first `count` results of the sums of vectors of channels."""
 
 
-def element_kind(epilogue: Epilogue) -> str:
+def element_kind(epilogue: Int8Epilogue) -> str:
     """Return what kernels are called that store such results."""
     return "q8_to_f32" if epilogue.element == "float" else "q8"

@@ -29,18 +29,18 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, dot_of, eight_bit_reason
 from trireme.devices.cpu.kernels.int8.depthwise import is_depthwise, lower_depthwise
 from trireme.devices.cpu.kernels.int8.dot_variants import best_way
-from trireme.devices.cpu.kernels.int8.epilogue import Epilogue, element_kind
+from trireme.devices.cpu.kernels.int8.epilogue import Int8Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update, row_sum
 from trireme.devices.cpu.kernels.int8.pack import (
     Int8MatmulShape,
-    Tile,
+    RegisterTile,
     constant_terms,
     kernel_order,
     pack_weights,
     store_cycles,
     sum_bounds,
 )
-from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image, View
+from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image, LineWindow
 from trireme.devices.cpu.kernels.int8.requant import groups_of, requantiser
 from trireme.devices.cpu.kernels.int8.shapes import conv_shape, fully_connected_shape
 from trireme.devices.cpu.kernels.int8.split import Repeats, repeats_of
@@ -62,16 +62,16 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
 
-class _Kernel:
+class _LinearKernel:
     """Emits the kernel of one product: chunks > panels of channels > tiles of rows."""
 
     def __init__(
         self,
         isa: Isa,
         product: Int8MatmulShape,
-        source: tuple[Image, View],
-        tile: Tile,
-        epilogue: Epilogue,
+        source: tuple[Image, LineWindow],
+        tile: RegisterTile,
+        epilogue: Int8Epilogue,
         row_factor: int,
         seconds: float,
         repeats: Repeats | None,
@@ -240,9 +240,9 @@ def _times(index: Index, factor: int) -> Index:
 def product_code(
     isa: Isa,
     product: Int8MatmulShape,
-    source: tuple[Image, View],
-    tile: Tile,
-    epilogue: Epilogue,
+    source: tuple[Image, LineWindow],
+    tile: RegisterTile,
+    epilogue: Int8Epilogue,
     row_factor: int,
     seconds: float,
     repeats: Repeats | None,
@@ -251,16 +251,16 @@ def product_code(
 
     Of arrays only their forms are looked at.
     """
-    kernel = _Kernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
+    kernel = _LinearKernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
     return kernel.code(), kernel.chunks, kernel.local_bytes
 
 
 def product_step(
     context: Context,
     product: Int8MatmulShape,
-    source: tuple[Image, View],
-    cut: tuple[Tile, float],
-    epilogue: Epilogue,
+    source: tuple[Image, LineWindow],
+    cut: tuple[RegisterTile, float],
+    epilogue: Int8Epilogue,
     operands: tuple[Operand, Array, int],
     row_factor: int = 0,
     repeats: Repeats | None = None,
@@ -304,7 +304,7 @@ def _steps(
     node: Node,
     product: Int8MatmulShape,
     params: LinearParams,
-    source: tuple[Image, View],
+    source: tuple[Image, LineWindow],
 ) -> list[Step]:
     graph, isa = context.graph, context.isa
     x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]

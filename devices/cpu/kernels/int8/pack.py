@@ -55,7 +55,7 @@ class Int8MatmulShape:
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """The microkernel's block: rows by vectors of channels, held in registers."""
 
     rows: int
@@ -72,7 +72,7 @@ _AGAIN_CYCLES = 1.2
 
 def choose_tile(
     isa: Isa, product: Int8MatmulShape, dot: Dot, again: Sequence[float] = ()
-) -> tuple[Tile, float]:
+) -> tuple[RegisterTile, float]:
     """Return the tile of least modelled cycles, and these, for one group of a product.
 
     again: the steps that are done again with panels of one vector, two, ...; empty: none
@@ -81,15 +81,15 @@ def choose_tile(
     """
     rows, steps = product.rows, product.steps(dot)
     wanted = -(-product.channels // isa.lanes)
-    best, least = Tile(1, 1), math.inf
+    best, least = RegisterTile(1, 1), math.inf
     for vectors in range(1, min(wanted, MOST_VECTORS) + 1):
         most = (isa.registers - (vectors + 1) * dot.run - dot.spare) // vectors
         panels, last = divmod(wanted, vectors)
         more = again[vectors - 1] if again else 0.0
         for height in range(1, min(most, rows, 14) + 1):
-            tile = Tile(height, vectors)
+            tile = RegisterTile(height, vectors)
             cost = panels * _tile_cycles(isa, tile, steps, dot)
-            cost += _tile_cycles(isa, Tile(height, last), steps, dot) if last else 0.0
+            cost += _tile_cycles(isa, RegisterTile(height, last), steps, dot) if last else 0.0
             cost += more * _step_cycles(isa, tile, _AGAIN_CYCLES)
             cost *= -(-rows // height)
             if cost < least * 0.999:
@@ -97,19 +97,19 @@ def choose_tile(
     return best, least
 
 
-def _step_cycles(isa: Isa, tile: Tile, product_cycles: float) -> float:
+def _step_cycles(isa: Isa, tile: RegisterTile, product_cycles: float) -> float:
     latency = isa.fma_cycles * (isa.fma_per_cycle / 2) if isa.vnni else 1
     products = tile.rows * tile.vectors * product_cycles * max(isa.lanes / 8, 1)
     loads = (tile.rows + tile.vectors) / 2
     return max(products, latency, loads) + 0.05 * (tile.rows + tile.vectors)
 
 
-def _tile_cycles(isa: Isa, tile: Tile, steps: int, dot: Dot) -> float:
+def _tile_cycles(isa: Isa, tile: RegisterTile, steps: int, dot: Dot) -> float:
     store = sum(_STORE_CYCLES[group] for group in groups_of(tile.vectors))
     return steps * _step_cycles(isa, tile, dot.cycles) + tile.rows * store + 10
 
 
-def store_cycles(isa: Isa, product: Int8MatmulShape, tile: Tile) -> float:
+def store_cycles(isa: Isa, product: Int8MatmulShape, tile: RegisterTile) -> float:
     """Return the modelled cycles in which one group's outputs are requantised and stored."""
     panels, last = divmod(-(-product.channels // isa.lanes), tile.vectors)
     vectors = [*groups_of(tile.vectors) * panels, *(groups_of(last) if last else ())]
@@ -117,7 +117,7 @@ def store_cycles(isa: Isa, product: Int8MatmulShape, tile: Tile) -> float:
     return rows * sum(_STORE_CYCLES[group] for group in vectors)
 
 
-def kernel_order(isa: Isa, tile: Tile, channels: int) -> Array:
+def kernel_order(isa: Isa, tile: RegisterTile, channels: int) -> Array:
     """Return the channel in each lane of all panels of a group of the conv; padding included."""
     wanted = -(-channels // isa.lanes)
     whole, last = divmod(wanted, tile.vectors)
@@ -161,7 +161,7 @@ def in_order(steps: Array, order: Array) -> Array:
     return np.pad(steps, ((0, 0), (0, room), (0, 0), (0, 0)))[:, order]
 
 
-def pack_weights(steps: Array, dot: Dot, order: Array, tile: Tile, lanes: int) -> Array:
+def pack_weights(steps: Array, dot: Dot, order: Array, tile: RegisterTile, lanes: int) -> Array:
     """Return weights as [group, panel, steps, vector, lanes, taps].
 
     A panel is what one tile multiplies with, in the order in which it does; the last one may be

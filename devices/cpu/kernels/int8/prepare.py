@@ -27,7 +27,7 @@ MOST_LOCAL_BYTES = 20 << 10
 
 
 @dataclass(frozen=True)
-class View:
+class LineWindow:
     """Which lines of an image the rows of a kernel see; a row is an output position.
 
     height, width: of the output; tall, stride, window: lines of an image with its border, from one

@@ -38,7 +38,7 @@ Emit = Callable[[Index, int], None]
 
 
 @dataclass(frozen=True)
-class Image:
+class ResizedImages:
     """Images [batch, height, width, channels] of a dtype, resized to height and width `out`."""
 
     batch: int
@@ -54,7 +54,7 @@ class Image:
         return self.width * self.channels
 
 
-def linear_kernel(isa: Isa, image: Image) -> tuple[Code, int, float]:
+def linear_kernel(isa: Isa, image: ResizedImages) -> tuple[Code, int, float]:
     """Return the kernel of a linear resize, its chunks and seconds.
 
     Operands: x, of each output row the offsets of two lines and the weights of both, of each output
@@ -66,7 +66,7 @@ def linear_kernel(isa: Isa, image: Image) -> tuple[Code, int, float]:
     seconds = total * vectors / 1e9
     size, chunks = deal(total, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    body = _Body(fn, image)
+    body = _ResizePasses(fn, image)
     for row in fn.range(first, fn.minimum(first + size, total)):
         n, oh = (fn.integer(op, row, height) for op in ("udiv", "urem"))
         picture = fn.at(x, fn.as_value("i64", n) * (image.height * image.line), "i8")
@@ -84,10 +84,10 @@ def _entry(fn: Function, table: Value, index: Index) -> tuple[Value, ...]:
     return tuple(fn.load("i32", fn.at(base, k, "i32")) for k in range(4))
 
 
-class _Body:
+class _ResizePasses:
     """Writes both passes."""
 
-    def __init__(self, fn: Function, image: Image) -> None:
+    def __init__(self, fn: Function, image: ResizedImages) -> None:
         self.fn, self.image, self.lanes = fn, image, fn.isa.lanes
         self.wide = vector(self.lanes, "i32")
 
@@ -154,7 +154,7 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     x, y = (context.type(i) for i in (node.used[0], node.outputs[0]))
     rows, columns = _axes(context.graph, node)
     n, height, width, channels = x.dims
-    image = Image(n, height, width, channels, (y.dims[1], y.dims[2]), x.dtype)
+    image = ResizedImages(n, height, width, channels, (y.dims[1], y.dims[2]), x.dtype)
     code, chunks, seconds = context.kernel(linear_kernel, image)
     reads = (
         context.operand(node.used[0]),

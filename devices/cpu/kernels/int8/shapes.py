@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape
-from trireme.devices.cpu.kernels.int8.prepare import View
+from trireme.devices.cpu.kernels.int8.prepare import LineWindow
 from trireme.ir.graph import Graph, Node
 
 Shape = tuple[int, int, int, int]
 
 
-def fully_connected_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, View, Shape]:
+def fully_connected_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, LineWindow, Shape]:
     """Return the product, which lines its rows see, and the shape of the image they are of."""
     channels, depth = graph.type(node.used[1]).dims
     rows = graph.type(node.used[0]).elements // depth
@@ -19,12 +19,12 @@ def fully_connected_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, Vi
     return product, *_matrix(rows, depth)
 
 
-def _matrix(rows: int, depth: int) -> tuple[View, Shape]:
+def _matrix(rows: int, depth: int) -> tuple[LineWindow, Shape]:
     """Return a matrix as an image of one column, with a line for each row."""
-    return View(rows, 1, rows, 1, 1), (1, rows, 1, depth)
+    return LineWindow(rows, 1, rows, 1, 1), (1, rows, 1, depth)
 
 
-def conv_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, View, Shape]:
+def conv_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, LineWindow, Shape]:
     """Return the product of a 2-D conv, which lines its rows see, and the shape of its image.
 
     The offsets of rows are counted with the conv's pads around the image.
@@ -50,5 +50,5 @@ def conv_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, View, Shape]:
     n, oy, ox = np.meshgrid(*map(np.arange, y[:3]), indexing="ij")
     offsets = (((n * height + oy * sh) * width + ox * sw) * channels).astype(np.int32).reshape(-1)
     product = Int8MatmulShape(len(offsets), w[0] // groups, groups, offsets, channels, depth, spans)
-    view = View(y[1], y[2], height, sh, (kh - 1) * dh + 1)
+    view = LineWindow(y[1], y[2], height, sh, (kh - 1) * dh + 1)
     return product, view, (x[0], x[1], x[2], x[3])

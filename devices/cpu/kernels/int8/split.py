@@ -23,7 +23,7 @@ import numpy as np
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update
-from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, Tile, in_order
+from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile, in_order
 from trireme.support.dtypes import Array
 
 MOST = 128
@@ -94,7 +94,7 @@ def _loaded(fn: Function, table: Value, at: Index) -> Value:
 
 
 def repeats_of(
-    parts: Split, product: Int8MatmulShape, dot: Dot, order: Array, tile: Tile, lanes: int
+    parts: Split, product: Int8MatmulShape, dot: Dot, order: Array, tile: RegisterTile, lanes: int
 ) -> Repeats | None:
     """Return what is done again in each panel, None if nothing is."""
     width = tile.vectors * lanes

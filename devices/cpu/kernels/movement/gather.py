@@ -16,7 +16,7 @@ from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
-    Fault,
+    KernelFault,
     Rule,
     Step,
     begin,
@@ -134,7 +134,7 @@ def _lower(context: Context, node: Node) -> list[Step]:
     if data is not None and inside and len(picked) <= _FEW and lookup.batch == 1:
         return _slices(context, node, lookup, picked)
     label = node.label
-    fault = Fault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
+    fault = KernelFault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
     code, chunks, seconds = context.kernel(lookup_kernel, lookup)
     reads = (*(context.operand(i) for i in node.used), fault)
     return [

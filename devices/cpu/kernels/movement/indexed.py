@@ -21,7 +21,7 @@ from trireme.devices.cpu.kernels.expressions import emitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
-    Fault,
+    KernelFault,
     Rule,
     Step,
     begin,
@@ -284,11 +284,11 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _faults(node: Node, picks: Picks) -> list[Fault]:
+def _faults(node: Node, picks: Picks) -> list[KernelFault]:
     label = node.label
 
-    def fault(size: int) -> Fault:
-        return Fault(lambda bad: f"{label}: {outside_axis(bad, size)}")
+    def fault(size: int) -> KernelFault:
+        return KernelFault(lambda bad: f"{label}: {outside_axis(bad, size)}")
 
     return [fault(size) for size in picks.sizes]
 

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, dense
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Fault, Operand, Rule, Step, Temp
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    Context,
+    KernelFault,
+    Operand,
+    Rule,
+    Step,
+    Temp,
+)
 from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel
 from trireme.devices.cpu.kernels.movement.move import const_ints, copy_step, item_bytes, move_reason
 from trireme.ir.graph import Graph, Node
@@ -74,7 +82,8 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
         if axis != padded[-1]:
             target = Temp(f"pad {node.id} to axis {axis}", math.prod(dims) * item)
         code, chunks, seconds = context.kernel(lookup_kernel, lookup)
-        inside = Fault(lambda bad: f"pad: index {bad} is wrong")  # never: the indices are made here
+        # The indices are made here, so that none is ever wrong.
+        inside = KernelFault(lambda bad: f"pad: index {bad} is wrong")
         steps.append(
             Step(code, (source, taken, inside), (target,), chunks, seconds=seconds, family="gather")
         )

@@ -27,7 +27,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.gemm import multiply_tile
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.winograd.layout import Layout, WinogradConv, layout_of
+from trireme.devices.cpu.kernels.f32.winograd.layout import WinogradConv, WinogradLayout, layout_of
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     Scheme,
@@ -75,7 +75,7 @@ class _WinogradEmitter:
         conv: WinogradConv,
         cut: WinogradCut,
         made: Scheme,
-        layout: Layout,
+        layout: WinogradLayout,
         operands: Sequence[Value],
         local: Value,
     ) -> None:

@@ -23,7 +23,7 @@ class WinogradConv:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WinogradLayout:
     """Byte offsets in the thread's memory, and strides in elements."""
 
     zeros: int
@@ -43,7 +43,7 @@ class Layout:
     nbytes: int
 
 
-def layout_of(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> Layout:
+def layout_of(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> WinogradLayout:
     """Return the layout for tiles of a scheme."""
     pixels, points = made.outputs**2, made.points**2
     channels = -(-conv.window.channels // isa.lanes) * isa.lanes
@@ -63,6 +63,6 @@ def layout_of(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> L
     for name, nbytes in sizes.items():
         offsets[name] = at
         at += -(-nbytes // 64) * 64
-    return Layout(
+    return WinogradLayout(
         **offsets, v_row=v_row, v_point=cut.tiles * v_row, m_point=cut.tiles * cut.width, nbytes=at
     )

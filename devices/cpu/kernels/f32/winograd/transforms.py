@@ -47,7 +47,7 @@ POINTS: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Transform:
+class WinogradMatrix:
     """A matrix as rows; `pairs` are rows (or columns) that belong to a point and its negative."""
 
     rows: tuple[tuple[float, ...], ...]
@@ -68,9 +68,9 @@ class Scheme:
     points: int
     kernel: int
     stride: int
-    to_input: Transform
+    to_input: WinogradMatrix
     to_weights: Array
-    to_output: Transform
+    to_output: WinogradMatrix
 
 
 @functools.cache
@@ -101,9 +101,9 @@ def scheme(kernel: int, stride: int, outputs: int) -> Scheme:
         size,
         kernel,
         stride,
-        Transform(_rows(to_input), pairs),
+        WinogradMatrix(_rows(to_input), pairs),
         to_weights,
-        Transform(_rows(to_output), pairs),
+        WinogradMatrix(_rows(to_output), pairs),
     )
 
 
@@ -161,7 +161,7 @@ def transform_weights(weights: Array, made: Scheme, width: int) -> Array:
     return result
 
 
-def emit_input(fn: Function, transform: Transform, values: Sequence[Value]) -> list[Value]:
+def emit_input(fn: Function, transform: WinogradMatrix, values: Sequence[Value]) -> list[Value]:
     """Emit B^T d for one vector d: rows of a pair share their even and odd parts."""
     found: dict[int, Value] = {}
     rows = transform.rows
@@ -180,7 +180,7 @@ def emit_input(fn: Function, transform: Transform, values: Sequence[Value]) -> l
 
 
 def emit_output(
-    fn: Function, transform: Transform, values: Sequence[Value], first: Value | None = None
+    fn: Function, transform: WinogradMatrix, values: Sequence[Value], first: Value | None = None
 ) -> list[Value]:
     """Emit first + A^T v for one vector v; columns of a pair share sum, difference.
 
