@@ -107,7 +107,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Operand:
+class BoxedValue:
     """A value, and the op's view of it."""
 
     value: int
@@ -143,8 +143,8 @@ class Job(ABC):
 class MoveJob(Job):
     """Copies by DMA, after an optional fill of the target with one value."""
 
-    copies: Sequence[tuple[Operand, Operand]]
-    fill: tuple[Operand, float] | None = None
+    copies: Sequence[tuple[BoxedValue, BoxedValue]]
+    fill: tuple[BoxedValue, float] | None = None
 
     def least_bytes(self, site: Site) -> int:
         """Return 0: DMA needs no buffers."""
@@ -183,7 +183,7 @@ class MapJob(Job):
     table: key, bytes and maker of a constant that the command needs in SRAM
     """
 
-    parts: Sequence[tuple[tuple[Operand, ...], Operand]]
+    parts: Sequence[tuple[tuple[BoxedValue, ...], BoxedValue]]
     make: Make
     whole_rows: bool = False
     table: tuple[object, int, Callable[[], Array]] | None = None
@@ -212,7 +212,7 @@ class MapJob(Job):
         self,
         out: Emitter,
         site: Site,
-        part: tuple[tuple[Operand, ...], Operand],
+        part: tuple[tuple[BoxedValue, ...], BoxedValue],
         tile: Dims,
         copies: int,
         address: int,
@@ -232,16 +232,16 @@ class MapJob(Job):
             out.commit(staged, place)
 
     def _ring(
-        self, out: Emitter, site: Site, operand: Operand, tile: Dims, copies: int
+        self, out: Emitter, site: Site, operand: BoxedValue, tile: Dims, copies: int
     ) -> Ring | None:
         nbytes = operand_bytes(site, operand, tile)
         return out.ring(nbytes, copies) if nbytes else None
 
-    def _smallest(self, part: tuple[tuple[Operand, ...], Operand]) -> Dims:
+    def _smallest(self, part: tuple[tuple[BoxedValue, ...], BoxedValue]) -> Dims:
         return (1, 1, 1, part[1].layout.shape[3] if self.whole_rows else 1)
 
     def _bytes(
-        self, site: Site, part: tuple[tuple[Operand, ...], Operand], tile: Dims, copies: int
+        self, site: Site, part: tuple[tuple[BoxedValue, ...], BoxedValue], tile: Dims, copies: int
     ) -> int:
         total = align_up(self.table[1], ALIGN) + ALIGN if self.table else 0
         for operand in (*part[0], part[1]):
@@ -249,7 +249,7 @@ class MapJob(Job):
         return total + ALIGN
 
     def _choose(
-        self, site: Site, part: tuple[tuple[Operand, ...], Operand], budget: int
+        self, site: Site, part: tuple[tuple[BoxedValue, ...], BoxedValue], budget: int
     ) -> tuple[Dims, int]:
         """Return the largest tile that fits twice; at least four tiles where tensors are copied."""
         shape = part[1].layout.shape
@@ -269,7 +269,7 @@ class MapJob(Job):
         return tile, 1
 
 
-def operand_bytes(site: Site, operand: Operand, tile: Dims) -> int:
+def operand_bytes(site: Site, operand: BoxedValue, tile: Dims) -> int:
     """Return the bytes of a tile's buffer; 0 where the value is in SRAM."""
     sizes = (n if s else 1 for n, s in zip(tile, operand.layout.strides, strict=True))
     return prod(sizes) * site.width(operand.value)

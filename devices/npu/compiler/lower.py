@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trireme.backend.kernel_table import STORED_8, Form, KernelTable
-from trireme.devices.npu.compiler.jobs import Job, Operand, PackedConstants, Shared
+from trireme.devices.npu.compiler.jobs import BoxedValue, Job, PackedConstants, Shared
 from trireme.devices.npu.compiler.layout import Box, RankedBox, axes_of, fold, nhwc
 from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import FUNCTIONS, View, dense
@@ -64,12 +64,12 @@ class NpuLowering:
         )
         self.places[value] = dense(blob.region, blob.offset, dtype, (1, 1, 1, elements))
 
-    def operand(self, value: int | None, layout: Box | None = None) -> Operand:
+    def operand(self, value: int | None, layout: Box | None = None) -> BoxedValue:
         """Return a value in a layout, by default its own axes as [n,h,w,c]."""
         if value is None:
             raise GraphError("an input that is needed was left out")
         shape = self.graph.type(value).dims
-        return Operand(self.value(value), layout or nhwc(shape))
+        return BoxedValue(self.value(value), layout or nhwc(shape))
 
     def temporary(self, dtype: str, elements: int) -> int:
         """Return a new value that lives between two jobs of a node."""
@@ -79,11 +79,11 @@ class NpuLowering:
 
     def parts(
         self, values: Sequence[tuple[int, RankedBox]], keep_last: bool = False
-    ) -> list[tuple[tuple[Operand, ...], Operand]]:
+    ) -> list[tuple[tuple[BoxedValue, ...], BoxedValue]]:
         """Return inputs and output (the last) folded to four dimensions, in as many parts."""
         ids = [self.value(value) for value, _ in values]
         return [
-            (tuple(map(Operand, ids[:-1], layouts[:-1])), Operand(ids[-1], layouts[-1]))
+            (tuple(map(BoxedValue, ids[:-1], layouts[:-1])), BoxedValue(ids[-1], layouts[-1]))
             for layouts in fold([axes for _, axes in values], keep_last)
         ]
 

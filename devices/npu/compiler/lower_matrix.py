@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.npu.compiler.jobs import MoveJob, Operand, Shared
+from trireme.devices.npu.compiler.jobs import BoxedValue, MoveJob, Shared
 from trireme.devices.npu.compiler.layout import Box, nhwc, row_major
 from trireme.devices.npu.compiler.lower import (
     FLOATS,
@@ -190,7 +190,7 @@ def lower_conv_transpose(state: NpuLowering, node: Node, call: Call) -> None:
     )
 
 
-def _spread(state: NpuLowering, node: Node, call: Call) -> Operand:
+def _spread(state: NpuLowering, node: Node, call: Call) -> BoxedValue:
     """Add the job that writes the input with gaps of the strides, and return its result."""
     x = state.operand(node.inputs[0])
     n, h, w, c = x.layout.shape
@@ -203,9 +203,9 @@ def _spread(state: NpuLowering, node: Node, call: Call) -> Operand:
     step_n, step_h, step_w, _ = whole.strides
     places = Box((n, h, w, c), (step_n, sh * step_h, sw * step_w, 1))
     quant = call.type(0).quant
-    fill = (Operand(made, whole), float(quant.zero_point if quant else 0))
-    state.jobs.append(MoveJob(state.node, (x.value,), made, [(x, Operand(made, places))], fill))
-    return Operand(made, whole)
+    fill = (BoxedValue(made, whole), float(quant.zero_point if quant else 0))
+    state.jobs.append(MoveJob(state.node, (x.value,), made, [(x, BoxedValue(made, places))], fill))
+    return BoxedValue(made, whole)
 
 
 def _residual(state: NpuLowering, node: Node) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.npu.compiler.jobs import MoveJob, Operand
+from trireme.devices.npu.compiler.jobs import BoxedValue, MoveJob
 from trireme.devices.npu.compiler.layout import RankedBox, axes_of, fold, part
 from trireme.devices.npu.compiler.lower import BOTH, QUANTISED, LoweringRow, NpuLowering, is_integer
 from trireme.devices.npu.compiler.resize import lower_linear
@@ -181,11 +181,13 @@ def copy_axes(
 ) -> None:
     """Add a job that copies boxes of x into boxes of out, after a fill."""
     source, target = state.value(x), state.value(out)
-    pairs = [(Operand(source, a), Operand(target, b)) for pair in copies for a, b in fold(pair)]
+    pairs = [
+        (BoxedValue(source, a), BoxedValue(target, b)) for pair in copies for a, b in fold(pair)
+    ]
     filled = None
     if fill is not None:
         layouts = [layout for (layout,) in fold([fill[0]])]
-        filled = (Operand(target, layouts[0]), fill[1])
+        filled = (BoxedValue(target, layouts[0]), fill[1])
     state.jobs.append(MoveJob(state.node, (source,), target, pairs, filled))
 
 

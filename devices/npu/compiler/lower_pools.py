@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trireme.devices.npu.compiler.jobs import Operand
+from trireme.devices.npu.compiler.jobs import BoxedValue
 from trireme.devices.npu.compiler.layout import nhwc
 from trireme.devices.npu.compiler.lower import (
     LoweringRow,
@@ -45,7 +45,7 @@ def lower_pool(state: NpuLowering, node: Node, call: Call) -> None:
 
 
 def _pool(
-    state: NpuLowering, x: Operand, y: Operand, window: Window, fields: dict[str, Any]
+    state: NpuLowering, x: BoxedValue, y: BoxedValue, window: Window, fields: dict[str, Any]
 ) -> None:
     state.jobs.append(PoolJob(state.node, (x.value,), y.value, (Part(x, y),), window, 1, fields))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trireme.backend.arena import align_up
 from trireme.devices.npu.compiler.emit import ALIGN, Emitter
-from trireme.devices.npu.compiler.jobs import Job, Operand, Site, boxes
+from trireme.devices.npu.compiler.jobs import BoxedValue, Job, Site, boxes
 from trireme.devices.npu.compiler.lower import NpuLowering, constant_ints, is_integer
 from trireme.devices.npu.compiler.tiling import splits
 from trireme.devices.npu.stream.commands import Resize, View
@@ -49,8 +49,8 @@ class Neighbours:
 class ResizeJob(Job):
     """Rows and columns of an image [n,h,w,c]."""
 
-    x: Operand
-    y: Operand
+    x: BoxedValue
+    y: BoxedValue
     rows: Neighbours
     cols: Neighbours
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.backend.arena import align_up
 from trireme.devices.npu.compiler.emit import ALIGN, Emitter, Ring
-from trireme.devices.npu.compiler.jobs import Job, Operand, Shared, Site
+from trireme.devices.npu.compiler.jobs import BoxedValue, Job, Shared, Site
 from trireme.devices.npu.compiler.tiling import (
     Tiles,
     WindowShape,
@@ -39,10 +39,10 @@ PackScales = Callable[[int, slice], Array]
 class Part:
     """A group of a conv or a batch of a matmul: its input, output, residual and moving weights."""
 
-    x: Operand
-    y: Operand
-    residual: Operand | None = None
-    w: Operand | None = None
+    x: BoxedValue
+    y: BoxedValue
+    residual: BoxedValue | None = None
+    w: BoxedValue | None = None
 
 
 class Space(NamedTuple):
