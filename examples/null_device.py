@@ -19,7 +19,7 @@ from trireme.backend.device import (
     HostMemoryDevice,
     host_view,
 )
-from trireme.backend.device_kind import DeviceKind, Instance, option
+from trireme.backend.device_kind import DeviceInstance, DeviceKind, option
 from trireme.backend.registry import register_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, TensorType
@@ -69,7 +69,7 @@ class NullExecutable(Executable):
 class NullDevice(HostMemoryDevice):
     """Runs some ops in host memory, on the CPU's cores."""
 
-    def __init__(self, options: NullOptions, instance: Instance) -> None:
+    def __init__(self, options: NullOptions, instance: DeviceInstance) -> None:
         self.ops = options.ops
         self.spec = DeviceSpec(
             name=instance.name,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trireme.converters.tflite.file import FileGraph
-from trireme.converters.tflite.scope import MOST_DEPTH, Scope
+from trireme.converters.tflite.scope import MOST_DEPTH, BodyScope
 from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import UNKNOWN, Graph, TensorType
@@ -43,7 +43,7 @@ def _operand(state: ConversionState, tensor: int, where: str) -> Operand:
 
 
 def inline(
-    use: OperatorUse, scope: Scope, graph: FileGraph, operands: Sequence[Operand]
+    use: OperatorUse, scope: BodyScope, graph: FileGraph, operands: Sequence[Operand]
 ) -> list[Operand]:
     """Add a subgraph's nodes to a scope and return its outputs.
 
@@ -128,7 +128,7 @@ def if_else(use: OperatorUse) -> None:
 
 def _branch(
     use: OperatorUse, graph: FileGraph, operands: Sequence[Operand]
-) -> tuple[Scope, list[int], list[Operand]]:
+) -> tuple[BodyScope, list[int], list[Operand]]:
     """Return the scope of a branch, its inputs, and its outputs."""
     inner = use.state.scope.inner(graph.name)
     types = [None if isinstance(o, str) else use.builder.type(o) for o in operands]
@@ -137,7 +137,7 @@ def _branch(
 
 
 def _formal(
-    inner: Scope,
+    inner: BodyScope,
     graph: FileGraph,
     operands: Sequence[Operand],
     types: Sequence[TensorType | None],
@@ -221,7 +221,7 @@ def while_loop(use: OperatorUse) -> None:
 
 
 def _condition(
-    use: OperatorUse, scope: Scope, graph: FileGraph, operands: Sequence[Operand]
+    use: OperatorUse, scope: BodyScope, graph: FileGraph, operands: Sequence[Operand]
 ) -> int:
     """Add the condition of a WHILE and return its value."""
     made = inline(use, scope, graph, operands)
@@ -230,7 +230,7 @@ def _condition(
     return made[0]
 
 
-def _widened(use: OperatorUse, type: TensorType, inner: Scope, value: int) -> TensorType:
+def _widened(use: OperatorUse, type: TensorType, inner: BodyScope, value: int) -> TensorType:
     """Return the type of a carried value whose dimensions that change are unknown."""
     made = inner.builder.type(value)
     same = len(made.shape) == len(type.shape) and made.quant == type.quant
@@ -248,7 +248,7 @@ def call_once(use: OperatorUse) -> None:
         return
     model.initialised.add(graph.index)
     before = set(model.touched)
-    scope = Scope(model, GraphBuilder(graph.name), depth=use.state.scope.depth)
+    scope = BodyScope(model, GraphBuilder(graph.name), depth=use.state.scope.depth)
     inline(use, scope, graph, ())
     late = [name for name in scope.written if name in before]
     if late:

@@ -66,7 +66,7 @@ class ModelScope:
 
 
 @dataclass
-class Scope:
+class BodyScope:
     """The nodes and states of the graph or of a body; `outer` is the scope around a body.
 
     states: the value of each state so far
@@ -76,15 +76,15 @@ class Scope:
 
     model: ModelScope
     builder: GraphBuilder
-    outer: Scope | None = None
+    outer: BodyScope | None = None
     depth: int = 0
     states: dict[str, int] = field(default_factory=dict)
     entered: dict[str, int] = field(default_factory=dict)
     written: dict[str, None] = field(default_factory=dict)
 
-    def inner(self, name: str) -> Scope:
+    def inner(self, name: str) -> BodyScope:
         """Return the scope of a body."""
-        return Scope(self.model, GraphBuilder(name), self, self.depth)
+        return BodyScope(self.model, GraphBuilder(name), self, self.depth)
 
     def read(self, name: str, where: str) -> int:
         """Return the value of a state.

@@ -16,7 +16,7 @@ from trireme.converters.tflite.file import (
     FileOperator,
     FileTensor,
 )
-from trireme.converters.tflite.scope import Scope
+from trireme.converters.tflite.scope import BodyScope
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Dim, Quant, TensorType
 from trireme.support.dtypes import Array, numpy_dtype
@@ -55,7 +55,7 @@ class ConversionState:
     handles: the state that a resource tensor stands for
     """
 
-    scope: Scope
+    scope: BodyScope
     graph: FileGraph
     ids: dict[int, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from trireme.converters.tflite.linear import LINEAR
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
-from trireme.converters.tflite.scope import ModelScope, Scope
+from trireme.converters.tflite.scope import BodyScope, ModelScope
 from trireme.converters.tflite.use import ConversionState, OperatorUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
@@ -74,7 +74,7 @@ def convert(
     _check_supported(list(file.graphs.values()))
     graph = file.main
     fallback = Path(source).stem if isinstance(source, str | Path) else graph.name
-    scope = Scope(
+    scope = BodyScope(
         ModelScope(file.graphs, not shapes, _convert_operators), GraphBuilder(name or fallback)
     )
     state = ConversionState(scope, graph)

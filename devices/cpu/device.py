@@ -15,7 +15,7 @@ from trireme.backend.device import (
     Progress,
     no_progress,
 )
-from trireme.backend.device_kind import Instance
+from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.refusal import host_reason
 from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
@@ -131,7 +131,7 @@ class CpuDevice(HostMemoryDevice):
         self._pool.close()
 
 
-def _spec(isa: Isa, threads: int, instance: Instance, cores: Sequence[int]) -> DeviceSpec:
+def _spec(isa: Isa, threads: int, instance: DeviceInstance, cores: Sequence[int]) -> DeviceSpec:
     """Describe the device by rule of thumb; calibration measures better."""
     flops = 2 * isa.lanes * isa.fma_per_cycle * 3e9 * threads
     handover_s = _HANDOVER_S if instance.number else 0.0
@@ -147,7 +147,7 @@ def _spec(isa: Isa, threads: int, instance: Instance, cores: Sequence[int]) -> D
     )
 
 
-def open_cpu(options: CpuOptions, instance: Instance) -> CpuDevice:
+def open_cpu(options: CpuOptions, instance: DeviceInstance) -> CpuDevice:
     """Open the cpu device, or an instance of it: "cpu#1", with threads and cores of its own.
 
     Errors: DeviceError

@@ -9,11 +9,11 @@ to jobs), `tiling` and `residency` (the use of SRAM), `emit` (jobs to commands).
 from collections.abc import Sequence
 
 from trireme.backend.device import Device
-from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.device_kind import DeviceInstance, DeviceKind
 from trireme.devices.npu.options import NpuOptions
 
 
-def _open(options: NpuOptions, instance: Instance) -> Device:
+def _open(options: NpuOptions, instance: DeviceInstance) -> Device:
     from trireme.devices.npu.device import open_npu
 
     return open_npu(options, instance)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from trireme.backend.device import Buffer, Device, DeviceSpec, Executable, Resident
-from trireme.backend.device_kind import Instance
+from trireme.backend.device_kind import DeviceInstance
 from trireme.devices.npu.chip import Chip
 from trireme.devices.npu.compiler.compile import TABLE, compile_graph
 from trireme.devices.npu.compiler.constraints import Options, reason_against
@@ -28,7 +28,7 @@ from trireme.support.errors import CompileError, DeviceError
 from trireme.support.forks import register_at_fork
 
 
-def open_npu(options: NpuOptions, instance: Instance) -> Npu:
+def open_npu(options: NpuOptions, instance: DeviceInstance) -> Npu:
     """Return a simulated NPU.
 
     Errors: DeviceError, naming the description's field or the option

@@ -7,11 +7,11 @@ fork.
 from collections.abc import Sequence
 
 from trireme.backend.device import Device
-from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.device_kind import DeviceInstance, DeviceKind
 from trireme.devices.opencl.options import OpenCLOptions
 
 
-def _open(options: OpenCLOptions, instance: Instance) -> Device:
+def _open(options: OpenCLOptions, instance: DeviceInstance) -> Device:
     from trireme.devices.opencl.device import open_opencl
 
     return open_opencl(options)

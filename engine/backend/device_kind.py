@@ -22,7 +22,7 @@ class NoOptions:
 
 
 @dataclass(frozen=True)
-class Instance:
+class DeviceInstance:
     """An instance of a kind: "cpu", or number 2 of 3 side by side, called "cpu#2"."""
 
     name: str
@@ -75,7 +75,7 @@ class DeviceKind:
 
     name: str
     summary: str
-    open: Callable[[Any, Instance], Device]
+    open: Callable[[Any, DeviceInstance], Device]
     options: type[Any] = NoOptions
     instances: bool = False
     measures_cores: bool = False
@@ -92,7 +92,7 @@ class DeviceKind:
         """Return whether there is an option of this name."""
         return any(one.name == name for one in self.declared())
 
-    def opened(self, instance: Instance, given: Mapping[str, Any]) -> Device:
+    def opened(self, instance: DeviceInstance, given: Mapping[str, Any]) -> Device:
         """Return an open device.
 
         given: options by name

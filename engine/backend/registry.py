@@ -14,7 +14,7 @@ from typing import Any
 
 from trireme.backend.capabilities import states_of
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
-from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.device_kind import DeviceInstance, DeviceKind
 from trireme.backend.refusal import needs_host
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph
@@ -71,15 +71,15 @@ def open_device(name: str, **options: Any) -> Device:
     return kind.opened(_instance(name, kind, count), options)
 
 
-def _instance(name: str, kind: DeviceKind, count: int) -> Instance:
+def _instance(name: str, kind: DeviceKind, count: int) -> DeviceInstance:
     _, hash, number = name.partition("#")
     if not hash:
-        return Instance(name)
+        return DeviceInstance(name)
     if not kind.instances:
         raise DeviceError(f"{name}: {kind.name} has no instances", fix=kind.name)
     if not number.isdecimal() or number[0] == "0":
         raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind.name}#1")
-    return Instance(name, int(number), max(count, int(number)))
+    return DeviceInstance(name, int(number), max(count, int(number)))
 
 
 def open_core_meter() -> Device:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trireme.backend.device_kind import Instance
+from trireme.backend.device_kind import DeviceInstance
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.support.errors import DeviceError
 
@@ -26,7 +26,7 @@ def all_cores() -> tuple[int, ...]:
 
 
 def share_of(
-    instance: Instance, cores: Iterable[int] | None = None, topology: Path = _TOPOLOGY
+    instance: DeviceInstance, cores: Iterable[int] | None = None, topology: Path = _TOPOLOGY
 ) -> tuple[int, ...]:
     """Return the CPUs that one of several instances gets.
 

@@ -7,7 +7,7 @@ from toy_device import ToyDevice
 
 import trireme.ops  # noqa: F401
 from trireme.backend.device import DeviceSpec
-from trireme.backend.device_kind import DeviceKind, Instance
+from trireme.backend.device_kind import DeviceInstance, DeviceKind
 from trireme.backend.registry import check_cores, open_device, options_of, register_device
 from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
@@ -100,11 +100,11 @@ def test_threads_of_one_core_go_to_one_instance(tmp_path):
 def test_shares_are_disjoint_for_any_number_of_instances(monkeypatch, tmp_path):
     monkeypatch.setattr("trireme.devices.cpu.runtime.cores.all_cores", lambda: (1, 3, 5, 7, 9))
     for count in range(1, 6):
-        shares = [share_of(Instance("", k + 1, count), None, tmp_path) for k in range(count)]
+        shares = [share_of(DeviceInstance("", k + 1, count), None, tmp_path) for k in range(count)]
         assert len({cpu for one in shares for cpu in one}) == sum(map(len, shares)) <= 5
         assert {len(one) for one in shares} == {5 // count}
     with pytest.raises(DeviceError, match="cpu#1 to cpu#5"):
-        share_of(Instance("cpu#6", 6, 6), None, tmp_path)
+        share_of(DeviceInstance("cpu#6", 6, 6), None, tmp_path)
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -119,7 +119,7 @@ def test_a_device_of_another_package_has_instances_if_it_says_so():
     register_device(several)
     open_device("other#2", instances=3)
     open_device("other")
-    assert opened == [Instance("other#2", 2, 3), Instance("other")]
+    assert opened == [DeviceInstance("other#2", 2, 3), DeviceInstance("other")]
     register_device(replace(several, instances=False))
     with pytest.raises(DeviceError, match="other has no instances"):
         open_device("other#2")

@@ -16,7 +16,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.recurrent_cell import (
     Cell,
-    Stage,
+    GateProduct,
     gru_gates,
     gru_linear,
     gru_rest,
@@ -68,7 +68,7 @@ class Layer:
         return self.steps * (weights + sequences * units * 15 / (isa.lanes * 2e9))
 
 
-def vectors_of(isa: Isa, stage: Stage, layer: Layer) -> int:
+def vectors_of(isa: Isa, stage: GateProduct, layer: Layer) -> int:
     """Return the vectors of units of a block: enough sums to hide what an addition takes."""
     gates = len(stage.gates)
     most = 8 // gates if layer.batch == 1 or isa.registers >= 32 else 1
@@ -217,7 +217,7 @@ class _SequenceTile:
         y = fn.at(self.at["y"], out * layer.hidden)
         return _Sequence(fn.at(self.at["gates"], gates), y, live)
 
-    def _stage(self, stage: Stage, weights: Value, now: Sequence[_Sequence]) -> None:
+    def _stage(self, stage: GateProduct, weights: Value, now: Sequence[_Sequence]) -> None:
         """Emit all blocks of hidden units of a stage; the last, narrower one by itself."""
         hidden, lanes = self.layer.hidden, self.lanes
         width = vectors_of(self.fn.isa, stage, self.layer)
@@ -231,7 +231,7 @@ class _SequenceTile:
             self._block(stage, self.fn.at(weights, v * step), v, block, now)
 
     def _block(
-        self, stage: Stage, weights: Value, v: Index, width: int, now: Sequence[_Sequence]
+        self, stage: GateProduct, weights: Value, v: Index, width: int, now: Sequence[_Sequence]
     ) -> None:
         """Emit the sums of a block of units, and what the cell makes of them."""
         fn, lanes, gates = self.fn, self.lanes, len(stage.gates)
@@ -276,7 +276,7 @@ class _SequenceTile:
         return fn.load(self.type, fn.at(fn.at(self.at[name], at), unit))
 
     def _finish(
-        self, stage: Stage, sums: Sequence[Value], one: _Sequence, r: int, unit: Index
+        self, stage: GateProduct, sums: Sequence[Value], one: _Sequence, r: int, unit: Index
     ) -> None:
         """Emit what the cell makes of a vector of units, and its stores."""
         fn, cell = self.fn, self.layer.cell

@@ -47,7 +47,7 @@ class CellActivation:
 
 
 @dataclass(frozen=True)
-class Stage:
+class GateProduct:
     """A product of a state with the recurrent weights of some gates, by their numbers."""
 
     gates: tuple[int, ...]
@@ -73,11 +73,11 @@ class Cell:
     peepholes: bool = False
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[GateProduct, ...]:
         """The products of a step, in order."""
         if self.op == "gru" and not self.linear:
-            return Stage((0, 1)), Stage((2,), reads_rest=True)
-        return (Stage(tuple(range(self.gates))),)
+            return GateProduct((0, 1)), GateProduct((2,), reads_rest=True)
+        return (GateProduct(tuple(range(self.gates))),)
 
     @property
     def separate(self) -> tuple[int, ...]:
