@@ -19,13 +19,13 @@ from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
-from trireme.support.timing import Repeat, warm_median
+from trireme.support.timing import RepeatLimits, warm_median
 
 TRIALS = 4
 """How often what runs is measured while cores move meanwhile."""
 MOST = 400
 """The most runs that are timed."""
-_RUNS = Repeat(duration_s=0.3, least=8, most=MOST)
+_RUNS = RepeatLimits(duration_s=0.3, least=8, most=MOST)
 
 
 def rank(
@@ -110,6 +110,6 @@ def watch_of(devices: dict[str, Device]) -> Watch:
     return Watch(lambda: next((c for d in devices.values() if (c := d.core_latency())), None))
 
 
-def run_seconds(session: Session, feeds: dict[str, Any], repeat: Repeat = _RUNS) -> float:
+def run_seconds(session: Session, feeds: dict[str, Any], repeat: RepeatLimits = _RUNS) -> float:
     """Return the median seconds of a run."""
     return warm_median(lambda: session.run(feeds), repeat)

@@ -30,7 +30,7 @@ from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
-from trireme.support.timing import Repeat, collect, medians, seconds_of
+from trireme.support.timing import RepeatLimits, collect, medians, seconds_of
 from trireme.tools.calibrate_rank import (
     MOST,
     TRIALS,
@@ -46,7 +46,7 @@ QUIET = 0.05
 """How far the machine's pace may be off for it to count as quiet."""
 _TURNS = 8
 """How often a model takes turns with the calibration's networks."""
-_TURN = Repeat(duration_s=0.05, least=3, most=MOST)
+_TURN = RepeatLimits(duration_s=0.05, least=3, most=MOST)
 """How often a model runs in a turn."""
 _PARTS = 4
 """A model over several devices is cut into so many stretches, which go to the devices in turn."""

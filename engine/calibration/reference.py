@@ -23,11 +23,11 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, Sample, all_ops
 from trireme.support.errors import TriremeError
-from trireme.support.timing import Repeat, time_calls
+from trireme.support.timing import RepeatLimits, time_calls
 
 _LARGE = 1 << 16
 """Approximate elements in the first input of an enlarged sample."""
-_CALLS = Repeat(duration_s=5e-3, most=3)
+_CALLS = RepeatLimits(duration_s=5e-3, most=3)
 """How often a sample is timed; a call longer than the duration runs once."""
 _SAMPLES = 4
 """The most samples of an op that are timed."""

@@ -16,9 +16,9 @@ from trireme.backend.core_latency import UNKNOWN, Watch
 from trireme.backend.device import BoundCall, Device, KernelCost, held_s
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import numpy_dtype
-from trireme.support.timing import Repeat, collect, medians, warm_median
+from trireme.support.timing import RepeatLimits, collect, medians, warm_median
 
-LAUNCHES = Repeat(duration_s=0.01, least=3)
+LAUNCHES = RepeatLimits(duration_s=0.01, least=3)
 """Launches of one measurement."""
 _PROFILED = replace(LAUNCHES, most=60)
 """Profiled launches of one measurement."""

@@ -30,7 +30,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import numpy_dtype
-from trireme.support.timing import Repeat, medians, warm_median
+from trireme.support.timing import RepeatLimits, medians, warm_median
 
 Bind = Callable[[Device, Graph], BoundCall]
 """Compiles a graph for a device and binds it to memory."""
@@ -58,7 +58,7 @@ class TransferFigures:
         return Sharing(self.latency_s, self.bandwidth, self.flags, self.handed, overlap)
 
 
-_ROUNDS, _PAIRS = Repeat(least=25), 3
+_ROUNDS, _PAIRS = RepeatLimits(least=25), 3
 _BEHIND = 16
 _ELEMENTS = (256, 8 << 10, 64 << 10, 512 << 10, 2 << 20)
 _CUTS: Mapping[str, tuple[int, ...]] = {
@@ -79,7 +79,7 @@ _WHOLE: Mapping[str, tuple[int, ...]] = {
     name: (1,) for name in ("layers", "tiny", "tiny int8", "small maps", "separable", "inverted")
 }
 """Networks that run on one device, with inputs and outputs on the host."""
-_SAMPLE = Repeat(duration_s=0.004, least=3)
+_SAMPLE = RepeatLimits(duration_s=0.004, least=3)
 """How often one measurement repeats a run or a task."""
 _LEAST_S_PER_BYTE = 1e-12
 _USUAL = (15e-6, 1e-10, 130.0, 0.2)

@@ -31,7 +31,7 @@ from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import random_feeds
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
-from trireme.support.timing import Repeat, interleave, time_calls
+from trireme.support.timing import RepeatLimits, interleave, time_calls
 from trireme.support.units import time_text
 
 LEAST_CALLS, WATCHED_CALLS = 3, 20
@@ -92,7 +92,7 @@ class Timed(Generic[S]):
             runs = WATCHED_CALLS if turn_s and clock == "virtual" else 1
             profile = self.session.profile(feeds, runs=runs, warmup=0)
             return min(profile.wall_s), profile.best_virtual_s
-        repeat = Repeat(turn_s, least=LEAST_CALLS if turn_s else 1)
+        repeat = RepeatLimits(turn_s, least=LEAST_CALLS if turn_s else 1)
         best_s = min(time_calls(lambda: self.session.run(feeds), repeat))
         return best_s, best_s
 

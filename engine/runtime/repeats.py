@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from trireme.backend.capabilities import SimulatedCall, ThreadedCall
 from trireme.backend.device import BoundCall
 from trireme.profiling.spans import TaskSpan
-from trireme.support.timing import Repeat, time_calls
+from trireme.support.timing import RepeatLimits, time_calls
 
 SETTLED_S = 0.05
 """After so long numpy's threads look for no more work: OpenBLAS takes about 25 ms."""
@@ -37,7 +37,7 @@ def seen_runs(
     run, watch: do one plain run, and a watched one
     """
     with _repeating(calls) as repeats:
-        wall = time_calls(run, Repeat(least=1 if repeats else warmup + runs))
+        wall = time_calls(run, RepeatLimits(least=1 if repeats else warmup + runs))
         if repeats and runs > 1:
             time.sleep(SETTLED_S)
             _choose_threads(calls, run)

@@ -20,7 +20,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatLimits:
     """How often a call is measured: for a duration, within limits.
 
     duration_s: no further call begins after so many seconds
@@ -40,7 +40,9 @@ def seconds_of(run: Callable[[], object], clock: Clock = time.perf_counter) -> f
     return clock() - start
 
 
-def collect(take: Callable[[], T], repeat: Repeat, clock: Clock = time.perf_counter) -> list[T]:
+def collect(
+    take: Callable[[], T], repeat: RepeatLimits, clock: Clock = time.perf_counter
+) -> list[T]:
     """Return the measurements of `take`, in order."""
     found: list[T] = []
     end = clock() + repeat.duration_s
@@ -51,14 +53,14 @@ def collect(take: Callable[[], T], repeat: Repeat, clock: Clock = time.perf_coun
 
 
 def time_calls(
-    run: Callable[[], object], repeat: Repeat, clock: Clock = time.perf_counter
+    run: Callable[[], object], repeat: RepeatLimits, clock: Clock = time.perf_counter
 ) -> list[float]:
     """Return the seconds of each call."""
     return collect(lambda: seconds_of(run, clock), repeat, clock)
 
 
 def warm_median(
-    run: Callable[[], object], repeat: Repeat, clock: Clock = time.perf_counter
+    run: Callable[[], object], repeat: RepeatLimits, clock: Clock = time.perf_counter
 ) -> float:
     """Return the median seconds of a call, after one call that is not counted."""
     run()

@@ -82,7 +82,7 @@ class Worker:
 
     def turn(self, seconds: float) -> Reply:
         """Call for a moment, at least a few times."""
-        repeat = self.timing.Repeat(seconds, least=LEAST_CALLS)
+        repeat = self.timing.RepeatLimits(seconds, least=LEAST_CALLS)
         times = self.timing.time_calls(self.call, repeat)
         return {"times_ns": [round(one * 1e9) for one in times]}
 

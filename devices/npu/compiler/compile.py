@@ -19,8 +19,8 @@ from trireme.devices.npu.stream.commands import (
     ARGUMENTS,
     Command,
     CommandStream,
-    MemoryRange,
     NodeInfo,
+    Region,
     ValueInfo,
     View,
     dense,
@@ -81,10 +81,10 @@ def compile_graph(spec: NpuSpec, graph: Graph, *, arguments_inside: bool = False
     site = replace(site, places=residency.places)
     out, sram_bytes = _emit(state, site, residency, len(graph.nodes))
     regions = (
-        MemoryRange("sram", out.peak_bytes),
-        MemoryRange("constants", constants.nbytes),
-        MemoryRange("scratch", residency.scratch_bytes),
-        *(MemoryRange("argument", graph.type(value).nbytes) for value in _argument_ids(graph)),
+        Region("sram", out.peak_bytes),
+        Region("constants", constants.nbytes),
+        Region("scratch", residency.scratch_bytes),
+        *(Region("argument", graph.type(value).nbytes) for value in _argument_ids(graph)),
     )
     task = CommandStream(
         spec.name,

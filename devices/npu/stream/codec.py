@@ -22,8 +22,8 @@ from trireme.devices.npu.stream.commands import (
     WORKS,
     Command,
     CommandStream,
-    MemoryRange,
     NodeInfo,
+    Region,
     ValueInfo,
     View,
     Window,
@@ -76,7 +76,7 @@ def decode(data: bytes) -> CommandStream:
         made = fbs.TaskT.InitFromObj(root)
         return CommandStream(
             _text(made.device),
-            tuple(_from_fbs(MemoryRange, region) for region in made.regions or ()),
+            tuple(_from_fbs(Region, region) for region in made.regions or ()),
             tuple(_from_fbs(NodeInfo, node) for node in made.nodes or ()),
             tuple(_from_fbs(ValueInfo, value) for value in made.values or ()),
             tuple(_command_from_fbs(command) for command in made.commands or ()),
@@ -127,7 +127,7 @@ def _command_to_fbs(command: Command) -> Any:
     )
 
 
-_HINTS = {cls: get_type_hints(cls) for cls in (*WORKS, Window, MemoryRange, NodeInfo, ValueInfo)}
+_HINTS = {cls: get_type_hints(cls) for cls in (*WORKS, Window, Region, NodeInfo, ValueInfo)}
 
 
 def _from_fbs(cls: type, made: Any) -> Any:

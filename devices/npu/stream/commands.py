@@ -268,7 +268,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRange:
+class Region:
     """A range of memory that commands may touch."""
 
     kind: str
@@ -297,7 +297,7 @@ class CommandStream:
     """A whole command stream."""
 
     device: str
-    regions: tuple[MemoryRange, ...]
+    regions: tuple[Region, ...]
     nodes: tuple[NodeInfo, ...]
     values: tuple[ValueInfo, ...]
     commands: tuple[Command, ...]

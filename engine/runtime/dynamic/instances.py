@@ -25,7 +25,7 @@ MOST_REFERENCE_FLOPS = 1 << 20
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Region(Protocol):
+class StaticRegion(Protocol):
     """What runs a graph of static shapes: a session."""
 
     @property
@@ -52,7 +52,7 @@ class Tools:
     """
 
     optimise: Callable[[Graph], Graph]
-    open_region: Callable[[Graph], Region]
+    open_region: Callable[[Graph], StaticRegion]
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
     most: int
 
@@ -88,7 +88,7 @@ class Instance:
     """
 
     stage: Stage
-    region: Region | None
+    region: StaticRegion | None
     rest: OpenGraph | None
     report: StageReport
 
@@ -196,7 +196,7 @@ class OpenGraph:
         return {value: results[region.values[value].name] for value in region.outputs}
 
 
-def _report(stage: Stage, region: Region | None) -> StageReport:
+def _report(stage: Stage, region: StaticRegion | None) -> StageReport:
     nodes = () if stage.region is None else stage.region.nodes
     on = "numpy reference" if region is None else ", ".join(region.devices)
     shapes = {value.name: value.type.dims for value in stage.graph.input_values()}

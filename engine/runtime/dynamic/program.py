@@ -14,9 +14,9 @@ from trireme.runtime.dynamic.instances import (
     Instance,
     Kept,
     OpenGraph,
-    Region,
     Shapes,
     StageReport,
+    StaticRegion,
     Tools,
 )
 from trireme.runtime.feeds import as_array, refuse_names
@@ -64,7 +64,7 @@ class OpenProgram:
         }
         return made if out is None else _written(made, out)
 
-    def whole(self, feeds: Mapping[str, Any]) -> Region:
+    def whole(self, feeds: Mapping[str, Any]) -> StaticRegion:
         """Return what runs the whole graph for the shapes of some feeds.
 
         Errors: RunError, if the host runs a part of it because shapes depend on values

@@ -17,7 +17,7 @@ from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.stream import Stream
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
-from trireme.support.timing import Repeat, seconds_of, time_calls
+from trireme.support.timing import RepeatLimits, seconds_of, time_calls
 from trireme.support.units import bytes_text, time_text
 
 
@@ -78,7 +78,7 @@ def profile_stream(
         raise RunError(f"a stream of {runs} runs says nothing", fix="runs=50")
     task_s = [row.seconds for row in session.profile(feeds, runs=min(runs, 20)).tasks]
     plan = session.plan
-    alone_s = sum(time_calls(lambda: session.run(feeds), Repeat(least=runs))) / runs
+    alone_s = sum(time_calls(lambda: session.run(feeds), RepeatLimits(least=runs))) / runs
     _drained_s(session.stream(repeat(feeds, runs // 4), depth))
     stream = session.stream(repeat(feeds, runs), depth)
     wall_s = _drained_s(stream) / runs

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from trireme.support.timing import (
-    Repeat,
+    RepeatLimits,
     collect,
     interleave,
     medians,
@@ -42,13 +42,13 @@ def test_seconds_of_one_call():
 @pytest.mark.parametrize(
     "repeat, calls",
     [
-        (Repeat(), 1),
-        (Repeat(least=3), 3),
-        (Repeat(duration_s=2.0), 4),
-        (Repeat(duration_s=1.75), 4),
-        (Repeat(duration_s=0.1, least=3), 3),
-        (Repeat(duration_s=9.0, least=2, most=5), 5),
-        (Repeat(duration_s=9.0, least=7, most=5), 7),
+        (RepeatLimits(), 1),
+        (RepeatLimits(least=3), 3),
+        (RepeatLimits(duration_s=2.0), 4),
+        (RepeatLimits(duration_s=1.75), 4),
+        (RepeatLimits(duration_s=0.1, least=3), 3),
+        (RepeatLimits(duration_s=9.0, least=2, most=5), 5),
+        (RepeatLimits(duration_s=9.0, least=7, most=5), 7),
     ],
 )
 def test_calls_go_on_for_the_duration_within_the_limits(repeat, calls):
@@ -58,12 +58,12 @@ def test_calls_go_on_for_the_duration_within_the_limits(repeat, calls):
 
 def test_a_sample_may_be_anything():
     clock, run = Clock(), Clock().call(1.0)
-    assert collect(lambda: (run(), "seen")[1], Repeat(least=2), clock) == ["seen", "seen"]
+    assert collect(lambda: (run(), "seen")[1], RepeatLimits(least=2), clock) == ["seen", "seen"]
 
 
 def test_the_first_call_warms_up_and_the_median_is_returned():
     clock = Clock()
-    assert warm_median(clock.call(50.0, 1.0, 9.0, 2.0), Repeat(least=3), clock) == 2.0
+    assert warm_median(clock.call(50.0, 1.0, 9.0, 2.0), RepeatLimits(least=3), clock) == 2.0
 
 
 def test_a_call_that_fails_is_the_callers():
@@ -71,7 +71,7 @@ def test_a_call_that_fails_is_the_callers():
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        time_calls(broken, Repeat(least=2))
+        time_calls(broken, RepeatLimits(least=2))
 
 
 def test_medians_of_the_parts():

@@ -24,10 +24,10 @@ from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
 from trireme.devices.cpu.kernels.f32.reductions import Rows, reduce_kernel
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
-    Body,
     DepthwiseBody,
     MakeBody,
     MaxBody,
+    WindowBody,
     column_segments,
 )
 from trireme.devices.cpu.kernels.lowering import (
@@ -53,7 +53,9 @@ MOST_TAPS = 256
 class WindowEmitter:
     """Writes a window kernel: chunk of rows > row > tile of columns > channels."""
 
-    def __init__(self, fn: Function, window: ImageWindow, body: Body, x: Value, y: Value) -> None:
+    def __init__(
+        self, fn: Function, window: ImageWindow, body: WindowBody, x: Value, y: Value
+    ) -> None:
         self.fn, self.window, self.body, self.x, self.y = fn, window, body, x, y
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
@@ -131,7 +133,9 @@ class WindowEmitter:
             body = self.body if is_odd else careless
             self._store(body, part, *(self._accumulate(body, part, None) if is_odd else made))
 
-    def _accumulate(self, body: Body, part: _TilePart, odd: Var | None) -> tuple[list[Var], Var]:
+    def _accumulate(
+        self, body: WindowBody, part: _TilePart, odd: Var | None
+    ) -> tuple[list[Var], Var]:
         """Emit a tile's accumulators, and the number of kernel rows that they met."""
         fn = self.fn
         totals = [Var(fn, self.type, body.start(part.channel, part.count)) for _ in part.taps]
@@ -146,7 +150,7 @@ class WindowEmitter:
                 lines.set(lines.get() + 1.0)
         return totals, lines
 
-    def _store(self, body: Body, part: _TilePart, totals: Sequence[Var], lines: Var) -> None:
+    def _store(self, body: WindowBody, part: _TilePart, totals: Sequence[Var], lines: Var) -> None:
         fn = self.fn
         for k, total in enumerate(totals):
             place = part.at + k * self.window.channels + part.channel
@@ -155,7 +159,7 @@ class WindowEmitter:
             fn.store_some(value, fn.at(self.y, place), part.count)
 
     def _kernel_row(
-        self, body: Body, part: _TilePart, totals: Sequence[Var], kh: int, odd: Var | None
+        self, body: WindowBody, part: _TilePart, totals: Sequence[Var], kh: int, odd: Var | None
     ) -> None:
         """Emit one kernel row: input columns from left to right, each loaded once."""
         fn, window = self.fn, self.window
@@ -234,7 +238,7 @@ def depthwise_kernel(
     Operands: x, the weights [taps, C], bias and residual where there are any, y
     """
 
-    def make(fn: Function, operands: Sequence[Value]) -> Body:
+    def make(fn: Function, operands: Sequence[Value]) -> WindowBody:
         return DepthwiseBody(fn, operands, window.channels, activation, bias, residual)
 
     operands = 3 + bias + residual
@@ -249,7 +253,7 @@ def pool_kernel(
     fixed: the number that averages divide by, where it is the same for all
     """
 
-    def make(fn: Function, operands: Sequence[Value]) -> Body:
+    def make(fn: Function, operands: Sequence[Value]) -> WindowBody:
         if op == "max_pool":
             return MaxBody(fn, activation)
         return AverageBody(fn, activation, fixed)

@@ -13,7 +13,7 @@ from trireme.devices.cpu.kernels.expressions import activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 
 
-class Body(ABC):
+class WindowBody(ABC):
     """What a window kernel does with the elements it meets."""
 
     name = ""
@@ -31,7 +31,7 @@ class Body(ABC):
     def meet(self, total: Value, x: Value, weight: Value | None) -> Value:
         """Return an accumulator after one more element."""
 
-    def careless(self) -> Body | None:
+    def careless(self) -> WindowBody | None:
         """Return a body that does the same where no element is NaN, in less time; if there is."""
         return None
 
@@ -40,7 +40,7 @@ class Body(ABC):
         """Return what is stored at `at`; taps is the number of elements met, as a float."""
 
 
-class DepthwiseBody(Body):
+class DepthwiseBody(WindowBody):
     """Multiply by weights [KH*KW, C]; bias, residual and activation at the end."""
 
     def __init__(
@@ -80,7 +80,7 @@ class DepthwiseBody(Body):
         return activate(self.fn, self.activation, total)
 
 
-class MaxBody(Body):
+class MaxBody(WindowBody):
     """Keep the largest; NaN stays."""
 
     def __init__(self, fn: Function, activation: str) -> None:
@@ -94,7 +94,7 @@ class MaxBody(Body):
         """Take the larger."""
         return mathfn.maximum(self.fn, total, x)
 
-    def careless(self) -> Body | None:
+    def careless(self) -> WindowBody | None:
         """The larger in one instruction, not three."""
         return NumberMaxBody(self.fn, self.activation)
 
@@ -122,7 +122,7 @@ class AverageBody(MaxBody):
         """Begin with zero."""
         return self.fn.as_value(vector(self.fn.isa.lanes, "float"), 0.0)
 
-    def careless(self) -> Body | None:
+    def careless(self) -> WindowBody | None:
         """A sum keeps NaN by itself."""
         return None
 
@@ -183,4 +183,4 @@ def _alike_until(window: ImageWindow, ow: int) -> int:
     return ow + 1
 
 
-MakeBody = Callable[[Function, Sequence[Value]], Body]
+MakeBody = Callable[[Function, Sequence[Value]], WindowBody]
