@@ -173,7 +173,7 @@ def task_table(profile: Profile, width: int) -> Iterator[str]:
     yield f"    {'the run':{room}} {'':{margin}} {times}"
     if simulated:
         yield "    * simulated: what the described NPU would take"
-    reported = [one for one in profile.drift if one.is_reported]
+    reported = [one for one in profile.prediction_errors if one.is_reported]
     if reported:
         most = max(reported, key=lambda one: abs(one.measured_s - one.predicted_s))
         times = f"{time_text(most.measured_s)}, predicted {time_text(most.predicted_s)}"

@@ -42,7 +42,7 @@ class Profile(Shown):
     virtual_s: the virtual seconds of the rows
     best_virtual_s: the least virtual seconds of one run
     interval_s: the low and high seconds that the prediction expects
-    drift: the prediction error of each device and link
+    prediction_errors: the prediction error of each device and link
     cores: core latencies of devices, as measured after the runs and as priced
     """
 
@@ -61,7 +61,7 @@ class Profile(Shown):
     last_run: tuple[TaskSpan, ...]
     values: tuple[ValueRow, ...]
     interval_s: tuple[float, float] = (0.0, 0.0)
-    drift: tuple[PredictionError, ...] = ()
+    prediction_errors: tuple[PredictionError, ...] = ()
     cores: tuple[Cores, ...] = ()
 
     @property
@@ -90,9 +90,9 @@ class Profile(Shown):
                 "measured": self.virtual_s,
                 "best": self.best_virtual_s,
             },
-            "drift": [
+            "prediction_errors": [
                 vars(one) | {"change": one.change, "is_reported": one.is_reported}
-                for one in self.drift
+                for one in self.prediction_errors
             ],
             "cores": [
                 asdict(one) | {"have_moved": one.have_moved, "text": str(one)} for one in self.cores
@@ -116,7 +116,7 @@ class Profile(Shown):
             f"  wall clock     {wall}",
             f"  virtual clock  predicted {predicted}, measured {time_text(self.virtual_s)}",
             *(f"  cores          {one}" for one in self.cores),
-            *(f"  drift          {one}" for one in self.drift if one.is_reported),
+            *(f"  mispredicted   {one}" for one in self.prediction_errors if one.is_reported),
             "",
             f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
             f" {'measured':>12}  what",
@@ -201,7 +201,7 @@ def make_profile(
         tuple(runs[-1]),
         value_rows(plan),
         (ends[0], ends[1]),
-        _drift(plan, tasks, nodes, cores),
+        _prediction_errors(plan, tasks, nodes, cores),
         cores,
     )
 
@@ -217,7 +217,7 @@ def _seconds(rows: Sequence[TaskRow], took: Mapping[int, float]) -> list[float]:
 _ENDS = ("low_s", "high_s")
 
 
-def _drift(
+def _prediction_errors(
     plan: Plan, tasks: Sequence[TaskRow], nodes: Sequence[NodeRow], cores: Sequence[Cores]
 ) -> tuple[PredictionError, ...]:
     """Return the prediction error of every device and link whose time is measured."""

@@ -170,7 +170,7 @@ def test_a_session_and_its_profile_say_that_cores_moved(far):
     assert cores.have_moved and profile.cores == (cores,)
     assert profile.predicted_s == before  # said, and nothing rescaled
     assert str(cores) in str(profile) and profile.to_json()["cores"][0]["have_moved"]
-    assert profile.drift[0].remedy == str(cores)
+    assert profile.prediction_errors[0].remedy == str(cores)
     with Session(small(), threads=1, calibration=far) as session:
         assert session.cores == ()
 
