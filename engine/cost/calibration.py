@@ -23,6 +23,7 @@ from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import USUAL, CoreLatency, Cores, priced
 from trireme.backend.device import Device, DeviceSpec, KernelCost
 from trireme.cost.quality import Judgement
+from trireme.support.atomic import write_atomic
 from trireme.support.errors import ModelFileError
 from trireme.support.user_files import calibration_file
 
@@ -231,13 +232,19 @@ class Calibration:
         return hashlib.sha256(text.encode()).hexdigest()[:16] if found else ""
 
     def save(self, path: Path) -> None:
-        """Write the file whole or not at all."""
+        """Write the file whole or not at all.
+
+        Errors: ModelFileError, if it cannot be written
+        """
         devices = {name: asdict(one) for name, one in self.devices.items()}
         text = json.dumps({"version": VERSION, "devices": devices}, indent=1, sort_keys=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(path.name + ".new")
-        fresh.write_text(text + "\n")
-        fresh.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, [text.encode(), b"\n"])
+        except OSError as error:
+            raise ModelFileError(f"{path}: cannot be written: {error.strerror or error}") from error
+        except ModelFileError as error:
+            raise ModelFileError(f"{path}: {error.summary}") from error
 
 
 def load_calibration(given: Calibration | str | os.PathLike[str] | None = None) -> Calibration:

@@ -60,6 +60,11 @@ def uses_state(node: Node) -> bool:
     return get_op(node.op).effect in ("reads", "writes")
 
 
+def writes_state(node: Node) -> bool:
+    """Whether a node writes a state."""
+    return get_op(node.op).effect == "writes"
+
+
 def state_types(graph: Graph) -> dict[str, TensorType]:
     """Return the type of each state of a graph, by name.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trireme.ir.effects import uses_state
+from trireme.ir.effects import uses_state, writes_state
 from trireme.placement.virtual_time import simulate_stream
 from trireme.plan.plan import Plan
 from trireme.support.errors import PlanError
@@ -28,7 +28,7 @@ def state_waits(plan: Plan) -> list[tuple[int, int]]:
     for task in plan.tasks:
         for node in task.nodes:
             if uses_state(node):
-                users.setdefault(node.attrs["state"], []).append((task.index, node.op == "assign"))
+                users.setdefault(node.attrs["state"], []).append((task.index, writes_state(node)))
     pairs = {
         (a, b)
         for same in users.values()

@@ -194,7 +194,7 @@ def _device_sets(plain: Placement) -> Iterator[tuple[str, ...]]:
     names = list(plain.specs)
     for count in range(2, len(names) + 1):
         for some in itertools.combinations(names, count):
-            groups = {plain.specs[name].resource_group or name for name in some}
+            groups = {plain.specs[name].resource for name in some}
             if len(groups) == count:
                 yield some
 

@@ -147,7 +147,7 @@ def _settled(
 
 def _why_none_can_gain(plain: Placement) -> str:
     """Return why no shard could gain anything, or ""."""
-    groups = {spec.resource_group or name for name, spec in plain.specs.items()}
+    groups = {spec.resource for spec in plain.specs.values()}
     if len(groups) < 2:
         what = "device" if len(plain.specs) == 1 else "resource group"
         return f"there is one {what}, {next(iter(groups))}"
