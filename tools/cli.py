@@ -253,7 +253,7 @@ COMMANDS: dict[str, Subcommand] = {
                 type=relative,
                 metavar="SHARE",
                 help="largest allowed difference of floats, as a share of the largest value "
-                "(default: 1e-4; per node: that of the op)",
+                "(default: 1e-4, or 3 steps of a quantised output; per node: that of the op)",
             ),
             _arg(
                 "--units",
