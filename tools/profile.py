@@ -72,9 +72,8 @@ def profile(options: argparse.Namespace) -> int:
         return _predicted(options)
     with prepared_session(options) as session:
         progress = Progress()
-        progress(f"running {options.warmup} + {options.runs} times")
         feeds = make_feeds(options, session.inputs)
-        result = session.profile(feeds, runs=options.runs, warmup=options.warmup)
+        result = session.profile(feeds, options.runs, options.warmup, progress)
         progress.done()
         write_trace(options, result)
         if options.stream:

@@ -22,7 +22,7 @@ from itertools import zip_longest
 import numpy as np
 
 from trireme.backend.core_latency import UNKNOWN, CoreLatency, Watch, priced
-from trireme.backend.device import HOST, Device
+from trireme.backend.device import HOST, Device, Progress
 from trireme.calibration.fit import fit
 from trireme.calibration.net_builder import Net, build
 from trireme.calibration.nets import NETS
@@ -47,7 +47,6 @@ from trireme.support.errors import RunError
 from trireme.support.timing import warm_median
 
 _log = logging.getLogger(__name__)
-Progress = Callable[[str, int, int], None]
 LIMIT_S = 60.0
 """Time limit for all devices together. Networks without a measurement by then are left out."""
 _ROUNDS = 15

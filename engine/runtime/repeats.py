@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trireme.backend.capabilities import SimulatedCall, ThreadedCall
-from trireme.backend.device import BoundCall
+from trireme.backend.device import BoundCall, Progress, no_progress
 from trireme.profiling.spans import TaskSpan
 from trireme.support.timing import RepeatLimits, time_calls
 
 SETTLED_S = 0.05
 """After so long numpy's threads look for no more work: OpenBLAS takes about 25 ms."""
 
+_REPORTED_S = 0.5
 _CHOICE_RUNS = 40
 """Runs after which a choice of threads is made: the cpu tries 32 times."""
 
@@ -30,19 +31,26 @@ def seen_runs(
     watch: Callable[[], list[TaskSpan]],
     runs: int,
     warmup: int,
+    progress: Progress = no_progress,
 ) -> tuple[list[list[TaskSpan]], list[float]]:
     """Return the spans of watched runs and the wall seconds of plain ones, after a warm-up.
 
     calls: the program's; none where its inputs change from run to run, as states do
     run, watch: do one plain run, and a watched one
+    progress: called between runs, every _REPORTED_S at most, so that it disturbs few
     """
     with _repeating(calls) as repeats:
+        progress("timing runs", 0, 0)
         wall = time_calls(run, RepeatLimits(least=1 if repeats else warmup + runs))
         if repeats and runs > 1:
             time.sleep(SETTLED_S)
             _choose_threads(calls, run)
-        spans = []
+        spans: list[list[TaskSpan]] = []
+        reported = time.perf_counter()
         for _ in range(warmup + runs - repeats):
+            if time.perf_counter() - reported > _REPORTED_S:
+                progress("watching runs", len(spans), warmup + runs)
+                reported = time.perf_counter()
             if repeats:
                 run()  # a watched run is long in coming back, and threads sleep meanwhile
             spans.append(watch())

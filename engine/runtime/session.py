@@ -381,7 +381,13 @@ class Session(Closing, Shown):
             return self._binding.collect(results)
 
     @checked(RunError)
-    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
+    def profile(
+        self,
+        feeds: Mapping[str, Any],
+        runs: int = 20,
+        warmup: int = 2,
+        progress: Progress = no_progress,
+    ) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 
         Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
@@ -397,7 +403,7 @@ class Session(Closing, Shown):
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
             run, watch = partial(self._run, feeds), partial(self._watched, feeds)
-            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup)
+            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, progress)
             memory = memory_rows(self.program)
             return make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 from commands import save_small
 
+from trireme.runtime.feeds import random_feeds
+from trireme.runtime.session import Session
 from trireme.tools.progress import Progress, left_text, time_left_s
 
 
@@ -104,3 +106,12 @@ def test_time_left():
         "89 s left",
         "3 min left",
     ]
+
+
+def test_a_profile_tells_how_far_it_is(monkeypatch, model):
+    monkeypatch.setattr("trireme.runtime.repeats._REPORTED_S", 0.0)
+    told = []
+    with Session(model) as session:
+        feeds = random_feeds(session.inputs)
+        session.profile(feeds, 3, 1, lambda *one: told.append(one))
+    assert told == [("timing runs", 0, 0), *(("watching runs", n, 4) for n in range(4))]
