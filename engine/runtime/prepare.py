@@ -28,9 +28,10 @@ from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
 from trireme.plan.plan import make_plan
 from trireme.runtime.autotune import Opened, autotune, check_free
+from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.program import Program, compile_plan
+from trireme.runtime.program import Program
 from trireme.runtime.session_defaults import MadeWith
 from trireme.support.errors import CompileError, DeviceError, PlanError
 

@@ -12,10 +12,10 @@ from trireme.ir.graph import Graph
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.plan.plan import make_plan
+from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.program import compile_plan
 from trireme.support.dtypes import Array
 
 

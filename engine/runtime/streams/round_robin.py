@@ -20,10 +20,11 @@ from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import Plan, make_plan
+from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.failures import raise_named
-from trireme.runtime.program import Program, compile_plan
+from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 from trireme.runtime.streams.pipeline import pipeline
 from trireme.support.errors import PlacementError
