@@ -67,10 +67,10 @@ class HostDevice(HostMemoryDevice):
         return None
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
-        """Return "numpy reference" for everything but reads and writes of states, and why."""
+        """Return "numpy reference", but for states and control flow, which the host serves."""
         if uses_state(node):
             return ""
-        return f"{REFERENCE}: {DRIVES}" if needs_host(node) else REFERENCE
+        return DRIVES if needs_host(node) else REFERENCE
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
         """Return an executable for each graph."""

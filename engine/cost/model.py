@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,8 +21,23 @@ from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Shar
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.op import call_of, get_op
+from trireme.ops.control import bodies_of, turns_of
 
-Source = Literal["calibration", "device", "roofline", "reference"]
+Source = Literal["calibration", "device", "roofline", "reference", "assumed"]
+
+
+ASSUMED_TURNS = 10
+"""Turns of a loop whose number only the run knows."""
+TURN_S = 3e-6
+"""What the host adds to a turn."""
+
+
+@dataclass(frozen=True)
+class BodyCost:
+    """Seconds of one run of a body of control flow, and where most of them come from."""
+
+    seconds: float
+    source: Source
 
 
 REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
@@ -49,6 +65,7 @@ SPREAD: Mapping[Source, tuple[float, float]] = {
     "device": (1.0, 1.0),
     "roofline": (0.3, 3.0),
     "reference": (0.1, 10.0),
+    "assumed": (0.1, 10.0),
 }
 """Interval factors of estimates without a measurement, by source."""
 
@@ -173,6 +190,8 @@ class CostModel:
         timed: Mapping[tuple[str, Hashable], Estimate] | None = None,
     ) -> None:
         self.devices = devices
+        self.bodies: Mapping[Graph, BodyCost] = {}
+        """What one run of a placed body of control flow costs."""
         self.timed = timed or {}
         """Estimates of nodes that were timed alone, by device and `node_signature`."""
         self.calibration = calibration or Calibration()
@@ -187,6 +206,9 @@ class CostModel:
         spec = self.devices[device].spec
         if self.timed and (known := self.timed.get((device, node_signature(graph, node)))):
             return known
+        bodies = [self.bodies.get(body) for body in bodies_of(node).values()]
+        if bodies and None not in bodies:
+            return self._driven(graph, node, [one for one in bodies if one is not None])
         own = self.devices[device].estimate_s(graph, node)
         if own is not None and spec.clock == "virtual":
             return Estimate(own, self.devices[device].estimate_source)
@@ -198,6 +220,24 @@ class CostModel:
         if own is not None:
             return Estimate(own, "device")
         return Estimate(roofline_s(work, spec), "roofline")
+
+    def with_bodies(self, bodies: Mapping[Graph, BodyCost]) -> CostModel:
+        """Return the same prices, for a graph whose bodies of control flow cost this."""
+        made = copy(self)
+        made.bodies = bodies
+        return made
+
+    def _driven(self, graph: Graph, node: Node, bodies: Sequence[BodyCost]) -> Estimate:
+        """Return the estimate of control flow that the host drives: its bodies and its turns."""
+        source = bodies[0].source
+        if len(bodies) > 1:
+            low, high = (end(one.seconds for one in bodies) for end in (min, max))
+            return Estimate(TURN_S + (low + high) / 2, source, TURN_S + low, TURN_S + high)
+        turns, (one,) = turns_of(graph, node), bodies
+        turn_s = TURN_S + one.seconds
+        if turns is None:
+            return Estimate(ASSUMED_TURNS * turn_s, "assumed")
+        return Estimate(turns * turn_s, source)
 
     def _reference(self, graph: Graph, node: Node, work: Work) -> Estimate:
         """Return the estimate of a node on the numpy reference, measured by op or by family."""

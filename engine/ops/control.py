@@ -321,6 +321,22 @@ def repeat_of(attrs: Mapping[str, Any]) -> Repeat | None:
     )
 
 
+def turns_of(graph: Graph, node: Node) -> int | None:
+    """Return how often a node repeats its body; None if only a run knows."""
+    form = repeat_of(node.attrs)
+    if form is None:
+        return 1
+    if form.slices:
+        dim = graph.type(node.used[form.carried]).shape[form.slices[0][0]]
+        return dim if isinstance(dim, int) else None
+    trips, condition = (
+        None if value is None else graph.values[value] for value in (*node.inputs, None, None)[:2]
+    )
+    if trips is None or trips.data is None or not form.counts or not _always(condition, form.body):
+        return None
+    return max(to_ints(trips.data)[0], 0)
+
+
 def _ways(attrs: Mapping[str, Any], end: str, count: int) -> tuple[tuple[int, bool], ...]:
     axes = attrs[f"scan_{end}_axes"] or (0,) * count
     turns = attrs[f"scan_{end}_directions"] or (0,) * count

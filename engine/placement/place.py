@@ -15,6 +15,7 @@ from typing import cast
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
+from trireme.placement.bodies import place_bodies
 from trireme.placement.lock import Lock
 from trireme.placement.objective import Objective
 from trireme.placement.options import PlacementOptions
@@ -39,8 +40,16 @@ def place(
     kept, a shard cannot be made, or no placement that fits the devices' memory was found;
     PlanError, if a shape is not known; ModelFileError, if a lock cannot be read
     """
+    options = replace(options, fixed=options.read_fixed())
+    inner = replace(options, pins={}, fixed=None, sharding="off", prove_s=None)
+    bodies = place_bodies(graph, costs, lambda body: place(body, costs, inner))
+    placed = _placed(graph, costs.with_bodies(bodies.costs()), options)
+    return replace(placed, bodies=bodies.placements, unplaced=bodies.refusals)
+
+
+def _placed(graph: Graph, costs: CostModel, options: PlacementOptions) -> Placement:
+    """Return the placement of a graph whose bodies are priced."""
     fixed = options.read_fixed()
-    options = replace(options, fixed=fixed)
     pins = pins_called(graph, options.pins, costs.devices)
     if fixed is not None:
         return _fixed(graph, costs, options.goal, fixed, pins)

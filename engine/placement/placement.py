@@ -84,6 +84,8 @@ class Placement(Shown):
         launch; for devices that start one task after another by themselves
     memory: what it needs of each memory space
     streamed_s: by node id, the seconds in which weights are fetched for it in every run
+    bodies: the placement of one turn of each body of control flow, by body
+    unplaced: why other bodies have none; the numpy references run these
     """
 
     source: Graph
@@ -110,6 +112,8 @@ class Placement(Shown):
     measured: tuple[Tried, ...] = ()
     memory: tuple[MemoryUse, ...] = ()
     streamed_s: Mapping[int, float] = field(default_factory=dict)
+    bodies: Mapping[Graph, Placement] = field(default_factory=dict)
+    unplaced: Mapping[Graph, str] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -332,6 +336,7 @@ _SOURCES: Mapping[Source, str] = {
     "device": "the device's own model",
     "roofline": "the description",
     "reference": "the numpy reference's price",
+    "assumed": "an assumed number of turns",
 }
 
 

@@ -74,6 +74,7 @@ class Plan:
     """Tasks in an order in which they can run, a slot for every value, an arena a memory space.
 
     memory: predicted need of each memory space
+    bodies: the plan of one turn of each body of control flow, by body
     """
 
     placement: Placement
@@ -81,6 +82,7 @@ class Plan:
     slots: Mapping[int, Slot]
     arenas: Mapping[str, Packing]
     memory: Mapping[str, MemoryUse] = field(default_factory=dict)
+    bodies: Mapping[Graph, Plan] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -123,7 +125,8 @@ def make_plan(
     arenas, slots, memory = _pack(placement, tasks, overlaps=subgraphs == "merged")
     safe = _with_byte_waits(tasks, slots)
     ordered = _serialise_subgraphs(safe) if subgraphs == "split" else safe
-    return Plan(placement, ordered, slots, arenas, memory)
+    bodies = {b: make_plan(one, subgraphs, execution) for b, one in placement.bodies.items()}
+    return Plan(placement, ordered, slots, arenas, memory, bodies)
 
 
 def _make_tasks(placement: Placement, groups: Sequence[TaskGroup]) -> list[Task]:

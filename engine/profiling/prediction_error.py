@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trireme.cost.model import Source
+from trireme.cost.model import ASSUMED_TURNS, Source
 from trireme.support.units import time_text
 
 TOLERANCE = 0.15
@@ -87,5 +87,7 @@ def _remedy(sources: Sequence[Source], command: str) -> str:
     rough = [source for source in sources if source != "calibration"]
     if 2 * len(rough) > len(sources):
         most = max(dict.fromkeys(rough), key=lambda source: rough.count(source))
+        if most == "assumed":
+            return f"a loop is priced for {ASSUMED_TURNS} turns, since only a run knows how many"
         return f"{_WHY[most]}; measure it: {command}"
     return f"the machine is busy, or no longer what was measured; when it is quiet: {command}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from trireme.backend.capabilities import states_of
 from trireme.backend.device import Device, Executable, Progress
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Node
+from trireme.ir.op import get_op
 from trireme.plan.memory import check_fits
 from trireme.plan.plan import Plan, Task
+from trireme.runtime.control.executable import ControlExecutable
 from trireme.runtime.program import Program
 from trireme.support.errors import CompileError, InternalError, TriremeError
 
@@ -21,23 +24,36 @@ def compile_plan(
     Errors: CompileError, when a device cannot compile what it said it supports; PlanError, if what
     was compiled does not fit its memory
     """
+    bodies = {b: compile_plan(one, devices, progress) for b, one in plan.bodies.items()}
     executables: dict[int, Executable] = {}
     for name, device in devices.items():
-        executables.update(_compile_tasks(plan, name, device, progress))
-    program = Program(plan, devices, tuple(executables.get(task.index) for task in plan.tasks))
+        mine = [task for task in plan.tasks if task.device == name]
+        driven = [task for task in mine if any(map(is_driven, task.nodes))]
+        plain = [task for task in mine if task not in driven]
+        executables.update(_compile_tasks(plan, name, device, plain, progress))
+        for task in driven:
+            states = states_of(device)
+            kept = None if states is None else states.arrays
+            executables[task.index] = ControlExecutable(task_graph(plan, task), bodies, kept, None)
+    made = tuple(executables.get(task.index) for task in plan.tasks)
+    program = Program(plan, devices, made, bodies)
     for use in program.memory_uses().values():
         check_fits(plan.placement, use, plan.arenas[use.memory].lower_bound)
     return program
 
 
+def is_driven(node: Node) -> bool:
+    """Whether the host drives a node: control flow."""
+    return get_op(node.op).has_body
+
+
 def _compile_tasks(
-    plan: Plan, name: str, device: Device, progress: Progress | None
+    plan: Plan, name: str, device: Device, mine: Sequence[Task], progress: Progress | None
 ) -> dict[int, Executable]:
-    """Return the executables of one device's tasks, by task index; tell `progress` how far it is.
+    """Return the executables of tasks of one device, by task index; tell `progress` how far it is.
 
     Errors: CompileError, naming the device
     """
-    mine = [task for task in plan.tasks if task.device == name]
     if not mine:
         return {}
     try:

@@ -7,6 +7,7 @@ share the scratch of each device, which runs one task at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -25,17 +26,25 @@ class ExecutionContext:
     """Memory for one run of a program.
 
     scratch: what each device needs inside its tasks, by device; of its own when None
+    places: where values in host memory lie that are not in the arena, by value
+    beside: another context of the program, whose arenas this one shares: they take turns
     calls: the bound calls of the plan's tasks, in order
-    ports: what puts inputs in and takes outputs out
     """
 
-    def __init__(self, program: Program, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        scratch: Scratch | None = None,
+        places: Mapping[int, Buffer] | None = None,
+        beside: ExecutionContext | None = None,
+    ) -> None:
         plan, devices = program.plan, program.devices
-        self.program = program
-        self._arenas = {
-            memory: _alloc(memory, packing.nbytes, devices)
-            for memory, packing in plan.arenas.items()
-        }
+        self.program, self._places = program, places or {}
+        self._arenas: dict[str, Buffer] = (
+            beside._arenas
+            if beside
+            else {m: _alloc(m, packing.nbytes, devices) for m, packing in plan.arenas.items()}
+        )
         self.scratch = _scratch(program) if scratch is None else scratch
         self.calls: list[BoundCall] = []
         for task, executable in zip(plan.tasks, program.executables, strict=True):
@@ -47,8 +56,13 @@ class ExecutionContext:
                 with from_device(task.device, f"bind task {task.index}"):
                     self.calls.append(executable.bind(args, self.scratch[task.device]))
         self.set_idle(True)
+
+    @cached_property
+    def ports(self) -> IOBinding:
+        """What puts inputs in and takes outputs out."""
+        plan = self.program.plan
         ends = (*plan.graph.inputs, *plan.graph.outputs)
-        self.ports = IOBinding(plan, self.calls, {value: self.view(value) for value in ends})
+        return IOBinding(plan, self.calls, {value: self.view(value) for value in ends})
 
     def set_idle(self, sleeps: bool) -> None:
         """Let idle threads of a device sleep at once where another works on its silicon; or not.
@@ -76,6 +90,8 @@ class ExecutionContext:
         return array
 
     def _buffer(self, value: int) -> Buffer:
+        if value in self._places:
+            return self._places[value]
         slot = self.program.plan.slots[value]
         return self._arenas[slot.memory].at(slot.offset, slot.nbytes)
 

@@ -62,9 +62,9 @@ class IOBinding:
             view = views[value.id]
             return _Port(value.name, view, view.shape, view.dtype, rebind, view.ctypes.data, value)
 
-        known = plan, calls, _Arguments(plan)
-        self._inputs = [port(v, _reader(*known, v.id)) for v in graph.input_values()]
-        self._outputs = [port(v, _writer(*known, v.id)) for v in graph.output_values()]
+        known = plan, calls, Arguments(plan)
+        self._inputs = [port(v, reader_of(*known, v.id)) for v in graph.input_values()]
+        self._outputs = [port(v, writer_of(*known, v.id)) for v in graph.output_values()]
         self._borrowable = [port for port in self._inputs if port.rebind is not None]
         self._copies_all = all(port.rebind is None for port in self._outputs)
         self._put, self._copied = self._putter(), self._copier()
@@ -230,7 +230,7 @@ def _address(array: Array) -> int:
     return 0 if address % 16 else address
 
 
-class _Arguments:
+class Arguments:
     """By value: the tasks that read it and those that make it, each with which argument it is."""
 
     def __init__(self, plan: Plan) -> None:
@@ -244,8 +244,8 @@ class _Arguments:
         self.given = Counter(plan.graph.outputs)
 
 
-def _reader(
-    plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
+def reader_of(
+    plan: Plan, calls: Sequence[BoundCall], arguments: Arguments, value: int
 ) -> Rebind | None:
     """Return what points the readers of a large input elsewhere, None where it is copied: where
     one of them cannot be pointed, or more than a few would have to be."""
@@ -264,8 +264,8 @@ def _reader(
     return able[0] if len(able) == 1 else rebind_all
 
 
-def _writer(
-    plan: Plan, calls: Sequence[BoundCall], arguments: _Arguments, value: int
+def writer_of(
+    plan: Plan, calls: Sequence[BoundCall], arguments: Arguments, value: int
 ) -> Rebind | None:
     """Return what points the maker of a large output elsewhere, if no other task reads it."""
     makers = arguments.makers.get(value, [])

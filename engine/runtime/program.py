@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trireme.backend.arena import MemoryUse
 from trireme.backend.device import Device, Executable
+from trireme.ir.graph import Graph
 from trireme.plan.memory import compiled_use
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import MemoryRow
@@ -14,11 +15,15 @@ from trireme.profiling.rows import MemoryRow
 
 @dataclass(frozen=True)
 class Program:
-    """A plan with code: immutable, shared by sessions and threads. A copy has no executable."""
+    """A plan with code: immutable, shared by sessions and threads. A copy has no executable.
+
+    bodies: the program of one turn of each body of control flow, by body
+    """
 
     plan: Plan
     devices: Mapping[str, Device]
     executables: tuple[Executable | None, ...]
+    bodies: Mapping[Graph, Program] = field(default_factory=dict)
 
     def scratch_bytes(self) -> dict[str, int]:
         """Return, by device, the bytes that intermediates inside its regions need."""

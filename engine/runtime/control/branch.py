@@ -1,0 +1,43 @@
+"""What runs an `if`: both branches are bound to its operands and outputs, and one of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trireme.backend.device import Buffer, host_alloc
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.control.operands import ControlOperands
+from trireme.runtime.execute import serial_runner
+from trireme.runtime.program import Program
+
+
+class BranchDriver:
+    """An `if` on its memory. An output that nobody reads has memory of its own."""
+
+    kernel = "if, driven by the host"
+
+    def __init__(self, operands: ControlOperands, branches: Sequence[Program]) -> None:
+        self._condition = operands.array(0).reshape(-1)
+        captures = [operands.buffer(k) for k in range(1, len(operands.inputs))]
+        self.contexts = [_bound(one, captures, operands.outputs) for one in branches]
+        self._then, self._else = (
+            serial_runner(one.program.plan, one.calls) for one in self.contexts
+        )
+
+    def run(self) -> None:
+        """Run the branch that the condition takes."""
+        if self._condition[0]:
+            self._then()
+        else:
+            self._else()
+
+
+def _bound(
+    program: Program, captures: Sequence[Buffer], outputs: Sequence[Buffer]
+) -> ExecutionContext:
+    graph = program.plan.graph
+    places = dict(zip(graph.inputs, captures, strict=True))
+    unread = graph.outputs[len(outputs) :]
+    places |= dict(zip(graph.outputs, outputs, strict=False))
+    places |= {value: host_alloc(max(graph.type(value).nbytes, 1)) for value in unread}
+    return ExecutionContext(program, places=places)

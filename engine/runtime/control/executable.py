@@ -1,0 +1,144 @@
+"""A task of the host that holds control flow, as an executable: its bodies are programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+import numpy as np
+
+from trireme.backend.device import (
+    HOST,
+    Buffer,
+    Done,
+    Event,
+    Executable,
+    NodeSpan,
+    host_alloc,
+    host_view,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.ir.interpreter import evaluate
+from trireme.ops.control import bodies_of, repeat_of
+from trireme.passes.turns import turn_of
+from trireme.runtime.control.branch import BranchDriver
+from trireme.runtime.control.operands import ControlOperands
+from trireme.runtime.control.repeat import RepeatDriver
+from trireme.runtime.program import Program
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+
+REFERENCE = "numpy reference"
+Driver = BranchDriver | RepeatDriver
+States = MutableMapping[str, Array]
+
+
+class ControlExecutable(Executable):
+    """The nodes of a task of the host, in order, at least one of them control flow.
+
+    bodies: the program of each body that has one; numpy runs a node without
+    states: where `variable` and `assign` find their arrays
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        bodies: Mapping[Graph, Program],
+        states: States | None,
+        timeout_s: float | None,
+    ) -> None:
+        self.graph, self.bodies, self.states = graph, bodies, states
+        self.timeout_s = timeout_s
+        self.kernels = {node.id: self._kernel(node) for node in graph.nodes}
+
+    def programs_of(self, node: Node) -> list[Program] | None:
+        """Return the programs of a node's bodies, in order; None where numpy runs it."""
+        found = [self.bodies.get(body) for body in bodies_of(node).values()]
+        made = [one for one in found if one is not None]
+        return made if made and len(made) == len(found) else None
+
+    def _kernel(self, node: Node) -> str:
+        if self.programs_of(node) is None:
+            return REFERENCE
+        return BranchDriver.kernel if repeat_of(node.attrs) is None else RepeatDriver.kernel
+
+    def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> ControlCall:
+        """Return a call on these places."""
+        ids = (*self.graph.inputs, *self.graph.outputs)
+        if len(args) != len(ids):
+            raise InternalError(f"host: {len(args)} buffers bound, the graph has {len(ids)}")
+        return ControlCall(self, dict(zip(ids, args, strict=True)))
+
+
+class ControlCall:
+    """The nodes of a task on its memory."""
+
+    def __init__(self, executable: ControlExecutable, places: dict[int, Buffer]) -> None:
+        self._executable, self._places = executable, places
+        self.drivers: dict[int, Driver] = {}
+        graph = executable.graph
+        self._nodes = [(node, self._bound(graph, node)) for node in graph.nodes]
+        runs = [run for _, run in self._nodes]
+        self.run: Callable[[], None] = runs[0] if len(runs) == 1 else self._in_order
+
+    def launch(self, profile: bool = False) -> Event:
+        """Run the nodes in order; complete when this returns."""
+        if not profile:
+            self.run()
+            return Done()
+        spans = []
+        for node, run in self._nodes:
+            start = time.perf_counter()
+            run()
+            kernel = self._executable.kernels[node.id]
+            spans.append(NodeSpan((node.id,), kernel, start, time.perf_counter()))
+        return Done(spans)
+
+    def _in_order(self) -> None:
+        for _, run in self._nodes:
+            run()
+
+    def _bound(self, graph: Graph, node: Node) -> Callable[[], None]:
+        programs = self._executable.programs_of(node)
+        if programs is None:
+            return self._reference(graph, node)
+        inputs = [None if i is None else self._place(graph, i) for i in node.inputs]
+        operands = ControlOperands(
+            graph, node, inputs, [self._place(graph, i) for i in node.outputs]
+        )
+        form = repeat_of(node.attrs)
+        driver: Driver = (
+            BranchDriver(operands, programs)
+            if form is None
+            else RepeatDriver(
+                operands, form, turn_of(form), programs[0], self._executable.timeout_s
+            )
+        )
+        self.drivers[node.id] = driver
+        return driver.run
+
+    def _reference(self, graph: Graph, node: Node) -> Callable[[], None]:
+        inputs = [None if i is None else self._view(graph, i) for i in node.inputs]
+        outputs = [self._view(graph, i) for i in node.outputs]
+        states = self._executable.states
+
+        def run() -> None:
+            made = evaluate(graph, node, inputs, states)
+            for out, result in zip(outputs, made, strict=True):
+                out[...] = result
+
+        return run
+
+    def _place(self, graph: Graph, value: int) -> Buffer:
+        if value not in self._places:
+            nbytes, data = graph.type(value).nbytes, graph.values[value].data
+            self._places[value] = (
+                host_alloc(max(nbytes, 1))
+                if data is None
+                else Buffer(HOST, np.ascontiguousarray(data).reshape(-1).view(np.uint8), 0, nbytes)
+            )
+        return self._places[value]
+
+    def _view(self, graph: Graph, value: int) -> Array:
+        data = graph.values[value].data
+        return host_view(self._place(graph, value), graph.type(value)) if data is None else data

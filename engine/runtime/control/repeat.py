@@ -1,0 +1,224 @@
+"""What runs a `loop` or a `scan`: turn after turn of a program, without an array made in a turn.
+
+The body is bound twice, so that carried values swap buffers: an even turn reads the first set and
+writes the second, an odd turn the other way. Captures are bound once, to where they lie.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.backend.device import Buffer, host_alloc, host_view
+from trireme.ir.graph import Graph
+from trireme.ops.control import Repeat
+from trireme.passes.turns import BodyTurn
+from trireme.runtime.context import ExecutionContext
+from trireme.runtime.control.operands import ControlOperands, timed_out
+from trireme.runtime.control.rows import TurnRows
+from trireme.runtime.execute import serial_runner
+from trireme.runtime.io_binding import Arguments, reader_of, writer_of
+from trireme.runtime.program import Program
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+
+_LOOK_TURNS = 16
+"""Turns between two looks at the clock."""
+
+
+@dataclass(frozen=True)
+class CarriedState:
+    """A carried value: where it begins, its two buffers, and where its last value goes.
+
+    first, second: None for a value that no turn changes
+    """
+
+    initial: Array
+    first: Array | None
+    second: Array | None
+    result: Array | None
+
+    def begin(self) -> None:
+        """Put the initial value where turn 0 reads it."""
+        if self.first is not None:
+            self.first[...] = self.initial
+
+    def end(self, turns: int) -> None:
+        """Put the value after so many turns where the node's output is."""
+        last = self.second if turns & 1 else self.first
+        if self.result is not None:
+            self.result[...] = self.initial if last is None else last
+
+
+class BoundTurn:
+    """One turn of a body, bound for even and for odd turns.
+
+    number: the number of the turn, for the body to read
+    asked: whether there is another turn, written by the body; None where it does not decide
+    """
+
+    def __init__(
+        self, operands: ControlOperands, form: Repeat, turn: BodyTurn, program: Program
+    ) -> None:
+        graph = program.plan.graph
+        self._common: dict[int, Buffer] = {}
+        number, going, asked = host_alloc(8), host_alloc(1), host_alloc(1)
+        going.handle[0] = 1
+        self.number = number.handle[:8].view(np.int64)
+        self.asked = asked.handle[:1] if turn.asks else None
+        inputs, outputs = list(graph.inputs), list(graph.outputs)
+        if form.counts:
+            self._common |= dict(zip(inputs[:2], (number, going), strict=True))
+        if turn.asks:
+            self._common[outputs[0]] = asked
+        cut = form.carried + len(form.slices)
+        for k in range(cut, len(operands.inputs) - form.first):
+            self._common[inputs[form.first + k]] = operands.buffer(form.first + k)
+        self._bind_states(operands, form, turn, program)
+        self._bind_rows(operands, form, turn, graph)
+
+    def _bind_states(
+        self, operands: ControlOperands, form: Repeat, turn: BodyTurn, program: Program
+    ) -> None:
+        graph = program.plan.graph
+        results = graph.outputs[int(turn.asks) :]
+        even: dict[int, Buffer] = {}
+        odd: dict[int, Buffer] = {}
+        self.states = []
+        for k in range(form.carried):
+            value = graph.inputs[form.first + k]
+            initial = operands.array(form.first + k)
+            out = operands.output(k) if k < len(operands.outputs) else None
+            if k not in turn.changed:
+                self._common[value] = operands.buffer(form.first + k)
+                self.states.append(CarriedState(initial, None, None, out))
+                continue
+            made, type = results[turn.changed.index(k)], graph.type(value)
+            first, second = (host_alloc(max(type.nbytes, 1)) for _ in range(2))
+            even |= {value: first, made: second}
+            odd |= {value: second, made: first}
+            views = host_view(first, type), host_view(second, type)
+            self.states.append(CarriedState(initial, *views, out))
+        slices = graph.inputs[form.first + form.carried :][: len(form.slices)]
+        self._rows = graph.outputs[int(turn.asks) + len(turn.changed) :]
+        for value in (*slices, *self._rows):
+            self._common[value] = host_alloc(max(graph.type(value).nbytes, 1))
+        context = ExecutionContext(program, places=self._common | even)
+        self.contexts = [context, context]
+        if turn.changed:
+            self.contexts[1] = ExecutionContext(
+                program, context.scratch, self._common | odd, context
+            )
+        self.runs = [serial_runner(one.program.plan, one.calls) for one in self.contexts]
+
+    def _bind_rows(
+        self, operands: ControlOperands, form: Repeat, turn: BodyTurn, graph: Graph
+    ) -> None:
+        plan = self.contexts[0].program.plan
+        arguments = Arguments(plan)
+
+        def rows(value: int, whole: Array, way: tuple[int, bool], pointing: object) -> TurnRows:
+            place = host_view(self._common[value], graph.type(value))
+            made = TurnRows(whole, *way, place)
+            calls = [one.calls for one in self.contexts]
+            find = reader_of if pointing is reader_of else writer_of
+            found = [find(plan, one, arguments, value) for one in calls]
+            able = [one for one in found if one is not None]
+            if len(able) == len(found) and made.start % 16 == made.nbytes % 16 == 0:
+                made.rebinds = tuple(able)
+            return made
+
+        first = form.first + form.carried
+        self.slices = [
+            rows(graph.inputs[first + k], operands.array(first + k), way, reader_of)
+            for k, way in enumerate(form.slices)
+        ]
+        self.rows = []
+        for k, (value, way) in enumerate(zip(self._rows, form.rows, strict=True)):
+            if form.carried + k < len(operands.outputs):
+                whole = operands.output(form.carried + k)
+                self.rows.append(rows(value, whole, way, writer_of))
+
+
+class RepeatDriver:
+    """A `loop` or a `scan` on its memory, whose stacked outputs have a known length."""
+
+    kernel = "turns driven by the host"
+
+    def __init__(
+        self,
+        operands: ControlOperands,
+        form: Repeat,
+        turn: BodyTurn,
+        program: Program,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._operands, self._form, self._turn = operands, form, turn
+        self._timeout_s = timeout_s
+        self.bound = BoundTurn(operands, form, turn, program)
+        self.contexts = self.bound.contexts
+        self._trips = operands.view(0) if form.counts else None
+        self._condition = operands.view(1) if form.counts else None
+        ways = [*self.bound.slices, *self.bound.rows]
+        self._before = [one.point if one.rebinds else one.put for one in self.bound.slices]
+        self._before += [one.point for one in self.bound.rows if one.rebinds]
+        self._after = [one.take for one in self.bound.rows if not one.rebinds]
+        self._length = ways[0].length if ways else None
+        self.turns = 0
+        """How many turns the last run had."""
+
+    def run(self) -> None:
+        """Run the turns."""
+        bound = self.bound
+        for state in bound.states:
+            state.begin()
+        for one in bound.slices:
+            one.gather()
+        self.turns = self._repeat(self._most())
+        if bound.rows and self.turns != self._length:
+            raise RunError(
+                f"{self._operands.node.label} ended after {self.turns} turns, and its stacked "
+                f"outputs have room for exactly {self._length}"
+            )
+        for one in bound.rows:
+            one.scatter()
+        for state in bound.states:
+            state.end(self.turns)
+
+    def _most(self) -> int | None:
+        """Return the most turns of this run; None for no end."""
+        if not self._form.counts:
+            return self._length or 0
+        if self._condition is not None and not self._condition.reshape(-1)[0]:
+            return 0
+        trips = None if self._trips is None else max(int(self._trips.reshape(-1)[0]), 0)
+        if self._turn.stops:
+            return 1 if trips is None else min(trips, 1)
+        return trips
+
+    def _repeat(self, most: int | None) -> int:
+        """Run turn after turn; return how many."""
+        bound = self.bound
+        number, asked, (even, odd) = bound.number.data, bound.asked, bound.runs
+        answer = None if asked is None else asked.data
+        before, after = self._before, self._after
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        turn = 0
+        while most is None or turn < most:
+            number[0] = turn
+            for place in before:
+                place(turn)
+            if turn & 1:
+                odd()
+            else:
+                even()
+            for keep in after:
+                keep(turn)
+            turn += 1
+            if answer is not None and not answer[0]:
+                break
+            if deadline is not None and not turn % _LOOK_TURNS and time.monotonic() > deadline:
+                raise timed_out(self._operands.node, turn, self._timeout_s or 0.0)
+        return turn
