@@ -36,6 +36,7 @@ from trireme.version import __version__
 
 if TYPE_CHECKING:
     from trireme.ir.graph import Graph
+    from trireme.ir.python_op import python_op
     from trireme.model_file import load, save
     from trireme.model_file.convert import convert
     from trireme.placement.explain import explain
@@ -55,6 +56,7 @@ _LATER = {
     "eager": "trireme.runtime",
     "explain": "trireme.placement.explain",
     "load": "trireme.model_file",
+    "python_op": "trireme.ir.python_op",
     "save": "trireme.model_file",
 }
 """Where the names are that are imported when they are first used."""
@@ -82,6 +84,7 @@ __all__ = [
     "explain",
     "load",
     "ops",
+    "python_op",
     "save",
 ]
 

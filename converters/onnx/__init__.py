@@ -14,6 +14,7 @@ import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx.file import read_model
 from trireme.converters.onnx.walk import convert_model
 from trireme.ir.graph import Graph
+from trireme.ir.python_op import PythonOp
 from trireme.support.mapped import OnOpen, ignore_file
 
 __all__ = ["convert"]
@@ -26,6 +27,7 @@ def convert(
     name: str | None = None,
     use_mmap: bool = True,
     on_open: OnOpen = ignore_file,
+    python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
     """Return the graph of an ONNX model, with the model's own tensor names.
 
@@ -34,8 +36,9 @@ def convert(
 
     shapes: whole shapes of inputs by name; the symbols they bind are bound everywhere
     on_open: called with every file that is read
+    python_ops: functions of the user that stand for ops, by "domain::Op"
     Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
         op that is not supported, or naming the node that cannot be expressed
     """
     model, files = read_model(source, use_mmap, on_open)
-    return convert_model(model, files, shapes or {}, name)
+    return convert_model(model, files, shapes or {}, name, python_ops or {})

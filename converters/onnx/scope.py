@@ -19,6 +19,7 @@ from trireme.converters.onnx.fold import Dims, as_target, fold, fold_dims
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import get_op
+from trireme.ir.python_op import PythonOp
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, InternalError, ModelFileError
 
@@ -36,6 +37,7 @@ class Common:
 
     functions: Mapping[tuple[str, str], Any]
     files: Files
+    python_ops: Mapping[str, PythonOp] = field(default_factory=dict)
     nodes: int = 0
     filled_bytes: int = 0
 

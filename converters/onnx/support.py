@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.converters.onnx.control import CONTROL
@@ -12,6 +13,7 @@ from trireme.converters.onnx.microsoft import BLOCKED, MICROSOFT, MICROSOFT_TABL
 from trireme.converters.onnx.scope import MOST_DEPTH
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
+from trireme.ir.python_op import PythonOp
 from trireme.support.errors import ConvertError, ModelFileError
 
 SAVE_UNBLOCKED = (
@@ -23,11 +25,15 @@ Missing = dict[tuple[str, str], list[str]]
 
 
 def refuse_unsupported(
-    graph: Any, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], Any]
+    graph: Any,
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], Any],
+    python_ops: Mapping[str, PythonOp],
 ) -> None:
     """Raise one ConvertError that lists every unsupported op with its count and first nodes."""
     missing: Missing = {}
-    _search(graph.node, opsets, functions, missing, set(), "", 0)
+    own = {_key_of(name) for name in python_ops}
+    _Search(functions, own, missing).nodes(graph.node, opsets, "", 0)
     if not missing:
         return
     facts = []
@@ -35,40 +41,61 @@ def refuse_unsupported(
         more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
         name = f"{domain}.{op}" if domain else op
         facts.append(f"{name}: {len(labels)} x ({', '.join(labels[:_SHOWN])}{more})")
-    blocked = any(domain == BLOCKED for domain, _ in missing)
-    raise ConvertError(
-        f"{len(missing)} ops are not supported", facts=facts, fix=SAVE_UNBLOCKED if blocked else ""
-    )
+    domain, op = min(missing)
+    fix = f'python_ops={{"{domain or "ai.onnx"}::{op}": function}} calls a Python operator instead'
+    if any(domain == BLOCKED for domain, _ in missing):
+        fix = SAVE_UNBLOCKED
+    raise ConvertError(f"{len(missing)} ops are not supported", facts=facts, fix=fix)
 
 
-def _search(
-    nodes: Iterable[Any],
-    opsets: Mapping[str, int],
-    functions: Mapping[tuple[str, str], Any],
-    missing: Missing,
-    seen: set[tuple[str, str, int]],
-    inside: str,
-    depth: int,
-) -> None:
-    if depth > MOST_DEPTH:
-        raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
-    for index, node in enumerate(nodes):
-        domain, op = domain_of(node), node.op_type
-        label = f"{inside}{label_of(node, index)}"
-        for body in bodies_of(node):
-            _search(body.node, opsets, functions, missing, seen, f"{label}/", depth + 1)
-        version = opsets.get(domain, 1)
-        function = functions.get((domain, op))
-        if function is None and is_ours(domain, op):
-            continue
-        if function is None and not has_body(op, domain, version):
-            missing.setdefault((domain, op), []).append(label)
-            continue
-        function = function or static_body(op, domain, version)
-        if function is not None and (domain, op, version) not in seen:
-            seen.add((domain, op, version))
-            inner = {**opsets, **opsets_of(function.opset_import, label)}
-            _search(function.node, inner, functions, missing, seen, f"{label}/", depth + 1)
+@dataclass
+class _Search:
+    """Looks for nodes that nothing converts, in bodies and functions too.
+
+    own: domain and name of the ops that functions of the user stand for
+    """
+
+    functions: Mapping[tuple[str, str], Any]
+    own: Collection[tuple[str, str]]
+    missing: Missing
+    seen: set[tuple[str, str, int]] = field(default_factory=set)
+
+    def nodes(
+        self, nodes: Iterable[Any], opsets: Mapping[str, int], inside: str, depth: int
+    ) -> None:
+        if depth > MOST_DEPTH:
+            raise ModelFileError(f"bodies and functions are nested over {MOST_DEPTH} deep")
+        for index, node in enumerate(nodes):
+            domain, op = domain_of(node), node.op_type
+            label = f"{inside}{label_of(node, index)}"
+            for body in bodies_of(node):
+                self.nodes(body.node, opsets, f"{label}/", depth + 1)
+            version = opsets.get(domain, 1)
+            function = self.functions.get((domain, op))
+            if (domain, op) in self.own or (function is None and is_ours(domain, op)):
+                continue
+            if function is None and not has_body(op, domain, version):
+                self.missing.setdefault((domain, op), []).append(label)
+                continue
+            function = function or static_body(op, domain, version)
+            if function is not None and (domain, op, version) not in self.seen:
+                self.seen.add((domain, op, version))
+                inner = {**opsets, **opsets_of(function.opset_import, label)}
+                self.nodes(function.node, inner, f"{label}/", depth + 1)
+
+
+def python_op_of(given: Mapping[str, PythonOp], domain: str, op: str) -> PythonOp | None:
+    """Return the function of the user that stands for an op, by "domain::Op"."""
+    for name, operator in given.items():
+        if _key_of(name) == (domain, op):
+            return operator
+    return None
+
+
+def _key_of(name: str) -> tuple[str, str]:
+    """Return the domain and the op of "domain::Op"; the default domain may be left out."""
+    domain, _, op = name.rpartition("::")
+    return "" if domain == "ai.onnx" else domain, op
 
 
 def is_ours(domain: str, op: str) -> bool:

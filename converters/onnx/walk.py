@@ -14,12 +14,13 @@ from trireme.converters.onnx.functions import attributes_for, body_for, body_ops
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
-from trireme.converters.onnx.support import refuse_unsupported
+from trireme.converters.onnx.support import python_op_of, refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
 from trireme.converters.onnx.unfold import refuse_endless
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
+from trireme.ir.python_op import OP, PythonOp
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
@@ -28,14 +29,18 @@ _ATTRIBUTE = onnx.AttributeProto
 
 
 def convert_model(
-    model: Any, files: Files, shapes: Mapping[str, Sequence[int]], name: str | None
+    model: Any,
+    files: Files,
+    shapes: Mapping[str, Sequence[int]],
+    name: str | None,
+    python_ops: Mapping[str, PythonOp],
 ) -> Graph:
     """Return the graph of a model; see `trireme.converters.onnx.convert`."""
     opsets = opsets_of(model.opset_import, "the model")
     functions = {(domain_of_function(f), f.name): f for f in model.functions}
     if len(functions) < len(model.functions):
         raise ModelFileError("two of the model's functions have one name")
-    refuse_unsupported(model.graph, opsets, functions)
+    refuse_unsupported(model.graph, opsets, functions, python_ops)
     refuse_endless(model.graph, opsets, functions)
     if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET and any(
         not domain_of(node) for node in model.graph.node
@@ -45,7 +50,9 @@ def convert_model(
             fix="onnx.version_converter.convert_version(model, 13)",
         )
     scope = Scope(
-        Common(functions, files), GraphBuilder(name or model.graph.name or "onnx"), opsets
+        Common(functions, files, python_ops),
+        GraphBuilder(name or model.graph.name or "onnx"),
+        opsets,
     )
     try:
         outputs = convert_graph(scope, model.graph, shapes)
@@ -227,7 +234,10 @@ def decode(scope: Scope, attribute: Any, where: str) -> Any:
 
 
 def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
-    """Convert a node: the model's own function, else our op, else ONNX's function body."""
+    """Convert a node: a function of the user, of the model, our op, or ONNX's function body."""
+    operator = python_op_of(use.scope.common.python_ops, use.domain, use.op)
+    if operator is not None:
+        return call_python(use, operator)
     function = use.scope.common.functions.get((use.domain, use.op))
     if function is not None:
         return inline(use, function)
@@ -251,6 +261,12 @@ def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
     if body is None:
         raise use.error(f"no op of ours is ONNX's {use.domain or 'ai.onnx'} {use.op}")
     return inline(use, body)
+
+
+def call_python(use: NodeUse, operator: PythonOp) -> tuple[int, ...]:
+    """Call a function of the user in place of a node; the attributes are its arguments."""
+    attrs = {key: [*v] if isinstance(v, tuple) else v for key, v in use.attrs.items()}
+    return use.add_node(OP, use.inputs, operator.attrs(**attrs), len(use.outputs))
 
 
 def inline(use: NodeUse, function: Any) -> list[int | None]:

@@ -26,6 +26,7 @@ from trireme.devices.host.options import HostOptions
 from trireme.ir.effects import States, uses_state
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
+from trireme.ir.op import get_op
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
@@ -61,15 +62,20 @@ class HostDevice(HostMemoryDevice):
                 return "planned memory holds no strings"
         if not self.operators and not needs_host(node):
             return (
-                "the host keeps states and drives control flow; ask for the device 'host' to run "
-                "other ops on it"
+                "the host keeps states, drives control flow and calls Python functions; ask for "
+                "the device 'host' to run other ops on it"
             )
         return None
 
     def kernel_note(self, graph: Graph, node: Node) -> str:
-        """Return "numpy reference", but for states and control flow, which the host serves."""
+        """Return "numpy reference", but for what the host serves: states, control flow, functions.
+
+        A Python function is no kernel: its time is as uncertain as a reference's.
+        """
         if uses_state(node):
             return ""
+        if get_op(node.op).calls_python:
+            return _kernel_of(node)
         return DRIVES if needs_host(node) else REFERENCE
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:
@@ -82,7 +88,7 @@ class HostExecutable(Executable):
 
     def __init__(self, graph: Graph, states: States) -> None:
         self.graph, self.states = graph, states
-        self.kernels = {node.id: node.op if uses_state(node) else REFERENCE for node in graph.nodes}
+        self.kernels = {node.id: _kernel_of(node) for node in graph.nodes}
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> HostCall:
         """Return a call on these places."""
@@ -105,12 +111,27 @@ class HostCall:
     def launch(self, profile: bool = False) -> Event:
         """Run the nodes in order; complete when this returns."""
         graph, states = self.executable.graph, self.executable.states
+        spans: list[NodeSpan] = []
         start = time.perf_counter()
+
+        def watch(node: Node, results: tuple[Array, ...]) -> None:
+            began = spans[-1].end_s if spans else start
+            kernel = self.executable.kernels[node.id]
+            spans.append(NodeSpan((node.id,), kernel, began, time.perf_counter()))
+
         feeds = dict(zip(graph.inputs, self.inputs, strict=True))
-        results = interpret(graph, feeds, states=states.arrays)
+        results = interpret(graph, feeds, watch if profile else None, states.arrays)
         for value, view in zip(graph.outputs, self.outputs, strict=True):
             view[...] = results[value]
         if not profile:
             return Done()
-        nodes = tuple(node.id for node in graph.nodes)
-        return Done([NodeSpan(nodes, REFERENCE, start, time.perf_counter())])
+        return Done(spans)
+
+
+def _kernel_of(node: Node) -> str:
+    """Return what runs a node: its own op, a function of the user, or the reference."""
+    if uses_state(node):
+        return node.op
+    if get_op(node.op).calls_python:
+        return f"python function {node.attrs['operator'].name}"
+    return REFERENCE

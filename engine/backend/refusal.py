@@ -31,13 +31,14 @@ def rule_of(reason: str) -> str:
 
 
 def needs_host(node: Node) -> bool:
-    """Return whether only the host runs a node of this kind: control flow, or an effect."""
-    op = get_op(node.op)
-    return op.has_body or bool(op.effect)
+    """Return whether only the host runs a node of this kind."""
+    return get_op(node.op).is_host_only
 
 
 def host_reason(node: Node, device: str) -> str | None:
-    """Return why a node runs on the host alone: control flow, or an effect; None for others."""
+    """Return why a node runs on the host alone; None for nodes that other devices may run."""
+    if get_op(node.op).calls_python:
+        return Refusal("the host calls Python functions", node.attrs["operator"].name)
     if get_op(node.op).has_body:
         return f"the host drives control flow: {device} compiles no {node.op}"
     if get_op(node.op).effect:

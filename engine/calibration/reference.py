@@ -115,7 +115,7 @@ def _timed(end: float) -> Iterator[_Timed]:
 def _measurable() -> Iterator[OpDef]:
     """Yield the ops whose reference is a function of arrays alone."""
     for op in all_ops():
-        if not op.effect and not op.has_body:
+        if not op.is_host_only:
             yield op
 
 

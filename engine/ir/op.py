@@ -16,6 +16,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import DtypeRule, Like
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
+from trireme.ir.python_op import PythonOp
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
 
@@ -35,6 +36,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "strs": (tuple, list),
     "array": (np.ndarray,),
     "graph": (Graph,),
+    "operator": (PythonOp,),
 }
 _NORMAL: dict[str, Callable[[Any], Any]] = {
     "int": int,
@@ -240,6 +242,16 @@ class OpDef:
     def has_body(self) -> bool:
         """Whether an attribute holds a graph."""
         return any(attr.kind == "graph" for attr in self.attrs.values())
+
+    @cached_property
+    def calls_python(self) -> bool:
+        """Whether an attribute holds a function of the user."""
+        return any(attr.kind == "operator" for attr in self.attrs.values())
+
+    @cached_property
+    def is_host_only(self) -> bool:
+        """Whether only the host runs it: control flow, an effect, or a function of the user."""
+        return self.has_body or self.calls_python or bool(self.effect)
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return attributes in normal form with defaults filled in.

@@ -7,11 +7,13 @@ gives a graph that keeps every rule, or a ModelFileError.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from trireme.ir.graph import Graph
+from trireme.ir.python_op import PythonOp
 from trireme.model_file.layout import MAGIC
 from trireme.model_file.reader import read
 from trireme.model_file.writer import encode
@@ -48,6 +50,7 @@ def load(
     mmap: bool = True,
     verify_weights: bool = False,
     on_open: OnOpen = ignore_file,
+    python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
     """Return the graph of a file, with constants that are read-only views of it.
 
@@ -56,12 +59,13 @@ def load(
         overwritten in place; read the file (False) where that may happen.
     verify_weights: also check the weights' checksums, which reads all of them
     on_open: called with the file
-    Errors: ModelFileError, naming the file and the field
+    python_ops: by name, the functions that the graph calls; a file holds no code
+    Errors: ModelFileError, naming the file and the field, or every function that is missing
     """
     try:
         file = open_file(Path(path), mmap)
         on_open(file)
-        return read(file.data, verify_weights)
+        return read(file.data, verify_weights, python_ops or {})
     except (OSError, ValueError) as error:
         text = getattr(error, "strerror", None) or str(error)
         raise ModelFileError(f"{os.fspath(path)}: cannot be read: {text}") from error
@@ -70,15 +74,21 @@ def load(
 
 
 @checked(ModelFileError)
-def loads(data: bytes, *, verify_weights: bool = False) -> Graph:
+def loads(
+    data: bytes,
+    *,
+    verify_weights: bool = False,
+    python_ops: Mapping[str, PythonOp] | None = None,
+) -> Graph:
     """Return the graph of a file's bytes, copied once (into aligned memory).
 
-    Errors: ModelFileError, naming the field
+    python_ops: by name, the functions that the graph calls
+    Errors: ModelFileError, naming the field, or every function that is missing
     """
     raw = aligned(len(data))
     raw[:] = np.frombuffer(data, np.uint8)
     raw.flags.writeable = False
-    return read(raw, verify_weights)
+    return read(raw, verify_weights, python_ops or {})
 
 
 def is_model_file(start: bytes) -> bool:

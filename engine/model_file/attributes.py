@@ -16,10 +16,12 @@ KINDS: dict[str, tuple[int, str]] = {
     "strs": (AttrKind.strs, "texts"),
     "array": (AttrKind.array, "buffer"),
     "graph": (AttrKind.graph, "graph"),
+    "operator": (AttrKind.str, "text"),
 }
-"""The number of a kind in the file, and the field of Attr that holds its value."""
+"""The number of a kind in the file, and the field of Attr that holds its value. A Python operator
+is stored by its name."""
 
-NAMES: dict[int, str] = {number: name for name, (number, _) in KINDS.items()}
+NAMES: dict[int, str] = {number: name for name, (number, _) in KINDS.items() if name != "operator"}
 """The name of a kind by its number."""
 
 NONE: int = AttrKind.none

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph, Value
 from trireme.ir.op import all_ops
+from trireme.ir.python_op import PythonOp
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
 from trireme.model_file.notes import log_note
@@ -54,9 +55,11 @@ def optimised(
     folder: str | os.PathLike[str] | None = USERS_CACHE,
     mmap: bool = True,
     signature: str | None = None,
+    python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
     """Return the optimised graph of a model; a file's graph is cached in `folder`.
 
+    python_ops: as in `convert`; a graph that calls functions is not cached
     signature: selects one graph of a .tflite file with several
     mmap: map the model's files; False to read them
     Errors: those of `convert` and `optimise`
@@ -66,10 +69,10 @@ def optimised(
             raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
         return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
     if isinstance(model, bytes):
-        return optimise(
-            convert(model, shapes=shapes, signature=signature), passes=passes, disable=disable
-        )
+        graph = convert(model, shapes=shapes, signature=signature, python_ops=python_ops)
+        return optimise(graph, passes=passes, disable=disable)
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
+    own = None if python_ops else own
     cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
     given = shapes or {}
     options = [
@@ -92,6 +95,7 @@ def optimised(
         mmap=mmap,
         on_open=files.append,
         on_note=notes.append,
+        python_ops=python_ops,
     )
     for note in notes:
         log_note(f"{path}: {note}")
@@ -99,7 +103,7 @@ def optimised(
     if all(stamp_of(file.path) == file.stamp for file in files):  # not changed meanwhile
         try:
             cache.store(key, _encode(graph, files, notes))
-        except TriremeError as error:  # Python operators have no form in a file
+        except TriremeError as error:
             _log.debug("the optimised graph of %s is not kept: %s", path, error)
     return graph
 

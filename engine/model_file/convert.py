@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open
 from trireme.ir.graph import Graph
+from trireme.ir.python_op import PythonOp
 from trireme.model_file import is_model_file, load, loads
 from trireme.model_file.notes import OnNote, log_note
 from trireme.support.arguments import checked
@@ -33,6 +36,8 @@ class Format:
     identifier: bytes 4 to 8 of its files, where the format has an identifier
     has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
         `on_note` too
+    has_python_ops: whether functions of the user may stand for ops of the format; the converter
+        then takes `python_ops` too
     """
 
     name: str
@@ -40,12 +45,13 @@ class Format:
     function: str
     identifier: bytes = b""
     has_signatures: bool = False
+    has_python_ops: bool = False
 
 
 _FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("onnx", ".onnx", "trireme.converters.onnx:convert"),
+        Format("onnx", ".onnx", "trireme.converters.onnx:convert", has_python_ops=True),
         Format("tflite", ".tflite", "trireme.converters.tflite.walk:convert", b"TFL3", True),
     )
 }
@@ -66,6 +72,7 @@ def convert(
     mmap: bool = True,
     on_open: OnOpen = ignore_file,
     on_note: OnNote = log_note,
+    python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
     """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
 
@@ -79,6 +86,8 @@ def convert(
     signature: selects one graph of a .tflite file with several; the default is the first
     on_note: called with the names of the other graphs, without `signature` (default: a warning is
         logged)
+    python_ops: functions of the user: for a .trm file those that its graph calls, by name; for an
+        .onnx file those that stand for ops, by "domain::Op"
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
         op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
@@ -88,26 +97,39 @@ def convert(
         raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
     if kind == _TRM:
         if isinstance(source, bytes):
-            return bind_shapes(loads(source), shapes or {})
-        return bind_shapes(load(source, mmap=mmap, on_open=on_open), shapes or {})
+            return bind_shapes(loads(source, python_ops=python_ops), shapes or {})
+        graph = load(source, mmap=mmap, on_open=on_open, python_ops=python_ops)
+        return bind_shapes(graph, shapes or {})
     if found is None:
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: {_TRM}, {', '.join(_FORMATS)}"]
         )
-    module, _, function = found.function.partition(":")
+    if python_ops and not found.has_python_ops:
+        raise ConvertError(f"Python operators stand for no op of a .{kind} model")
     given = shapes or {}
     sizes = {name: shape for name, shape in given.items() if not is_open(shape)}
     symbols = {name: shape for name, shape in given.items() if is_open(shape)}
+    options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
+    if found.has_signatures:
+        options |= {"signature": signature, "on_note": on_note}
+    if found.has_python_ops:
+        options |= {"python_ops": python_ops}
+    return bind_shapes(_made_by(found, source, options), symbols)
+
+
+def _made_by(
+    format: Format, source: str | os.PathLike[str] | bytes, options: Mapping[str, Any]
+) -> Graph:
+    """Return what the converter of a format makes of a model, with the file in any error."""
+    module, _, function = format.function.partition(":")
     try:
-        make = getattr(importlib.import_module(module), function)
-        more = {"signature": signature, "on_note": on_note} if found.has_signatures else {}
-        graph: Graph = make(source, shapes=sizes or None, use_mmap=mmap, on_open=on_open, **more)
+        made: Graph = getattr(importlib.import_module(module), function)(source, **options)
+        return made
     except (ConvertError, ModelFileError) as error:
         if isinstance(source, bytes) or os.fspath(source) in error.summary:
             raise
         summary = f"{os.fspath(source)}: {error.summary}"
         raise type(error)(summary, facts=error.facts, fix=error.fix) from error
-    return bind_shapes(graph, symbols)
 
 
 def _format_of(source: str | os.PathLike[str] | bytes) -> str:

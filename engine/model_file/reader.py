@@ -7,12 +7,13 @@ sizes, attributes. `verify` then re-infers every type. `load` and `loads` call i
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import trireme.ops  # noqa: F401  (fills the op registry)
 from trireme.ir.graph import Graph, Node, Value
-from trireme.ir.op import get_op
+from trireme.ir.op import get_op, has_op
+from trireme.ir.python_op import PythonOp
 from trireme.ir.verify import check
 from trireme.model_file import attributes
 from trireme.model_file.constants import ConstantArrays
@@ -25,11 +26,12 @@ from trireme.support.errors import ModelFileError, TriremeError
 T = TypeVar("T")
 
 
-def read(raw: Array, verify_weights: bool) -> Graph:
+def read(raw: Array, verify_weights: bool, python_ops: Mapping[str, PythonOp]) -> Graph:
     """Return the graph of a whole file given as read-only bytes; constants are views of them.
 
     Shapes: raw uint8[file size], starting at a multiple of 64
-    Errors: ModelFileError, naming the field
+    python_ops: the functions that the file names
+    Errors: ModelFileError, naming the field, or every function that is not given
     """
     require_little_endian()
     header = read_header(raw[:HEADER_SIZE].tobytes(), raw.size)
@@ -46,7 +48,7 @@ def read(raw: Array, verify_weights: bool) -> Graph:
         _each("buffers", file["buffers"], constants.add)
         if verify_weights:
             constants.verify()
-        return _GraphReader(file, constants).model()
+        return _GraphReader(file, constants, python_ops).model()
     except FileDefect as fault:
         raise ModelFileError(fault.summary, facts=fault.facts, fix=fault.fix) from fault
 
@@ -70,9 +72,12 @@ def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list
 class _GraphReader:
     """Reads the graphs of a decoded file in order, so that bodies come before their users."""
 
-    def __init__(self, file: Table, constants: ConstantArrays) -> None:
+    def __init__(
+        self, file: Table, constants: ConstantArrays, python_ops: Mapping[str, PythonOp]
+    ) -> None:
         self.file = file
         self.constants = constants
+        self.python_ops = python_ops
         self.graphs: list[Graph] = []
         self.free: set[int] = set()
         self.depth: list[int] = []
@@ -82,11 +87,30 @@ class _GraphReader:
         """Return the last graph; all others must be bodies in it."""
         if not self.file["graphs"]:
             raise FileDefect("is empty", at=".graphs")
+        self.expect_functions()
         _each("graphs", self.file["graphs"], self.graph)
         unused = sorted(self.free - {len(self.graphs) - 1})
         if unused:
             raise FileDefect("is used by no node", at=f".graphs[{unused[0]}]")
         return self.graphs[-1]
+
+    def expect_functions(self) -> None:
+        """Raise one fault with the names of all functions that are not given."""
+        named = {
+            str(attr["text"])
+            for graph in self.file["graphs"]
+            for node in graph["nodes"]
+            if has_op(node["op"]) and get_op(node["op"]).calls_python
+            for attr in node["attrs"]
+            if _is_operator(node["op"], attr["name"])
+        }
+        missing = sorted(named - set(self.python_ops))
+        if missing:
+            raise FileDefect(
+                f"the graph calls Python functions that are not given: {', '.join(missing)}",
+                facts=["a file holds the names alone, never code"],
+                fix=f'python_ops={{"{missing[0]}": function}}',
+            )
 
     def graph(self, table: Table) -> None:
         symbols = read_symbols(table["symbols"])
@@ -132,6 +156,8 @@ class _GraphReader:
                 raise FileDefect(f"{op.name} has no attribute {name!r}")
             expected = op.attrs[name]
             kind = attributes.NAMES.get(attr["kind"], "none")
+            if expected.kind == "operator" and kind == "str":
+                kind = "operator"
             if attr["kind"] == attributes.NONE and expected.default is None:
                 given[name] = None
             elif kind != expected.kind:
@@ -165,6 +191,8 @@ class _GraphReader:
             if table["tensor_type"] is None:
                 raise FileDefect("tensor_type is missing")
             return self.constants.array(read_type(table["tensor_type"], ()), stored)
+        if kind == "operator":
+            return self.python_ops[stored]
         return self.body(stored) if kind == "graph" else stored
 
     def body(self, index: int) -> Graph:
@@ -174,6 +202,11 @@ class _GraphReader:
         self.free.remove(index)
         self.body_depth = max(self.body_depth, self.depth[index])
         return self.graphs[index]
+
+
+def _is_operator(op: str, attr: str) -> bool:
+    known = get_op(op).attrs
+    return attr in known and known[attr].kind == "operator"
 
 
 def _check_ids(graph: Graph) -> None:

@@ -150,6 +150,8 @@ class _Graphs:
             value = self.add(value, depth + 1)
         elif kind == "bool":
             value = int(value)
+        elif kind == "operator":
+            value = value.name
         setattr(table, field, list(value) if isinstance(value, tuple) else value)
         return table
 

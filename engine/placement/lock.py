@@ -103,7 +103,7 @@ def devices_of(locked: Lock) -> list[str]:
     if locked.options.devices:
         return list(locked.options.devices)
     ops = {node.op for node in locked.nodes if node.device == HOST}
-    keeper = bool(ops) and ops <= set(ops_with(lambda op: op.effect or op.has_body))
+    keeper = bool(ops) and ops <= set(ops_with(lambda op: op.is_host_only))
     return [name for name in locked.devices if not (keeper and name == HOST)]
 
 

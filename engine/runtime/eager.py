@@ -186,7 +186,8 @@ class Eager:
 
         inputs: arrays, Tensors, numbers, or None for one that is left out
         device: a name or an open device; "host" is the numpy references, and runs every op. When
-            None, the device of the Tensors among the inputs, or "cpu" if no device made any
+            None, the device of the Tensors among the inputs, or "cpu" if no device made any. The
+            host then runs what only the host runs, and the outputs count as the device's
         outputs: how many of the op's outputs; those it always has when None
         quants: quantisation of the outputs
         Errors: PlacementError, if the device refuses the op or the inputs are on several devices;
@@ -197,7 +198,7 @@ class Eager:
         use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
         where = _device_of(op, operands) if device is None else device
-        if where == HOST:
+        if where == HOST or (device is None and use.op.is_host_only):
             made = self._on_references(use, operands)
         else:
             with self._lock:

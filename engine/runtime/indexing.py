@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Dim
-from trireme.runtime.operands import Operand, cast, dtype_of, int_vector, without_quant
+from trireme.ir.operand import Operand
+from trireme.runtime.operands import cast, dtype_of, int_vector, without_quant
 from trireme.support.errors import ShapeError
 
 _FAR = 2**63 - 1

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from trireme.ir.operand import Operand
 from trireme.runtime.indexing import index
 from trireme.runtime.operands import (
     NUMBER_KINDS,
-    Operand,
     cast,
     dtype_of,
     int_vector,

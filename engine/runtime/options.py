@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.ir.python_op import PythonOp
 from trireme.model_file.cache import USERS_CACHE
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.support.arguments import check_arguments, choice
@@ -29,6 +30,7 @@ class ExecutionOptions:
         the one unused for longest goes
     mmap: map the model's files, which must then not be truncated or overwritten in place; False to
         read them
+    python_ops: functions of the user for the model's file, as in `convert`
     Errors: RunError, for a value that a field does not take
     """
 
@@ -41,6 +43,7 @@ class ExecutionOptions:
     model_cache: str | os.PathLike[str] | None = USERS_CACHE
     most_shapes: int = 32
     mmap: bool = True
+    python_ops: Mapping[str, PythonOp] | None = None
 
     def __post_init__(self) -> None:
         check_arguments(ExecutionOptions, vars(self), RunError)

@@ -111,6 +111,7 @@ class Preparation:
             how.model_cache,
             how.mmap,
             how.signature,
+            how.python_ops,
         )
         return graph if self.made.batch is None else batched(graph, self.made.batch)
 

@@ -37,10 +37,17 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
+def is_overload(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
+
+
 def undocumented(tree: ast.Module) -> list[str]:
-    """Public functions and classes at the top of a module that have no docstring."""
+    """Public functions and classes at the top of a module that have no docstring.
+
+    The signatures of an overload need none: the function below them has it.
+    """
     kinds = (ast.FunctionDef, ast.ClassDef)
-    tops = [node for node in tree.body if isinstance(node, kinds)]
+    tops = [n for n in tree.body if isinstance(n, kinds) and not is_overload(n)]
     return [n.name for n in tops if not n.name.startswith("_") and not ast.get_docstring(n)]
 
 

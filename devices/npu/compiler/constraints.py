@@ -87,6 +87,11 @@ def no_graphs(s: Subject) -> str:
     return ", ".join(held)
 
 
+def no_functions(s: Subject) -> str:
+    """the host calls Python functions"""
+    return s.node.attrs["operator"].name if get_op(s.node.op).calls_python else ""
+
+
 def no_effect(s: Subject) -> str:
     """ops with effects stay on the host"""
     return s.node.op if get_op(s.node.op).effect or s.node.after else ""
@@ -210,6 +215,7 @@ Constraint = Callable[[Subject], str]
 _STRIDED = ("conv", "max_pool", "average_pool")
 CONSTRAINTS: tuple[tuple[Constraint, tuple[str, ...]], ...] = (
     (no_graphs, ()),
+    (no_functions, ()),
     (no_effect, ()),
     (known_op, ()),
     (static_shapes, ()),

@@ -55,7 +55,7 @@ class _Batching:
     def _node(self, node: Node) -> Node:
         if self.many.isdisjoint(node.used):
             return node
-        if uses_state(node) or get_op(node.op).has_body:
+        if uses_state(node) or get_op(node.op).is_host_only:
             raise refusal(node, "what it keeps or runs inside is of one element")
         for value in node.outputs:
             shape = self.graph.type(value).shape

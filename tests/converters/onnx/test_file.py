@@ -50,6 +50,7 @@ def test_every_unsupported_op_is_listed_at_once():
     assert text.splitlines()[1:] == [
         "  Nope: 5 x (onnx:n0, onnx:n1, onnx:n2 and 2 more)",
         "  my.own.Strange: 1 x (onnx:Strange_5)",
+        '  fix: python_ops={"ai.onnx::Nope": function} calls a Python operator instead',
     ]
 
 

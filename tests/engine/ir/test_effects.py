@@ -295,5 +295,5 @@ def test_the_host_takes_no_other_ops_unless_asked():
     b = GraphBuilder("g")
     b.add("assign", b.input("x", T), state="s")
     y = b.add("erf", b.values[0].id)
-    with pytest.raises(PlacementError, match="the host keeps states and drives control flow"):
+    with pytest.raises(PlacementError, match="the host keeps states, drives control flow"):
         open_session(b.finish(y), devices=[ToyDevice("cpu", ops={"relu"})])

@@ -23,7 +23,8 @@ OF_LITERT = {"complex_abs", "detection_post_process", "rfft2d"}
 
 CASES = list(
     by_op(
-        lambda op: not op.effect and op.name not in OF_LITERT,  # states: ir/test_effects.py
+        # what the host drives: ir/test_effects.py, runtime/control, runtime/test_python_op.py
+        lambda op: not op.is_host_only and op.name not in OF_LITERT,
         lambda op, sample: not sample.quants and not sample.out_quants,
     )
 )
