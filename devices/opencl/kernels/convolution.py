@@ -32,56 +32,67 @@ from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class WindowSizes:
-    """The sizes of a window op on images [N,H,W,C], one spatial axis taken as a height of one."""
+class WindowAxis:
+    """A spatial axis of a window op: its sizes, and how the window lies on it.
 
-    n: int
-    h: int
-    w: int
-    c: int
-    oh: int
-    ow: int
-    o: int
-    kh: int
-    kw: int
-    sh: int
-    sw: int
-    top: int
-    left: int
-    dh: int
-    dw: int
+    size, out: pixels of the input and of the output
+    kernel: positions of the window; pad: pixels before the first
+    """
 
-    @property
-    def pixels(self) -> int:
-        """How many output pixels there are."""
-        return self.n * self.oh * self.ow
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int
 
     @property
     def is_pointwise(self) -> bool:
         """Whether every output pixel depends on the input pixel at its own place alone."""
-        same = (self.h, self.w) == (self.oh, self.ow)
-        return (self.kh, self.kw, self.sh, self.sw, self.top, self.left) == (1,) * 4 + (
-            0,
-            0,
-        ) and same
+        return (self.kernel, self.stride, self.pad, self.out) == (1, 1, 0, self.size)
+
+
+@dataclass(frozen=True)
+class WindowSizes:
+    """The sizes of a window op on images [N,H,W,C], one spatial axis taken as a height of one.
+
+    n, c, o: images, channels of the input and of the output
+    """
+
+    n: int
+    c: int
+    o: int
+    rows: WindowAxis
+    columns: WindowAxis
+
+    @property
+    def pixels(self) -> int:
+        """How many output pixels there are."""
+        return self.n * self.rows.out * self.columns.out
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether every output pixel depends on the input pixel at its own place alone."""
+        return self.rows.is_pointwise and self.columns.is_pointwise
 
     def scalars(self) -> dict[str, int]:
         """Return the sizes as arguments of a kernel."""
+        h, w = self.rows, self.columns
         return {
-            "H": self.h,
-            "W": self.w,
+            "H": h.size,
+            "W": w.size,
             "C": self.c,
-            "OH": self.oh,
-            "OW": self.ow,
+            "OH": h.out,
+            "OW": w.out,
             "N": self.o,
-            "KH": self.kh,
-            "KW": self.kw,
-            "SH": self.sh,
-            "SW": self.sw,
-            "PT": self.top,
-            "PL": self.left,
-            "DH": self.dh,
-            "DW": self.dw,
+            "KH": h.kernel,
+            "KW": w.kernel,
+            "SH": h.stride,
+            "SW": w.stride,
+            "PT": h.pad,
+            "PL": w.pad,
+            "DH": h.dilation,
+            "DW": w.dilation,
         }
 
 
@@ -89,14 +100,13 @@ def window_of(graph: Graph, node: Node, kernel: tuple[int, ...]) -> WindowSizes:
     """Return the sizes of a conv or pool; `kernel` are its spatial sizes."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     attrs, rank = node.attrs, len(kernel)
+    fields = (x[1:-1], y[1:-1], kernel, attrs["strides"], attrs["pads"][:rank], attrs["dilations"])
+    axes = [WindowAxis(*sizes) for sizes in zip(*fields, strict=True)]
+    rows, columns = (_ONE_ROW, axes[0]) if rank == 1 else axes
+    return WindowSizes(x[0], x[-1], y[-1], rows, columns)
 
-    def two(values: tuple[int, ...], fill: int) -> tuple[int, int]:
-        return (fill, values[0]) if rank == 1 else (values[0], values[1])
 
-    (kh, kw), (sh, sw) = two(kernel, 1), two(attrs["strides"], 1)
-    (dh, dw), (top, left) = two(attrs["dilations"], 1), two(attrs["pads"][:rank], 0)
-    (h, w), (oh, ow) = two(x[1:-1], 1), two(y[1:-1], 1)
-    return WindowSizes(x[0], h, w, x[-1], oh, ow, y[-1], kh, kw, sh, sw, top, left, dh, dw)
+_ONE_ROW = WindowAxis(size=1, out=1, kernel=1, stride=1, pad=0, dilation=1)
 
 
 def refuse_window(graph: Graph, node: Node, rank: int) -> str | None:
@@ -140,7 +150,7 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
     width, rows = tile.width, range(tile.rows)
 
     def make() -> Array:
-        parts = w.reshape(groups, each, window.kh, window.kw, depth)
+        parts = w.reshape(groups, each, window.rows.kernel, window.columns.kernel, depth)
         return np.concatenate(
             [pack_columns(np.moveaxis(part, 0, -1), tile, product.dtype) for part in parts]
         )
@@ -222,7 +232,7 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
     """Emit a depthwise conv: an item makes a few pixels of a row for one vector of channels."""
     low, each, ctype = product.low, window.o // window.c, C_TYPES[product.dtype]
     lanes = Lanes(lanes_for(window.o, low.tuning.vector) if each == 1 else 1)
-    across = min(4, window.ow)
+    across = min(4, window.columns.out)
     channel = "o0" if each == 1 else f"o0 / {each}"
 
     def make() -> Array:
@@ -253,7 +263,7 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
     ]
     scalars = window.scalars() | product.finish.scalars
     baked = {name: scalars.pop(name) for name in ("KH", "KW", "SH", "SW", "DH", "DW")}
-    work = (-(-window.o // lanes.n), -(-window.ow // across), window.n * window.oh)
+    work = (-(-window.o // lanes.n), -(-window.columns.out // across), window.n * window.rows.out)
     low.emit(
         product.chain,
         KernelName(
@@ -273,15 +283,17 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
 
 def _taps(lanes: Lanes, product: ProductOperands, across: int, window: WindowSizes) -> list[str]:
     """Return the statements of one row of taps: whole windows without asking, others tap by tap."""
-    last = (across - 1) * window.sw + (window.kw - 1) * window.dw
+    last = (across - 1) * window.columns.stride + (
+        window.columns.kernel - 1
+    ) * window.columns.dilation
     whole, part = [], []
-    for kw in range(window.kw):
+    for kw in range(window.columns.kernel):
         value = lanes.load(product.dtype, f"p + {kw} * N")
         tap = f"const {lanes.type('float')} t{kw} = {value};"
         whole.append(tap)
         part.append(tap)
         for t in range(across):
-            step = t * window.sw + kw * window.dw
+            step = t * window.columns.stride + kw * window.columns.dilation
             value = lanes.load("float32", f"r + (w0 + {step}) * C")
             add = f"s{t} = {product.multiply}({value}, t{kw}, s{t});"
             whole.append(add)

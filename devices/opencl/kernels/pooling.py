@@ -147,7 +147,7 @@ def _emit(
         chain,
         name,
         tensors,
-        (items, window.ow, window.n * window.oh),
+        (items, window.columns.out, window.n * window.rows.out),
         indent(lines),
         scalars=window.scalars() | (scalars or {}),
         group=(*row_group(low, items), 1),
