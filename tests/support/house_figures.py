@@ -77,7 +77,7 @@ def ops_named() -> dict[str, list[str]]:
 def sentences(page: str) -> list[str]:
     """The sentences of a page: blocks, tables and headings left out."""
     prose = re.sub(r"^```.*?^```$", "", page, flags=re.S | re.M)
-    prose = re.sub(r"^(#|\|).*$", "", prose, flags=re.M)
+    prose = re.sub(r"^ *(#|\|).*$", "", prose, flags=re.M)
     prose = re.sub(r"\n *([*-]|\d+\.) ", "\n\n", re.sub(r"\]\([^)]*\)|`[^`]*`", "x", prose))
     paragraphs = [" ".join(part.split()) for part in prose.split("\n\n")]
     return [one for part in paragraphs for one in re.split(r"(?<=[.:;]) (?=[A-Zx[*])", part) if one]
