@@ -30,6 +30,7 @@ MICROSOFT_TABLE: dict[str, OpEntry] = {
     "Gelu": straight("gelu"),
     "GroupQueryAttention": OpEntry("softmax", group_query_attention),
     "MatMulIntegerToFloat": OpEntry("matmul", integer.matmul_integer_to_float),
+    "MatMulNBits": OpEntry("matmul_nbits", integer.matmul_nbits),
     "MultiHeadAttention": OpEntry("softmax", multi_head_attention),
     "NhwcMaxPool": OpEntry("max_pool", integer.nhwc_max_pool),
     "QAttention": OpEntry("softmax", qattention),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from trireme.converters.onnx import quantized, window
 from trireme.converters.onnx.scope import NodeUse
+from trireme.ops.block_quantized import ROUNDED
+from trireme.ops.block_quantized import codes as unpacked
 
 
 def matmul_integer_to_float(use: NodeUse) -> Sequence[int]:
@@ -100,3 +104,43 @@ def qlinear_reduce_mean(use: NodeUse) -> Sequence[int]:
     over = use.constant(range(rank) if axes is None else axes, "int64")
     y = use.add("reduce_mean", x, over, keepdims=use.attrs.get("keepdims", 1))
     return quantized.stored(use, y, 3)
+
+
+def matmul_nbits(use: NodeUse) -> Sequence[int]:
+    """MatMulNBits(a, codes, scales, zero points?, group of each row?, bias?).
+
+    accuracy_level is the least accuracy that is asked for. What ONNX Runtime computes exactly on a
+    CPU is exact here too: levels 0 to 3, and 2 bits in blocks for which it has no integer kernel.
+    """
+    bits, block, columns = use.attrs.get("bits", 4), use.attrs["block_size"], use.attrs["N"]
+    blocks = -(-use.attrs["K"] // block)
+    if use.attrs.get("weight_prepacked"):
+        raise use.error("weight_prepacked is not supported: it is the form of one kind of GPU")
+    groups = use.array(4)
+    if use.input(4) is not None and not (
+        groups is not None and (groups == np.arange(len(groups)) // block).all()
+    ):
+        raise use.error("g_idx is not supported but where neighbours share a block")
+    sizes = use.constant((columns, blocks), "int64")
+    scales = use.add("reshape", use.need(2), sizes)
+    codes = use.constant((columns, blocks, block * bits // 8), "int64")
+    packed = use.add("reshape", use.need(1), codes)
+    zeros = _zero_points(use, columns, blocks, bits)
+    inputs = [use.need(0), packed, scales, zeros, use.input(5)]
+    level = use.attrs.get("accuracy_level", 0)
+    level = ROUNDED if level == ROUNDED and (bits > 2 or 32 <= block <= 128) else 0
+    attrs = {"bits": bits, "block_size": block, "accuracy_level": level}
+    return use.add_node("matmul_nbits", inputs, attrs)
+
+
+def _zero_points(use: NodeUse, columns: int, blocks: int, bits: int) -> int | None:
+    """Return zero points [columns, blocks]; integers are packed like codes, row by row."""
+    if use.input(3) is None:
+        return None
+    data = use.array(3)
+    if use.type(3).dtype != "uint8":
+        return use.add("reshape", use.need(3), use.constant((columns, blocks), "int64"))
+    if data is None:
+        raise use.error("packed zero points that are not constant are not supported")
+    rows = unpacked(data.reshape(columns, -1), bits)[:, :blocks]
+    return use.constant(np.ascontiguousarray(rows))

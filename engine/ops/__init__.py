@@ -3,6 +3,7 @@
 from trireme.ops import (
     activation,
     algebra,
+    block_quantized,
     boxes,
     comparison,
     control,
@@ -40,6 +41,7 @@ from trireme.ops import (
 __all__ = [
     "activation",
     "algebra",
+    "block_quantized",
     "boxes",
     "comparison",
     "control",

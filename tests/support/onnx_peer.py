@@ -220,6 +220,23 @@ def _linear_quant(op_type):
     return make
 
 
+def _matmul_nbits(model, attrs):
+    """ONNX Runtime's own op: scales in one row, zero points packed like the weights."""
+    columns, blocks, nbytes = model.feeds["x1"].shape
+    bits, depth = attrs["bits"], model.feeds["x0"].shape[-1]
+    model.feeds["x2"] = model.feeds["x2"].reshape(-1)
+    if "x3" in model.feeds:
+        each = 8 // bits
+        codes = np.pad(model.feeds["x3"], [(0, 0), (0, -blocks % each)])
+        parts = codes.reshape(columns, -1, each) << (bits * np.arange(each, dtype=np.uint8))
+        model.feeds["x3"] = np.bitwise_or.reduce(parts, -1).astype(np.uint8).reshape(-1)
+    x, *rest = model.inputs  # ONNX Runtime packs constants; of other weights it ignores the level
+    weights = [model.constant(model.feeds.pop(name)) if name else "" for name in rest]
+    inputs = [x, *weights[:3], "", *weights[3:]]
+    sizes = {"N": columns, "K": depth, **attrs}
+    return [model.add("MatMulNBits", inputs, domain="com.microsoft", **sizes)]
+
+
 def _blocks(model, attrs):
     """space_to_batch and batch_to_space by pad, reshape, transpose and slice."""
     x, block, edges = (model.feeds[name] for name in model.inputs)
@@ -324,6 +341,7 @@ MAKERS = {
     "lstm": _recurrent("LSTM", 3),
     "cum_prod": _newest("CumProd"),
     "atan2": _atan2,
+    "matmul_nbits": _matmul_nbits,
     "dynamic_quantize_linear": lambda model, attrs: model.add(
         "DynamicQuantizeLinear", model.inputs, 3
     ),

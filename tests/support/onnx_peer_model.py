@@ -70,8 +70,9 @@ class Model:
             for name, type_ in zip(outputs, types, strict=True)
         ]
         graph = helper.make_graph(self.nodes, "peer", given, wanted, self.inits)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10
-        )
+        domains = {node.domain for node in self.nodes if node.domain}
+        imports = [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
+        imports.append(helper.make_opsetid("", self.opset))
+        model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         onnx.checker.check_model(model)
         return model

@@ -163,6 +163,7 @@ DIFFERENT = {
         ),
         "ONNX Runtime does otherwise or refuses",
     ),
+    "matmul_nbits": "ONNX Runtime scales each weight, where an infinite scale makes NaN of 0",
     "atan2": "the peer is made of atan, which does not see the sign of 0",
 }
 """Ops whose peer treats odd floats in another way than numpy does, which decides."""

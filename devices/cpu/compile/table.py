@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.int8 import resize as int8_resize
 from trireme.devices.cpu.kernels.lowering import TABLE, Rule, native_reason
 from trireme.devices.cpu.kernels.movement import gather as lookup
 from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads
+from trireme.devices.cpu.kernels.nbits import linear as nbits_linear
 
 __all__ = [
     "TABLE",
@@ -51,6 +52,7 @@ __all__ = [
     "masks",
     "move",
     "native_reason",
+    "nbits_linear",
     "pads",
     "products",
     "ranking",
