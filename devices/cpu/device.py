@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
 from trireme.backend.device import (
     DeviceSpec,
@@ -23,7 +24,15 @@ from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
+from trireme.devices.cpu.compile.polymorphic import (
+    CpuPolymorphic,
+    build_polymorphic,
+    folded_values,
+    packed,
+    polymorphic_reason,
+)
 from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
+from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
@@ -59,6 +68,7 @@ class CpuDevice(HostMemoryDevice):
         self._jit, self._pool, self._server = jit, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
         self._lowered: LoweredGroups | None = None
+        self._sampled: tuple[Graph, GenericSample, frozenset[int]] | None = None
         self._probe: HandoverProbe | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -97,6 +107,27 @@ class CpuDevice(HostMemoryDevice):
         packed = [pack(program) for program in programs]
         with self._server.still() if self._server else nullcontext():
             return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
+
+    def polymorphic_reason(self, graph: Graph, node: Node) -> str | None:
+        """Return why a node of a graph with symbols has no kernel for every shape, else None."""
+        if found := host_reason(node, "cpu"):
+            return found
+        if any(graph.type(value).dtype == "string" for value in (*node.used, *node.outputs)):
+            return "cpu has no memory for strings"
+        if self._sampled is None or self._sampled[0] is not graph:
+            self._sampled = graph, sample_of(graph), folded_values(graph)
+        return polymorphic_reason(*self._sampled[1:], node)
+
+    def compile_polymorphic(self, graphs: Sequence[Graph]) -> list[PolymorphicExecutable]:
+        """Return an executable for each graph, which serves every shape.
+
+        Errors: CompileError
+        """
+        recipes = self._jit.recipes
+        programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
+        self._jit.addresses([code for program in programs for code in program.codes])
+        made = [packed(program) for program in programs]
+        return [CpuPolymorphic(one, self._jit, self._pool, self._server) for one in made]
 
     def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from trireme.backend.device import BoundCall, Device, Event
+from trireme.backend.device import BoundCall, Device, Event, Executable
 from trireme.ir.effects import States
+from trireme.ir.graph import Graph, Node
 
 Rebind = Callable[[int], None]
 """Moves one argument of a call to another address, for the launches that follow."""
@@ -100,6 +101,36 @@ class StateKeeper(Protocol):
     """A device that holds the arrays of `variable` and `assign`."""
 
     states: States
+
+
+@runtime_checkable
+class PolymorphicExecutable(Protocol):
+    """A region compiled once for every shape."""
+
+    def at(self, graph: Graph) -> Executable:
+        """Return the executable of one shape in microseconds: nothing is compiled.
+
+        graph: the compiled graph with static types; what shapes alone decide is constant there
+        Errors: CompileError, if the shape does not have the structure that was compiled, such as
+            an axis of size 1 that was not known to be broadcast
+        """
+
+
+@runtime_checkable
+class PolymorphicDevice(Protocol):
+    """A device with kernels whose sizes are known when they run."""
+
+    def polymorphic_reason(self, graph: Graph, node: Node) -> str | None:
+        """Say in a sentence why a node of a graph with symbols has no kernel for every shape.
+
+        None for a node that has one, and for one whose results shapes alone decide.
+        """
+
+    def compile_polymorphic(self, graphs: Sequence[Graph]) -> list[PolymorphicExecutable]:
+        """Compile graphs with symbols.
+
+        Errors: CompileError, if a node has no kernel for every shape
+        """
 
 
 def states_of(device: Device | None) -> States | None:

@@ -12,7 +12,15 @@ from types import FunctionType
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Step, Temp
+from trireme.devices.cpu.kernels.lowering import (
+    CONSTANTS,
+    At,
+    Extents,
+    InPlace,
+    KernelFault,
+    Step,
+    Temp,
+)
 from trireme.support.dtypes import numpy_dtype
 
 POISON = 0xA5
@@ -105,6 +113,9 @@ def _places(program, feeds, at_end):
             if isinstance(operand, CONSTANTS):
                 data = program.constants[key[1]]
                 places[key] = Guarded(data.nbytes, at_end, data, True)
+            elif isinstance(operand, Extents):
+                data = operand.words[operand.at :]
+                places[key] = Guarded(data.nbytes, at_end, data, True)
             elif isinstance(operand, InPlace):
                 data = span_of(operand)
                 places[key] = Guarded(data.nbytes, at_end, data, True)
@@ -124,6 +135,8 @@ def key_of(program, operand):
         return "in place", id(operand)
     if isinstance(operand, KernelFault):
         return "fault", id(operand)
+    if isinstance(operand, Extents):
+        return "extents", operand.at
     return ("temp", operand.key) if isinstance(operand, Temp) else program.buffer_aliases[operand]
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.llvm_types import (
     FLOATS,
@@ -66,8 +67,18 @@ class Value:
         return f"{self.type} {self.text}"
 
 
+class Word(Value):
+    """A size that a kernel reads when it runs; a maker's arguments hold one where sizes vary."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place, self.type, self.text = place, "i64", f"word {place}"
+
+
 Operand = Value | int | float
 Index = Value | int
+Plan = TypeVar("Plan")
 
 
 def _is_int(value: Any, wanted: int) -> bool:
@@ -101,6 +112,7 @@ class Function:
         self.name, self.isa, self.returns = name, isa, returns
         self.declarations: set[str] = set()
         self.constants: list[str] = []
+        self.words: list[Value] = []
         self._parameters = [p.rpartition(" ") for p in parameters]
         self._slots: list[str] = []
         self._lines: list[str] = []
@@ -125,6 +137,18 @@ class Function:
                 f"define {self.returns} @{self.name}({parameters}) #0 {{\n{body}\n}}",
             ]
         )
+
+    def known(self, plan: Plan) -> Plan:
+        """Return a dataclass or tuple with the values that were read in place of its Words."""
+        found: Any = plan
+        if isinstance(plan, Word):
+            found = self.words[plan.place]
+        elif isinstance(plan, tuple):
+            found = tuple(map(self.known, plan))
+        elif is_dataclass(plan) and not isinstance(plan, type):
+            parts = {f.name: self.known(getattr(plan, f.name)) for f in fields(plan)}
+            found = replace(plan, **parts)
+        return found  # type: ignore[no-any-return]
 
     # -- instructions -----------------------------------------------------------------------
 
@@ -189,11 +213,12 @@ class Function:
         first = self.as_value("i64", left)
         return self.select(self.compare("slt", first, right), first, right)
 
-    def maximum(self, left: Index, right: int) -> Index:
-        """Return the larger of an i64 and a number."""
-        if isinstance(left, int):
+    def maximum(self, left: Index, right: Index) -> Index:
+        """Return the larger of two i64."""
+        if isinstance(left, int) and isinstance(right, int):
             return max(left, right)
-        return self.select(self.compare("sgt", left, right), left, right)
+        first = self.as_value("i64", left)
+        return self.select(self.compare("sgt", first, right), first, right)
 
     def call(self, type: str, name: str, *arguments: Value, extra: str = "") -> Value:
         """Call an intrinsic or a library function, declaring it."""
@@ -261,23 +286,34 @@ class Function:
         """Emit a store."""
         self.line(f"store {value}, {pointer}, align {align}")
 
-    def load_some(self, type: str, pointer: Value, count: int) -> Value:
+    def load_some(self, type: str, pointer: Value, count: Index, align: int = 4) -> Value:
         """Load the first `count` lanes and no byte beyond them; the other lanes get 0."""
         lanes = lanes_of(type)
-        if count == lanes:
+        if _is_int(count, lanes):
             return self.load(type, pointer)
         name = f"llvm.masked.load.{mangled(type)}.p0"
         rest = self.as_value(type, 0.0)
-        return self.call(type, name, pointer, _align(self), _mask(self, lanes, count), rest)
+        unit = Value(self, "i32", str(align))
+        return self.call(type, name, pointer, unit, self.mask(lanes, count), rest)
 
-    def store_some(self, value: Value, pointer: Value, count: int) -> None:
+    def store_some(self, value: Value, pointer: Value, count: Index, align: int = 4) -> None:
         """Store the first `count` lanes and no byte beyond them."""
         lanes = lanes_of(value.type)
-        if count == lanes:
+        if _is_int(count, lanes):
             self.store(value, pointer)
             return
         name = f"llvm.masked.store.{mangled(value.type)}.p0"
-        self.call_void(name, value, pointer, _align(self), _mask(self, lanes, count))
+        unit = Value(self, "i32", str(align))
+        self.call_void(name, value, pointer, unit, self.mask(lanes, count))
+
+    def mask(self, lanes: int, count: Index) -> Value:
+        """Return which lanes come before `count`."""
+        if isinstance(count, int):
+            bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
+            return Value(self, f"<{lanes} x i1>", f"<{bits}>")
+        numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
+        first = Value(self, f"<{lanes} x i32>", f"<{numbers}>")
+        return self.compare("ult", first, self.splat(self.convert("trunc", count, "i32"), lanes))
 
     def gather(self, type: str, pointer: Value, stride: Value, count: int) -> Value:
         """Load `count` elements that lie `stride` elements apart, unaligned; 0 in other lanes."""
@@ -295,7 +331,7 @@ class Function:
         places = self.emit(pointers, f"getelementptr {element}, {pointer}, {offsets}")
         name = f"llvm.masked.gather.{mangled(type)}.v{lanes}p0"
         rest, unaligned = self.as_value(type, 0.0), Value(self, "i32", "1")
-        mask = _mask(self, lanes, lanes if count is None else count)
+        mask = self.mask(lanes, lanes if count is None else count)
         return self.call(type, name, places, unaligned, mask, rest)
 
     # -- control ----------------------------------------------------------------------------
@@ -361,12 +397,3 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "shl": lambda a, b: a << b,
 }
-
-
-def _align(fn: Function) -> Value:
-    return Value(fn, "i32", "4")
-
-
-def _mask(fn: Function, lanes: int, count: int) -> Value:
-    bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
-    return Value(fn, f"<{lanes} x i1>", f"<{bits}>")

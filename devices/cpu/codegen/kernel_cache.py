@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.ir import Word
 from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_identity
 from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
@@ -180,6 +181,8 @@ def encoded(value: Any) -> str:
         return value.hex() if value == value else struct.pack("<d", value).hex()
     if isinstance(value, _PLAIN):
         return repr(value)
+    if isinstance(value, Word):
+        return value.text
     if isinstance(value, tuple):
         return f"({' '.join(map(encoded, value))})"
     if is_dataclass(value) and not isinstance(value, type):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trireme.devices.cpu.codegen.ir import Function, Operand, Value
+from trireme.devices.cpu.codegen.ir import Function, Index, Operand, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 
 Kind = Literal["single", "double", "signed", "unsigned", "bool"]
@@ -39,28 +39,30 @@ SCALARS: dict[str, Scalar] = {
 """The element types of native kernels, by the graph's names."""
 
 
-def load(fn: Function, dtype: str, pointer: Value, lanes: int, count: int | None = None) -> Value:
+def load(fn: Function, dtype: str, pointer: Value, lanes: int, count: Index | None = None) -> Value:
     """Load `count` elements (all lanes when None) and no byte beyond; the other lanes are 0."""
     scalar = SCALARS[dtype]
     type, count = vector(lanes, scalar.memory), lanes if count is None else count
     if count == lanes:
         raw = fn.load(type, pointer, min(scalar.nbytes, 4))
-    elif scalar.nbytes >= 4:
-        raw = fn.load_some(type, pointer, count)
+    elif scalar.nbytes >= 4 or isinstance(count, Value):
+        raw = fn.load_some(type, pointer, count, min(scalar.nbytes, 4))
     else:
         raw = _load_pieces(fn, scalar, pointer, lanes, count)
     return _to_register(fn, dtype, raw)
 
 
-def store(fn: Function, dtype: str, value: Value, pointer: Value, count: int | None = None) -> None:
+def store(
+    fn: Function, dtype: str, value: Value, pointer: Value, count: Index | None = None
+) -> None:
     """Store the first `count` elements (all lanes when None) and no byte beyond them."""
     scalar = SCALARS[dtype]
     lanes = lanes_of(value.type)
     raw, count = _to_memory(fn, dtype, value), lanes if count is None else count
     if count == lanes:
         fn.store(raw, pointer, min(scalar.nbytes, 4))
-    elif scalar.nbytes >= 4:
-        fn.store_some(raw, pointer, count)
+    elif scalar.nbytes >= 4 or isinstance(count, Value):
+        fn.store_some(raw, pointer, count, min(scalar.nbytes, 4))
     else:
         for at, width in _pieces(count):
             part = fn.shuffle(raw, raw, range(at, at + width)) if width > 1 else fn.extract(raw, at)

@@ -30,6 +30,7 @@ from trireme.devices.cpu.compile.program import REFERENCE, RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
+    Extents,
     InPlace,
     KernelFault,
     Operand,
@@ -261,6 +262,8 @@ class Bound:
             return where
         if isinstance(operand, InPlace):
             return operand.data.ctypes.data
+        if isinstance(operand, Extents):
+            return operand.words.ctypes.data + 8 * operand.at
         if isinstance(operand, At):
             return self._address(operand.of) + operand.offset
         if isinstance(operand, KernelFault):

@@ -6,12 +6,13 @@ when the consumer is its only reader and makes an output of the same shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.kernels.expressions import EXPRESSIONS
 from trireme.devices.cpu.kernels.f32.elementwise import (
     MOST_INPUTS,
+    Term,
     expression_step,
     node_term,
     term_inputs,
@@ -45,11 +46,23 @@ class Group:
         return self.nodes[-1]
 
 
-def grouped(context: Context) -> Iterator[Group]:
-    """Yield the nodes of a graph in groups, each when its last node comes."""
+Reason = Callable[[Graph, Node], str | None]
+
+
+def patterns_of(context: Context) -> list[Pattern]:
+    """Return the patterns that are one kernel in a graph of one shape."""
+    return [*find_attention(context.graph), *chosen_hybrid(context)]
+
+
+def grouped(
+    context: Context, found: Sequence[Pattern], reason: Reason = native_reason
+) -> Iterator[Group]:
+    """Yield the nodes of a graph in groups, each when its last node comes.
+
+    reason: says why a node has no kernel
+    """
     graph = context.graph
     pending: dict[int, tuple[Node, ...]] = {}  # chains by the value they make
-    found: list[Pattern] = [*find_attention(graph), *chosen_hybrid(context)]
     patterns = {node.id: one for one in found for node in one.nodes}
     for node in graph.nodes:
         pattern = patterns.get(node.id)
@@ -60,7 +73,7 @@ def grouped(context: Context) -> Iterator[Group]:
             if node is pattern.nodes[-1]:
                 yield Group(pattern.nodes, True, pattern)
             continue
-        native = native_reason(graph, node) is None
+        native = reason(graph, node) is None
         chain: tuple[Node, ...] = (node,)
         if native and _is_expression(graph, node):
             for value in dict.fromkeys(node.used):
@@ -70,7 +83,7 @@ def grouped(context: Context) -> Iterator[Group]:
                         chain = before + chain
                     else:
                         yield Group(before, True)
-            if _joins_its_reader(graph, node):
+            if _joins_its_reader(graph, node, reason):
                 pending[node.outputs[0]] = chain
                 continue
         yield Group(chain, native)
@@ -86,7 +99,7 @@ def _is_expression(graph: Graph, node: Node) -> bool:
     return node.op in EXPRESSIONS and not is_quantized(graph, node)
 
 
-def _joins_its_reader(graph: Graph, node: Node) -> bool:
+def _joins_its_reader(graph: Graph, node: Node, reason: Reason) -> bool:
     """Whether the only reader of a node's result is an elementwise node of the same shape."""
     value = node.outputs[0]
     readers = graph.users(value)
@@ -94,7 +107,7 @@ def _joins_its_reader(graph: Graph, node: Node) -> bool:
         return False
     reader = readers[0]
     same = graph.type(reader.outputs[0]).shape == graph.type(value).shape
-    return same and native_reason(graph, reader) is None
+    return same and reason(graph, reader) is None
 
 
 def _inputs(graph: Graph, nodes: Sequence[Node]) -> tuple[int, ...]:
@@ -122,6 +135,13 @@ def lower_group(context: Context, group: Group) -> Sequence[Step]:
 
 def _chain_step(context: Context, group: Group) -> Step:
     """Return the step of a chain of elementwise nodes."""
+    name, terms, inputs = chain_terms(context, group)
+    nodes = tuple(node.id for node in group.nodes)
+    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
+
+
+def chain_terms(context: Context, group: Group) -> tuple[str, list[Term], tuple[int, ...]]:
+    """Return a chain of elementwise nodes as an expression: its name, terms and inputs."""
     inputs = _inputs(context.graph, group.nodes)
     places = {value: ~k for k, value in enumerate(inputs)}
     terms = []
@@ -129,6 +149,4 @@ def _chain_step(context: Context, group: Group) -> Step:
         terms.append(node_term(context.graph, node, places))
         places[node.outputs[0]] = k
     name = "_".join(node.op for node in group.nodes)
-    name = name if len(name) < 60 else f"chain_of_{len(terms)}"
-    nodes = tuple(node.id for node in group.nodes)
-    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
+    return name if len(name) < 60 else f"chain_of_{len(terms)}", terms, inputs

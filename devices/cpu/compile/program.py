@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from trireme.backend.arena import LiveRange
 from trireme.backend.arena import pack as pack_ranges
@@ -16,7 +17,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
-from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group
+from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group, patterns_of
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -54,6 +55,14 @@ class ReferenceStep:
 
 
 Item = Step | ReferenceStep
+
+
+class Reader(Protocol):
+    """A step of any kind: it reads operands."""
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The operands it reads."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ def build(
     items: list[Item] = []
     kernels: dict[int, str] = {}
     stretches: list[tuple[int, RegionProgram, int]] = []
-    groups = list(grouped(context))
+    groups = list(grouped(context, patterns_of(context)))
     for group in cut(graph, groups, isa) if parts else groups:
         if isinstance(group, BatchTile):
             one = build(group.graph, isa, threads, winograd, recipes, parts=False)
@@ -167,7 +176,7 @@ def build(
 
 def pack(program: RegionProgram) -> RegionProgram:
     """Return the program with its constants, as kernels read them."""
-    constants = _constants(program.items)
+    constants = constants_of(program.items)
     _release(program.graph, constants)
     return replace(program, constants=constants)
 
@@ -255,7 +264,7 @@ def _place(
     return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
 
 
-def _constants(items: Iterable[Item]) -> dict[int, Array]:
+def constants_of(items: Iterable[Reader]) -> dict[int, Array]:
     """Return aligned, contiguous constants by the identity of the array that a step names."""
     found: dict[int, Array] = {}
     for item in items:

@@ -76,11 +76,19 @@ class Packed:
     make: Callable[[], Array]
 
 
+@dataclass(frozen=True, eq=False)
+class Extents:
+    """Sizes that a polymorphic kernel reads: int64 words, from a place on."""
+
+    words: Array
+    at: int
+
+
 CONSTANTS = (np.ndarray, Packed)
 """What a step reads and nobody writes."""
-Operand = int | Array | Packed | InPlace | Temp | At | KernelFault
+Operand = int | Array | Packed | InPlace | Temp | At | KernelFault | Extents
 """A place whose address a kernel gets: a value by id, packed constants, a Temp, a KernelFault..."""
-_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault)
+_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault, Extents)
 
 
 ELEMENTWISE, ELEMENTWISE_Q8 = "elementwise_f32", "elementwise_q8"

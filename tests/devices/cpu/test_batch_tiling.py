@@ -10,7 +10,7 @@ from cpu_run import assert_close, run
 
 from trireme.devices.cpu.codegen.target import available_isas, choose_isa
 from trireme.devices.cpu.compile import batch_tiling as batches
-from trireme.devices.cpu.compile.fusion import grouped
+from trireme.devices.cpu.compile.fusion import grouped, patterns_of
 from trireme.devices.cpu.compile.program import build
 from trireme.devices.cpu.kernels.lowering import Context
 from trireme.ir.builder import GraphBuilder
@@ -104,7 +104,8 @@ def small(monkeypatch):
 
 
 def groups_of(graph, isa):
-    return list(grouped(Context(graph, choose_isa(isa), 1)))
+    context = Context(graph, choose_isa(isa), 1)
+    return list(grouped(context, patterns_of(context)))
 
 
 def feeds_of(rng, graph):

@@ -23,10 +23,9 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED_EACH,
     MatmulShape,
     Strides,
-    pack_panels,
-    panel_bytes,
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.products import Operands, conv_reason, product_step
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (

@@ -112,27 +112,32 @@ class ElementWalk:
 
 def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> ElementWalk:
     """Merge the dimensions of an output that all dense, broadcast operands walk alike."""
-    columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
-    dims: list[int] = []
-    strides: list[list[int]] = [[] for _ in columns]
+    columns = [dense_strides(operand, shape) for operand in (*operands, shape)]
+    axes = merged_axes(shape, operands)
+    if not axes:
+        strides = [(0 if math.prod(o) == 1 else 1,) for o in operands]
+        return ElementWalk((1,), (*strides, (1,)))
+    dims = tuple(math.prod(shape[axis] for axis in run) for run in axes)
+    return ElementWalk(dims, tuple(tuple(c[run[-1]] for run in axes) for c in columns))
+
+
+def merged_axes(
+    shape: Sequence[int], operands: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return runs of axes that all operands walk as one; axes of size 1 are left out."""
+    columns = [dense_strides(operand, shape) for operand in (*operands, shape)]
+    runs: list[tuple[int, ...]] = []
     for axis, size in enumerate(shape):
         if size == 1:
             continue
-        if dims and all(s[-1] == c[axis] * size for s, c in zip(strides, columns, strict=True)):
-            dims[-1] *= size
-            for s, c in zip(strides, columns, strict=True):
-                s[-1] = c[axis]
-            continue
-        dims.append(size)
-        for s, c in zip(strides, columns, strict=True):
-            s.append(c[axis])
-    if not dims:
-        dims, strides = [1], [[0 if math.prod(o) == 1 else 1] for o in (*operands, shape)]
-        strides[-1] = [1]
-    return ElementWalk(tuple(dims), tuple(tuple(s) for s in strides))
+        if runs and all(c[runs[-1][-1]] == c[axis] * size for c in columns):
+            runs[-1] = (*runs[-1], axis)
+        else:
+            runs.append((axis,))
+    return tuple(runs)
 
 
-def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
+def dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
     """Strides of a dense operand along the output's axes, 0 where it is broadcast."""
     padded = [1] * (len(shape) - len(operand)) + list(operand)
     strides, step = [0] * len(shape), 1
@@ -143,7 +148,7 @@ def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Loop:
+class ExpressionLoop:
     """What every vector of an expression's kernel is made of: terms, a walk, dtypes, lanes."""
 
     terms: Sequence[Term]
@@ -167,12 +172,11 @@ def expression_kernel(
     Operands: the arrays read, then the array written; dtypes: theirs
     """
     fn, pointers, chunk, _ = begin(name, isa, len(walk.strides))
-    widths = [SCALARS[dtype].nbytes for dtype in (*dtypes, *(t.dtype for t in terms))]
-    lanes = isa.vector_bits // (8 * min(max(widths), 4))
-    loop = _Loop(terms, walk, dtypes, lanes)
+    lanes = expression_lanes(isa, terms, dtypes)
+    loop = ExpressionLoop(terms, walk, dtypes, lanes)
     inner = walk.dims[-1]
     rows = math.prod(walk.dims[:-1])
-    seconds = _vector_cost(isa, loop) * rows * -(-inner // lanes) / 7e9
+    seconds = vector_s(isa, loop) * rows * -(-inner // lanes)
     if len(walk.dims) == 1:
         size, chunks = deal(-(-inner // lanes), seconds)
         _flat(fn, pointers, chunk, loop, (size * lanes, chunks))
@@ -181,18 +185,18 @@ def expression_kernel(
     first = chunk * size
     for row in fn.range(first, fn.minimum(first + size, rows)):
         bases = loop.at(fn, pointers, [row_offset(fn, row, walk, k) for k in range(len(pointers))])
-        _span(fn, bases, loop, inner)
+        emit_span(fn, bases, loop, inner)
     return finish(fn), chunks, seconds
 
 
-def _vector_cost(isa: Isa, loop: _Loop) -> float:
-    """Return about how many instructions a vector of all lanes takes."""
+def vector_s(isa: Isa, loop: ExpressionLoop) -> float:
+    """Return about how many seconds a vector of all lanes takes, by its instructions."""
 
     def registers(dtype: str) -> float:
         return max(8 * SCALARS[dtype].nbytes * loop.lanes / isa.vector_bits, 1)
 
     work = sum(expression_cost(t.op, t.dtype, loop.lanes) * registers(t.dtype) for t in loop.terms)
-    return work + sum(2 * registers(dtype) for dtype in loop.dtypes)
+    return (work + sum(2 * registers(dtype) for dtype in loop.dtypes)) / 7e9
 
 
 def row_offset(fn: Function, row: Index, walk: ElementWalk, operand: int) -> Index:
@@ -209,7 +213,11 @@ def row_offset(fn: Function, row: Index, walk: ElementWalk, operand: int) -> Ind
 
 
 def _flat(
-    fn: Function, pointers: Sequence[Value], chunk: Value, loop: _Loop, cut: tuple[int, int]
+    fn: Function,
+    pointers: Sequence[Value],
+    chunk: Value,
+    loop: ExpressionLoop,
+    cut: tuple[int, int],
 ) -> None:
     """Emit a walk of one dimension, cut into chunks of whole vectors; the last has the tail."""
     size, chunks = cut
@@ -231,15 +239,28 @@ def _flat(
                 _vector(fn, pointers, loop, whole, inner - whole)
 
 
-def _span(fn: Function, bases: Sequence[Value], loop: _Loop, count: int) -> None:
-    whole = count // loop.lanes * loop.lanes
+def expression_lanes(isa: Isa, terms: Sequence[Term], dtypes: Sequence[str]) -> int:
+    """Return the elements of a vector: registers of the widest type, of at most 4 bytes."""
+    widths = [SCALARS[dtype].nbytes for dtype in (*dtypes, *(t.dtype for t in terms))]
+    return isa.vector_bits // (8 * min(max(widths), 4))
+
+
+def emit_span(fn: Function, bases: Sequence[Value], loop: ExpressionLoop, count: Index) -> None:
+    """Emit the expression for `count` elements that follow each other."""
+    whole = count - fn.integer("urem", count, loop.lanes)
     for i in fn.range(0, whole, loop.lanes):
         _vector(fn, bases, loop, i, loop.lanes)
-    if whole < count:
+    if isinstance(count, Value):
+        rest = fn.as_value("i64", count - whole)
+        with fn.when(fn.compare("ne", rest, 0)):
+            _vector(fn, bases, loop, whole, rest)
+    elif isinstance(whole, int) and whole < count:
         _vector(fn, bases, loop, whole, count - whole)
 
 
-def _vector(fn: Function, bases: Sequence[Value], loop: _Loop, at: Index, count: int) -> None:
+def _vector(
+    fn: Function, bases: Sequence[Value], loop: ExpressionLoop, at: Index, count: Index
+) -> None:
     """Emit the expression for `count` elements, at most one vector, from element `at`."""
     steps = [strides[-1] for strides in loop.walk.strides]
     places = loop.at(fn, bases, [at if step else 0 for step in steps])
@@ -271,12 +292,16 @@ def expression_step(
     type = context.type(output)
     walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
     dtypes = tuple(context.type(i).dtype for i in (*inputs, output))
-    name = "_".join(
-        [name, *dict.fromkeys(SCALARS[d].short for t in terms for d in (t.dtype, t.makes))]
-    )
+    name = expression_name(name, terms)
     code, chunks, seconds = context.kernel(expression_kernel, name, tuple(terms), walk, dtypes)
     reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
     return Step(code, reads, (output,), chunks, seconds=seconds, nodes=nodes)
+
+
+def expression_name(name: str, terms: Sequence[Term]) -> str:
+    """Return the name of an expression's kernel: with what it is computed in."""
+    dtypes = dict.fromkeys(SCALARS[d].short for t in terms for d in (t.dtype, t.makes))
+    return "_".join([name, *dtypes])
 
 
 def activation_step(context: Context, activation: str, value: int, node: int) -> Step:
@@ -299,7 +324,8 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     return steps
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def expression_reason(graph: Graph, node: Node) -> str | None:
+    """Say why an elementwise node has no native kernel, None when it has."""
     activation = str(node.attrs.get("activation") or "")
     dtypes = [graph.type(value).dtype for value in (*node.used, *node.outputs)]
     if activation not in ACTIVATIONS or (activation and dtypes[0] != "float32"):
@@ -317,7 +343,7 @@ def _stored_reason(graph: Graph, node: Node) -> str | None:
     types = [graph.type(value) for value in (*node.used[1:], *node.outputs)]
     if any(type.quant != types[0].quant for type in types):
         return f"{node.op} has no native kernel between different quantisations"
-    return _reason(graph, node)
+    return expression_reason(graph, node)
 
 
 def _pow_reason(graph: Graph, node: Node) -> str | None:
@@ -329,5 +355,7 @@ def _pow_reason(graph: Graph, node: Node) -> str | None:
 
 
 for _op in EXPRESSIONS:
-    TABLE.add(_op, Rule(_reason, _lower), [dtype for dtype in SCALARS if emitter(_op, dtype)])
+    TABLE.add(
+        _op, Rule(expression_reason, _lower), [dtype for dtype in SCALARS if emitter(_op, dtype)]
+    )
 TABLE.add("where", Rule(_stored_reason, _lower), STORED_8)

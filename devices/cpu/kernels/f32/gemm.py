@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
+from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
+from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
-from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
@@ -116,24 +114,6 @@ def cut_product(isa: Isa, product: MatmulShape, threads: int) -> Cut:
     )
 
 
-def panel_bytes(batch: int, depth: int, columns: int, width: int) -> int:
-    """Return the bytes of what `pack_panels` returns."""
-    return 4 * batch * -(-columns // width) * depth * width
-
-
-def pack_panels(b: Array, width: int) -> Array:
-    """Return B [batch, depth, columns] as panels [batch, panel, depth, width], zero-padded."""
-    batch, depth, columns = b.shape
-    whole, rest = divmod(columns, width)
-    room = aligned_bytes(panel_bytes(batch, depth, columns, width))
-    packed = room.view(np.float32).reshape(batch, -1, depth, width)
-    cut = b[:, :, : whole * width].reshape(batch, depth, whole, width)
-    packed[:, :whole] = cut.transpose(0, 2, 1, 3)
-    if rest:
-        packed[:, whole, :, :rest] = b[:, :, whole * width :]
-    return packed
-
-
 def product_kernel(isa: Isa, product: MatmulShape, cut: Cut, what: str) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 
@@ -142,7 +122,7 @@ def product_kernel(isa: Isa, product: MatmulShape, cut: Cut, what: str) -> tuple
     tiling = cut.tiling
     name = f"{what}_f32_{tiling.tile_rows}x{tiling.vectors}"
     fn, operands, chunk, local = begin(name, isa, 3 + product.bias + product.residual)
-    _MatmulEmitter(fn, product, cut, operands, local).chunk(chunk)
+    MatmulEmitter(fn, product, cut, operands, local).chunk(chunk)
     local_bytes = 0
     if product.window:
         local_bytes = 4 * (
@@ -151,7 +131,7 @@ def product_kernel(isa: Isa, product: MatmulShape, cut: Cut, what: str) -> tuple
     return finish(fn), product.size.batch * cut.blocks * cut.groups, local_bytes
 
 
-class _MatmulEmitter:
+class MatmulEmitter:
     """Writes one product kernel: chunk > slice > panel > tile."""
 
     def __init__(
@@ -173,16 +153,16 @@ class _MatmulEmitter:
         batch = fn.integer("udiv", rest, cut.blocks) if product.size.batch > 1 else 0
         self._enter_batch(batch)
         tiling = cut.tiling
-        self.first_tile = _times(fn, block, tiling.block_tiles)
-        self.end_tile = fn.minimum(_plus(fn, self.first_tile, tiling.block_tiles), cut.whole_tiles)
+        self.first_tile = times(fn, block, tiling.block_tiles)
+        self.end_tile = fn.minimum(plus(fn, self.first_tile, tiling.block_tiles), cut.whole_tiles)
         self.is_last_block = self._is_last(block, cut.blocks)
-        self.first_panel = _times(fn, group, tiling.group_panels)
+        self.first_panel = times(fn, group, tiling.group_panels)
         self.end_panel = fn.minimum(
-            _plus(fn, self.first_panel, tiling.group_panels), cut.whole_panels
+            plus(fn, self.first_panel, tiling.group_panels), cut.whole_panels
         )
         self.is_last_group = self._is_last(group, cut.groups)
         for start in fn.range(0, product.size.depth, tiling.depth_slice):
-            end = fn.minimum(_plus(fn, start, tiling.depth_slice), product.size.depth)
+            end = fn.minimum(plus(fn, start, tiling.depth_slice), product.size.depth)
             self._slice(start, end)
 
     def _part(self, index: Index, count: int) -> Index:
@@ -207,14 +187,14 @@ class _MatmulEmitter:
     def _slice(self, start: Index, end: Index) -> None:
         """Emit one slice of depth: gather A's part of it, then all panels."""
         fn, product, cut = self.fn, self.product, self.cut
-        self.start, self.count = start, _minus(fn, end, start)
+        self.start, self.count = start, minus(fn, end, start)
         self.is_first = True if isinstance(start, int) else fn.compare("eq", start, 0)
         self.is_final = True if isinstance(end, int) else fn.compare("eq", end, product.size.depth)
         window = product.window
         if window:
             rows = cut.tiling.tile_rows
-            first = _times(fn, self.first_tile, rows)
-            last = fn.minimum(_plus(fn, first, cut.tiling.block_tiles * rows), product.size.rows)
+            first = times(fn, self.first_tile, rows)
+            last = fn.minimum(plus(fn, first, cut.tiling.block_tiles * rows), product.size.rows)
             kernel_rows = (
                 fn.integer("udiv", start, window.row),
                 fn.integer("udiv", end, window.row),
@@ -238,12 +218,12 @@ class _MatmulEmitter:
         if product.b.row:
             b = fn.at(
                 self.b,
-                _plus(fn, _times(fn, self.start, product.b.row), _times(fn, panel, cut.width)),
+                plus(fn, times(fn, self.start, product.b.row), times(fn, panel, cut.width)),
             )
         else:
-            depth_at = _plus(fn, _times(fn, panel, product.size.depth), self.start)
-            b = fn.at(self.b, _times(fn, depth_at, cut.width))
-        column = _times(fn, panel, cut.width)
+            depth_at = plus(fn, times(fn, panel, product.size.depth), self.start)
+            b = fn.at(self.b, times(fn, depth_at, cut.width))
+        column = times(fn, panel, cut.width)
         for tile in fn.range(self.first_tile, self.end_tile):
             self._tile(tile, cut.tiling.tile_rows, b, column, columns)
         if cut.whole_tiles < cut.tiles:
@@ -253,82 +233,119 @@ class _MatmulEmitter:
             )
 
     def _tile(self, tile: Index, rows: int, b: Value, column: Index, columns: int) -> None:
-        """Emit one register tile: load or clear it, walk the depth, finish or store it."""
+        """Emit one register tile."""
         fn, product, cut = self.fn, self.product, self.cut
+        row = times(fn, tile, cut.tiling.tile_rows)
+        c_at = plus(fn, times(fn, row, product.c.row), column)
+        if product.window:
+            a_row = cut.stride
+            first = times(fn, self.first_tile, cut.tiling.tile_rows)
+            a = fn.at(self.local, times(fn, minus(fn, row, first), a_row))
+        else:
+            a_row = product.a.row
+            a = fn.at(self.a, plus(fn, times(fn, row, a_row), self.start))
         vectors = -(-columns // self.lanes)
         counts = [min(self.lanes, columns - v * self.lanes) for v in range(vectors)]
-        row = _times(fn, tile, cut.tiling.tile_rows)
-        c_at = _plus(fn, _times(fn, row, product.c.row), column)
+        is_whole = rows == cut.tiling.tile_rows and columns == cut.width
+        lines = [(a, r * a_row) for r in range(rows)]
+        places = [(c_at, r * product.c.row) for r in range(rows)]
+        heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
+        self.register_tile(lines, places, b, column, counts, heavy)
+
+    def register_tile(
+        self,
+        lines: Sequence[tuple[Value, int]],
+        places: Sequence[tuple[Index, int]],
+        b: Value,
+        column: Index,
+        counts: Sequence[Index],
+        heavy: bool = False,
+    ) -> None:
+        """Emit one register tile: load or clear it, walk the depth, finish or store it.
+
+        lines, places: where rows of A and of C begin; a known number is apart
+        counts: columns of each vector
+        heavy: whether the activation comes in a loop
+        """
+        fn = self.fn
         types = [self._type(count) for count in counts]
-        acc = [[Var(fn, type, 0.0) for type in types] for _ in range(rows)]
+        acc = [[Var(fn, type, 0.0) for type in types] for _ in lines]
         if self.is_first is not True:
             with fn.when(fn.compare("ne", fn.as_value("i64", self.start), 0)):
-                for r in range(rows):
-                    for v in range(vectors):
-                        at = fn.at(self.c, _plus(fn, c_at, r * product.c.row + v * self.lanes))
-                        acc[r][v].set(fn.load_some(types[v], at, counts[v]))
-        self._walk_depth(row, b, acc, counts)
+                for row, place in zip(acc, places, strict=True):
+                    for v, accumulator in enumerate(row):
+                        at = self._place(place, v)
+                        accumulator.set(fn.load_some(types[v], at, counts[v]))
+        self._walk_depth(lines, b, acc, counts)
         if not isinstance(self.is_final, Value):
-            self._finish(acc, c_at, column, counts)
+            self._finish(acc, places, column, counts, heavy)
             return
         for final in fn.either(self.is_final):
             if final:
-                self._finish(acc, c_at, column, counts)
+                self._finish(acc, places, column, counts, heavy)
             else:
-                self._store(acc, c_at, counts)
+                for row, place in zip(acc, places, strict=True):
+                    for v, accumulator in enumerate(row):
+                        fn.store_some(accumulator.get(), self._place(place, v), counts[v])
 
-    def _type(self, count: int) -> str:
+    def _place(self, place: tuple[Index, int], v: int) -> Value:
+        """The address of a vector of a row of C."""
+        return self.fn.at(self.c, plus(self.fn, place[0], place[1] + v * self.lanes))
+
+    def _type(self, count: Index) -> str:
         """The vector that holds `count` columns."""
-        return vector(lanes_for(self.fn.isa, count), "float")
+        return (
+            self.type
+            if isinstance(count, Value)
+            else vector(lanes_for(self.fn.isa, count), "float")
+        )
 
-    def _walk_depth(self, row: Index, b: Value, acc: list[list[Var]], counts: list[int]) -> None:
+    def _walk_depth(
+        self,
+        lines: Sequence[tuple[Value, int]],
+        b: Value,
+        acc: list[list[Var]],
+        counts: Sequence[Index],
+    ) -> None:
         fn, product, cut = self.fn, self.product, self.cut
-        if product.window:
-            a_row = cut.stride
-            first = _times(fn, self.first_tile, cut.tiling.tile_rows)
-            a = fn.at(self.local, _times(fn, _minus(fn, row, first), a_row))
-        else:
-            a_row = product.a.row
-            a = fn.at(self.a, _plus(fn, _times(fn, row, a_row), self.start))
 
         def panel(at: Value) -> list[Value]:
             return [self._b_vector(at, v, count) for v, count in enumerate(counts)]
 
-        unroll = _unroll(product.size.depth, cut.tiling.depth_slice)
-        multiply_tile(
-            fn, acc, (a, a_row), (b, product.b.row or cut.width), panel, self.count, unroll
-        )
+        depth = product.size.depth
+        exact = isinstance(depth, int)
+        unroll = _unroll(depth, cut.tiling.depth_slice) if exact else 4
+        b_row = product.b.row or cut.width
+        multiply_tile(fn, acc, lines, (b, b_row), panel, self.count, unroll, exact)
 
-    def _b_vector(self, at: Value, v: int, count: int) -> Value:
+    def _b_vector(self, at: Value, v: int, count: Index) -> Value:
         place, type = self.fn.at(at, v * self.lanes), self._type(count)
         if not self.product.b.row:
             return self.fn.load(type, place, 4 * lanes_of(type))
         return self.fn.load_some(type, place, count)
 
-    def _store(self, acc: list[list[Var]], c_at: Index, counts: list[int]) -> None:
-        fn = self.fn
-        for r, row in enumerate(acc):
-            for v, accumulator in enumerate(row):
-                offset = r * self.product.c.row + v * self.lanes
-                fn.store_some(accumulator.get(), fn.at(self.c, _plus(fn, c_at, offset)), counts[v])
-
-    def _finish(self, acc: list[list[Var]], c_at: Index, column: Index, counts: list[int]) -> None:
+    def _finish(
+        self,
+        acc: list[list[Var]],
+        places: Sequence[tuple[Index, int]],
+        column: Index,
+        counts: Sequence[Index],
+        heavy: bool,
+    ) -> None:
         """Emit bias, residual, activation and the store of a tile."""
         fn, product = self.fn, self.product
-        is_whole = len(acc) == self.cut.tiling.tile_rows and sum(counts) == self.cut.width
-        heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
         types = [self._type(count) for count in counts]
         bias = (
             [
-                fn.load_some(types[v], fn.at(self.bias, _plus(fn, column, v * self.lanes)), count)
+                fn.load_some(types[v], fn.at(self.bias, plus(fn, column, v * self.lanes)), count)
                 for v, count in enumerate(counts)
             ]
             if self.bias
             else []
         )
-        for r, row in enumerate(acc):
+        for row, place in zip(acc, places, strict=True):
             for v, accumulator in enumerate(row):
-                at = _plus(fn, c_at, r * product.c.row + v * self.lanes)
+                at = plus(fn, place[0], place[1] + v * self.lanes)
                 value = accumulator.get()
                 if bias:
                     value = value + bias[v]
@@ -340,59 +357,11 @@ class _MatmulEmitter:
         if heavy:  # in a loop: spelt out for every kind of tile the code would grow too long
             for i in fn.range(0, len(acc)):
                 for v, count in enumerate(counts):
-                    offset = _plus(fn, _times(fn, i, product.c.row), v * self.lanes)
-                    place = fn.at(fn.at(self.c, c_at), offset)
-                    value = fn.load_some(types[v], place, count)
-                    fn.store_some(activate(fn, product.activation, value), place, count)
-
-
-def multiply_tile(
-    fn: Function,
-    acc: Sequence[Sequence[Var]],
-    a: tuple[Value, int],
-    b: tuple[Value, int],
-    panel: Callable[[Value], list[Value]],
-    depth: Index,
-    unroll: int,
-) -> None:
-    """Emit a register tile's walk over the depth: acc[r][v] += A[r, k] * B[k, v].
-
-    a, b: where A and B begin, and the elements between their rows
-    panel: loads the vectors of one row of B
-    unroll: divides the depth
-    """
-    for k in fn.range(0, depth, unroll):
-        for step in range(unroll):
-            columns = panel(fn.at(b[0], _times(fn, _plus(fn, k, step), b[1])))
-            for r, accumulators in enumerate(acc):
-                scalar = fn.load("float", fn.at(a[0], _plus(fn, k, step + r * a[1])))
-                factors = {n: fn.splat(scalar, n) for n in {lanes_of(c.type) for c in columns}}
-                for accumulator, column in zip(accumulators, columns, strict=True):
-                    factor = factors[lanes_of(column.type)]
-                    accumulator.set(fn.fma(factor, column, accumulator.get()))
+                    offset = plus(fn, times(fn, i, product.c.row), v * self.lanes)
+                    at = fn.at(fn.at(self.c, places[0][0]), offset)
+                    value = fn.load_some(types[v], at, count)
+                    fn.store_some(activate(fn, product.activation, value), at, count)
 
 
 def _unroll(depth: int, slice_: int) -> int:
     return next(u for u in (4, 2, 1) if depth % u == 0 and slice_ % u == 0)
-
-
-def _times(fn: Function, index: Index, factor: int) -> Index:
-    if isinstance(index, int) or factor == 0:
-        return index * factor if isinstance(index, int) else 0
-    return index * factor
-
-
-def _plus(fn: Function, index: Index, other: Index) -> Index:
-    if isinstance(index, int) and not isinstance(other, int):
-        return other + index
-    if isinstance(other, int) and other == 0:
-        return index
-    return index + other
-
-
-def _minus(fn: Function, index: Index, other: Index) -> Index:
-    if isinstance(other, int) and other == 0:
-        return index
-    if isinstance(index, int) and isinstance(other, Value):
-        return fn.as_value("i64", index) - other
-    return index - other

@@ -16,11 +16,10 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     MatmulShape,
     Strides,
     cut_product,
-    pack_panels,
-    panel_bytes,
     product_kernel,
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
@@ -46,7 +45,7 @@ class Operands:
     c: int | Temp
 
 
-_FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
+FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
 
 
 def product_step(
@@ -62,14 +61,14 @@ def product_step(
         (operands.c,),
         chunks,
         local_bytes,
-        seconds=_seconds(context.isa, product),
+        seconds=product_s(context.isa, product),
         nodes=(node.id,),
         columns=cut.groups,
-        family=_FAMILIES.get(what, ELEMENTWISE),
+        family=FAMILIES.get(what, ELEMENTWISE),
     )
 
 
-def _seconds(isa: Isa, product: MatmulShape) -> float:
+def product_s(isa: Isa, product: MatmulShape) -> float:
     """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
     size = product.size
     b_items = size.depth * size.columns * size.batch
@@ -77,11 +76,14 @@ def _seconds(isa: Isa, product: MatmulShape) -> float:
     return max(2.0 * size.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
 
 
-def _extra(context: Context, node: Node) -> tuple[bool, bool, tuple[Operand, ...]]:
-    """Return whether a node has a bias and a residual (inputs 2 and 3), and both as operands."""
+def _extra(node: Node) -> tuple[bool, bool]:
+    """Return whether a node has a bias and a residual: inputs 2 and 3."""
     given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
-    found = tuple(context.operand(i) for i in given if i is not None)
-    return given[0] is not None, given[1] is not None, found
+    return given[0] is not None, given[1] is not None
+
+
+def _extra_operands(context: Context, node: Node) -> tuple[Operand, ...]:
+    return tuple(context.operand(i) for i in node.inputs[2:4] if i is not None)
 
 
 def constant_reason(graph: Graph, node: Node, position: int, what: str) -> str | None:
@@ -133,14 +135,13 @@ def conv_reason(graph: Graph, node: Node) -> str | None:
     return image_reason(graph, node) or constant_reason(graph, node, 1, "weights")
 
 
-def lower_conv(context: Context, node: Node) -> list[Step]:
-    """Lower a conv to a product over gathered rows; of the image itself where that is dense."""
-    graph, weight = context.graph, node.used[1]
-    w, y = context.type(weight).dims, context.type(node.outputs[0]).dims
+def conv_product(graph: Graph, node: Node) -> MatmulShape:
+    """Return a conv as a product over gathered rows; of the image itself where that is dense."""
+    w, y = graph.type(node.used[1]).dims, graph.type(node.outputs[0]).dims
     groups, depth, columns = node.attrs["groups"], math.prod(w[1:]), w[0] // node.attrs["groups"]
     window = window_of(graph, node, w[1:-1], w[-1])
-    bias, residual, extra = _extra(context, node)
-    product = MatmulShape(
+    bias, residual = _extra(node)
+    return MatmulShape(
         Size(math.prod(y[:-1]), columns, depth, groups),
         a=Strides(window.channels, w[-1]),
         b=PACKED_EACH,
@@ -152,6 +153,13 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
         window=None if window.is_dense else window,
     )
 
+
+def conv_operands(context: Context, node: Node) -> Operands:
+    """Return the operands of a conv's product."""
+    weight, groups = node.used[1], node.attrs["groups"]
+    w = context.type(weight).dims
+    depth, columns = math.prod(w[1:]), w[0] // groups
+
     def pack(width: int) -> Operand:
         def make() -> Array:
             data = context.constant(weight).reshape(groups, columns, depth)
@@ -160,16 +168,22 @@ def lower_conv(context: Context, node: Node) -> list[Step]:
         nbytes = panel_bytes(groups, depth, columns, width)
         return context.pack_later(weight, f"panels {groups} {width}", nbytes, make)
 
-    operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
-    return [product_step(context, node, product, operands, "conv")]
+    extra = _extra_operands(context, node)
+    return Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
 
 
-def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
-    weight = node.used[1]
-    columns, depth = context.type(weight).dims
-    rows = context.type(node.outputs[0]).elements // columns
-    bias, residual, extra = _extra(context, node)
-    product = MatmulShape(
+def lower_conv(context: Context, node: Node) -> list[Step]:
+    """Lower a conv to a product."""
+    product = conv_product(context.graph, node)
+    return [product_step(context, node, product, conv_operands(context, node), "conv")]
+
+
+def fully_connected_product(graph: Graph, node: Node) -> MatmulShape:
+    """Return a fully connected layer as a product."""
+    columns, depth = graph.type(node.used[1]).dims
+    rows = graph.type(node.outputs[0]).elements // columns
+    bias, residual = _extra(node)
+    return MatmulShape(
         Size(rows, columns, depth),
         a=Strides(depth),
         b=PACKED,
@@ -179,6 +193,12 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
         activation=node.attrs["activation"],
     )
 
+
+def fully_connected_operands(context: Context, node: Node) -> Operands:
+    """Return the operands of a fully connected layer's product."""
+    weight = node.used[1]
+    columns, depth = context.type(weight).dims
+
     def pack(width: int) -> Operand:
         def make() -> Array:
             return pack_panels(context.constant(weight).T[None], width)
@@ -186,11 +206,18 @@ def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
         nbytes = panel_bytes(1, depth, columns, width)
         return context.pack_later(weight, f"panels 1 {width}", nbytes, make)
 
-    operands = Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
+    extra = _extra_operands(context, node)
+    return Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
+
+
+def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
+    product = fully_connected_product(context.graph, node)
+    operands = fully_connected_operands(context, node)
     return [product_step(context, node, product, operands, "fully_connected")]
 
 
-def _fully_connected_reason(graph: Graph, node: Node) -> str | None:
+def fully_connected_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a fully connected layer has no native kernel, None when it has."""
     return (
         float_reason(graph, node)
         or activation_reason(node)
@@ -198,7 +225,8 @@ def _fully_connected_reason(graph: Graph, node: Node) -> str | None:
     )
 
 
-def _matmul_reason(graph: Graph, node: Node) -> str | None:
+def matmul_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a matmul has no native kernel, None when it has."""
     a, b = (graph.type(i).shape for i in node.used)
     if len(a) < 2 or len(b) < 2:
         return "matmul has native kernels for matrices only, not for vectors"
@@ -214,21 +242,29 @@ def _batch(shape: Sequence[int | str], other: Sequence[int | str]) -> tuple[int,
     return (1,) * missing + tuple(int(dim) for dim in shape[:-2])
 
 
-def _lower_matmul(context: Context, node: Node) -> list[Step]:
+def matmul_product(graph: Graph, node: Node) -> MatmulShape:
+    """Return a matmul as a product."""
     left, right = node.used
-    a, b = context.type(left).dims, context.type(right).dims
+    a, b = graph.type(left).dims, graph.type(right).dims
     rows, depth, columns = a[-2], a[-1], b[-1]
     a_count, b_count = math.prod(a[:-2]), math.prod(b[:-2])
     batch = max(a_count, b_count)
     if b_count == 1:  # one matrix B: all of A is one matrix
         rows, batch, a_count = rows * batch, 1, 1
-    constant = context.graph.values[right].data
-    product = MatmulShape(
+    is_packed = graph.values[right].is_constant
+    return MatmulShape(
         Size(rows, columns, depth, batch),
         a=Strides(depth, rows * depth if a_count > 1 else 0),
-        b=Strides(0 if constant is not None else columns, depth * columns if b_count > 1 else 0),
+        b=Strides(0 if is_packed else columns, depth * columns if b_count > 1 else 0),
         c=Strides(columns, rows * columns),
     )
+
+
+def matmul_operands(context: Context, node: Node) -> Operands:
+    """Return the operands of a matmul's product."""
+    left, right = node.used
+    b = context.type(right).dims
+    depth, columns, b_count = b[-2], b[-1], math.prod(b[:-2])
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -237,13 +273,17 @@ def _lower_matmul(context: Context, node: Node) -> list[Step]:
         nbytes = panel_bytes(b_count, depth, columns, width)
         return context.pack_later(right, f"panels {width}", nbytes, make)
 
-    operands = Operands(
-        context.operand(left), right if constant is None else pack, (), node.outputs[0]
-    )
-    return [product_step(context, node, product, operands, "matmul")]
+    is_packed = context.graph.values[right].is_constant
+    return Operands(context.operand(left), pack if is_packed else right, (), node.outputs[0])
 
 
-def _gemm_reason(graph: Graph, node: Node) -> str | None:
+def _lower_matmul(context: Context, node: Node) -> list[Step]:
+    product = matmul_product(context.graph, node)
+    return [product_step(context, node, product, matmul_operands(context, node), "matmul")]
+
+
+def gemm_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a gemm has no native kernel, None when it has."""
     attrs = node.attrs
     constant = graph.values[node.used[1]].is_constant
     if attrs["trans_a"]:
@@ -262,9 +302,23 @@ def _gemm_reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
-def _lower_gemm(context: Context, node: Node) -> list[Step]:
+def gemm_product(graph: Graph, node: Node) -> MatmulShape:
+    """Return a gemm as a product."""
+    rows, columns = graph.type(node.outputs[0]).dims
+    depth = graph.type(node.used[0]).dims[1]
+    return MatmulShape(
+        Size(rows, columns, depth),
+        a=Strides(depth),
+        b=PACKED if graph.values[node.used[1]].is_constant else Strides(columns),
+        c=Strides(columns),
+        bias=len(node.used) == 3,
+    )
+
+
+def gemm_operands(context: Context, node: Node) -> Operands:
+    """Return the operands of a gemm's product."""
     attrs, right = node.attrs, node.used[1]
-    rows, columns = context.type(node.outputs[0]).dims
+    columns = context.type(node.outputs[0]).dims[1]
     depth = context.type(node.used[0]).dims[1]
     constant = context.graph.values[right].data
     extra: tuple[Operand, ...] = ()
@@ -277,13 +331,6 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
             lambda: np.broadcast_to(c.reshape(-1) * beta, (columns,)).copy(),
         )
         extra = (row,)
-    product = MatmulShape(
-        Size(rows, columns, depth),
-        a=Strides(depth),
-        b=PACKED if constant is not None else Strides(columns),
-        c=Strides(columns),
-        bias=bool(extra),
-    )
     alpha = np.float32(attrs["alpha"])
 
     def pack(width: int) -> Operand:
@@ -295,12 +342,15 @@ def _lower_gemm(context: Context, node: Node) -> list[Step]:
         key = f"panels {width} {alpha} {attrs['trans_b']}"
         return context.pack_later(right, key, nbytes, make)
 
-    operands = Operands(
-        context.operand(node.used[0]), right if constant is None else pack, extra, node.outputs[0]
-    )
-    return [product_step(context, node, product, operands, "gemm")]
+    b = right if constant is None else pack
+    return Operands(context.operand(node.used[0]), b, extra, node.outputs[0])
 
 
-TABLE.add("fully_connected", Rule(_fully_connected_reason, _lower_fully_connected), ["float32"])
-TABLE.add("matmul", Rule(_matmul_reason, _lower_matmul), ["float32"])
-TABLE.add("gemm", Rule(_gemm_reason, _lower_gemm), ["float32"])
+def _lower_gemm(context: Context, node: Node) -> list[Step]:
+    product = gemm_product(context.graph, node)
+    return [product_step(context, node, product, gemm_operands(context, node), "gemm")]
+
+
+TABLE.add("fully_connected", Rule(fully_connected_reason, _lower_fully_connected), ["float32"])
+TABLE.add("matmul", Rule(matmul_reason, _lower_matmul), ["float32"])
+TABLE.add("gemm", Rule(gemm_reason, _lower_gemm), ["float32"])

@@ -18,9 +18,8 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED,
     MatmulShape,
     Strides,
-    pack_panels,
-    panel_bytes,
 )
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
 from trireme.devices.cpu.kernels.f32.recurrent_body import Layer, recurrent_kernel, vectors_of
 from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Cell, CellActivation

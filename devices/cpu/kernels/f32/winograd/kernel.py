@@ -25,8 +25,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
-from trireme.devices.cpu.kernels.f32.gemm import multiply_tile
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile
 from trireme.devices.cpu.kernels.f32.winograd.layout import WinogradConv, WinogradLayout, layout_of
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
@@ -255,7 +255,8 @@ class _WinogradEmitter:
 
         unroll = next(u for u in (4, 2, 1) if channels % u == 0)
         a = fn.at(v, row * self.layout.v_row)
-        multiply_tile(fn, acc, (a, self.layout.v_row), (u, width), panel, channels, unroll)
+        lines = [(a, r * self.layout.v_row) for r in range(rows)]
+        multiply_tile(fn, acc, lines, (u, width), panel, channels, unroll)
         m = fn.at(m, row * width)
         for r, accumulators in enumerate(acc):
             for k, accumulator in enumerate(accumulators):

@@ -1,0 +1,32 @@
+"""Arithmetic on indexes: Python numbers where they are known, instructions where they are not."""
+
+from __future__ import annotations
+
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
+
+
+def times(fn: Function, index: Index, factor: Index) -> Index:
+    """Return index * factor."""
+    if isinstance(index, int) and isinstance(factor, Value):
+        return factor * index if index else 0
+    if isinstance(factor, int) and factor == 0:
+        return 0
+    return index * factor
+
+
+def plus(fn: Function, index: Index, other: Index) -> Index:
+    """Return index + other."""
+    if isinstance(index, int) and not isinstance(other, int):
+        return other + index
+    if isinstance(other, int) and other == 0:
+        return index
+    return index + other
+
+
+def minus(fn: Function, index: Index, other: Index) -> Index:
+    """Return index - other."""
+    if isinstance(other, int) and other == 0:
+        return index
+    if isinstance(index, int) and isinstance(other, Value):
+        return fn.as_value("i64", index) - other
+    return index - other

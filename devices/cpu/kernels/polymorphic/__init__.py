@@ -1,0 +1,1 @@
+"""Rules of kernels that one compile makes for every shape."""

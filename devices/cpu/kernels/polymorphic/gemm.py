@@ -1,0 +1,274 @@
+"""The matrix product kernel for every shape: rows, and what else varies, are words.
+
+A block of rows is done in tiles of full height, and the rest in tiles of a few rows. The last of
+these may reach beyond the end: its further rows are the last row again, which is computed and
+stored twice with the same result. Each element of C is a sum in order of the depth, whatever the
+tiles are, so results have the bits of the kernel that is made for one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trireme.devices.cpu.codegen.index import minus, plus, times
+from trireme.devices.cpu.codegen.ir import Index, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
+from trireme.devices.cpu.kernels.f32.im2row import emit_gather
+from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
+from trireme.devices.cpu.kernels.lowering import finish
+from trireme.devices.cpu.kernels.polymorphic.sample import varies
+from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
+
+_USUAL = 480
+"""Rows (or columns) for which tiles are chosen where they vary."""
+_REST = 4
+"""Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
+_BLOCK_ROWS = 96
+"""Rows of a block that a slice of depth is cut for."""
+CUT_WORDS = 4
+"""block_rows, blocks, groups, group_panels: words that follow those of the product."""
+
+
+@dataclass(frozen=True)
+class SizedCut:
+    """What is constant of the cut of a product for every shape.
+
+    slice: elements of depth done before the next; 0 for all of a depth that varies
+    """
+
+    tile_rows: int
+    vectors: int
+    slice: int
+    stride: int
+
+
+def cut_for_all(isa: Isa, product: MatmulShape) -> SizedCut:
+    """Return the tiles of a sample's product."""
+    size, window = product.size, product.window
+    columns = _USUAL if varies(size.columns) else size.columns
+    a_row = 0 if window or varies(product.a.row) else product.a.row
+    rows, vectors = choose_register_tile(isa, _USUAL, columns, a_row)
+    unit = window.row if window else 8
+    width = vectors * isa.lanes
+    most = min(isa.l2_bytes // 2 // (4 * _BLOCK_ROWS), isa.l2_bytes // 4 // (4 * width))
+    if varies(size.depth):
+        return SizedCut(rows, vectors, 0, 0)
+    slices = -(-size.depth // max(most, unit))
+    depth = min(size.depth, -(-size.depth // slices // unit) * unit)
+    return SizedCut(rows, vectors, depth, -(-depth // 16) * 16 + 16)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a product of one shape is cut into chunks."""
+
+    block_rows: int
+    blocks: int
+    groups: int
+    group_panels: int
+
+    @property
+    def words(self) -> tuple[int, int, int, int]:
+        """The words of the kernel."""
+        return self.block_rows, self.blocks, self.groups, self.group_panels
+
+
+def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
+    """Return the cut with the least modelled cycles on two threads."""
+    size = product.size
+    width = cut.vectors * isa.lanes
+    tiles, panels = -(-size.rows // cut.tile_rows), -(-size.columns // width)
+    cycles = tile_cycles(isa, cut.tile_rows, cut.vectors) / (cut.tile_rows * width)
+    depth = size.depth
+    b_rate = 48 if size.columns * depth * 4 <= isa.l2_bytes // 2 else 8
+    a_rate = 2.5 / isa.lanes if product.window else 0.25
+    fits = max(isa.l2_bytes // 2 // (4 * (cut.slice or depth)) // cut.tile_rows, 1)
+    best, found = float("inf"), Blocks(size.rows, 1, 1, panels)
+    for parts in (1, 2, 4, 8, 16, 32):
+        if parts > 1 and parts > tiles and parts > panels:
+            break
+        for by_rows in {1, 2, parts // 2, parts}:
+            if not 0 < by_rows <= min(parts, tiles):
+                continue
+            block = min(-(-tiles // by_rows), fits)
+            group = -(-panels // max(parts // by_rows, 1))
+            rows, columns = min(block * cut.tile_rows, size.rows), min(group * width, size.columns)
+            blocks, groups = -(-tiles // block), -(-panels // group)
+            chunks = size.batch * blocks * groups
+            work = rows * columns * depth * cycles + columns * depth * 4 / b_rate
+            work += rows * depth * a_rate + 400
+            cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
+            if cost < best:
+                best, found = cost, Blocks(block * cut.tile_rows, blocks, groups, group)
+    return found
+
+
+def sized_product_kernel(
+    isa: Isa, product: MatmulShape, cut: SizedCut, what: str, words: int
+) -> Code:
+    """Return the kernel of a product for every shape; operands as in `product_kernel`.
+
+    product: has Words where sizes vary; those of the cut follow them
+    """
+    name = f"{what}_f32_{cut.tile_rows}x{cut.vectors}"
+    operands = 3 + product.bias + product.residual
+    fn, pointers, chunk, local = begin_sized(name, isa, operands, words + CUT_WORDS)
+    known = fn.known(product)
+    columns, width = known.size.columns, cut.vectors * isa.lanes
+    panels = fn.integer("udiv", plus(fn, columns, width - 1), width)
+    whole = fn.integer("udiv", columns, width)
+    emitter = _SizedMatmul(fn, known, _cut(cut, width), pointers, local)
+    emitter.all_panels, emitter.full_panels = panels, whole
+    emitter.last = minus(fn, columns, times(fn, whole, width))
+    emitter.sized_chunk(chunk, fn.words[words:])
+    return finish(fn)
+
+
+def _cut(cut: SizedCut, width: int) -> Cut:
+    """Return what the emitter of tiles reads of a cut."""
+    tiling = Tiling(cut.tile_rows, cut.vectors, 0, 0, cut.slice)
+    return Cut(tiling, width, 0, width, 0, cut.tile_rows, 0, 0, cut.stride)
+
+
+class _SizedMatmul(MatmulEmitter):
+    """Writes a product kernel whose sizes are values."""
+
+    all_panels: Index
+    full_panels: Index
+    in_last_group: Value
+    last: Index
+    """Columns of the last panel; 0 when all are full."""
+
+    def sized_chunk(self, chunk: Value, words: Sequence[Value]) -> None:
+        """Emit the work of a chunk."""
+        fn, size = self.fn, self.product.size
+        block_rows, blocks, groups, group_panels = words
+        group = fn.as_value("i64", fn.integer("urem", chunk, groups))
+        rest = fn.integer("udiv", chunk, groups)
+        block = fn.as_value("i64", fn.integer("urem", rest, blocks))
+        if _is_read(size.batch) or size.batch > 1:
+            self._enter_sized_batch(fn.integer("udiv", rest, blocks))
+        self.first_row = block * block_rows
+        self.end_row = fn.as_value("i64", fn.minimum(self.first_row + block_rows, size.rows))
+        count = self.end_row - self.first_row
+        rows = self.cut.tiling.tile_rows
+        self.rest_row = self.end_row - fn.as_value("i64", fn.integer("urem", count, rows))
+        self.first_panel = group * group_panels
+        self.end_panel = fn.minimum(plus(fn, self.first_panel, group_panels), self.full_panels)
+        self.in_last_group = fn.compare("eq", group, groups - 1)
+        slice_ = self.cut.tiling.depth_slice
+        if not slice_ or slice_ == size.depth:
+            self._sized_slice(0, size.depth, True)
+            return
+        for start in fn.range(0, size.depth, slice_):
+            end = fn.minimum(plus(fn, start, slice_), size.depth)
+            self._sized_slice(start, end, False)
+
+    def _enter_sized_batch(self, batch: Index) -> None:
+        fn, product = self.fn, self.product
+        each = times(fn, times(fn, self.all_panels, self.cut.width), product.size.depth)
+        packed = 0 if _is_zero(product.b.batch) else each
+        b_batch = packed if _is_zero(product.b.row) else product.b.batch
+        self.a = fn.at(self.a, times(fn, batch, product.a.batch))
+        self.b = fn.at(self.b, times(fn, batch, b_batch))
+        self.c = fn.at(self.c, times(fn, batch, product.c.batch))
+        if self.bias:
+            self.bias = fn.at(self.bias, times(fn, batch, product.bias_batch))
+        if self.residual:
+            self.residual = fn.at(self.residual, times(fn, batch, product.c.batch))
+
+    def _sized_slice(self, start: Index, end: Index, is_sole: bool) -> None:
+        fn, product, cut = self.fn, self.product, self.cut
+        self.start, self.count = start, minus(fn, end, start)
+        self.is_first = True if is_sole else fn.compare("eq", fn.as_value("i64", start), 0)
+        self.is_final = (
+            True if is_sole else fn.compare("eq", fn.as_value("i64", end), product.size.depth)
+        )
+        window = product.window
+        if window:
+            lines = fn.integer("udiv", start, window.row), fn.integer("udiv", end, window.row)
+            rows = self.first_row, self.end_row
+            emit_gather(fn, window, self.a, self.local, cut.stride, rows, lines)
+        for panel in fn.range(self.first_panel, self.end_panel):
+            self._sized_panel(panel, [self.lanes] * cut.tiling.vectors)
+        if isinstance(self.last, int) and not self.last:
+            return
+        with fn.when(self.in_last_group):
+            self._maybe(self.last, lambda: self._sized_panel(self.full_panels, self._last_counts()))
+
+    def _maybe(self, count: Index, emit: Callable[[], None]) -> None:
+        if isinstance(count, int):
+            emit()
+            return
+        with self.fn.when(self.fn.compare("ne", count, 0)):
+            emit()
+
+    def _last_counts(self) -> list[Index]:
+        """The columns of each vector of the last panel."""
+        fn, lanes, last = self.fn, self.lanes, self.last
+        if isinstance(last, int):
+            return [min(lanes, last - at) for at in range(0, last, lanes)]
+        left = (fn.maximum(last - v * lanes, 0) for v in range(self.cut.tiling.vectors))
+        return [fn.minimum(count, lanes) for count in left]
+
+    def _sized_panel(self, panel: Index, counts: Sequence[Index]) -> None:
+        """Emit all tiles of rows against one panel of columns."""
+        fn, cut, product = self.fn, self.cut, self.product
+        column = times(fn, panel, cut.width)
+        if _is_zero(product.b.row):
+            depth_at = plus(fn, times(fn, panel, product.size.depth), self.start)
+            b = fn.at(self.b, times(fn, depth_at, cut.width))
+        else:
+            b = fn.at(self.b, plus(fn, times(fn, self.start, product.b.row), column))
+        rows = cut.tiling.tile_rows
+        for row in fn.range(self.first_row, self.rest_row, rows):
+            self._rows(row, rows, b, column, counts, False)
+        for row in fn.range(self.rest_row, self.end_row, min(_REST, rows)):
+            self._rows(row, min(_REST, rows), b, column, counts, True)
+
+    def _rows(
+        self,
+        row: Index,
+        rows: int,
+        b: Value,
+        column: Index,
+        counts: Sequence[Index],
+        reaches: bool,
+    ) -> None:
+        """Emit a tile; reaches: whether it may reach beyond the block, whose last row repeats."""
+        fn, product = self.fn, self.product
+        a_row = self.cut.stride if product.window else product.a.row
+        c_row = product.c.row
+        lines: list[tuple[Value, int]] = []
+        places: list[tuple[Index, int]] = []
+        for r in range(rows):
+            of = plus(fn, row, r)
+            of = fn.minimum(of, self.end_row - 1) if reaches and r else of
+            if reaches or not lines or _is_read(a_row):
+                lines.append((self._line(of, a_row), 0))
+            else:
+                lines.append((lines[0][0], r * a_row))
+            if reaches or not places or _is_read(c_row):
+                places.append((plus(fn, times(fn, of, c_row), column), 0))
+            else:
+                places.append((places[0][0], r * c_row))
+        self.register_tile(lines, places, b, column, counts)
+
+    def _line(self, row: Index, a_row: Index) -> Value:
+        """Where a row of A begins at this slice of depth."""
+        fn = self.fn
+        if self.product.window:
+            return fn.at(self.local, times(fn, minus(fn, row, self.first_row), a_row))
+        return fn.at(self.a, plus(fn, times(fn, row, a_row), self.start))
+
+
+def _is_read(index: Index) -> bool:
+    """Whether a number is read when the kernel runs."""
+    return isinstance(index, Value)
+
+
+def _is_zero(index: Index) -> bool:
+    return isinstance(index, int) and index == 0

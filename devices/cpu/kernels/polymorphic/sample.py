@@ -1,0 +1,195 @@
+"""Samples: static graphs whose varying sizes are huge numbers without a common structure.
+
+What is equal in a sample, such as two sizes or a stride and a product of sizes, is equal for every
+shape. So code that plans a kernel for one shape plans it for all: what is huge in the plan varies,
+and becomes a word that the kernel reads; the same code gives the words of each shape.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from trireme.devices.cpu.codegen.ir import Word
+from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
+from trireme.ir.op import get_op
+from trireme.support.errors import CompileError
+
+HUGE = 1 << 40
+"""No size of a real shape is as large, nor a stride or a number of elements."""
+Plan = TypeVar("Plan")
+Axis = tuple[int, int]
+"""An axis of a value: its id, and the axis' number."""
+
+
+@dataclass(frozen=True)
+class GenericSample:
+    """A sample of a graph with symbols, and the axes that must agree in a shape, by their size."""
+
+    graph: Graph
+    axes: Mapping[int, tuple[Axis, ...]]
+
+    def check(self, graph: Graph) -> None:
+        """Raise if a shape does not have the structure of the sample.
+
+        Errors: CompileError
+        """
+        values = graph.values
+        for places in self.axes.values():
+            sizes = {values[v].type.dims[axis] for v, axis in places if v in values}
+            if len(sizes) > 1:
+                value, axis = places[0]
+                raise CompileError(
+                    f"axis {axis} of '{self.graph.values[value].first_name}' and "
+                    f"{len(places) - 1} others have sizes {sorted(sizes)}; the kernels are made "
+                    "for equal ones",
+                    fix="compile this shape by itself",
+                )
+            if 0 in sizes:
+                raise CompileError("the kernels of all shapes have none for empty tensors")
+
+
+def sample_of(graph: Graph) -> GenericSample:
+    """Return the sample of a graph: a symbol has one size; unknown sizes are equal by inference."""
+    names = _names(graph)
+    numbers = random.Random(2024)
+    sizes: dict[Any, int] = {}
+    axes: dict[int, list[Axis]] = {}
+    values: dict[int, Value] = {}
+    for value in graph.values.values():
+        shape = []
+        for axis, dim in enumerate(value.shape):
+            if isinstance(dim, str):
+                name = names.get((value.id, axis), dim)
+                if name not in sizes:
+                    sizes[name] = HUGE + numbers.randrange(HUGE // 2) * 2 + 1
+                dim = sizes[name]
+                axes.setdefault(dim, []).append((value.id, axis))
+            shape.append(dim)
+        type = TensorType(tuple(shape), value.dtype, value.quant)
+        values[value.id] = value if value.type.is_static else replace(value, type=type)
+    made = replace(graph, values=values, symbols={})
+    return GenericSample(made, {size: tuple(places) for size, places in axes.items()})
+
+
+def _names(graph: Graph) -> dict[Axis, Any]:
+    """Return a name for each unknown size: the same for axes that ops make equal."""
+    names: dict[Axis, Any] = {}
+
+    def name(value: int, axis: int) -> Any:
+        dim = graph.type(value).shape[axis]
+        return names.get((value, axis), (value, axis) if dim == UNKNOWN else dim)
+
+    for node in graph.nodes:
+        for output in node.outputs:
+            shape = graph.type(output).shape
+            for axis, dim in enumerate(shape):
+                if dim == UNKNOWN:
+                    source = _source(graph, node, len(shape), axis)
+                    names[output, axis] = name(*source) if source else (output, axis)
+    for value in graph.inputs:
+        for axis, dim in enumerate(graph.type(value).shape):
+            if dim == UNKNOWN:
+                names[value, axis] = (value, axis)
+    return names
+
+
+def _source(graph: Graph, node: Node, rank: int, axis: int) -> Axis | None:
+    """Return the axis of an input that an axis of an output is as long as, where an op says so."""
+    op, used = node.op, node.used
+    if op == "transpose":
+        perm = node.attrs["perm"] or tuple(reversed(range(rank)))
+        return used[0], perm[axis] % rank
+    if op == "matmul" and axis >= rank - 2:
+        side = used[axis == rank - 1]
+        return side, len(graph.type(side).shape) - (rank - axis)
+    rows = op in ("fully_connected", "layer_normalization", "rms_normalization", "softmax")
+    if not (rows or op in ("log_softmax", "matmul") or get_op(op).elementwise):
+        return None
+    for value in used:
+        shape = graph.type(value).shape
+        own = axis - (rank - len(shape))
+        if own >= 0 and shape[own] != 1 and (not rows or value == used[0]):
+            return value, own
+    return None
+
+
+def varies(size: Any) -> bool:
+    """Whether a number of a sample's plan depends on the shape."""
+    return isinstance(size, int) and abs(size) >= HUGE
+
+
+def generalised(
+    plan: Plan, what: str, first: int = 0
+) -> tuple[Plan, int, Callable[[Plan], tuple[int, ...]]]:
+    """Return a sample's plan with Words, how many there are, and what takes them from a plan.
+
+    what: names the kernel where another plan does not have the same structure
+    first: the place of the first word
+    """
+    leaves = list(_leaves(plan))
+    order = {leaf: k for k, leaf in enumerate(dict.fromkeys(filter(varies, leaves)))}
+    places = [leaves.index(leaf) for leaf in order]
+    fixed = [(k, leaf) for k, leaf in enumerate(leaves) if not varies(leaf)]
+    made: Plan = _with_words(plan, {leaf: first + k for leaf, k in order.items()})
+    take: Any = itemgetter(*places) if len(places) > 1 else None
+
+    def words(other: Plan) -> tuple[int, ...]:
+        found = list(_leaves(other))
+        if len(found) != len(leaves) or any(found[k] != leaf for k, leaf in fixed):
+            raise CompileError(
+                f"{what}: this shape has another structure", fix="compile this shape by itself"
+            )
+        return take(found) if take else tuple(found[k] for k in places)
+
+    return made, len(order), words
+
+
+def _fields(plan: Any) -> tuple[str, ...]:
+    kind = type(plan)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()
+    return _FIELDS[kind]
+
+
+_FIELDS: dict[Any, tuple[str, ...]] = {}
+"""The fields of the dataclasses that were asked for; looking them up takes long."""
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    if isinstance(plan, (int, str, float)) or plan is None:
+        yield plan
+        return
+    if isinstance(plan, tuple):
+        yield len(plan)
+        for part in plan:
+            yield from _leaves(part)
+        return
+    for name in _fields(plan):
+        yield from _leaves(getattr(plan, name))
+
+
+def _with_words(plan: Any, places: Mapping[int, int]) -> Any:
+    if varies(plan):
+        return Word(places[plan])
+    if isinstance(plan, tuple):
+        return tuple(_with_words(part, places) for part in plan)
+    names = _fields(plan)
+    if names:
+        return replace(plan, **{n: _with_words(getattr(plan, n), places) for n in names})
+    return plan
+
+
+def deal_evenly(total: int, seconds: float) -> tuple[int, int]:
+    """Cut `total` equal units of work into chunks: as `lowering.deal`, but without a search.
+
+    Returns the units of a chunk and the number of chunks, even where threads pay.
+    """
+    if seconds < 1.5e-6 or total < 2:
+        return max(total, 1), 1
+    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6), float(1 << 14))
+    size = -(-total // min(max(2, round(wanted / 2) * 2), total))
+    return size, -(-total // size)

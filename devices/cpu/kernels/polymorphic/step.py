@@ -1,0 +1,76 @@
+"""Polymorphic kernels: the sizes that vary are words of memory, so one compile serves every shape.
+
+A rule lowers a node of a sample (sample.py). It returns steps without sizes; `PolymorphicStep.size`
+says the words, the chunks and the seconds for a graph of one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trireme.backend.kernel_table import KernelTable
+from trireme.devices.cpu.codegen.ir import Function, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, begin
+from trireme.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A step for one shape: its words, chunks and seconds, as in `Step`.
+
+    variant: which of the step's codes runs
+    """
+
+    words: tuple[int, ...]
+    chunks: int = 1
+    seconds: float = 1e-5
+    local_bytes: int = 0
+    columns: int = 1
+    variant: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PolymorphicStep:
+    """A native step for every shape; `size` gives what a shape decides.
+
+    codes: kernels for different ranges of sizes; operands: the words, then reads, then writes
+    """
+
+    codes: tuple[Code, ...]
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    size: Callable[[Graph], Sized]
+    nodes: tuple[int, ...]
+    family: str = ELEMENTWISE
+
+
+@dataclass(frozen=True)
+class PolymorphicRule:
+    """How a node is lowered for every shape: `reason` says in a sentence why it cannot be.
+
+    reason: sees the sample
+    """
+
+    reason: Callable[[Graph, Node], str | None]
+    lower: Callable[[Context, Node], Sequence[PolymorphicStep]]
+
+
+POLYMORPHIC: KernelTable[PolymorphicRule] = KernelTable("cpu")
+"""The polymorphic kernels; filled by the modules that polymorphic/table.py imports."""
+
+
+def begin_sized(
+    name: str, isa: Isa, operands: int, words: int
+) -> tuple[Function, list[Value], Value, Value]:
+    """Begin a kernel that reads its sizes; as `begin`, whose operands follow the words."""
+    fn, (place, *pointers), chunk, local = begin(f"{name}_sized", isa, operands + 1)
+    fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(words)]
+    return fn, pointers, chunk, local
+
+
+def dims_of(graph: Graph, value: int) -> tuple[int, ...]:
+    """Return the sizes of a value's axes."""
+    return graph.values[value].type.dims

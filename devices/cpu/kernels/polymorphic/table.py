@@ -1,0 +1,6 @@
+"""The table of polymorphic kernels, filled: import this, not step.py, to look ops up."""
+
+from trireme.devices.cpu.kernels.polymorphic import elementwise, products
+from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC
+
+__all__ = ["POLYMORPHIC", "elementwise", "products"]
